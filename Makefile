@@ -1,0 +1,42 @@
+# Everything a visitor runs. Needs Python >= 3.11, make, and a package registry for the first call.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: demo test test-slow lint clean help
+
+help:
+	@echo "make demo       fit the explicit language model on the embedded corpus (runs/demo)"
+	@echo "make test       lint, types and all tests but the long ones"
+	@echo "make test-slow  the long tests too"
+	@echo "make clean      remove .venv and runs/"
+
+$(BIN)/.demo: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jexplicit needs Python >= 3.11, this is %s: make PYTHON=/path/to/newer/python3" % sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(BIN)/.test: $(BIN)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(BIN)/.demo
+	rm -rf runs/demo
+	$(BIN)/python -m launch.lm --preset demo --out runs/demo
+
+lint: $(BIN)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
+
+test-slow: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,23 @@
+"""Eight virtual CPU devices, float64 for the mathematics, and no silent broadcasting or promotion."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.devices()  # start JAX now, so that no launcher under test changes the number of devices
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def data_dir():
+    """The folder of larger data, where there is one."""
+    folder = os.environ.get("JEXPLICIT_DATA_DIR")
+    if not folder:
+        pytest.skip("JEXPLICIT_DATA_DIR is not set")
+    return folder
