@@ -1,0 +1,1 @@
+"""Text corpora, tokenizers and the token streams made of them."""

@@ -1,0 +1,132 @@
+"""Token streams kept on disk, so that a corpus is tokenized once.
+
+An entry is a folder named by the hash of all that decides its content. Files are written under another name and then
+moved, so that a reader never sees half a file.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import sentencepiece
+
+from jexplicit.data.text import Corpus
+from jexplicit.data.tokenizers import PAD_ID, Progress, Tokenizer, encode_documents, train_tokenizer
+
+logger = logging.getLogger(__name__)
+
+_LAYOUT = "2"  # raise it when the same corpus no longer gives the same tokenizer or streams
+_FILES = "tokenizer.model", "train.npy", "dev.npy"
+
+
+class TokenizedCorpus(NamedTuple):
+    """Tokenizer trained on a corpus, and the token streams of its train and dev documents."""
+
+    tokenizer: Tokenizer
+    train: np.ndarray
+    dev: np.ndarray
+    cached: bool
+
+
+def cached_streams(
+    corpus: Corpus,
+    *,
+    kind: str,
+    vocab_size: int | None,
+    cache_dir: str | os.PathLike | None = None,
+    progress: Progress | None = None,
+) -> TokenizedCorpus:
+    """Tokenizer and streams of a corpus: from the cache, or made by `train_tokenizer` and `encode_documents` and kept.
+
+    A damaged entry is made again and a cache that cannot be written is done without, each with a logged warning.
+
+    Args:
+        corpus: documents; the tokenizer is trained on the train documents alone.
+        kind: `bpe`, `word` or `char`.
+        vocab_size: token ids in all, or None for the default of `train_tokenizer`.
+        cache_dir: folder of the cache. None: `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder.
+        progress: called with (documents encoded, documents in all); not called for a cached corpus.
+
+    Returns:
+        Tokenizer and streams, from a cached corpus as read-only memory maps.
+
+    Raises:
+        ValueError: the errors of `train_tokenizer`.
+
+    >>> import tempfile
+    >>> from jexplicit.data.text import make_corpus
+    >>> corpus = make_corpus("tiny", ["abba"], ["bab"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)
+    ...     read = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)
+    >>> made.train, made.cached, read.cached
+    (array([0, 2, 3, 3, 2, 0], dtype=uint8), False, True)
+    """
+    parts = corpus.sha256, kind, str(vocab_size), sentencepiece.__version__, _LAYOUT
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    entry = _cache_folder(cache_dir) / key[:32]
+    if (cached := _read_entry(entry)) is not None:
+        return cached
+    tokenizer = train_tokenizer(corpus.train, kind=kind, vocab_size=vocab_size)
+    in_all = len(corpus.train) + len(corpus.dev)
+    train = encode_documents(tokenizer, corpus.train, progress=_shifted(progress, 0, in_all))
+    dev = encode_documents(tokenizer, corpus.dev, progress=_shifted(progress, len(corpus.train), in_all))
+    made = TokenizedCorpus(tokenizer, train, dev, cached=False)
+    _write_entry(entry, made)
+    return made
+
+
+def _cache_folder(cache_dir: str | os.PathLike | None) -> Path:
+    if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
+        return Path(cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jexplicit"
+
+
+def _shifted(progress: Progress | None, before: int, in_all: int) -> Progress | None:
+    return progress and (lambda done, _: progress(before + done, in_all))
+
+
+def _read_entry(entry: Path) -> TokenizedCorpus | None:
+    model, *streams = (entry / name for name in _FILES)
+    if not all(path.is_file() for path in (model, *streams)):
+        return None
+    try:
+        tokenizer = Tokenizer.load(model)
+        train, dev = (np.load(path, mmap_mode="r") for path in streams)
+        for stream in (train, dev):
+            if stream.ndim != 1 or stream[0] != PAD_ID or stream[-1] != PAD_ID:
+                raise ValueError("a stream that does not begin and end in <pad>")
+    except (ValueError, OSError, EOFError, IndexError) as error:
+        logger.warning("the cached tokens in %s are damaged (%s) and are made again", entry, error)
+        return None
+    return TokenizedCorpus(tokenizer, train, dev, cached=True)
+
+
+def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
+    try:
+        entry.mkdir(parents=True, exist_ok=True)
+        for name, write in zip(_FILES, _writers(made), strict=True):
+            _write_whole(entry / name, write)
+    except OSError as error:
+        logger.warning("the tokens are not kept in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)
+
+
+def _writers(made: TokenizedCorpus) -> tuple[Callable[[Path], None], ...]:
+    return (
+        made.tokenizer.save,
+        lambda path: np.save(path, made.train),
+        lambda path: np.save(path, made.dev),
+    )
+
+
+def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    unfinished = path.with_name(f"{os.getpid()}-{path.name}")
+    try:
+        write(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Text corpora: what is a document, what is refused, and how train and dev are cut."""
+
+import gzip
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from jexplicit.data import text
+from jexplicit.data.text import (
+    docs_corpus,
+    installed_corpus,
+    make_corpus,
+    read_documents,
+    split_documents,
+    text_corpus,
+)
+
+
+def write(path: Path, data: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return str(path)
+
+
+# Documents
+
+
+def test_document_is_a_line_unchanged(tmp_path):
+    path = write(tmp_path / "a.txt", "  two  spaces \n\n\t\n\ttab\x0b\u2028\x85 end\r\nmac\rlast")
+    assert read_documents([path]) == ["  two  spaces ", "\ttab\x0b\u2028\x85 end", "mac", "last"]
+
+
+def test_byte_order_mark_is_dropped(tmp_path):
+    assert read_documents([write(tmp_path / "a.txt", b"\xef\xbb\xbfone\n")]) == ["one"]
+
+
+def test_gz_reads_as_plain(tmp_path):
+    content = "one\ntwo é\n"
+    plain = write(tmp_path / "a.txt", content)
+    packed = write(tmp_path / "b.txt.gz", gzip.compress(content.encode()))
+    assert read_documents([plain]) == read_documents([packed]) == ["one", "two é"]
+
+
+def test_globs_and_folders_are_sorted_and_skip_hidden_files(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden", ".git/config", "d[1].md"):
+        write(tmp_path / name, name)
+    assert read_documents([f"{tmp_path}/*.txt"]) == ["a.txt", "b.txt"]
+    assert read_documents([tmp_path]) == ["a.txt", "b.txt", "d[1].md", "sub/c.txt"]
+    assert read_documents(f"{tmp_path}/*") == ["a.txt", "b.txt", "d[1].md", "sub/c.txt"]
+    assert read_documents([f"{tmp_path}/**/*.txt"]) == ["a.txt", "b.txt", "sub/c.txt"]
+    assert read_documents([f"{tmp_path}/d[1].md"]) == ["d[1].md"]
+
+
+def test_a_file_named_twice_is_read_once(tmp_path):
+    path = write(tmp_path / "a.txt", "one")
+    assert read_documents([path, f"{tmp_path}/*.txt", tmp_path]) == ["one"]
+
+
+# Errors name the file and the remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"", "a.txt holds no text: take it out"),
+        ("a.txt", b" \n\t\n", "a.txt holds no text: take it out"),
+        ("a.txt", b"good\nb\xe9d", r"a.txt is not UTF-8 text \(0xe9 at byte 6\): convert it \(iconv"),
+        ("a.txt", b"\xef\xbb\xbf\xff", r"a.txt is not UTF-8 text \(0xff at byte 3\)"),
+        ("a.bin", b"ab\0c", r"a.bin is a binary file \(NUL at byte 2\): give plain text"),
+        ("a.txt.gz", b"plain", "a.txt.gz is not a whole gzip file .*: compress or download it again"),
+        ("a.txt.gz", gzip.compress(b"one two three")[:-9], "a.txt.gz is not a whole gzip file"),
+        ("a.txt.gz", gzip.compress(b"one two three")[:12] + b"\xff" * 20, "a.txt.gz is not a whole gzip file"),
+    ],
+)
+def test_bad_file(tmp_path, name, data, message):
+    with pytest.raises(ValueError, match=message):
+        read_documents([write(tmp_path / name, data)])
+
+
+def test_missing_paths(tmp_path):
+    with pytest.raises(ValueError, match="no such file: '.*gone.txt': check the path"):
+        read_documents([f"{tmp_path}/gone.txt"])
+    with pytest.raises(ValueError, match=r"no file matches '.*\*.txt': check the folder and the pattern"):
+        read_documents([f"{tmp_path}/*.txt"])
+    with pytest.raises(ValueError, match="no file in folder '.*': name a folder"):
+        read_documents([tmp_path])
+    with pytest.raises(ValueError, match="no text file given: name one or more"):
+        read_documents([])
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root reads every file")
+def test_unreadable_file(tmp_path):
+    path = write(tmp_path / "a.txt", "one")
+    os.chmod(path, 0)
+    with pytest.raises(ValueError, match="a.txt cannot be read .*: check the path and its permissions"):
+        read_documents([path])
+
+
+def test_same_file_in_train_and_dev(tmp_path):
+    path = write(tmp_path / "a.txt", "one\ntwo")
+    (tmp_path / "link.txt").symlink_to(path)
+    with pytest.raises(ValueError, match="a.txt is in train and in dev: take it out of one"):
+        text_corpus([path], [f"{tmp_path}/link.txt"])
+
+
+# Corpora
+
+
+def test_text_corpus_with_dev_and_without(tmp_path):
+    a, b = write(tmp_path / "a.txt", "one\ntwo\nthree"), write(tmp_path / "b.txt", "four")
+    assert text_corpus([a], [b])[1:3] == (["one", "two", "three"], ["four"])
+    assert text_corpus(a)[1:3] == (["one", "three"], ["two"])
+    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more lines.*--dev"):
+        text_corpus([b])
+
+
+def test_hash_covers_content_and_boundaries_but_not_the_name():
+    cuts = [(["a", "b"], ["c"]), (["ab"], ["c"]), (["a"], ["b", "c"]), (["a", "b", "c"], []), (["a\nb"], ["c"])]
+    hashes = [make_corpus("x", train, dev).sha256 for train, dev in cuts]
+    assert len(set(hashes)) == len(hashes)
+    assert make_corpus("y", ["a", "b"], ["c"]).sha256 == hashes[0]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9, 10, 11, 55, 99, 100, 101, 1234])
+@pytest.mark.parametrize("every", [2, 3, 10])
+def test_split_is_complete_disjoint_and_interleaved(n, every):
+    train, dev = split_documents(range(n), every=every)
+    assert train and dev
+    assert sorted(train + dev) == list(range(n))
+    assert train == sorted(train) and dev == sorted(dev)
+    assert n == 2 or dev[0] < n - 1
+    assert n < 100 or abs(len(dev) - n / every) <= 10
+
+
+def test_split_keeps_blocks_together():
+    _, dev = split_documents(range(300), every=10, block=10)
+    assert dev == [*range(50, 60), *range(150, 160), *range(250, 260)]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_split_of_too_little(n):
+    with pytest.raises(ValueError, match=rf"{n} document\(s\) cannot be split .*use a text of 2 or more lines"):
+        split_documents(["one"] * n)
+
+
+def test_split_settings():
+    with pytest.raises(ValueError, match="every=1, block=10: every must be 2 or more"):
+        split_documents(["one", "two"], every=1)
+
+
+def test_docs_corpus_is_large_unique_and_reproducible():
+    corpus = docs_corpus()
+    documents = corpus.train + corpus.dev
+    assert sum(len(document.split()) for document in documents) > 200_000
+    assert len(set(documents)) == len(documents)
+    assert all(document.strip() for document in documents)
+    assert any("\n" in document for document in documents)
+    text._standard_library_documents.cache_clear()
+    assert docs_corpus().sha256 == corpus.sha256
+
+
+def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, monkeypatch, caplog):
+    write(
+        tmp_path / "pkg/__init__.py",
+        '"""Package of the test."""\nclass C:\n    """\n    First.\n\n      Second.\n    """\n',
+    )
+    write(tmp_path / "pkg/latin.py", b'# -*- coding: latin-1 -*-\nif 1:\n    def f():\n        "caf\xe9 \\ud800"\n')
+    write(tmp_path / "pkg/broken.py", "def (:\n")
+    write(tmp_path / "pkg/tests/test_it.py", '"""Left out."""\n')
+    monkeypatch.setattr(text, "_package_folders", lambda: [tmp_path])
+    seen = []
+    with caplog.at_level(logging.WARNING):
+        corpus = installed_corpus(progress=lambda done, in_all: seen.append((done, in_all)))
+    documents = set(corpus.train + corpus.dev)
+    assert {"Package of the test.", "First.\n\n  Second.", "café \ufffd"} <= documents
+    assert "Left out." not in documents
+    assert "left out 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_real_text_keeps_every_line(data_dir):
+    folder = Path(data_dir)
+    names = read_documents([folder / "names/names.txt"])
+    assert "\n".join(names) == (folder / "names/names.txt").read_text().strip("\n")
+    shakespeare = text_corpus([folder / "tinyshakespeare/input.txt"])
+    lines = (folder / "tinyshakespeare/input.txt").read_text().split("\n")
+    assert sorted(shakespeare.train + shakespeare.dev) == sorted(line for line in lines if line.strip())

@@ -1,0 +1,354 @@
+"""Tokenizers lose nothing, the stream has the layout that counting needs, and the cache gives back what it got."""
+
+import logging
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jexplicit.data.cache import cached_streams
+from jexplicit.data.text import docs_corpus, make_corpus, text_corpus
+from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, train_tokenizer
+
+PROSE = [
+    "It is a truth universally acknowledged, that a single man in possession",
+    "  of a good fortune, must be in want  of a wife.",
+    "However little known the feelings\tor views of such a man may be ",
+    "on his first entering a neighbourhood,\n\n    this truth is so well fixed\nin the minds",
+    "of the surrounding families, that he is considered the rightful property — “naïve” ▁ ▅ \r \0 é",
+] * 3
+
+
+def reference_stream(tokenizer, documents):
+    stream = [0]
+    for document in documents:
+        ids = [int(i) for i in tokenizer.encode(document)]
+        if ids:
+            stream += ids + [0]
+    return stream
+
+
+# Round trip
+
+
+def scrambles(alphabet, n=300, seed=0):
+    rng = random.Random(seed)
+    return ["".join(rng.choices(alphabet, k=rng.randrange(1, 12))) for _ in range(n)]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_round_trip_of_known_characters(kind):
+    tokenizer = train_tokenizer(PROSE, kind=kind, vocab_size=None)
+    alphabet = sorted(set("".join(PROSE)))
+    spaced = [" ", "  ", "\t", "\n", "\n\n", "\r", " \n ", *alphabet]
+    for text in [*PROSE, "", " ", "  ", "\n", " \n", "\n ", "▁", " ▁", *scrambles(spaced)]:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert ids.dtype == np.int32 and ids.ndim == 1
+        assert not np.isin(ids, [tokenizer.pad_id, tokenizer.unk_id]).any()
+
+
+def test_round_trip_of_known_words():
+    documents = ["the cat, the  dog", " leads", "trails ", "a\tb c\n\nd <b>"]
+    tokenizer = train_tokenizer(documents, kind="word")
+    words = ["the", "cat,", "dog", "leads", "a\tb", "d", "<b>", "\n"]
+    for text in [*documents, "dog the", *(" ".join(words[i : i + 2]) for i in range(7))]:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode("the cat, the dog")) == 4
+
+
+def test_character_ids_are_characters():
+    tokenizer = train_tokenizer(["ab\nc"], kind="char")
+    assert tokenizer.pieces() == ["<pad>", "<unk>", "\n", "a", "b", "c"]
+    assert tokenizer.encode("ba\nc").tolist() == [4, 3, 2, 5]
+
+
+def test_a_word_is_the_same_token_at_the_start_of_a_line():
+    tokenizer = train_tokenizer(PROSE)
+    assert tokenizer.encode("truth\ntruth").tolist() == [*tokenizer.encode("truth"), 2, *tokenizer.encode("truth")]
+    assert tokenizer.piece(2) == "\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_deterministic_and_saved_whole(kind, tmp_path):
+    tokenizer = train_tokenizer(PROSE, kind=kind)
+    assert tokenizer == train_tokenizer(list(PROSE), kind=kind)
+    tokenizer.save(tmp_path / "t.model")
+    loaded = Tokenizer.load(tmp_path / "t.model")
+    assert loaded == tokenizer
+    assert loaded.pieces() == tokenizer.pieces() == [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.pieces()[:2]) == (0, 1, ["<pad>", "<unk>"])
+
+
+# Unknown and reserved text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "symbols", "unknown_ids"),
+    [
+        ("bpe", "cab zoo zzz", ["z", "o"], 2),  # a run of unknown characters is one <unk>
+        ("char", "cabzzo\n", ["z", "o", "\n"], 2),
+        ("word", "cab zoo zzz zoo\n", ["zoo", "zzz", "\n"], 4),  # each unknown word is one <unk>
+        ("word", "cab  abc", ["  "], 1),
+        ("bpe", "日本\ud800 cab", ["日", "本", "\ud800"], 1),
+    ],
+)
+def test_unknown_text_is_unk(kind, text, symbols, unknown_ids):
+    tokenizer = train_tokenizer(["cab abc"] * 3, kind=kind)
+    assert tokenizer.unknown_symbols(text) == symbols
+    assert (tokenizer.encode(text) == tokenizer.unk_id).sum() == unknown_ids
+    assert "⁇" in tokenizer.decode(tokenizer.encode(text)) or symbols == ["  "]
+
+
+def test_known_text_has_no_unknown_symbols():
+    for kind in KINDS:
+        tokenizer = train_tokenizer(PROSE, kind=kind)
+        assert all(tokenizer.unknown_symbols(document) == [] for document in PROSE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_literal_pad_is_text(kind):
+    documents = ["<pad>", "(<pad>) <unk>", "x<pad>y<pad>", "pad> <p <pa <pad", "<pad>\n<pad>"] * 9
+    tokenizer = train_tokenizer(documents, kind=kind)
+    stream = encode_documents(tokenizer, documents)
+    assert (stream == 0).sum() == len(documents) + 1
+    assert tokenizer.pieces().count("<pad>") == tokenizer.pieces().count("<unk>") == 1
+    if kind != "word":
+        assert all(tokenizer.decode(tokenizer.encode(document)) == document for document in documents)
+
+
+def test_decode_skips_pad_and_refuses_foreign_ids():
+    tokenizer = train_tokenizer(["to be or not"], kind="word")
+    ids = encode_documents(tokenizer, ["to be", "or"])
+    assert tokenizer.decode(ids) == tokenizer.decode(ids.tolist()) == "to be or"
+    assert tokenizer.decode([]) == ""
+    for bad in (-1, tokenizer.vocab_size):
+        with pytest.raises(ValueError, match=f"token id {bad} in a vocabulary of 6: use the tokenizer's own ids"):
+            tokenizer.decode([2, bad])
+
+
+# Training text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("break_", [" ", "\n"])
+def test_no_text_of_a_long_document_is_lost(kind, break_):
+    filler = break_.join(["some words of no weight"] * 2100)
+    document = f"{filler} quixotic {filler} quixotic {filler}"
+    assert len(document) > 100_000
+    tokenizer = train_tokenizer([document], kind=kind)
+    assert tokenizer.unknown_symbols(document) == []
+    assert tokenizer.decode(tokenizer.encode(document)) == document
+    if kind != "char":
+        assert "▁quixotic" in tokenizer.pieces()
+
+
+def test_one_endless_word():
+    document = "ab" * 60_000 + "c"
+    tokenizer = train_tokenizer([document, "x"], kind="bpe", vocab_size=None)
+    assert tokenizer.decode(tokenizer.encode(document)) == document
+
+
+def test_vocabulary_of_a_small_text():
+    words = train_tokenizer(["one two two"], kind="word")
+    assert words.pieces() == ["<pad>", "<unk>", "▁two", "▁one"]
+    assert train_tokenizer(["one two two"], kind="word", vocab_size=3).pieces() == ["<pad>", "<unk>", "▁two"]
+    assert train_tokenizer(["abb"], kind="char", vocab_size=3).pieces() == ["<pad>", "<unk>", "b"]
+    assert train_tokenizer(["one two two"]).vocab_size < 4098
+
+
+def test_bpe_keeps_a_small_alphabet_whole_and_not_thousands_of_rare_characters():
+    letters = ["abcdefgh " * 50] * 300
+    assert train_tokenizer([*letters, "z"]).unknown_symbols("z") == []
+    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))
+    tokenizer = train_tokenizer([*letters, *(letters * 80), rare], vocab_size=None)
+    assert len(tokenizer.unknown_symbols(rare)) > 800
+
+
+@pytest.mark.parametrize(
+    ("documents", "settings", "message"),
+    [
+        (["one two"], {"kind": "syllable"}, "unknown tokenizer kind 'syllable': use one of bpe, word, char"),
+        ([], {}, "no text in 0 documents: give some"),
+        (["", "\n"], {}, "no text in 2 documents: give some"),
+        (
+            ["abc"],
+            {"vocab_size": 2},
+            "vocabulary size 2 holds no more than <pad> and <unk>: use --vocab-size 3 or more",
+        ),
+        (
+            ["abc"],
+            {"vocab_size": 5},
+            "vocabulary size 5 is too small for the characters .*: use --vocab-size 6 or more",
+        ),
+        (["abc"], {"vocab_size": 99}, "vocabulary size 99 is more than the text allows: use --vocab-size 12 or less"),
+        (["a b"], {"vocab_size": 5, "kind": "word"}, "5 is more than the text allows: use --vocab-size 4 or less"),
+        (["abc"], {"vocab_size": 6, "kind": "char"}, "6 is more than the text allows: use --vocab-size 5 or less"),
+    ],
+)
+def test_bad_training(documents, settings, message):
+    with pytest.raises(ValueError, match=message):
+        train_tokenizer(documents, **settings)
+
+
+def test_the_sizes_that_errors_name_are_possible():
+    assert train_tokenizer(["abc"], vocab_size=6).vocab_size == 6
+    assert train_tokenizer(["abc"], vocab_size=12).vocab_size == 12
+
+
+def test_bad_tokenizer_files(tmp_path):
+    with pytest.raises(ValueError, match=r"no tokenizer at .*gone.model .*: check the path, or train one"):
+        Tokenizer.load(tmp_path / "gone.model")
+    path = tmp_path / "t.model"
+    train_tokenizer(PROSE).save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"\xff\xfe\n", whole[:-1], whole[:200], b"x" + whole, whole.replace(b"truth", b"trUth")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"t.model is not a tokenizer file, or is damaged: train the tokenizer"):
+            Tokenizer.load(path)
+    for model, kind in ((b"junk", "bpe"), (b"", "bpe"), (train_tokenizer(PROSE).model, "syllable")):
+        with pytest.raises(ValueError, match="damaged or foreign model of kind .*: use one that train_tokenizer made"):
+            Tokenizer(model, kind)
+
+
+# The stream
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stream_is_the_documents_between_pads(kind, monkeypatch):
+    tokenizer = train_tokenizer(PROSE, kind=kind)
+    documents = ["", *PROSE, "", " ", "\n", "", "zzz ∀∃ zzz", *scrambles(["", " ", "a", "is ", "\n", "∀"], 50), ""]
+    stream = encode_documents(tokenizer, documents)
+    assert stream.tolist() == reference_stream(tokenizer, documents)
+    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 3)
+    seen = []
+    again = encode_documents(tokenizer, documents, progress=lambda done, in_all: seen.append((done, in_all)))
+    np.testing.assert_array_equal(again, stream)
+    n = len(documents)
+    assert seen == [(min(start + 3, n), n) for start in range(0, n, 3)]
+
+
+def test_stream_of_nothing():
+    tokenizer = train_tokenizer(["ab"], kind="char")
+    assert encode_documents(tokenizer, []).tolist() == encode_documents(tokenizer, ["", ""]).tolist() == [0]
+
+
+@pytest.mark.parametrize(("characters", "dtype"), [(254, np.uint8), (255, np.uint16)])
+def test_stream_has_the_smallest_type(characters, dtype):
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + characters)))
+    tokenizer = train_tokenizer([text], kind="char")
+    stream = encode_documents(tokenizer, [text])
+    assert tokenizer.vocab_size == characters + 2
+    assert stream.dtype == dtype and stream.max() == characters + 1
+
+
+# The cache
+
+
+def streams(corpus, folder, **settings):
+    return cached_streams(corpus, **{"kind": "bpe", "vocab_size": None, "cache_dir": folder, **settings})
+
+
+def test_cache_gives_back_what_it_got(tmp_path):
+    corpus = make_corpus("prose", PROSE, PROSE[:2])
+    seen = []
+    made = streams(corpus, tmp_path, progress=lambda done, in_all: seen.append((done, in_all)))
+    read = streams(corpus._replace(name="another"), tmp_path, progress=lambda *_: seen.append("read"))
+    assert (made.cached, read.cached) == (False, True)
+    assert made.tokenizer == read.tokenizer
+    for a, b, documents in ((made.train, read.train, corpus.train), (made.dev, read.dev, corpus.dev)):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, encode_documents(made.tokenizer, documents))
+        assert a.dtype == b.dtype and isinstance(b, np.memmap)
+    assert seen == [(15, 17), (17, 17)]
+    assert len(list(tmp_path.glob("*/*"))) == 3
+
+
+def test_cache_tells_contents_kinds_and_sizes_apart(tmp_path):
+    corpus = make_corpus("prose", PROSE, PROSE[:2])
+    others = [
+        (corpus, {"kind": "word"}),
+        (corpus, {"vocab_size": 100}),
+        (make_corpus("prose", PROSE, PROSE[:1]), {}),
+        (make_corpus("prose", PROSE[1:], PROSE[:2]), {}),
+    ]
+    streams(corpus, tmp_path)
+    assert not any(streams(other, tmp_path, **settings).cached for other, settings in others)
+    assert streams(corpus, tmp_path).cached
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "train.npy", "dev.npy"])
+@pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"", lambda data: b"junk" * 50])
+def test_damaged_cache_is_rebuilt(tmp_path, caplog, name, damage):
+    corpus = make_corpus("prose", PROSE, PROSE[:2])
+    made = streams(corpus, tmp_path)
+    (path,) = tmp_path.glob(f"*/{name}")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    with caplog.at_level(logging.WARNING):
+        again = streams(corpus, tmp_path)
+    assert "are damaged" in caplog.text and "are made again" in caplog.text
+    assert not again.cached and path.read_bytes() == whole
+    np.testing.assert_array_equal(again.train, made.train)
+    assert streams(corpus, tmp_path).cached
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        made = streams(make_corpus("prose", PROSE, PROSE[:2]), tmp_path / "file" / "cache")
+    assert made.train.size > 2 and not made.cached
+    assert "set JEXPLICIT_CACHE_DIR to a folder of yours" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [({"JEXPLICIT_CACHE_DIR": "own"}, "own"), ({"XDG_CACHE_HOME": "xdg"}, "xdg/jexplicit"), ({}, ".cache/jexplicit")],
+)
+def test_default_cache_folder(tmp_path, monkeypatch, environment, folder):
+    for name in ("JEXPLICIT_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    streams(make_corpus("prose", PROSE, PROSE[:2]), None)
+    assert len(list((tmp_path / folder).glob("*/train.npy"))) == 1
+
+
+# Real text
+
+
+def check_round_trip(tokenizer, documents):
+    for document in documents:
+        ids = tokenizer.encode(document)
+        assert tokenizer.unk_id in ids or tokenizer.decode(ids) == document
+
+
+def test_docs_round_trip():
+    corpus = docs_corpus()
+    tokenizer = train_tokenizer(corpus.train)
+    assert tokenizer.vocab_size == 4098
+    check_round_trip(tokenizer, corpus.dev)
+    stream = encode_documents(tokenizer, corpus.dev)
+    assert (stream == 0).sum() == len(corpus.dev) + 1
+    assert (stream == 1).mean() < 0.001
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_real_text_round_trip(data_dir, kind):
+    corpus = text_corpus([Path(data_dir, "tinyshakespeare/input.txt")])
+    tokenizer = train_tokenizer(corpus.train, kind=kind)
+    if kind != "word":
+        assert tokenizer.unknown_symbols("".join(corpus.train)) == []
+    check_round_trip(tokenizer, corpus.train[:5000])
+    stream = encode_documents(tokenizer, corpus.train[:2000])
+    assert stream.tolist() == reference_stream(tokenizer, corpus.train[:2000])
+
+
+def test_snippets_round_trip(data_dir):
+    corpus = text_corpus([Path(data_dir, "babylm_like/dev/mixed_2024.dev")])
+    tokenizer = train_tokenizer(corpus.train)
+    check_round_trip(tokenizer, corpus.train + corpus.dev)
+    assert max(map(len, corpus.train)) > 40_000
