@@ -1,0 +1,42 @@
+"""Closed-form ("explicit") solutions of softmax layers from co-occurrence counts: networks solved instead of trained.
+
+from jexplicit import count, encode_documents, evaluate, explicit_language_model, train_tokenizer
+
+tokenizer = train_tokenizer(documents)
+counts = count(encode_documents(tokenizer, documents), radius=2, vocab_size=tokenizer.vocab_size)
+model = explicit_language_model(counts, features="cat")
+evaluate(model, encode_documents(tokenizer, held_out)).perplexity
+"""
+
+from jexplicit.contexts import PAD as PAD
+from jexplicit.contexts import contexts as contexts
+from jexplicit.contexts import distinct_contexts as distinct_contexts
+from jexplicit.cooccurrence import Counts as Counts
+from jexplicit.cooccurrence import count as count
+from jexplicit.cooccurrence import dense_cooccurrence as dense_cooccurrence
+from jexplicit.cooccurrence import merge_counts as merge_counts
+from jexplicit.data.tokenizers import Tokenizer as Tokenizer
+from jexplicit.data.tokenizers import encode_documents as encode_documents
+from jexplicit.data.tokenizers import train_tokenizer as train_tokenizer
+from jexplicit.evaluation import attribute as attribute
+from jexplicit.evaluation import evaluate as evaluate
+from jexplicit.evaluation import log_probabilities as log_probabilities
+from jexplicit.generation import generate as generate
+from jexplicit.generation import generate_text as generate_text
+from jexplicit.language_model import TokenTables as TokenTables
+from jexplicit.language_model import bigram_model as bigram_model
+from jexplicit.language_model import explicit_language_model as explicit_language_model
+from jexplicit.language_model import unigram_model as unigram_model
+from jexplicit.runs.mesh import data_mesh as data_mesh
+from jexplicit.saving import LanguageModel as LanguageModel
+from jexplicit.saving import export_model as export_model
+from jexplicit.saving import load_model as load_model
+from jexplicit.smoothing import Noise as Noise
+from jexplicit.smoothing import kneser_ney as kneser_ney
+from jexplicit.smoothing import noise_model as noise_model
+from jexplicit.smoothing import noisy_counts as noisy_counts
+from jexplicit.smoothing import noisy_rows as noisy_rows
+from jexplicit.softmax import logits as logits
+from jexplicit.softmax import negative_log_likelihood as negative_log_likelihood
+from jexplicit.solution import explicit_solution as explicit_solution
+from jexplicit.solution import priming_number as priming_number

@@ -1,0 +1,184 @@
+"""Generalised co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass over the data.
+
+Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
+The counts are integers from end to end and are all that a fit needs: Sum, Cat, every radius up to the counted one, and the
+noise model follow from them. A pair's id is the flat `j * N + i`, added into a donated table; devices count their own part
+of the stream and meet in ONE reduction at the end.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Integer
+
+from jexplicit.contexts import context_columns, with_leading_pads
+from jexplicit.runs.mesh import AXIS, check_memory, data_mesh
+
+Counts = tuple[Integer[np.ndarray, "N N"], ...]
+"""C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
+
+INT32_CELLS = 2**31
+_chunk_positions = 1 << 18  # amortises the dispatch; the block (0.5 MB of uint16) still fits the L2 cache
+
+
+def count(
+    stream: np.ndarray,
+    *,
+    radius: int,
+    vocab_size: int,
+    mesh: Mesh | None = None,
+    chunk: int = _chunk_positions,
+    progress: Callable[[int, int], None] | None = None,
+) -> Counts:
+    """Co-occurrence counts of every target with the token k places before it, k = 1..radius.
+
+    `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size and number of devices
+    change the speed, never a count.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type.
+        radius: K, the largest offset in tokens.
+        vocab_size: N, the number of token ids.
+        mesh: devices to share the work; default, the first device.
+        chunk: positions that one device counts per step.
+        progress: called with (positions done, positions in all) after every step.
+
+    Returns:
+        K tables [N, N].
+
+    Raises:
+        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1.
+
+    Example:
+        >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
+        >>> C.tolist()  # rows: the context <pad>, 1, 2; columns: the target
+        [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
+
+    Source: paper, Eq. 2 and Sec. 3.1.
+    """
+    mesh = mesh or data_mesh(1)
+    N, K = vocab_size, radius
+    if N * N > INT32_CELLS - 1:
+        raise ValueError(
+            f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
+            f"{int(np.sqrt(INT32_CELLS - 1))}"
+        )
+    x = with_leading_pads(np.asarray(stream), K)
+    if int(x.min()) < 0 or int(x.max()) >= N:
+        wrong = int(x.min()) if int(x.min()) < 0 else int(x.max())
+        raise ValueError(f"token id {wrong} in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
+    if chunk < 1:
+        raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
+
+    check_memory(mesh, 4 * K * N * N, "tables of counts")
+    positions = len(x) - K
+    span = -(-positions // mesh.size)  # positions per device
+    chunk = min(chunk, span)
+    step = _counting_step(mesh, K, N)
+    total: Counts = ()
+    tables, unmerged = _zero_tables(mesh, K, N), 0
+    for start in range(0, span, chunk):
+        if unmerged + chunk * mesh.size >= INT32_CELLS:  # no cell can have passed 2^31 yet
+            total, tables, unmerged = merge_counts(total, _reduce(tables, N)), _zero_tables(mesh, K, N), 0
+        blocks, lengths = _blocks(x, K, span, start, chunk, mesh.size)
+        sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+        tables = step(tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
+        unmerged += chunk * mesh.size
+        if progress:
+            progress(min((start + chunk) * mesh.size, positions), positions)
+    return merge_counts(total, _reduce(tables, N))
+
+
+def merge_counts(a: Counts, b: Counts) -> Counts:
+    """Counts of two bodies of text together, `C_k + C'_k`, in int64 where a cell could pass 2^31.
+
+    An empty tuple is the counts of no text.
+
+    Example:
+        >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
+        >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
+        (4294967294, 'int64')
+    """
+    if not a or not b:
+        return a or b
+    if len(a) != len(b) or a[0].shape != b[0].shape:
+        raise ValueError(
+            f"counts of {len(a)} offsets and vocabulary {len(a[0])} do not merge with {len(b)} offsets and vocabulary "
+            f"{len(b[0])}: count both with the same radius and tokenizer"
+        )
+    return tuple(_add_exactly(x, y) for x, y in zip(a, b, strict=True))
+
+
+def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
+    """`F = HᵀY` for numeric features (pixels, activations).
+
+    Args:
+        H: [M, D] features, non-negative and finite.
+        Y: [M, N] targets, one-hot or a distribution per row.
+
+    Raises:
+        ValueError: a negative or non-finite feature.
+
+    Example:
+        >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
+        [[1.0, 3.0], [2.0, 0.0]]
+
+    Source: paper, Eq. 2.
+    """
+    lowest, highest = float(jnp.min(H)), float(jnp.max(H))
+    if not 0 <= lowest <= highest < np.inf:
+        raise ValueError(
+            f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
+            "split signed features into relu(x) and relu(-x)"
+        )
+    return H.T @ Y
+
+
+def _add_exactly(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    fits = int(x.max(initial=0)) + int(y.max(initial=0)) < INT32_CELLS
+    return np.add(x, y, dtype=np.int32 if fits else np.int64)
+
+
+def _blocks(x: np.ndarray, K: int, span: int, start: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """One block of `K + chunk` tokens per device and how many of its positions count: [devices, K + chunk], [devices]."""
+    blocks = np.zeros((devices, K + chunk), x.dtype)
+    lengths = np.zeros(devices, np.int32)
+    for d in range(devices):
+        first, end = d * span + start, min((d + 1) * span, d * span + start + chunk, len(x) - K)
+        if end > first:
+            lengths[d] = end - first
+            blocks[d, : K + end - first] = x[first : K + end]
+    return blocks, lengths
+
+
+@functools.cache
+def _counting_step(mesh: Mesh, K: int, N: int):
+    """Compiled `tables, blocks, lengths -> tables` with every device adding its block into its own donated tables."""
+
+    def add(tables, blocks, lengths):
+        x = blocks[0].astype(jnp.int32)
+        i = x[K:]
+        counted = jnp.arange(len(i), dtype=jnp.int32) < lengths[0]
+        updated = []
+        for table, j in zip(tables, context_columns(x, K), strict=True):
+            ids = jnp.where(counted, j * N + i, N * N)  # an id past the table is dropped
+            updated.append(table.at[0, ids].add(1, mode="drop"))
+        return tuple(updated)
+
+    shard = PartitionSpec(AXIS)
+    return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
+
+
+def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
+    zeros = jax.jit(lambda: jnp.zeros((mesh.size, N * N), jnp.int32), out_shardings=NamedSharding(mesh, PartitionSpec(AXIS)))
+    return tuple(zeros() for _ in range(K))
+
+
+def _reduce(tables: tuple[jax.Array, ...], N: int) -> Counts:
+    """The one reduction: devices' tables summed and brought to the host."""
+    reduce = jax.jit(lambda table: table.sum(axis=0, dtype=jnp.int32).reshape(N, N))
+    return tuple(np.asarray(reduce(table)) for table in tables)

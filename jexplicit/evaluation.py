@@ -1,0 +1,193 @@
+"""How good a model is, and why it says what it says.
+
+Perplexity, the paper's scaling assumption, and the attribution of a prediction to its context tokens, which is exact
+because the logits of a softmax layer are a sum over them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Integer
+
+from jexplicit.contexts import contexts, distinct_contexts
+from jexplicit.cooccurrence import Counts, count
+from jexplicit.language_model import TokenTables, with_targets
+from jexplicit.softmax import (
+    Tables,
+    log_partition,
+    logits,
+    negative_log_likelihood,
+    negative_log_likelihood_from_counts,
+    target_logits,
+)
+from jexplicit.solution import column_sums
+
+
+class Evaluation(NamedTuple):
+    """The loss of a model on a text: summed negative log-likelihood in nats, over this many predictions."""
+
+    nll: float
+    positions: int
+
+    @property
+    def perplexity(self) -> float:
+        """`exp(nll / positions)`."""
+        return float(np.exp(self.nll / self.positions))
+
+
+class Scaling(NamedTuple):
+    """The least-squares line `log mean = slope * log f + intercept` of the scaling assumption, and its correlation."""
+
+    slope: float
+    intercept: float
+    correlation: float
+
+
+class Attribution(NamedTuple):
+    """Why each of M tokens was predicted as it was.
+
+    logits: [M, K] what the k-th context token adds to the token's logit, nats; their sum is the logit.
+    evidence: [M, K] the same less its mean under the model's prediction: how much the context token speaks for this token
+        rather than for the others. Unlike the bare logits it does not change when a row of a table is shifted.
+    log_probability: [M] nats.
+    """
+
+    logits: Float[np.ndarray, "M K"]
+    evidence: Float[np.ndarray, "M K"]
+    log_probability: Float[np.ndarray, " M"]
+
+
+def evaluate(
+    model: TokenTables,
+    stream: np.ndarray,
+    *,
+    counts: Counts | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """The loss of a model on a token stream.
+
+    At K = 1 it comes from the stream's counts alone and is always exact. Beyond, every different context costs one
+    partition function, and a seeded sample of positions bounds the time.
+
+    Args:
+        model: tables.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        counts: the stream's counts, if they are at hand.
+        sample: how many positions to draw without replacement; default, all of them.
+        seed: of the sample.
+        mesh: devices to share the work.
+        progress: called with (contexts done, contexts in all).
+
+    Raises:
+        ValueError: no position to predict, or a token id that the model does not have.
+
+    Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
+    """
+    if model.radius == 1:
+        counts = counts or count(stream, radius=1, vocab_size=model.vocab_size, mesh=mesh)
+        C = with_targets(counts[0], eos=model.eos)
+        return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
+    if int(stream.max()) >= model.vocab_size:
+        raise ValueError(f"token id {int(stream.max())} and a model of {model.vocab_size}: use the model's own tokenizer")
+    X, Y = contexts(stream, model.radius, eos=model.eos)
+    if sample is not None and sample < len(Y):
+        drawn = np.sort(np.random.default_rng(seed).choice(len(Y), sample, replace=False, shuffle=False))
+        X, Y = X[drawn], Y[drawn]
+    return Evaluation(negative_log_likelihood(model.tables, X, Y, ordered=model.ordered, mesh=mesh, progress=progress), len(Y))
+
+
+def log_probabilities(
+    model: TokenTables,
+    X: Integer[np.ndarray, "M K"],
+    Y: Integer[np.ndarray, " M"],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[np.ndarray, " M"]:
+    """`log p(y_m | x_m)` of every position, in nats."""
+    return target_logits(model.tables, X, Y) - log_partition(model.tables, X, progress=progress)
+
+
+def attribute(model: TokenTables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Attribution:
+    """The exact contribution of each context token to each prediction.
+
+    Args:
+        model: tables.
+        X: [M, K] contexts, nearest token first.
+        Y: [M] the predicted tokens.
+    """
+    parts = _attribute(model.tables, X.astype(np.int32), Y.astype(np.int32))
+    return Attribution(*(np.asarray(part) for part in parts))
+
+
+def log_mean_cooccurrences(model: TokenTables, F: tuple[Array, ...], X: Integer[np.ndarray, "M K"]) -> Float[np.ndarray, " N"]:
+    """`log <E_G[F_i]>`: the K-power mean, over contexts, of the geometric mean of a context's co-occurrences with i.
+
+    `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
+    `(K - 1) log(sum_d F[d, i])`, it follows from the model's own tables.
+
+    Args:
+        model: tables solved from F.
+        F: the co-occurrence blocks.
+        X: [M, K] contexts to average over.
+
+    Returns:
+        [N] natural logarithms; the paper assumes them to be log f_i plus a constant.
+
+    Source: paper, Eq. 11-14 and Fig. 1 left.
+    """
+    K = model.radius
+    distinct, n = distinct_contexts(X, ordered=model.ordered)
+    log_weights = np.log(n / n.sum())
+    block = 512
+    padding = -len(distinct) % block
+    distinct = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
+    log_weights = np.pad(log_weights, (0, padding), constant_values=-np.inf).reshape(-1, block)
+    log_power_mean = _log_mean_exp_logits(model.tables, distinct, log_weights)
+    return np.asarray((log_power_mean + (K - 1) * jnp.log(column_sums(F))) / K)
+
+
+def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
+    """The line through `(log f_i, log <E_G[F_i]>)` by least squares, over outputs that were seen.
+
+    The explicit solution assumes slope 1 (paper, Sec. 2.2).
+
+    Example:
+        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
+        1.0
+    """
+    seen = f > 0
+    x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
+    slope, intercept = np.polyfit(x, y, 1)
+    return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
+
+
+@jax.jit
+def _attribute(tables: Tables, X: Array, Y: Array) -> tuple[Array, Array, Array]:
+    def one(x_and_y):
+        x, y = x_and_y
+        rows = jnp.stack([table[x[k]] for k, table in enumerate(tables)])
+        log_p = jax.nn.log_softmax(rows.sum(axis=0))
+        return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
+
+    return jax.lax.map(one, (X, Y), batch_size=16)
+
+
+@jax.jit
+def _log_mean_exp_logits(tables: Tables, X: Array, log_weights: Array) -> Array:
+    """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
+
+    def add_block(total, block):
+        x, log_w = block
+        terms = jax.vmap(functools.partial(logits, tables))(x) + log_w[:, None].astype(total.dtype)
+        return jnp.logaddexp(total, jax.nn.logsumexp(terms, axis=0)), None
+
+    start = jnp.full(tables[0].shape[1], -jnp.inf, tables[0].dtype)
+    return jax.lax.scan(add_block, start, (X, log_weights))[0]
