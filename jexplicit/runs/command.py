@@ -1,0 +1,92 @@
+"""What every launcher's command line does alike: flags from a frozen dataclass, presets, and errors a user can act on."""
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import tyro
+from rich.markup import escape
+
+from jexplicit.runs.folder import read_config
+from jexplicit.runs.progress import console
+
+C = TypeVar("C")
+
+
+def run_command(
+    run: Callable[[C], None],
+    config: type[C],
+    *,
+    presets: Mapping[str, C] | None = None,
+    description: str,
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse the command line into a config and run it.
+
+    `--preset NAME` chooses the defaults; `--resume` with `--out DIR` takes them from that run. A ValueError becomes one line
+    on the terminal and exit status 2; Ctrl-C says how to continue.
+
+    Args:
+        run: what to do with a config.
+        config: a frozen dataclass whose field docstrings become `--help`.
+        presets: named configs.
+        description: the first lines of `--help`.
+        argv: arguments; default, those of the process.
+
+    Returns:
+        The exit status.
+    """
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+    argv = list(sys.argv[1:] if argv is None else argv)
+    prog = f"python -m launch.{Path(sys.argv[0]).stem}"
+    presets = presets or {}
+    if presets:
+        names = "\n".join(f"  --preset {name}" for name in presets)
+        description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
+    try:
+        argv, default = _defaults(argv, config, presets)
+        run(tyro.cli(config, prog=prog, args=argv, default=default, description=description))  # pyright: ignore[reportArgumentType]
+    except ValueError as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        resumable = any(field.name == "resume" for field in dataclasses.fields(config))  # pyright: ignore[reportArgumentType]
+        console.print("interrupted" + ("; the same command with --resume continues" if resumable else ""))
+        return 130
+    return 0
+
+
+def _defaults(argv: list[str], config: type[C], presets: Mapping[str, C]) -> tuple[list[str], C | None]:
+    """The arguments without `--preset NAME`, and the config that the rest of them overrides."""
+    stored = _stored(argv, config)
+    argv, name = _take(argv, "--preset") if presets else (argv, None)
+    if name is None:
+        return argv, stored
+    if name not in presets:
+        raise ValueError(f"preset {name!r}: choose one of {', '.join(presets)}")
+    return argv, stored or presets[name]
+
+
+def _stored(argv: list[str], config: type[C]) -> C | None:
+    """With --resume, the config that the run in --out was started with."""
+    _, out = _take(argv, "--out")
+    stored = read_config(out) if out and "--resume" in argv else None
+    if stored is None:
+        return None
+    fields = {field.name for field in dataclasses.fields(config)}  # pyright: ignore[reportArgumentType]
+    if set(stored) != fields:
+        raise ValueError(f"{out} is a run of another command or version: choose another --out")
+    return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+
+
+def _take(argv: list[str], flag: str) -> tuple[list[str], str | None]:
+    """The arguments without `flag VALUE` or `flag=VALUE`, and the value."""
+    for n, argument in enumerate(argv):
+        if argument == flag and n + 1 < len(argv):
+            return argv[:n] + argv[n + 2 :], argv[n + 1]
+        if argument.startswith(f"{flag}="):
+            return argv[:n] + argv[n + 1 :], argument.split("=", 1)[1]
+    return argv, None

@@ -1,0 +1,121 @@
+"""The run folder: what was asked for, where it ran, what came out. Reports and figures read only these files.
+
+config.json, environment.json, metrics.jsonl (a line per event), results.json ({"rows": [...]}), figures/, checkpoints/,
+report.md.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_where_not_what = ("out", "resume", "devices")  # fields that may differ between a run and its continuation
+_libraries = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "sentencepiece")
+
+
+class RunFolder:
+    """A folder that one launcher's run writes into.
+
+    Opening it writes config.json and environment.json; `resume` continues a run of the same configuration.
+
+    Raises:
+        ValueError: the folder holds a run already and `resume` is off; it holds another configuration; it cannot be written.
+    """
+
+    def __init__(self, out: str | os.PathLike, config: Any, *, resume: bool = False):
+        self.path = Path(out)
+        described = _plain(config)
+        begun = (self.path / "metrics.jsonl").exists()  # a run that measured nothing yet has nothing to lose
+        stored = read_config(self.path) if begun else None
+        if begun and not resume:
+            raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
+        if stored is not None:
+            changed = [k for k in described if k not in _where_not_what and stored.get(k) != described[k]]
+            if changed:
+                was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
+                raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")
+        try:
+            (self.path / "figures").mkdir(parents=True, exist_ok=True)
+            write_json(self.path / "config.json", described)
+            write_json(self.path / "environment.json", environment())
+        except OSError as error:
+            raise ValueError(f"run folder {self.path} cannot be written ({error}): choose another --out") from error
+
+    def log(self, **event: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps({"time": round(time.time(), 3), **event}) + "\n")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl with this `event`, oldest first."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if event.get("event") == name]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.json so far."""
+        return read_rows(self.path) if (self.path / "results.json").exists() else []
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Add a measured model to results.json."""
+        write_json(self.path / "results.json", {"rows": [*self.rows(), row]})
+
+
+def read_config(out: str | os.PathLike) -> dict[str, Any] | None:
+    """The configuration of the run in a folder, or None where there is no run."""
+    path = Path(out) / "config.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of a run's results.json.
+
+    Raises:
+        ValueError: no results there.
+    """
+    path = Path(out) / "results.json"
+    if not path.exists():
+        raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
+    return json.loads(path.read_text())["rows"]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit and devices: what it takes to run the same again."""
+    return {
+        "command": ["python", "-m", *sys.argv] if sys.argv else [],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "commit": _commit(),
+        "devices": [str(device.device_kind) for device in jax.devices()],
+        "versions": {name: metadata.version(name) for name in _libraries},
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """A dataclass as JSON would give it back."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def _commit() -> str | None:
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

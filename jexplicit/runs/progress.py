@@ -1,0 +1,53 @@
+"""Progress on the terminal: a bar with a rate while a stage runs, one line when it is done."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+console = Console(stderr=True, highlight=False)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{human(task.speed or 0)} {task.fields['unit']}/s")
+
+
+@contextlib.contextmanager
+def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """A named stage of a run; gives a callable `(done, total)` that moves its bar.
+
+    Example:
+        >>> with stage("counting", "tokens") as progress:
+        ...     progress(5, 10)
+    """
+    start, last = time.perf_counter(), 0
+    columns = (TextColumn("  {task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None, unit=unit)
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            last = done
+            bar.update(task, completed=done, total=total)
+
+        yield progress
+    seconds = time.perf_counter() - start
+    amount = f": {human(last)} {unit}, {human(last / max(seconds, 1e-9))}/s" if last else ""
+    console.print(f"  {name} {seconds:.1f} s{amount}")
+
+
+def human(x: float) -> str:
+    """A number with three digits and a letter for its thousands.
+
+    Example:
+        >>> human(16741811), human(950), human(0.5)
+        ('16.7 M', '950', '0.5')
+    """
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= factor:
+            return f"{x / factor:.3g} {letter}"
+    return f"{x:.3g}"
