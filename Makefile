@@ -33,7 +33,7 @@ lint: $(BIN)/.test
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
+	TINY=1 $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
 
 test-slow: lint
 	$(BIN)/python -m pytest -n $(JOBS)

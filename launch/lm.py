@@ -65,7 +65,7 @@ class Config:
     train_sample: int = 1_000_000
     """Positions of the train perplexity at K > 1, drawn with --seed; 0 takes them all. Dev is always exact."""
     scaling_sample: int = 100_000
-    """Training positions that the figure of the scaling assumption averages over."""
+    """Training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
     samples: int = 4
     """Lines of generated text."""
     export: str | None = None
@@ -219,8 +219,9 @@ def measure_scaling(job: Job, model: TokenTables) -> dict[str, float]:
     config, radius = job.config, model.radius
     F = cooccurrence_blocks(job.counts, features=model.features, radius=radius, eos=config.eos)
     X, _ = contexts(job.text.train, radius, eos=config.eos)
-    drawn = np.random.default_rng(config.seed).choice(len(X), min(config.scaling_sample, len(X)), replace=False)
-    f, log_means = target_counts(job.counts, eos=config.eos), log_mean_cooccurrences(model, F, X[drawn])
+    if radius > 1:  # at K = 1 there are only N different contexts
+        X = np.random.default_rng(config.seed).choice(X, min(config.scaling_sample, len(X)), replace=False)
+    f, log_means = target_counts(job.counts, eos=config.eos), log_mean_cooccurrences(model, F, X)
     path = scaling_path(job.folder.path, model.features, radius)
     path.parent.mkdir(exist_ok=True)
     np.savez_compressed(path, f=f, log_means=log_means)

@@ -24,20 +24,21 @@ def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
         >>> with stage("counting", "tokens") as progress:
         ...     progress(5, 10)
     """
-    start, last = time.perf_counter(), 0
+    start, amount, last = time.perf_counter(), 0, 0
     columns = (TextColumn("  {task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None, unit=unit)
 
         def progress(done: int, total: int) -> None:
-            nonlocal last
+            nonlocal amount, last
+            amount += done - last if done >= last else done  # a stage may make several passes
             last = done
             bar.update(task, completed=done, total=total)
 
         yield progress
     seconds = time.perf_counter() - start
-    amount = f": {human(last)} {unit}, {human(last / max(seconds, 1e-9))}/s" if last else ""
-    console.print(f"  {name} {seconds:.1f} s{amount}")
+    rate = f": {human(amount)} {unit}, {human(amount / max(seconds, 1e-9))}/s" if amount else ""
+    console.print(f"  {name} {seconds:.1f} s{rate}")
 
 
 def human(x: float) -> str:
