@@ -93,7 +93,7 @@ def count(
     return merge_counts(total, _reduce(tables, N))
 
 
-def merge_counts(a: Counts, b: Counts) -> Counts:
+def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts:
     """Counts of two bodies of text together, `C_k + C'_k`, in int64 where a cell could pass 2^31.
 
     An empty tuple is the counts of no text.
@@ -173,12 +173,22 @@ def _counting_step(mesh: Mesh, K: int, N: int):
     return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
 
 
+@functools.cache
+def _zeros(mesh: Mesh, cells: int):
+    """Compiled `() -> [devices, cells]` of zeros, a row on each device."""
+    shard = NamedSharding(mesh, PartitionSpec(AXIS))
+    return jax.jit(lambda: jnp.zeros((mesh.size, cells), jnp.int32), out_shardings=shard)
+
+
 def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
-    zeros = jax.jit(lambda: jnp.zeros((mesh.size, N * N), jnp.int32), out_shardings=NamedSharding(mesh, PartitionSpec(AXIS)))
-    return tuple(zeros() for _ in range(K))
+    return tuple(_zeros(mesh, N * N)() for _ in range(K))
 
 
 def _reduce(tables: tuple[jax.Array, ...], N: int) -> Counts:
     """The one reduction: devices' tables summed and brought to the host."""
-    reduce = jax.jit(lambda table: table.sum(axis=0, dtype=jnp.int32).reshape(N, N))
-    return tuple(np.asarray(reduce(table)) for table in tables)
+    return tuple(np.asarray(_sum_devices(table)).reshape(N, N) for table in tables)
+
+
+@jax.jit
+def _sum_devices(table: jax.Array) -> jax.Array:
+    return table.sum(axis=0, dtype=jnp.int32)

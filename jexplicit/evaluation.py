@@ -95,8 +95,10 @@ def evaluate(
         counts = counts or count(stream, radius=1, vocab_size=model.vocab_size, mesh=mesh)
         C = with_targets(counts[0], eos=model.eos)
         return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
-    if int(stream.max()) >= model.vocab_size:
-        raise ValueError(f"token id {int(stream.max())} and a model of {model.vocab_size}: use the model's own tokenizer")
+    lowest, highest = int(stream.min()), int(stream.max())
+    if lowest < 0 or highest >= model.vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(f"token id {wrong} and a model of {model.vocab_size}: use the model's own tokenizer")
     X, Y = contexts(stream, model.radius, eos=model.eos)
     if sample is not None and sample < len(Y):
         drawn = np.sort(np.random.default_rng(seed).choice(len(Y), sample, replace=False, shuffle=False))

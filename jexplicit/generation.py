@@ -20,7 +20,7 @@ def generate(
     prompt: Integer[np.ndarray, " n"],
     length: int,
     *,
-    temperature: float | int = 1.0,
+    temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     banned: tuple[int, ...] = (),
@@ -38,7 +38,7 @@ def generate(
         banned: token ids never to generate (`<unk>`); `<pad>` is banned too where the model does not predict it.
 
     Raises:
-        ValueError: a temperature < 0, top_k < 1, top_p outside (0, 1], length < 1, an unknown token id.
+        ValueError: a temperature < 0, top_k < 1, top_p outside (0, 1], length < 1, an unknown token id, every token banned.
 
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
@@ -47,6 +47,8 @@ def generate(
     context = np.array([column[-1] for column in context_columns(text, model.radius)])
     allowed = np.ones(model.vocab_size, bool)
     allowed[list(banned) + ([] if model.eos else [PAD])] = False
+    if not allowed.any():
+        raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     return np.asarray(_generate(key, model.tables, context, allowed, temperature, length, top_k, top_p))
 
 
@@ -96,7 +98,8 @@ def _check(model: TokenTables, prompt, length: int, temperature, top_k: int | No
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top-p {top_p}: keep a probability in (0, 1]")
     if len(prompt) and not 0 <= int(np.min(prompt)) <= int(np.max(prompt)) < model.vocab_size:
-        raise ValueError(f"prompt with token ids up to {int(np.max(prompt))}: the model has {model.vocab_size} tokens")
+        span = f"{int(np.min(prompt))} .. {int(np.max(prompt))}"
+        raise ValueError(f"prompt with token ids {span}: the model has {model.vocab_size} tokens, 0 .. {model.vocab_size - 1}")
     if banned and not 0 <= min(banned) <= max(banned) < model.vocab_size:
         raise ValueError(f"banned token ids {banned}: the model has {model.vocab_size} tokens")
 

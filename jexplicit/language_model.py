@@ -129,7 +129,7 @@ def _smoothed(
 ) -> tuple[Noise | None, tuple[Float[Array, "N N"], ...]]:
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    if radius is not None and not 1 <= radius <= len(counts):
+    if not 1 <= (radius or len(counts)) <= len(counts) or radius == 0:
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
     model_noise = noise_model(token_counts(counts)) if noise else None
     f = target_counts(counts, eos=eos).astype(dtype)

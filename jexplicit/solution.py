@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-def explicit_solution(F: Any, K: float | int) -> Any:
+def explicit_solution(F: Any, K: float) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K * log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
@@ -38,12 +38,13 @@ def explicit_solution(F: Any, K: float | int) -> Any:
 
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
     """
-    if not K >= 1:
+    if not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
     column = column_sums(F)
     lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN where any block has one
-    if not lowest >= 0:
-        raise ValueError(f"co-occurrences with the value {lowest}: they come from features >= 0 without NaN")
+    if not lowest >= 0 or not bool(jnp.isfinite(column).all()):
+        wrong = lowest if not lowest >= 0 else float(column.max())
+        raise ValueError(f"co-occurrences with the value {wrong}: they come from features >= 0 without NaN or infinity")
     if not float(column.min()) > 0:
         raise ValueError(
             f"output {int(column.argmin())} never occurs, so its column has no logarithm: "

@@ -1,0 +1,187 @@
+"""Slow NumPy loops straight from the paper: what the fast code is compared with. JAX is not imported here."""
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+PAD = 0
+
+
+def random_documents(seed: int, number: int, vocab_size: int, longest: int) -> list[list[int]]:
+    """Documents of 1..longest tokens, ids 1..vocab_size-1, the small ids frequent as in real text."""
+    rng = np.random.default_rng(seed)
+    p = 1 / np.arange(1, vocab_size)
+    ids = np.arange(1, vocab_size)
+    return [rng.choice(ids, rng.integers(1, longest + 1), p=p / p.sum()).tolist() for _ in range(number)]
+
+
+def stream_of(documents: list[list[int]], dtype: DTypeLike = np.uint16) -> np.ndarray:
+    """`<pad> d_1 <pad> ... d_n <pad>`."""
+    stream = [PAD]
+    for document in documents:
+        stream += [*document, PAD]
+    return np.array(stream, dtype)
+
+
+def windows(documents: list[list[int]], K: int, *, eos: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Sec. 2: the K tokens before every token of every document, nearest first; early positions see `<pad>`."""
+    X, Y = [], []
+    for document in documents:
+        targets = [*document, PAD] if eos else document
+        for m, target in enumerate(targets):
+            X.append([document[m - k] if m >= k else PAD for k in range(1, K + 1)])
+            Y.append(target)
+    return np.array(X, np.int64).reshape(-1, K), np.array(Y, np.int64)
+
+
+def cooccurrences(documents: list[list[int]], K: int, vocab_size: int) -> list[np.ndarray]:
+    """`C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, ends of documents included."""
+    C = [np.zeros((vocab_size, vocab_size), np.int64) for _ in range(K)]
+    X, Y = windows(documents, K, eos=True)
+    for context, target in zip(X, Y, strict=True):
+        for k in range(K):
+            C[k][context[k], target] += 1
+    return C
+
+
+def generalized_cooccurrences(H: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Eq. 2: the sum of outer products `sum_m H_m ⊗ Y_m`."""
+    F = np.zeros((H.shape[1], Y.shape[1]))
+    for h, y in zip(H, Y, strict=True):
+        for j in range(len(h)):
+            for i in range(len(y)):
+                F[j, i] += h[j] * y[i]
+    return F
+
+
+def one_hot(ids: np.ndarray, size: int) -> np.ndarray:
+    """A unit vector per id."""
+    rows = np.zeros((len(ids), size))
+    for m, i in enumerate(ids):
+        rows[m, i] = 1
+    return rows
+
+
+def noise_parameters(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sec. 3.1.1: `q_n = f_n / (f_n + 1)` and `p = (1 - f/M) / ||1 - f/M||_1`."""
+    N, M = len(f), int(sum(f))
+    q, p = np.zeros(N), np.zeros(N)
+    for n in range(N):
+        q[n] = f[n] / (f[n] + 1)
+        p[n] = 1 - f[n] / M
+    return q, p / sum(p)
+
+
+def noisy_embedding(f: np.ndarray) -> np.ndarray:
+    """Eq. 4, dense: row n is `q_n e_n + (1 - q_n) p`."""
+    q, p = noise_parameters(f)
+    N = len(f)
+    E = np.zeros((N, N))
+    for n in range(N):
+        for j in range(N):
+            E[n, j] = q[n] * (n == j) + (1 - q[n]) * p[j]
+    return E
+
+
+def features(X: np.ndarray, E: np.ndarray, kind: str) -> np.ndarray:
+    """Sec. 3.1.2: the dense layer inputs H, `sum_k E[x_{m-k}]` for Sum and `[E[x_{m-k}]]_k` for Cat."""
+    rows = []
+    for context in X:
+        embedded = [E[j] for j in context]
+        rows.append(sum(embedded) if kind == "sum" else np.concatenate(embedded))
+    return np.array(rows)
+
+
+def column_for_unseen_outputs(F: np.ndarray, H: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """An output that was never seen gets the co-occurrences that one observation has on average: the mean of H."""
+    F = F.copy()
+    for i in range(len(f)):
+        if f[i] == 0:
+            F[:, i] = H.sum(axis=0) / len(H)
+    return F
+
+
+def explicit_solution(F: np.ndarray, K: float) -> np.ndarray:
+    """Eq. 3 and 5: `U[j, i] = log F[j, i] - (K - 1)/K log sum_d F[d, i]`."""
+    U = np.zeros(F.shape)
+    for i in range(F.shape[1]):
+        column = sum(F[d, i] for d in range(F.shape[0]))
+        for j in range(F.shape[0]):
+            U[j, i] = np.log(F[j, i]) - (K - 1) / K * np.log(column)
+    return U
+
+
+def log_softmax(row: np.ndarray) -> np.ndarray:
+    """`log φ` of one row of logits."""
+    highest = max(row)
+    return row - highest - np.log(sum(np.exp(u - highest) for u in row))
+
+
+def negative_log_likelihood(H: np.ndarray, U: np.ndarray, Y: np.ndarray) -> float:
+    """Eq. 1: `-sum_m log φ(H_m U)_{i_m}`."""
+    return float(-sum(log_softmax(h @ U)[i] for h, i in zip(H, Y, strict=True)))
+
+
+def language_model(documents: list[list[int]], K: int, vocab_size: int, kind: str, *, eos: bool, noise: bool = True):
+    """Sec. 3.1 with everything dense: embedding E, co-occurrences F and decoder U of the text's own explicit solution."""
+    f = np.zeros(vocab_size, np.int64)
+    for document in documents:
+        for token in [*document, PAD]:
+            f[token] += 1
+    E = noisy_embedding(f) if noise else np.eye(vocab_size)
+    X, Y = windows(documents, K, eos=eos)
+    H = features(X, E, kind)
+    targets = one_hot(Y, vocab_size)
+    F = column_for_unseen_outputs(generalized_cooccurrences(H, targets), H, targets.sum(axis=0))
+    return E, F, explicit_solution(F, K)
+
+
+def kneser_ney(C: np.ndarray) -> np.ndarray:
+    """Interpolated Kneser-Ney (Chen & Goodman 1999), with the conventions of jexplicit.smoothing for what is never seen."""
+    n1, n2 = sum(c == 1 for c in C.flat), sum(c == 2 for c in C.flat)
+    D = n1 / (n1 + 2 * n2) if n1 else 0.5
+    followed = np.array([max(sum(c > 0 for c in column), 1) for column in C.T])
+    P = np.zeros(C.shape)
+    for j, row in enumerate(C):
+        for i, c in enumerate(row):
+            P_cont = followed[i] / sum(followed)
+            P[j, i] = (max(c - D, 0) + D * sum(row > 0) * P_cont) / sum(row) if sum(row) else P_cont
+    return P
+
+
+def log_mean_cooccurrences(H: np.ndarray, F: np.ndarray, K: int) -> np.ndarray:
+    """Eq. 11-13: the K-power mean over m of the geometric means `(prod_d F[d, i]^H[m, d])^(1/K)`, as a logarithm."""
+    means = []
+    for i in range(F.shape[1]):
+        total = 0.0
+        for h in H:
+            geometric = np.prod([F[d, i] ** h[d] for d in range(len(h))]) ** (1 / K)
+            total += geometric**K
+        means.append((total / len(H)) ** (1 / K))
+    return np.log(means)
+
+
+def smallest_nucleus(p: np.ndarray, top_p: float) -> set[int]:
+    """The fewest likeliest tokens that hold at least top_p of the probability."""
+    kept: list[int] = []
+    for i in sorted(range(len(p)), key=lambda i: -p[i]):
+        if kept and sum(p[j] for j in kept) >= top_p:
+            break
+        kept.append(i)
+    return set(kept)
+
+
+def greedy(tables: list[np.ndarray], prompt: list[int], length: int, banned: set[int]) -> list[int]:
+    """The likeliest allowed token every time; after `<pad>`, `<pad>` only."""
+    K, text = len(tables), list(prompt)
+    for _ in range(length):
+        if len(text) > len(prompt) and text[-1] == PAD:
+            text.append(PAD)
+            continue
+        context, ended = [], False
+        for k in range(1, K + 1):
+            j = text[-k] if len(text) >= k else PAD
+            ended = ended or j == PAD
+            context.append(PAD if ended else j)
+        row = np.sum([table[j] for table, j in zip(tables, context, strict=True)], axis=0)
+        text.append(max((i for i in range(len(row)) if i not in banned), key=lambda i: row[i]))
+    return text[len(prompt) :]
