@@ -166,7 +166,7 @@ def _counting_step(mesh: Mesh, K: int, N: int):
         updated = []
         for table, j in zip(tables, context_columns(x, K), strict=True):
             ids = jnp.where(counted, j * N + i, N * N)  # an id past the table is dropped
-            updated.append(table.at[0, ids].add(1, mode="drop"))
+            updated.append(table[0].at[ids].add(1, mode="drop")[None])  # a scatter into one axis is the fastest
         return tuple(updated)
 
     shard = PartitionSpec(AXIS)
@@ -186,7 +186,8 @@ def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
 
 def _reduce(tables: tuple[jax.Array, ...], N: int) -> Counts:
     """The one reduction: devices' tables summed and brought to the host."""
-    return tuple(np.asarray(_sum_devices(table)).reshape(N, N) for table in tables)
+    summed = [table if len(table) == 1 else _sum_devices(table) for table in tables]
+    return tuple(np.asarray(table).reshape(N, N) for table in summed)
 
 
 @jax.jit

@@ -19,7 +19,7 @@ from jexplicit.runs.mesh import AXIS, data_mesh
 
 Tables = Sequence[Float[Array, "N N"]]
 
-_contexts_per_call = 1 << 15  # of one device; the last call is padded up to it
+_contexts_per_call = 1 << 15  # of one device, at most
 _positions_per_call = 1 << 18
 
 
@@ -68,7 +68,8 @@ def map_contexts(
     """
     mesh = mesh or data_mesh(1)
     block = 64 if mesh.devices.flat[0].platform == "cpu" else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
-    call = min(_contexts_per_call, -(-len(X) // (block * mesh.size)) * block) * mesh.size
+    calls = -(-len(X) // (_contexts_per_call * mesh.size))
+    call = -(-len(X) // (calls * block * mesh.size)) * block * mesh.size  # equal calls: little of the last one is padding
     apply = _mapped(one, mesh, block)
     everywhere = NamedSharding(mesh, PartitionSpec())
     placed = {id(table): jax.device_put(table, everywhere) for table in tables}  # Sum's one table is placed once
@@ -141,7 +142,13 @@ def negative_log_likelihood_from_counts(U: Float[Array, "N I"], C: Integer[np.nd
     if not n.any():
         raise ValueError("no position to predict: the text has no tokens")
     log_Z = np.where(n > 0, np.asarray(_row_log_partition(U), np.float64), 0)  # 0 log 0 = 0: what never occurs costs nothing
-    return float(n @ log_Z - np.vdot(C.astype(np.float64), np.where(C > 0, np.asarray(U), np.float64(0))))
+    return float(n @ log_Z - _inner_product(C, np.asarray(U)))
+
+
+def _inner_product(C: np.ndarray, U: np.ndarray) -> float:
+    """`<C, U>` in float64, by blocks of rows that stay in the cache."""
+    blocks = [slice(j, j + 64) for j in range(0, len(C), 64)]
+    return sum(float(np.vdot(C[j].astype(np.float64), np.where(C[j] > 0, U[j], np.float64(0)))) for j in blocks)
 
 
 def _log_Z(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, ""]:

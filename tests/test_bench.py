@@ -128,7 +128,7 @@ def test_evaluation_of_own_text_and_of_zipf(tmp_path):
     small = ["--positions", "500", "--vocab-size", "64", "--radius", "2", "--rounds", "1"]
     assert main(["evaluation", "--train", str(text), *small, "--out", str(tmp_path / "text")]) == 0
     assert main(["evaluation", "--corpus", "zipf", *small, "--out", str(tmp_path / "zipf")]) == 0
-    assert [rows_of(tmp_path / run)[0]["corpus"] for run in ("text", "zipf")] == ["text", "zipf"]
+    assert [rows_of(tmp_path / run)[0]["corpus"] for run in ("text", "zipf")] == [str(text), "zipf"]
 
 
 def test_counting_a_stream_from_a_file_into_the_next_free_folder(tmp_path, monkeypatch):
@@ -182,12 +182,23 @@ def test_bad_flags_name_the_value(flags, named, tmp_path, monkeypatch, capsys):
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [["--help"], ["counting", "--help"], ["evaluation", "--help"]])
-def test_help(flags, capsys):
+@pytest.mark.parametrize(
+    ("flags", "explained"),
+    [
+        ("--help", {"counting", "evaluation"}),
+        ("counting --help", {"--out", "--stream", "--tokens", "--vocab-size", "--radius", "--rounds", "--seed", "--preset"}),
+        (
+            "evaluation --help",
+            {"--out", "--corpus", "--train", "--positions", "--vocab-size", "--radius", "--rounds", "--seed"},
+        ),
+    ],
+)
+def test_help(flags, explained, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(flags)
+        main(flags.split())
     assert stop.value.code == 0
-    assert "counting" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert {name for name in explained if name not in shown} == set()
 
 
 @pytest.mark.parametrize("flags", [[], ["countin"]])

@@ -190,7 +190,7 @@ def test_a_corrected_command_needs_no_new_folder(files, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(lm.PRESETS))
 def test_every_preset_is_a_valid_configuration(name):
-    assert lm.PRESETS[name].radius and lm.PRESETS[name].features
+    assert lm.PRESETS[name].config.radius and lm.PRESETS[name].note
 
 
 def test_word_and_character_tokenizers_with_ends_of_documents(files, tmp_path, capsys):

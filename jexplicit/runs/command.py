@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tyro
 from rich.markup import escape
@@ -16,11 +16,19 @@ from jexplicit.runs.progress import console
 C = TypeVar("C")
 
 
+class Preset(NamedTuple):
+    """A named config, and what to expect of it: hardware, time, numbers."""
+
+    config: Any
+    note: str
+
+
 def run_command(
     run: Callable[[C], None],
     config: type[C],
     *,
-    presets: Mapping[str, C] | None = None,
+    presets: Mapping[str, Preset] | None = None,
+    prog: str | None = None,
     description: str,
     argv: Sequence[str] | None = None,
 ) -> int:
@@ -33,6 +41,7 @@ def run_command(
         run: what to do with a config.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
+        prog: the command as typed; default, from the process.
         description: the first lines of `--help`.
         argv: arguments; default, those of the process.
 
@@ -41,10 +50,10 @@ def run_command(
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     argv = list(sys.argv[1:] if argv is None else argv)
-    prog = f"python -m launch.{Path(sys.argv[0]).stem}"
+    prog = prog or f"python -m launch.{Path(sys.argv[0]).stem}"
     presets = presets or {}
     if presets:
-        names = "\n".join(f"  --preset {name}" for name in presets)
+        names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
     try:
         argv, default = _defaults(argv, config, presets)
@@ -59,7 +68,7 @@ def run_command(
     return 0
 
 
-def _defaults(argv: list[str], config: type[C], presets: Mapping[str, C]) -> tuple[list[str], C | None]:
+def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -> tuple[list[str], C | None]:
     """The arguments without `--preset NAME`, and the config that the rest of them overrides."""
     stored = _stored(argv, config)
     argv, name = _take(argv, "--preset") if presets else (argv, None)
@@ -67,7 +76,7 @@ def _defaults(argv: list[str], config: type[C], presets: Mapping[str, C]) -> tup
         return argv, stored
     if name not in presets:
         raise ValueError(f"preset {name!r}: choose one of {', '.join(presets)}")
-    return argv, stored or presets[name]
+    return argv, stored or presets[name].config
 
 
 def _stored(argv: list[str], config: type[C]) -> C | None:

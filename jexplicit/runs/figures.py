@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of backend)
 
-_style: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -33,7 +33,7 @@ def perplexity_by_radius(rows: Sequence[dict[str, Any]], paper: dict[str, dict[i
         paper: features -> K -> (train, dev) perplexity.
         path: where to write the figure.
     """
-    with plt.rc_context(_style):
+    with plt.rc_context(STYLE):
         fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
         radii = sorted({row["radius"] for row in rows if row["method"] == "explicit"})
         for ax, part, column in zip(axes, ("train", "dev"), (0, 1), strict=True):
@@ -59,7 +59,7 @@ def perplexity_by_radius(rows: Sequence[dict[str, Any]], paper: dict[str, dict[i
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes[0].set_ylabel("perplexity")
         axes[1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        _save(fig, path)
+        save_figure(fig, path)
 
 
 def scaling_assumption(panels: Sequence[dict[str, Any]], path: Path) -> None:
@@ -69,7 +69,7 @@ def scaling_assumption(panels: Sequence[dict[str, Any]], path: Path) -> None:
         panels: dictionaries with `title`, `f` [N], `log_means` [N], `slope`, `intercept`.
         path: where to write the figure.
     """
-    with plt.rc_context(_style):
+    with plt.rc_context(STYLE):
         columns = min(len(panels), 3)
         rows = -(-len(panels) // columns)
         fig, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.3 * rows), squeeze=False)
@@ -86,7 +86,7 @@ def scaling_assumption(panels: Sequence[dict[str, Any]], path: Path) -> None:
             ax.plot(ends, centre[1] * ends / centre[0], "--", color="black", linewidth=1, label="slope 1 (assumed)")
             ax.set(title=panel["title"], xlabel="token count $f_i$", ylabel=r"$\langle E_G[F_i] \rangle$")
             ax.legend(fontsize=8, loc="lower right")
-        _save(fig, path)
+        save_figure(fig, path)
 
 
 def attribution_map(context: Sequence[Sequence[str]], predicted: Sequence[str], evidence: np.ndarray, path: Path) -> None:
@@ -99,7 +99,7 @@ def attribution_map(context: Sequence[Sequence[str]], predicted: Sequence[str], 
         path: where to write the figure.
     """
     M, K = evidence.shape
-    with plt.rc_context(_style):
+    with plt.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(min(max(5.0, 0.55 * M + 1.6), 40.0), 0.45 * K + 2.0))
         ax.grid(False)
         limit = max(float(np.abs(evidence).max()), 1e-6)
@@ -112,10 +112,10 @@ def attribution_map(context: Sequence[Sequence[str]], predicted: Sequence[str], 
                 ax.text(m, k, context[m][k], ha="center", va="center", fontsize=6, color=colour, parse_math=False)
         ax.set(xlabel="token that came", title="evidence of each context token (nats)")
         fig.colorbar(image, ax=ax, shrink=0.8)
-        _save(fig, path)
+        save_figure(fig, path)
 
 
-def _save(fig: Any, path: Path) -> None:
+def save_figure(fig: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path)
     plt.close(fig)

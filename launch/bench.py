@@ -1,0 +1,40 @@
+"""Measure the kernels against named peers: CPU-time ratios on one thread, medians over interleaved rounds.
+
+python -m launch.bench counting --tokens 10_000_000 --radius 1 4
+python -m launch.bench evaluation --positions 200_000
+python -m launch.bench counting --preset tiny
+"""
+
+import functools
+import os
+import sys
+
+for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ.setdefault(_threads, "1")  # read when NumPy is imported; a BLAS thread that waits burns CPU time
+
+import tyro  # noqa: E402
+
+from jexplicit.runs.command import run_command  # noqa: E402
+from launch.benches import counting, evaluation  # noqa: E402
+from launch.benches.bench import Bench, run_bench  # noqa: E402
+
+BENCHES: dict[str, Bench] = {"counting": counting.BENCH, "evaluation": evaluation.BENCH}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point: the first argument names the bench."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    name = argv[0] if argv else ""
+    if name not in BENCHES:  # --help, nothing or a typo
+        configs = {name: bench.config for name, bench in BENCHES.items()}
+        description = f"{(__doc__ or '').splitlines()[0]}\n\n`python -m launch.bench BENCH --help` explains the flags of one."
+        tyro.extras.subcommand_cli_from_dict(configs, args=argv, prog="python -m launch.bench", description=description)
+        return 2
+    bench = BENCHES[name]
+    run = functools.partial(run_bench, name, bench)
+    prog, about = f"python -m launch.bench {name}", bench.config.__doc__ or ""
+    return run_command(run, bench.config, presets=bench.presets, prog=prog, description=about, argv=argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
