@@ -197,7 +197,7 @@ BENCH = Bench(
     measure=measure,
     methods=METHODS,
     ours=("jexplicit",),
-    ratio=("ratio_to_bincount", "speed relative to numpy.bincount"),
+    ratio=("ratio_to_bincount", "times numpy.bincount"),
     columns={
         "M pairs / CPU s": ("pairs_per_second", 1e-6, ".1f"),
         "vs. NumPy": ("ratio_to_bincount", 1, ".2f"),

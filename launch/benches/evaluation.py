@@ -144,7 +144,7 @@ BENCH = Bench(
     measure=measure,
     methods=METHODS,
     ours=("distinct contexts", *FROM_COUNTS),
-    ratio=("ratio_to_brute_force", "speed relative to brute force"),
+    ratio=("ratio_to_brute_force", "times brute force"),
     columns={
         "positions": ("positions", 1, ",d"),
         "distinct": ("distinct", 1, ",d"),
