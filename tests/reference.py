@@ -121,6 +121,32 @@ def negative_log_likelihood(H: np.ndarray, U: np.ndarray, Y: np.ndarray) -> floa
     return float(-sum(log_softmax(h @ U)[i] for h, i in zip(H, Y, strict=True)))
 
 
+def gradient_of_loss(H: np.ndarray, U: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """The derivative of Eq. 1: `dL/dU = sum_m H_m ⊗ (φ(H_m U) - Y_m)`."""
+    G = np.zeros(U.shape)
+    for h, target in zip(H, Y, strict=True):
+        wrong = np.exp(log_softmax(h @ U))
+        wrong[target] -= 1
+        G += np.outer(h, wrong)
+    return G
+
+
+def misplaced_cooccurrences(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: int) -> float:
+    """First-order condition of Eq. 1: `||H^T (Y - P)||_1 / (K M)`."""
+    return float(sum(abs(g) for g in gradient_of_loss(H, U, Y).flat)) / (K * len(Y))
+
+
+def adagrad_step(U: np.ndarray, G: np.ndarray, squares: np.ndarray, rate: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
+    """Duchi et al. 2011: `s += g^2`, `u -= rate g / sqrt(s + eps)`; where no gradient came yet, nothing."""
+    U, squares = U.copy(), squares.copy()
+    for d in range(U.shape[0]):
+        for i in range(U.shape[1]):
+            squares[d, i] += G[d, i] ** 2
+            if squares[d, i] > 0:
+                U[d, i] -= rate * G[d, i] / np.sqrt(squares[d, i] + eps)
+    return U, squares
+
+
 def language_model(documents: list[list[int]], K: int, vocab_size: int, kind: str, *, eos: bool, noise: bool = True):
     """Sec. 3.1 with everything dense: embedding E, co-occurrences F and decoder U of the text's own explicit solution."""
     f = np.zeros(vocab_size, np.int64)
@@ -185,3 +211,9 @@ def greedy(tables: list[np.ndarray], prompt: list[int], length: int, banned: set
         row = np.sum([table[j] for table, j in zip(tables, context, strict=True)], axis=0)
         text.append(max((i for i in range(len(row)) if i not in banned), key=lambda i: row[i]))
     return text[len(prompt) :]
+
+
+def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: int) -> np.ndarray:
+    """Generalised iterative scaling (Darroch & Ratcliff 1972), `U + (1/K) log(F / Hᵀ φ(H U))`, for rows of H that sum to K."""
+    F = generalized_cooccurrences(H, one_hot(Y, U.shape[1]))
+    return U + np.log(F / (gradient_of_loss(H, U, Y) + F)) / K

@@ -1,12 +1,19 @@
 """Pytrees of arrays on disk, through orbax: written whole or not at all."""
 
 import os
+import re
+import shutil
 import warnings
 from typing import Any
+
+import jax
+import numpy as np
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # orbax's own imports warn of their own deprecations
     from orbax.checkpoint import v1 as ocp
+
+_of_series = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, and those whose writing was interrupted
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
@@ -40,3 +47,46 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
     """Whether a finished checkpoint lies there."""
     path = os.path.abspath(path)
     return os.path.isdir(path) and ocp.is_orbax_checkpoint(path)
+
+
+def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
+    """Write the `number`-th checkpoint of a series, then remove the others: one whole checkpoint always remains.
+
+    It is written from the host, and so can be read on other devices than it was trained on.
+    """
+    save_checkpoint(os.path.join(folder, str(number)), {"leaves": [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]})
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir() and _of_series.fullmatch(entry.name) and entry.name != str(number):
+            shutil.rmtree(entry.path)
+
+
+def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
+    """The last checkpoint of a series, with the structure and placement of `like`; None where there is none.
+
+    Leaves must have the shape of their likeness; where that is an empty vector, a vector of any length (text).
+
+    Raises:
+        ValueError: a checkpoint of another shape.
+    """
+    numbers = _numbers(folder)
+    if not numbers:
+        return None
+    path = os.path.join(folder, str(max(numbers)))
+    leaves, (wanted, structure) = load_checkpoint(path)["leaves"], jax.tree.flatten(like)
+    shapes, wanted_shapes = [np.shape(leaf) for leaf in leaves], [np.shape(leaf) for leaf in wanted]
+    if len(leaves) != len(wanted) or not all(map(_fits, shapes, wanted_shapes)):
+        raise ValueError(f"checkpoint {path} holds arrays {shapes}, wanted {wanted_shapes}: it is another model's; delete it")
+    return jax.tree.unflatten(structure, [_placed(leaf, w) for leaf, w in zip(leaves, wanted, strict=True)])
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return shape == wanted or (wanted == (0,) and len(shape) == 1)
+
+
+def _placed(leaf: Any, like: Any) -> Any:
+    return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else np.asarray(leaf)
+
+
+def _numbers(folder: str | os.PathLike) -> list[int]:
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]

@@ -1,0 +1,1 @@
+"""What the explicit solution is compared with: networks trained by gradients."""
