@@ -35,9 +35,14 @@ class Evaluation(NamedTuple):
     positions: int
 
     @property
+    def loss(self) -> float:
+        """Mean negative log-likelihood, nats per position."""
+        return self.nll / self.positions
+
+    @property
     def perplexity(self) -> float:
         """`exp(nll / positions)`."""
-        return float(np.exp(self.nll / self.positions))
+        return float(np.exp(self.loss))
 
 
 class Scaling(NamedTuple):

@@ -7,10 +7,11 @@ models is solved again from them in a second. One model can be exported to a saf
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -52,16 +53,26 @@ def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
     tokenizer.save(_tokenizer_path(run))
 
 
-def load_model(path: str | os.PathLike, *, features: Features | None = None, radius: int | None = None) -> LanguageModel:
+def save_tables(run: str | os.PathLike, method: str, model: TokenTables) -> None:
+    """Save the tables of a trained model; the explicit ones follow from the counts."""
+    tables = [np.asarray(table) for table in _distinct_tables(model)]
+    save_checkpoint(_tables_path(run, method, model.features, model.radius), {"tables": tables})
+
+
+def load_model(
+    path: str | os.PathLike, *, method: str | None = None, features: Features | None = None, radius: int | None = None
+) -> LanguageModel:
     """Load a language model from a run folder or a safetensors file.
 
     Args:
         path: the `--out` of `launch.lm`, or a file written by `export_model`.
-        features: of the model wanted; default, those of the run's lowest dev perplexity.
+        method: "explicit" or how the model was trained ("cold", "warm", "optimum"); default, that of the run's lowest dev
+            perplexity.
+        features: of the model wanted; default likewise.
         radius: K of the model wanted; default likewise.
 
     Raises:
-        ValueError: no model there, or none with these features and radius.
+        ValueError: no model there, or none of this method with these features and radius.
 
     Example::
 
@@ -80,14 +91,18 @@ def load_model(path: str | os.PathLike, *, features: Features | None = None, rad
     candidates = [
         row
         for row in read_rows(path)
-        if row["method"] == "explicit"
+        if row["method"] not in ("unigram", "bigram")
+        and row["method"] == (method or row["method"])
         and row["features"] == (features or row["features"])
         and row["radius"] == (radius or row["radius"])
     ]
     if not candidates:
-        raise ValueError(f"{path} has no explicit model with features {features or 'any'} and radius {radius or 'any'}")
+        wanted = f"method {method or 'any'}, features {features or 'any'} and radius {radius or 'any'}"
+        raise ValueError(f"{path} has no model with {wanted}: it has {_listed(read_rows(path))}")
     best = min(candidates, key=lambda row: row["dev_perplexity"])
     tokenizer = Tokenizer.load(_tokenizer_path(path))
+    if best["method"] != "explicit":
+        return LanguageModel(_load_tables(path, best, config["eos"]), tokenizer)
     counts = load_counts(path)
     if counts[0].shape != (tokenizer.vocab_size,) * 2:
         raise ValueError(
@@ -105,8 +120,7 @@ def export_model(path: str | os.PathLike, model: LanguageModel) -> None:
     sentencepiece model's bytes; the metadata say features, radius and eos.
     """
     tables, tokenizer = model
-    distinct = tables.tables if tables.ordered else tables.tables[:1]
-    tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(distinct, 1)}
+    tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(_distinct_tables(tables), 1)}
     tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     about = {"features": tables.features, "radius": tables.radius, "eos": tables.eos, "kind": tokenizer.kind}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +138,27 @@ def _load_export(path: Path) -> LanguageModel:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a model exported by jexplicit ({error}): write one with launch.lm --export") from error
     return LanguageModel(TokenTables(tables * (K // len(tables)), about["features"], about["eos"]), tokenizer)
+
+
+def _load_tables(run: Path, row: dict[str, Any], eos: bool) -> TokenTables:
+    # at K = 1 Sum and Cat are one model, saved once
+    alike = ("sum", "cat") if row["radius"] == 1 else (row["features"],)
+    paths = [_tables_path(run, row["method"], features, row["radius"]) for features in alike]
+    path = next((path for path in paths if is_checkpoint(path)), paths[0])
+    tables = tuple(jnp.asarray(table) for table in load_checkpoint(path)["tables"])
+    return TokenTables(tables * (row["radius"] // len(tables)), row["features"], eos)
+
+
+def _distinct_tables(model: TokenTables) -> tuple[Array, ...]:
+    return model.tables if model.ordered else model.tables[:1]
+
+
+def _listed(rows: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{row['method']} {row['features']} {row['radius']}" for row in rows)
+
+
+def _tables_path(run: str | os.PathLike, method: str, features: str, radius: int) -> Path:
+    return Path(run) / "checkpoints" / f"{method}_{features}_{radius}"
 
 
 def _counts_path(run: str | os.PathLike) -> Path:

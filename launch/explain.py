@@ -10,6 +10,7 @@ context token speaks for this token.
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
@@ -35,15 +36,17 @@ class Config:
     """The text to explain, as one document."""
     figure: str | None = None
     """Where to write the heat map; default, figures/explain.png in the run folder, or explain.png."""
-    features: Features | None = None
+    method: Literal["explicit", "cold", "warm", "optimum"] | None = None
     """Which model of the run; default, the one with the lowest dev perplexity."""
+    features: Features | None = None
+    """Which model of the run; default likewise."""
     radius: int | None = None
     """Which model of the run; default likewise. A larger radius shows more context."""
 
 
 def run(config: Config) -> None:
     """Load, attribute, print a table and draw the heat map."""
-    model, tokenizer = load_model(config.run, features=config.features, radius=config.radius)
+    model, tokenizer = load_model(config.run, method=config.method, features=config.features, radius=config.radius)
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
     X, Y = contexts(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)

@@ -5,6 +5,7 @@ python -m launch.sample --run runs/demo --prompt "Return the"
 
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 
@@ -35,8 +36,10 @@ class Config:
     """Keep the fewest likeliest tokens that hold this much probability."""
     seed: int = 0
     """The same seed gives the same text."""
-    features: Features | None = None
+    method: Literal["explicit", "cold", "warm", "optimum"] | None = None
     """Which model of the run; default, the one with the lowest dev perplexity."""
+    features: Features | None = None
+    """Which model of the run; default likewise."""
     radius: int | None = None
     """Which model of the run; default likewise."""
 
@@ -45,7 +48,7 @@ def run(config: Config) -> None:
     """Load, generate, print to standard output."""
     if config.count < 1:
         raise ValueError(f"--count {config.count}: draw at least one continuation")
-    model, tokenizer = load_model(config.run, features=config.features, radius=config.radius)
+    model, tokenizer = load_model(config.run, method=config.method, features=config.features, radius=config.radius)
     unknown = tokenizer.unknown_symbols(config.prompt)
     if unknown:
         console.print(f"[yellow]warning:[/] the model has never seen {unknown!r} of the prompt and reads <unk> there")

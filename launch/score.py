@@ -8,6 +8,7 @@ One line per document (a line of the text that is not blank), then one line for 
 import json
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -29,15 +30,17 @@ class Config:
     """Run folder of launch.lm, or an exported .safetensors file."""
     text: tuple[str, ...]
     """Text to score: files, .gz files, globs or folders."""
-    features: Features | None = None
+    method: Literal["explicit", "cold", "warm", "optimum"] | None = None
     """Which model of the run; default, the one with the lowest dev perplexity."""
+    features: Features | None = None
+    """Which model of the run; default likewise."""
     radius: int | None = None
     """Which model of the run; default likewise."""
 
 
 def run(config: Config) -> None:
     """Load, score the whole text at once, print a line per document to standard output."""
-    model, tokenizer = load_model(config.run, features=config.features, radius=config.radius)
+    model, tokenizer = load_model(config.run, method=config.method, features=config.features, radius=config.radius)
     documents = read_documents(config.text)
     stream = encode_documents(tokenizer, documents)
     X, Y = contexts(stream, model.radius, eos=model.eos)

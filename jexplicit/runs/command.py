@@ -34,7 +34,8 @@ def run_command(
 ) -> int:
     """Parse the command line into a config and run it.
 
-    `--preset NAME` chooses the defaults; `--resume` with `--out DIR` takes them from that run. A ValueError becomes one line
+    `--preset NAME` chooses the defaults; `--resume` with `--out DIR` takes them from that run. A ValueError, or a loss that is
+    not finite, becomes one line
     on the terminal and exit status 2; Ctrl-C says how to continue.
 
     Args:
@@ -58,7 +59,7 @@ def run_command(
     try:
         argv, default = _defaults(argv, config, presets)
         run(tyro.cli(config, prog=prog, args=argv, default=default, description=description))  # pyright: ignore[reportArgumentType]
-    except ValueError as error:
+    except (ValueError, FloatingPointError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return 2
     except KeyboardInterrupt:

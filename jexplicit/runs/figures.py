@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of backend)
@@ -54,9 +54,8 @@ def perplexity_by_radius(rows: Sequence[dict[str, Any]], paper: dict[str, dict[i
                     colour, line = _baselines[row["method"]]
                     ax.axhline(row[f"{part}_perplexity"], color=colour, linestyle=line, label=row["method"])
             ax.set(xscale="log", yscale="log", xlabel="radius K (tokens)", title=part, xticks=radii, xticklabels=radii)
-            ax.minorticks_off()
-            ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_minor_locator(NullLocator())
+            plain_ticks(ax.yaxis)
         axes[0].set_ylabel("perplexity")
         axes[1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
         save_figure(fig, path)
@@ -113,6 +112,13 @@ def attribution_map(context: Sequence[Sequence[str]], predicted: Sequence[str], 
         ax.set(xlabel="token that came", title="evidence of each context token (nats)")
         fig.colorbar(image, ax=ax, shrink=0.8)
         save_figure(fig, path)
+
+
+def plain_ticks(axis: Any) -> None:
+    """Ticks of a log axis at 1, 2 and 5 times the powers of ten, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def save_figure(fig: Any, path: Path) -> None:

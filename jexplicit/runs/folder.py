@@ -56,9 +56,7 @@ class RunFolder:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with this `event`, oldest first."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [event for event in map(json.loads, lines) if event.get("event") == name]
+        return read_events(self.path, name)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of results.json so far."""
@@ -87,10 +85,17 @@ def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["rows"]
 
 
+def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl with this `event`, oldest first; a last line cut short by a kill is left out."""
+    path = Path(out) / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [event for event in map(json.loads, lines) if event.get("event") == name]
+
+
 def environment() -> dict[str, Any]:
     """Versions, commit and devices: what it takes to run the same again."""
     return {
-        "command": ["python", "-m", *sys.argv] if sys.argv else [],
+        "command": ["python", "-m", f"launch.{Path(sys.argv[0]).stem}", *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),

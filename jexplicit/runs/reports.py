@@ -10,11 +10,22 @@ from rich.table import Table
 
 from jexplicit.runs.figures import perplexity_by_radius, scaling_assumption
 from jexplicit.runs.folder import read_config, read_rows
+from jexplicit.runs.starts import starts_section
 
-# Table 1 of the paper, perplexity of the explicit solution (columns T-p and D-p) on its BabyLM 10 M-word data.
-PAPER_EXPLICIT: dict[str, dict[int, tuple[float, float]]] = {
-    "sum": {1: (85.4, 91.8), 2: (104.0, 121.5), 4: (144.0, 176.9)},
-    "cat": {1: (85.4, 91.8), 2: (52.0, 61.8), 4: (40.3, 55.4)},
+# Table 1 of the paper, (train, dev) perplexity on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
+PAPER_TABLE: dict[str, dict[str, dict[int, tuple[float, float]]]] = {
+    "cold": {
+        "sum": {1: (51.4, 56.4), 2: (47.6, 56.3), 4: (60.7, 75.0)},
+        "cat": {1: (51.4, 56.4), 2: (30.0, 35.6), 4: (24.6, 31.6)},
+    },
+    "explicit": {
+        "sum": {1: (85.4, 91.8), 2: (104.0, 121.5), 4: (144.0, 176.9)},
+        "cat": {1: (85.4, 91.8), 2: (52.0, 61.8), 4: (40.3, 55.4)},
+    },
+    "warm": {
+        "sum": {1: (40.1, 45.7), 2: (41.0, 51.3), 4: (53.8, 72.2)},
+        "cat": {1: (40.1, 45.7), 2: (25.8, 33.0), 4: (20.7, 31.2)},
+    },
 }
 
 _reading = """\
@@ -35,7 +46,7 @@ def scaling_path(out: Path, features: str, radius: int) -> Path:
 
 def language_model_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The results as a table for the terminal, like the paper's Table 1."""
-    table = Table(title="perplexity (paper's explicit solution, on its own data, in grey)", title_justify="left")
+    table = Table(title="perplexity (the paper's, on its own data, in grey)", title_justify="left")
     for heading in ("method", "features", "K", "train", "paper", "dev", "paper", "solve s", "eval s"):
         table.add_column(heading, justify="left" if heading in ("method", "features") else "right")
     for row in rows:
@@ -59,8 +70,9 @@ def write_language_model_report(out: Path) -> Path:
     rows, config = read_rows(out), read_config(out) or {}
     samples = json.loads((out / "samples.json").read_text())
     explicit = [row for row in rows if row["method"] == "explicit"]
-    perplexity_by_radius(rows, PAPER_EXPLICIT, out / "figures" / "perplexity.png")
-    scaling_assumption([_panel(out, row) for row in explicit], out / "figures" / "scaling.png")
+    perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
+    if explicit:
+        scaling_assumption([_panel(out, row) for row in explicit], out / "figures" / "scaling.png")
     first = rows[0]
     lines = [
         "# The explicit language model",
@@ -84,6 +96,7 @@ def write_language_model_report(out: Path) -> Path:
         _reading,
         "![perplexity by radius](figures/perplexity.png)",
         "",
+        *starts_section(out, rows),
         "## The scaling assumption",
         "",
         "The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14, Fig. 1 left).",
@@ -115,5 +128,5 @@ def _panel(out: Path, row: dict[str, Any]) -> dict[str, Any]:
 
 def _paper(row: dict[str, Any]) -> tuple[str, str]:
     """The paper's train and dev perplexity of the same model, or blanks."""
-    values = PAPER_EXPLICIT.get(row["features"], {}).get(row["radius"]) if row["method"] == "explicit" else None
+    values = PAPER_TABLE.get(row["method"], {}).get(row["features"], {}).get(row["radius"])
     return (f"{values[0]}", f"{values[1]}") if values else ("", "")

@@ -1,0 +1,114 @@
+"""The configuration of launch.lm, its presets, and what it refuses."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import optax
+
+from jexplicit.language_model import Features
+from jexplicit.runs.command import Preset
+
+
+@dataclass(frozen=True)
+class Config:
+    """Fit single-layer language models in closed form, in one counting pass, and measure them."""
+
+    out: str
+    """Run folder to write: config, results, figures, report.md and the saved models."""
+    corpus: Literal["docs", "installed", "text"] = "docs"
+    """docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for millions
+    of words without a download. text: the files of --train (implied by it)."""
+    train: tuple[str, ...] = ()
+    """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
+    dev: tuple[str, ...] = ()
+    """Held-out text; default, every tenth block of ten training documents."""
+    limit: int | None = None
+    """Use at most this many training documents, and a tenth as many dev documents."""
+    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    """Subwords, words between white space, or characters."""
+    vocab_size: int | None = None
+    """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
+    features: tuple[Features, ...] = ("sum", "cat")
+    """How the K context tokens are combined: sum shares one table, cat has a table per offset."""
+    radius: tuple[int, ...] = (1, 2, 4)
+    """Context lengths K, in tokens."""
+    eos: bool = False
+    """Predict the end of a document too."""
+    methods: tuple[Literal["explicit", "cold", "warm", "optimum"], ...] = ("explicit",)
+    """explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit solution. optimum:
+    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. Baselines are always there."""
+    epochs: int = 32
+    """Training: passes over the data, at most."""
+    batch_size: int = 8192
+    """Training: positions per step."""
+    optimizer: str = "adagrad"
+    """Training: an optimiser of optax by its name there: adagrad, sgd, adam, rmsprop, ..."""
+    learning_rate: float = 0.01
+    """Training: learning rate, of the loss per position."""
+    accumulator: float = 0.0
+    """Training: where Adagrad's sum of squares starts. The paper does not say; optax starts at 0.1."""
+    parameters: Literal["decoder", "rows"] = "decoder"
+    """Training: decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are read by token ids:
+    another trajectory, whose small batches need to touch few rows only."""
+    patience: int | None = None
+    """Training: stop after so many epochs without a lower dev perplexity; default, never. The best epoch's model is kept."""
+    optimum_iterations: int = 100
+    """Iterations of L-BFGS towards the optimum."""
+    train_sample: int = 1_000_000
+    """Positions of the train perplexity at K > 1, drawn with --seed; 0 takes them all. Dev is always exact."""
+    scaling_sample: int = 100_000
+    """Training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
+    samples: int = 4
+    """Lines of generated text."""
+    export: str | None = None
+    """Also write the model with the lowest dev perplexity to this .safetensors file."""
+    devices: int | None = None
+    """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change."""
+    seed: int = 0
+    """Of every random choice: evaluation sample and generated text."""
+    resume: bool = False
+    """Continue an interrupted run in --out, with its own configuration."""
+
+
+_TINY = Config(out="runs/tiny", limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1)
+PRESETS = {
+    "tiny": Preset(_TINY, "500 documents of docs, vocabulary 512; 10 s on 2 CPU cores. Cat K = 2: dev perplexity 32."),
+    "demo": Preset(Config(out="runs/demo"), "docs, the defaults; 25 s on 2 CPU cores. Cat K = 1, 2, 4: dev 185, 490, 8500."),
+    "starts": Preset(
+        Config(out="runs/starts", methods=("explicit", "cold", "warm", "optimum"), learning_rate=0.1, patience=3),
+        "docs, the whole of the paper's Table 1: explicit, cold and warm starts, and the optimum. The corpus is 30 times "
+        "smaller than the paper's, so its 32 epochs are too few steps for the paper's learning rate of 0.01.",
+    ),
+    "babylm": Preset(
+        Config(out="runs/babylm", corpus="text", samples=8),
+        "the paper's experiment on text of yours, with --train and --dev; 10 M words in 1 minute and 2 GB on 2 CPU cores. "
+        "Cat K = 1, 2, 4: dev 134, 204, 1320.",
+    ),
+}
+
+
+def check(config: Config) -> None:
+    """Refuse flags that make no sense, before anything is written."""
+    if config.corpus == "text" and not config.train:
+        raise ValueError("--corpus text without --train: name the training files, --train FILES")
+    if config.dev and config.corpus != "text":
+        raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
+    if not config.radius or min(config.radius) < 1:
+        raise ValueError(f"--radius {config.radius}: give context lengths of at least 1 token")
+    if not config.features:
+        raise ValueError("--features without a value: give sum, cat or both")
+    if config.limit is not None and config.limit < 10:
+        raise ValueError(f"--limit {config.limit}: use at least 10 documents")
+    if min(config.train_sample, config.samples) < 0 or config.scaling_sample < 1:
+        raise ValueError("--train-sample, --samples >= 0 and --scaling-sample >= 1 are numbers of positions and of texts")
+    if min(config.epochs, config.batch_size, config.optimum_iterations) < 1:
+        raise ValueError(
+            f"--epochs {config.epochs}, --batch-size {config.batch_size}, --optimum-iterations {config.optimum_iterations}: "
+            "all are at least 1"
+        )
+    if not config.learning_rate > 0 or config.accumulator < 0:
+        raise ValueError(f"--learning-rate {config.learning_rate} > 0 and --accumulator {config.accumulator} >= 0 are needed")
+    if config.patience is not None and config.patience < 1:
+        raise ValueError(f"--patience {config.patience}: wait for at least one epoch")
+    if not callable(getattr(optax, config.optimizer, None)):
+        raise ValueError(f"--optimizer {config.optimizer}: optax has none of this name; try adagrad, sgd, adam or rmsprop")

@@ -1,0 +1,123 @@
+"""The measured models of launch.lm that need no training: baselines and the explicit solution."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jexplicit.contexts import contexts
+from jexplicit.cooccurrence import Counts
+from jexplicit.data.cache import TokenizedCorpus
+from jexplicit.evaluation import Evaluation, evaluate, fit_scaling, log_mean_cooccurrences
+from jexplicit.language_model import (
+    Features,
+    TokenTables,
+    bigram_model,
+    cooccurrence_blocks,
+    explicit_language_model,
+    target_counts,
+    unigram_model,
+)
+from jexplicit.neural.decoder import kkt_residual
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
+from jexplicit.runs.reports import scaling_path
+from launch.lm_config import Config
+
+
+class Job(NamedTuple):
+    """What every measured model needs."""
+
+    config: Config
+    folder: RunFolder
+    text: TokenizedCorpus
+    counts: Counts
+    mesh: Mesh
+    about: dict[str, Any]  # fields that all rows share
+
+
+def measure(job: Job, method: str, features: str, radius: int) -> None:
+    """Solve and evaluate one model, and add its row; a row that is there already stays."""
+    if has_row(job, method, features, radius):
+        return
+    start = time.perf_counter()
+    model = jax.block_until_ready(solve(job, method, features, radius))
+    solve_seconds = time.perf_counter() - start
+    more: dict[str, Any] = {"solve_seconds": solve_seconds}
+    if method == "explicit":
+        more |= measure_scaling(job, model)
+        if set(job.config.methods) != {"explicit"}:
+            more |= {"kkt_residual": measure_kkt(job, model)}
+    add_row(job, method, features, radius, model, more)
+
+
+def has_row(job: Job, method: str, features: str, radius: int) -> bool:
+    """Whether the run has measured a model already."""
+    return any((row["method"], row["features"], row["radius"]) == (method, features, radius) for row in job.folder.rows())
+
+
+def add_row(job: Job, method: str, features: str, radius: int, model: TokenTables, more: dict[str, Any]) -> None:
+    """Evaluate a model on train and dev, and add its row."""
+    with stage(label(method, features, radius), "contexts") as progress:
+        start = time.perf_counter()
+        train = evaluate_on_train(job, model, progress)
+        dev = evaluate(model, job.text.dev, mesh=job.mesh, progress=progress)
+        eval_seconds = time.perf_counter() - start
+    row = {
+        "method": method,
+        "features": features,
+        "radius": radius,
+        "train_perplexity": train.perplexity,
+        "dev_perplexity": dev.perplexity,
+        "train_positions": train.positions,
+        **job.about,
+        "eval_seconds": eval_seconds,
+        **more,
+    }
+    job.folder.log(event="row", **row)
+    job.folder.add_row(row)
+
+
+def evaluate_on_train(job: Job, model: TokenTables, progress: Callable[[int, int], None] | None = None) -> Evaluation:
+    """The loss on the training text: all of it at K = 1, else on the sample of --train-sample."""
+    sample = job.config.train_sample or None
+    options = {"sample": sample, "seed": job.config.seed, "mesh": job.mesh, "progress": progress}
+    return evaluate(model, job.text.train, counts=job.counts, **options)
+
+
+def label(method: str, features: str, radius: int) -> str:
+    """What a model is called on the terminal."""
+    return method if features == "none" else f"{method}, {features}, K = {radius}"
+
+
+def measure_kkt(job: Job, model: TokenTables) -> float:
+    """The distance from the optimum, over all of the training text: on a sample it would measure the sample."""
+    X, Y = contexts(job.text.train, model.radius, eos=model.eos)
+    with stage("KKT residual"):
+        return kkt_residual(model, X, Y, mesh=job.mesh)
+
+
+def solve(job: Job, method: str, features: str, radius: int) -> TokenTables:
+    """The tables of one model."""
+    if method == "unigram":
+        return unigram_model(job.counts, eos=job.config.eos)
+    if method == "bigram":
+        return bigram_model(job.counts, eos=job.config.eos)
+    return explicit_language_model(job.counts, features=cast(Features, features), radius=radius, eos=job.config.eos)
+
+
+def measure_scaling(job: Job, model: TokenTables) -> dict[str, float]:
+    """The line of the scaling assumption; its points go into the run folder, for the figure."""
+    config, radius = job.config, model.radius
+    F = cooccurrence_blocks(job.counts, features=model.features, radius=radius, eos=config.eos)
+    X, _ = contexts(job.text.train, radius, eos=config.eos)
+    if radius > 1:  # at K = 1 there are only N different contexts
+        X = np.random.default_rng(config.seed).choice(X, min(config.scaling_sample, len(X)), replace=False)
+    f, log_means = target_counts(job.counts, eos=config.eos), log_mean_cooccurrences(model, F, X)
+    path = scaling_path(job.folder.path, model.features, radius)
+    path.parent.mkdir(exist_ok=True)
+    np.savez_compressed(path, f=f, log_means=log_means)
+    return {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
