@@ -1,5 +1,6 @@
 """The benches: what they time is equal first, and their rows say what they should. No speed is asserted."""
 
+import importlib.util
 import json
 import math
 import os
@@ -9,7 +10,7 @@ import pytest
 
 from jexplicit.runs.timing import interleaved, median_ratio, one_thread, timed
 from launch.bench import main
-from launch.benches import counting, evaluation
+from launch.benches import counting, evaluation, training
 
 COUNTING_FIELDS = {
     *("bench", "method", "radius", "vocab_size", "tokens", "pairs_per_second", "cpu_seconds", "wall_seconds"),
@@ -19,6 +20,11 @@ EVALUATION_FIELDS = {
     *("bench", "method", "radius", "positions", "distinct", "positions_per_second", "cpu_seconds", "wall_seconds"),
     *("kernel_seconds", "ratio_to_brute_force", "nll_per_token", "corpus", "rounds", "threads", "memory"),
 }
+TRAINING_FIELDS = {
+    *("bench", "method", "radius", "batch_size", "vocab_size", "steps", "positions_per_second", "cpu_seconds", "wall_seconds"),
+    *("kernel_seconds", "ratio_to_torch", "ratio_to_fastest_torch", "stream", "rounds", "threads", "memory"),
+}
+has_torch = importlib.util.find_spec("torch") is not None
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +34,17 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 def rows_of(out):
     rows = json.loads((out / "results.json").read_text())["rows"]
-    for name in ("config.json", "environment.json", "metrics.jsonl", "report.md", f"figures/bench_{rows[0]['bench']}.png"):
+    figure = f"figures/bench_{rows[0]['bench']}.png"
+    has_peer = any(value for row in rows for field, value in row.items() if field.startswith("ratio"))
+    assert (figure in (out / "report.md").read_text()) == has_peer
+    for name in ("config.json", "environment.json", "metrics.jsonl", "report.md", *[figure] * has_peer):
         assert (out / name).stat().st_size > 0
     for row in rows:
         for field, value in row.items():
-            if field.startswith("ratio") or field.endswith("per_second") or field in ("cpu_seconds", "wall_seconds"):
+            if value is None:
+                no_peer = not has_torch or row["method"] == training.OTHER_MODEL
+                assert field.startswith("ratio") and no_peer, (row["method"], field)
+            elif field.startswith("ratio") or field.endswith("per_second") or field in ("cpu_seconds", "wall_seconds"):
                 assert math.isfinite(value) and value > 0, (row["method"], field, value)
     return rows
 
@@ -150,6 +162,50 @@ def test_a_method_that_counts_wrongly_is_not_timed(tmp_path, monkeypatch, capsys
     assert not (tmp_path / "run" / "results.json").exists()
 
 
+def test_training_rows(tmp_path):
+    # every method is one of those whose tables are equal after three steps, or it would not be timed
+    assert main(["training", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 0
+    rows = rows_of(tmp_path / "run")
+    methods = [name for name in training.METHODS if has_torch or not name.startswith("torch")]
+    assert [(row["radius"], row["batch_size"], row["method"]) for row in rows] == [
+        (K, B, name) for K in (1, 2) for B in (64, 256) for name in methods
+    ]
+    for row in rows:
+        assert set(row) >= TRAINING_FIELDS
+        compared = has_torch and row["method"] != training.OTHER_MODEL
+        assert (row["ratio_to_torch"] is not None) == (row["ratio_to_fastest_torch"] is not None) == compared
+        if compared:
+            assert row["ratio_to_fastest_torch"] <= row["ratio_to_torch"]
+        if row["method"] in training.TORCH + training.STRICTER:
+            assert row["ratio_to_fastest_torch"] <= 1
+
+
+@pytest.mark.parametrize(("rate", "batch"), [(0.0101, slice(None)), (0.01, slice(1, None))])
+def test_a_method_with_other_tables_is_not_timed(rate, batch, tmp_path, monkeypatch, capsys):
+    def slightly_off(task):
+        usual = training._rate
+        training._rate = rate
+        try:
+            return training._rows(task._replace(batches=[(X[batch], Y[batch]) for X, Y in task.batches]))
+        finally:
+            training._rate = usual
+
+    monkeypatch.setitem(training.METHODS, "slightly off", slightly_off)
+    flags = ["--vocab-size", "30", "--batch-size", "32", "--radius", "2"]
+    assert main(["training", *flags, "--out", str(tmp_path / "run")]) == 2
+    assert "slightly off is" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_training_batches_are_positions_of_the_stream_each_at_most_once():
+    task = training._task(training.Training(vocab_size=50), 2, 40)
+    assert [(X.shape, Y.shape) for X, Y in task.batches] == [((40, 2), (40,))] * 3
+    X, Y = (np.concatenate(part) for part in zip(*task.batches, strict=True))
+    stream = counting.zipf_stream(np.random.default_rng(0), 2 * 3 * 8192, 50)
+    triples = np.lib.stride_tricks.sliding_window_view(stream, 3)[:, ::-1]
+    assert Y.all() and {*map(tuple, np.column_stack([Y, X])[X.all(axis=1)].tolist())} <= {*map(tuple, triples.tolist())}
+
+
 def test_a_method_with_another_loss_is_not_timed(tmp_path, monkeypatch, capsys):
     def slightly_off(model, x):
         return lambda: evaluation._distinct(model, x)() * (1 + 1e-5)
@@ -173,11 +229,15 @@ def test_a_method_with_another_loss_is_not_timed(tmp_path, monkeypatch, capsys):
         ("counting --preset tin", "preset 'tin'"),
         ("evaluation --positions 0", "--positions 0:"),
         ("evaluation --corpus zipf --positions 100 --vocab-size 1", "--vocab-size 1:"),
+        ("training --batch-size 0", "--batch-size (0,):"),
+        ("training --vocab-size 1", "--vocab-size 1:"),
+        ("training --stream short.npy --vocab-size 9 --batch-size 4 --out run", "fewer than 3 batches of 4"),
     ],
 )
 def test_bad_flags_name_the_value(flags, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.save("large.npy", np.array([0, 8, 0]))
+    np.save("short.npy", np.array([0, 8, 8, 0]))
     assert main(flags.split()) == 2
     assert named in capsys.readouterr().err
 
@@ -185,11 +245,15 @@ def test_bad_flags_name_the_value(flags, named, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("flags", "explained"),
     [
-        ("--help", {"counting", "evaluation"}),
+        ("--help", {"counting", "evaluation", "training"}),
         ("counting --help", {"--out", "--stream", "--tokens", "--vocab-size", "--radius", "--rounds", "--seed", "--preset"}),
         (
             "evaluation --help",
             {"--out", "--corpus", "--train", "--positions", "--vocab-size", "--radius", "--rounds", "--seed"},
+        ),
+        (
+            "training --help",
+            {"--out", "--stream", "--batch-size", "--radius", "--vocab-size", "--rounds", "--seed", "--preset"},
         ),
     ],
 )

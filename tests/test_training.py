@@ -302,6 +302,7 @@ def test_seconds_go_on_from_those_before_the_interruption(tmp_path):
         time.sleep(0.2)
 
     interrupt(quadratic(checkpoints=tmp_path, on_epoch=slow), batch=95)  # kept at 90, after two slow reports
+    interrupt(quadratic(checkpoints=tmp_path), batch=18)  # kept at 106
     assert train(**quadratic(checkpoints=tmp_path)).seconds > 0.4
 
 

@@ -287,7 +287,7 @@ def _put(state: Any, part: Any, rows: Any) -> Any:
 def _set_rows(table: Float[Array, "N I"], new: Float[Array, "R I"], rows: Int[Array, " R"]) -> Float[Array, "N I"]:
     """`table[rows] = new`, without the rows N at the end, which only fill."""
 
-    def by_loop(table, new, rows):  # on a CPU twice as fast as XLA's scatter of rows
+    def by_loop(table, new, rows):  # on a CPU faster than XLA's scatter of rows: a step by 1.2
         return lax.fori_loop(
             0, (rows < len(table)).sum(), lambda m, t: lax.dynamic_update_index_in_dim(t, new[m], rows[m], axis=0), table
         )

@@ -32,7 +32,7 @@ class Bench(NamedTuple):
     measure: `config, folder -> rows`, each with `method`, `radius` and what the columns name.
     methods: what is compared; their docstrings go into the report.
     ours: the methods that the figure colours.
-    ratio: the field that the figure draws, and the label of its axis.
+    ratio: the field that the figure draws, None where there is no peer, and the label of its axis.
     columns: heading -> (field of a row, factor, format), for the terminal and the report.
     presets: named configs.
     machine: where to run; yields a statement of it for the rows.
@@ -71,26 +71,32 @@ def run_bench(name: str, bench: Bench, config: Any) -> None:
             folder.add_row({"bench": name, **row, "rounds": config.rounds, "threads": threads, "memory": memory})
     rows = folder.rows()
     figure = folder.path / "figures" / f"bench_{name}.png"
-    ratio_bars(rows, ratio=bench.ratio[0], ours=bench.ours, label=bench.ratio[1], path=figure)
-    (folder.path / "report.md").write_text(_report(name, bench, rows))
+    drawn = [row for row in rows if row[bench.ratio[0]] is not None]
+    if drawn:
+        ratio_bars(drawn, ratio=bench.ratio[0], ours=bench.ours, label=bench.ratio[1], path=figure)
+    (folder.path / "report.md").write_text(_report(name, bench, rows, with_figure=bool(drawn)))
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("method", "K", *bench.columns):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading == "method")
     for row in rows:
         table.add_row(*_cells(bench, row))
     console.print(table)
-    console.print(f"report {folder.path / 'report.md'}, figure {figure}", soft_wrap=True)
+    console.print(f"report {folder.path / 'report.md'}{f', figure {figure}' if drawn else ''}", soft_wrap=True)
 
 
 def compare(
-    config: Any, folder: RunFolder, calls: Mapping[str, Callable[[], Any]], K: int
+    config: Any, folder: RunFolder, calls: Mapping[str, Callable[[], Any]], K: int, **setting: int
 ) -> Iterator[tuple[str, dict[str, float], Callable[[str], float]]]:
-    """Time the calls, log every timing, and give per method its median seconds and its ratio to a peer."""
-    with stage(f"timing, K = {K}", "calls") as progress:
+    """Time the calls, log every timing, and give per method its median seconds and its ratio to a peer.
+
+    setting: what sets this comparison apart from another at the same K.
+    """
+    told = "".join(f", {name.replace('_', ' ')} {value}" for name, value in setting.items())
+    with stage(f"timing, K = {K}{told}", "calls") as progress:
         timings = interleaved(calls, rounds=config.rounds, seed=config.seed, progress=progress)
     cpu = {name: [timing.cpu for timing in times] for name, times in timings.items()}
     for name, times in timings.items():
-        folder.log(event="timings", method=name, radius=K, seconds=[timing._asdict() for timing in times])
+        folder.log(event="timings", method=name, radius=K, **setting, seconds=[timing._asdict() for timing in times])
         medians = np.median(times, axis=0).tolist()
         seconds = {f"{clock}_seconds": median for clock, median in zip(Timing._fields, medians, strict=True)}
         yield name, seconds, lambda peer, name=name: median_ratio(cpu[peer], cpu[name])
@@ -106,11 +112,12 @@ def _free_folder(path: str) -> str:
 
 
 def _cells(bench: Bench, row: dict[str, Any]) -> list[str]:
-    values = (format(row[field] * factor, form) for field, factor, form in bench.columns.values())
-    return [row["method"], str(row["radius"]), *values]
+    values = ((row[field], factor, form) for field, factor, form in bench.columns.values())
+    cells = ("-" if value is None else format(value * factor, form) for value, factor, form in values)
+    return [row["method"], str(row["radius"]), *cells]
 
 
-def _report(name: str, bench: Bench, rows: Sequence[dict[str, Any]]) -> str:
+def _report(name: str, bench: Bench, rows: Sequence[dict[str, Any]], *, with_figure: bool) -> str:
     headings = ["method", "K", *bench.columns]
     shown = dict.fromkeys(row["method"] for row in rows)
     lines = [
@@ -127,7 +134,6 @@ def _report(name: str, bench: Bench, rows: Sequence[dict[str, Any]]) -> str:
         "",
         *(f"* **{method}**: {' '.join((bench.methods[method].__doc__ or '').split())}" for method in shown),
         "",
-        f"![{name}](figures/bench_{name}.png)",
-        "",
+        *([f"![{name}](figures/bench_{name}.png)", ""] if with_figure else []),
     ]
     return "\n".join(lines)

@@ -115,7 +115,7 @@ METHODS: dict[str, Callable[[np.ndarray, int, int], Callable[[], Any]]] = {
 
 def measure(config: Counting, folder: RunFolder) -> Iterator[dict[str, Any]]:
     """A comparison per radius: equal tables first, then the clock."""
-    x = _stream(config)
+    x = stream_of(config)
     N, tokens = config.vocab_size, len(x) - 1
     has_scipy = importlib.util.find_spec("scipy") is not None
     if not has_scipy:
@@ -147,7 +147,8 @@ def check(config: Counting) -> None:
         raise ValueError(f"--vocab-size {config.vocab_size}: choose 2 (<pad> and one token) to {largest} (int32 ids of pairs)")
 
 
-def _stream(config: Counting) -> np.ndarray:
+def stream_of(config: Counting) -> np.ndarray:
+    """The stream that a config asks for."""
     if config.stream == "zipf":
         return zipf_stream(np.random.default_rng(config.seed), config.tokens, config.vocab_size)
     try:
