@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from jexplicit.runs.figures import STYLE, plain_ticks, plt, save_figure
 from jexplicit.runs.folder import read_events
@@ -103,6 +104,7 @@ def compute_curves(curves: Curves, explicit: dict[tuple[str, int], dict[str, Any
                     ax.plot(x, solved["dev_perplexity"], "*", markersize=13, color="#0072b2", label="explicit, dev")
                 ax.set(xscale="log", yscale="log", xlabel=f"{against} (counting included)" if against == "seconds" else against)
                 plain_ticks(ax.yaxis)
+                ax.xaxis.set_minor_formatter(NullFormatter())
             column[0].set_title("Sum = Cat, K = 1" if K == 1 else f"{features.capitalize()}, K = {K}")
         for ax in axes[:, 0]:
             ax.set_ylabel("perplexity")
