@@ -255,12 +255,13 @@ def small_blocks(monkeypatch):
 
 
 def narrow_batches(kind, sparse):
-    """Three batches, each of 3 tokens of the 40, the first and the last among them; the third is smaller."""
+    """Three batches, each of 3 tokens of the 40, two at either offset, the first and the last among them; one is smaller."""
     rng = np.random.default_rng(3)
     batches = []
     for length in (30, 30, 11):
         tokens = np.array([0, rng.integers(1, LARGE - 1), LARGE - 1])
-        X, Y = rng.choice(tokens, (length, 2)), rng.integers(0, LARGE, length)
+        X = np.stack([rng.choice(tokens[1:], length), rng.choice(tokens[:2], length)], axis=1)
+        Y = rng.integers(0, LARGE, length)
         batches.append((X, make_batch(X, Y, features=kind, vocab_size=LARGE, size=30, sparse=sparse)))
     return batches
 

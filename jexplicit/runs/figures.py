@@ -122,6 +122,7 @@ def plain_ticks(axis: Any) -> None:
 
 
 def save_figure(fig: Any, path: Path) -> None:
+    """Write a figure, its folder too, and let go of its memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path)
     plt.close(fig)
