@@ -1,0 +1,273 @@
+"""Labelled images: scikit-learn's 8x8 digits, files in the idx format of MNIST, and TFDS where it is asked for.
+
+An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimensions, the dimensions as big-endian 32-bit integers,
+and the values. Every data set of four such files under MNIST's published names is read alike, gzipped or not.
+
+The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
+levels where MNIST has 256, and so `(X + 1)/17`.
+"""
+
+import gzip
+import hashlib
+import importlib.util
+import os
+import socket
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Integer, UInt8
+
+FILES = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+"""The published names; each may also end in .gz."""
+
+_ten_classes = ("digits", "mnist", "fashion_mnist")
+_train_digits = 1437  # the other 360 images of the 8x8 digits come last, and from other writers
+_unsigned_bytes = 8
+_tfds_host = ("storage.googleapis.com", 443)
+
+
+class Images(NamedTuple):
+    """A data set cut into train and test: images of grey levels 0 .. levels - 1, and labels 0 .. outputs - 1."""
+
+    name: str
+    train_images: UInt8[np.ndarray, "M height width"]
+    train_labels: UInt8[np.ndarray, " M"]
+    test_images: UInt8[np.ndarray, "T height width"]
+    test_labels: UInt8[np.ndarray, " T"]
+    levels: int
+
+    @property
+    def outputs(self) -> int:
+        """N, the number of classes."""
+        return int(self.train_labels.max()) + 1
+
+    @property
+    def sha256(self) -> str:
+        """Of the images and labels, which names the very data that a result was measured on."""
+        digest = hashlib.sha256()
+        for part in self[1:5]:
+            digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
+
+
+def read_images(name: str, data_dir: str | os.PathLike | None = None) -> Images:
+    """The data set of a name.
+
+    Args:
+        name: `digits` (embedded), `tfds:NAME`, or the name of a data set of idx files: `mnist`, `fashion_mnist`, yours.
+        data_dir: folder of the idx files; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
+
+    Raises:
+        ValueError: no such data, or data that is damaged or makes no sense (see `read_idx` and `check_images`).
+
+    Example:
+        >>> data = read_images("digits")
+        >>> data.train_images.shape, data.test_images.shape, data.outputs
+        ((1437, 8, 8), (360, 8, 8), 10)
+    """
+    if name == "digits":
+        if data_dir is not None:
+            raise ValueError(
+                f"--data-dir {data_dir} with --data digits, which is embedded: name the data set, e.g. --data mnist"
+            )
+        images = _embedded_digits()
+    elif name.startswith("tfds:"):
+        images = _tfds_images(name.removeprefix("tfds:"), data_dir)
+    else:
+        images = read_idx_folder(_folder(name, data_dir), name)
+    return check_images(images)
+
+
+def pixel_features(
+    images: Integer[np.ndarray, "M height width"], levels: int, dtype: Any = np.float32
+) -> Float[np.ndarray, "M D"]:
+    """`H = flatten((X + 1)/levels)`, in (0, 1].
+
+    Args:
+        images: [M, height, width] grey levels 0 .. levels - 1.
+        levels: 256 for bytes, 17 for the 8x8 digits.
+
+    Raises:
+        ValueError: a grey level outside of 0 .. levels - 1.
+
+    Example:
+        >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
+        [[0.00390625, 1.0]]
+
+    Source: paper, Sec. 3.2.
+    """
+    _check_levels(images, levels)
+    return (images.reshape(len(images), -1).astype(dtype) + dtype(1)) / dtype(levels)
+
+
+def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.float32) -> Float[np.ndarray, "M N"]:
+    """Targets Y, a unit vector per label.
+
+    Raises:
+        ValueError: a label outside of 0 .. outputs - 1.
+
+    Example:
+        >>> one_hot(np.array([1, 0]), 2).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
+        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+        raise ValueError(f"label {wrong} with {outputs} outputs: labels are 0 .. {outputs - 1}")
+    return np.eye(outputs, dtype=dtype)[labels]
+
+
+def read_idx_folder(folder: str | os.PathLike, name: str) -> Images:
+    """The four idx files of a data set, under MNIST's published names, gzipped or not.
+
+    Raises:
+        ValueError: a missing folder or file, or what `read_idx` refuses.
+    """
+    parts = {part: read_idx(_file(Path(folder), file), dimensions=3 if "images" in part else 1) for part, file in FILES.items()}
+    return Images(name=name, levels=256, **parts)
+
+
+def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "..."]:
+    """The array in an idx file of unsigned bytes.
+
+    Args:
+        path: the file; gzipped if its name ends in .gz.
+        dimensions: 3 for images, 1 for labels.
+
+    Raises:
+        ValueError: another magic number (images and labels swapped, another format), more or fewer values than the header says,
+            a damaged .gz file, an empty or unreadable file.
+    """
+    try:
+        content = gzip.decompress(Path(path).read_bytes()) if str(path).endswith(".gz") else Path(path).read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): it is truncated or damaged; download it again") from error
+    header = 4 + 4 * dimensions
+    magic, expected = int.from_bytes(content[:4], "big"), _unsigned_bytes << 8 | dimensions
+    if magic != expected or len(content) < 4:
+        kind = {_unsigned_bytes << 8 | 1: "the one of labels", _unsigned_bytes << 8 | 3: "the one of images"}
+        what = kind.get(magic, "not the one of an idx file of bytes")
+        raise ValueError(
+            f"{path} has the magic number {magic}, {what}, and {expected} is wanted: "
+            "check that images and labels are not swapped, and that a gzipped file ends in .gz"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
+    values, wanted = len(content) - header, int(np.prod(shape, dtype=np.int64))
+    if len(shape) < dimensions or values != wanted:
+        what = "is truncated" if len(shape) < dimensions or values < wanted else "has bytes to spare"
+        raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def check_images(images: Images) -> Images:
+    """Refuse a data set that a model would misread.
+
+    Raises:
+        ValueError: no images; images and labels of different numbers; train and test of different shapes; a label out of range
+            or a class without a training image; a grey level out of range; an image that is zero everywhere.
+    """
+    for part in ("train", "test"):
+        X, Y = getattr(images, f"{part}_images"), getattr(images, f"{part}_labels")
+        if len(X) != len(Y) or not len(X):
+            raise ValueError(
+                f"{images.name}: {len(X)} {part} images and {len(Y)} labels: they must be as many, and at least one"
+            )
+        _check_levels(X, images.levels)
+        if (dark := ~X.any(axis=(1, 2))).any():
+            raise ValueError(
+                f"{images.name}: {part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are): "
+                "it says nothing about its label; remove it"
+            )
+    if images.train_images.shape[1:] != images.test_images.shape[1:]:
+        shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
+        raise ValueError(f"{images.name}: train images are {shapes}: they must have one shape")
+    highest = int(max(images.train_labels.max(), images.test_labels.max()))
+    if images.name in _ten_classes and highest > 9:
+        raise ValueError(
+            f"label {highest} in {images.name}, whose labels are 0 .. 9: the label file is damaged or another data set's "
+            "(name that: --data NAME --data-dir DIR)"
+        )
+    if int(images.test_labels.max()) >= images.outputs:
+        raise ValueError(
+            f"{images.name}: test label {int(images.test_labels.max())}, and training labels are 0 .. {images.outputs - 1}"
+        )
+    seen = np.bincount(images.train_labels, minlength=images.outputs)
+    if images.outputs < 2 or not seen.all():
+        raise ValueError(
+            f"{images.name}: label {int(seen.argmin())} has no training image, and the labels go up to {images.outputs - 1}: "
+            "number at least two classes 0, 1, 2, ... without gaps"
+        )
+    return images
+
+
+def _check_levels(X: np.ndarray, levels: int) -> None:
+    if X.size and not 0 <= int(X.min()) <= int(X.max()) < levels:
+        wrong = int(X.min()) if int(X.min()) < 0 else int(X.max())
+        raise ValueError(f"pixel {wrong}: grey levels are 0 .. {levels - 1}; rescale the images")
+
+
+def _embedded_digits() -> Images:
+    from sklearn.datasets import load_digits
+
+    X, Y = load_digits(return_X_y=True)
+    X, Y, m = X.reshape(-1, 8, 8).astype(np.uint8), Y.astype(np.uint8), _train_digits
+    return Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
+
+
+def _folder(name: str, data_dir: str | os.PathLike | None) -> Path:
+    if data_dir is not None:
+        return Path(data_dir)
+    if root := os.environ.get("JEXPLICIT_DATA_DIR"):
+        return Path(root) / name
+    raise ValueError(
+        f"--data {name} without --data-dir: name the folder of its idx files, --data-dir DIR, or a folder that holds a folder "
+        f"{name} in the environment variable JEXPLICIT_DATA_DIR; --data digits needs no files"
+    )
+
+
+def _file(folder: Path, file: str) -> Path:
+    for path in (folder / file, folder / f"{file}.gz"):
+        if path.is_file():
+            return path
+    raise ValueError(f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names")
+
+
+def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
+    """A data set of TFDS with the features `image` and `label`, and the splits train and test; needs no TensorFlow."""
+    way_out = "download the idx files and use --data-dir, or --data digits, which is embedded"
+    missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ValueError(f"--data tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
+    prepared = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
+    if not prepared.is_dir() and not _reachable(*_tfds_host):
+        raise ValueError(f"--data tfds:{name}: {_tfds_host[0]} cannot be reached, and {prepared} does not exist: {way_out}")
+    import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
+
+    try:
+        builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
+        builder.download_and_prepare()
+        parts = {part: list(builder.as_data_source(split=part)) for part in ("train", "test")}
+        arrays = {part: (_grey(rows), np.array([row["label"] for row in rows])) for part, rows in parts.items()}
+    except Exception as error:  # of TFDS, its readers and the network, all of which mean that there is no data
+        raise ValueError(f"--data tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}") from error
+    (X, Y), (X_test, Y_test) = arrays["train"], arrays["test"]
+    return Images(f"tfds:{name}", X, Y.astype(np.uint8), X_test, Y_test.astype(np.uint8), levels=256)
+
+
+def _grey(rows: list[Any]) -> np.ndarray:
+    """[M, height, width] of images [height, width, channels]; colours are averaged."""
+    return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).astype(np.uint8)
+
+
+def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=seconds):
+            return True
+    except OSError:
+        return False
