@@ -183,4 +183,4 @@ def _pooled_block(X: Array, W: Array, b: Array, threshold: float, size: int, gri
     return h.reshape(len(X), -1)
 
 
-_pooled = jax.jit(_pooled_block, static_argnums=(4, 5))
+_pooled = jax.jit(_pooled_block, static_argnums=(3, 4, 5))

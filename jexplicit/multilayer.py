@@ -71,9 +71,14 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
 
 
 def stack_logits(
-    params: Sequence[Float[Array, "D N"]], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
+    params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
 ) -> Float[Array, "... N"]:
     """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
+
+    Args:
+        params: decoders, each [inputs, outputs] of its layer, from the input up.
+        H: [.., D] inputs of the first layer.
+        activation: φ, between layers.
 
     Example:
         >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
@@ -91,4 +96,5 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> float:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
         0.5
     """
-    return float(jnp.mean((jnp.argmax(logits, axis=1) == labels).astype(logits.dtype)))
+    guesses = jnp.argmax(logits, axis=1)
+    return float(jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype)))

@@ -117,7 +117,7 @@ def _right(H: Array, F: Array, labels: Array, K: Array) -> Array:
 
         def at(k):
             guess = jnp.argmax(base - (k - 1) / k * n[:, None] * column[None, :], axis=1)
-            return jnp.sum((guess == labels) & counted, dtype=jnp.int32)
+            return jnp.sum((guess == labels.astype(guess.dtype)) & counted, dtype=jnp.int32)
 
         return total + jax.vmap(at)(K), None
 

@@ -22,7 +22,7 @@ from jexplicit.scaling import Scaled
 def quadratic_sweeps(
     H: Float[Array, "M D"],
     Y: Float[Array, "M N"],
-    U: Float[Array, "D N"] | None = None,
+    U: Float[Array, "rows columns"] | None = None,
     *,
     sweeps: int,
     ridge: float = 1e-4,

@@ -55,7 +55,7 @@ class _Problem(NamedTuple):
 def scaling_sweeps(
     H: Float[Array, "M D"],
     Y: Float[Array, "M N"],
-    U: Float[Array, "D N"],
+    U: Float[Array, "rows columns"],
     *,
     sweeps: int,
     slack: bool | None = None,

@@ -136,7 +136,7 @@ def mistakes(job: Job, most: int = 40) -> dict[str, Any]:
     guesses, labels = np.load(guesses_path(job.folder.path, best)), job.images.test_labels
     wrong = np.flatnonzero(guesses != labels)
     shown = wrong[:most]
-    title = f"What {row_name(best)} gets wrong: {len(wrong)} of {len(labels)} test images, the first {len(shown)}"
+    title = f"What {row_name(best)} gets wrong: {len(wrong):,} of {len(labels):,} test images, the first {len(shown)}"
     return {"images": job.images.test_images[shown], "labels": labels[shown], "guesses": guesses[shown], "title": title}
 
 

@@ -46,7 +46,7 @@ class Config:
     """Sweeps of iterative scaling on pixels and of the intercept's fit."""
     feature_sweeps: int = 150
     """Sweeps of iterative scaling on explicit features."""
-    quadratic_sweeps: int = 10
+    quadratic_sweeps: int = 30
     """Sweeps by the bound on the curvature."""
     ridge: float = 1e-4
     """Ridge of these, in units of the features' mean square."""

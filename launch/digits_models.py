@@ -179,7 +179,7 @@ def measure_features(job: Job, kind: str) -> None:
     U = explicit_solution(dense_cooccurrence(train.H, train.Y), 1.0)  # rows of norm 1
     solving = time.perf_counter() - begin
     if not has_row(job, method="features", features=kind, solver="explicit"):
-        add("explicit", Scaled(U, jnp.zeros(train.Y.shape[1]), []), seconds=featurizing + solving)
+        add("explicit", Scaled(U, jnp.zeros(train.Y.shape[1], U.dtype), []), seconds=featurizing + solving)
     if not has_row(job, method="features", features=kind, solver="scaling"):
         fitted, seconds = _scale(job, f"scaling on {kind}", train, U, job.config.feature_sweeps, kind)
         add("scaling", fitted, epochs=job.config.feature_sweeps, seconds=featurizing + solving + seconds)

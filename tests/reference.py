@@ -217,3 +217,44 @@ def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: int) -> np.nda
     """Generalised iterative scaling (Darroch & Ratcliff 1972), `U + (1/K) log(F / Hᵀ φ(H U))`, for rows of H that sum to K."""
     F = generalized_cooccurrences(H, one_hot(Y, U.shape[1]))
     return U + np.log(F / (gradient_of_loss(H, U, Y) + F)) / K
+
+
+def pixel_features(images: np.ndarray, levels: int) -> np.ndarray:
+    """Sec. 3.2: `H_m = flatten((X_m + 1)/levels)`."""
+    rows = []
+    for image in images:
+        rows.append([(int(pixel) + 1) / levels for line in image for pixel in line])
+    return np.array(rows)
+
+
+def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The share of rows whose largest logit is at their label."""
+    return sum(max(range(len(row)), key=lambda i: row[i]) == label for row, label in zip(logits, labels, strict=True)) / len(
+        labels
+    )
+
+
+def softmax_stack(H: np.ndarray, decoders: list[np.ndarray]) -> np.ndarray:
+    """Sec. 3.3: logits of the last of several softmax layers, `φ(.. φ(H U1) ..) UL`."""
+    for U in decoders[:-1]:
+        H = np.array([np.exp(log_softmax(h @ U)) for h in H])
+    return np.array([h @ decoders[-1] for h in H])
+
+
+def slack_feature(H: np.ndarray) -> np.ndarray:
+    """Darroch & Ratcliff 1972: the features with one more, `max_m ||H_m||_1 - ||H_m||_1`, so that all rows have one norm."""
+    norms = [sum(h) for h in H]
+    return np.array([[*h, max(norms) - norm] for h, norm in zip(H, norms, strict=True)])
+
+
+def patch_answers(image: np.ndarray, W: np.ndarray, b: np.ndarray, threshold: float, grid: int) -> np.ndarray:
+    """Positive parts of `patch · W - b` at every place, summed over a grid: [grid, grid, 2 n], row by row."""
+    size = int(np.sqrt(len(W)))
+    places = [side - size + 1 for side in image.shape]
+    cells = np.zeros((grid, grid, 2 * W.shape[1]))
+    for i in range(places[0]):
+        for j in range(places[1]):
+            z = image[i : i + size, j : j + size].reshape(-1) @ W - b
+            parts = [max(value - threshold, 0) for value in z] + [max(-value - threshold, 0) for value in z]
+            cells[i * grid // places[0], j * grid // places[1]] += parts
+    return cells

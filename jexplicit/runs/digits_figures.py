@@ -48,7 +48,11 @@ def curves_figure(
         fig, axes = plt.subplots(1, 2, figsize=(9.4, 3.6))
         for (method, layers), curve in sorted(curves.items()):
             x = [max(epoch["epoch"], 0.5) for epoch in curve]
-            style = {"color": _colours.get(layers), "linestyle": _lines[method], "label": f"{method}, {layers} layer"}
+            style = {
+                "color": _colours.get(layers),
+                "linestyle": _lines[method],
+                "label": f"{method}, {layers} layer{'s' * (layers > 1)}",
+            }
             axes[0].plot(x, [100 * epoch["test_accuracy"] for epoch in curve], **style)
             axes[1].plot(x, [epoch["test_loss"] for epoch in curve], **style)
         for layers, accuracy in sorted(explicit.items()):
@@ -78,13 +82,14 @@ def columns_figure(columns: Mapping[str, np.ndarray], path: Path) -> None:
     N = next(iter(columns.values())).shape[-1]
     with plt.rc_context({**STYLE, "axes.grid": False}):
         fig, axes = plt.subplots(len(columns), N, figsize=(0.95 * N + 0.4, 1.1 * len(columns) + 0.3), squeeze=False)
-        for row, (title, U) in zip(axes, columns.items(), strict=True):
+        for n, (title, U) in enumerate(columns.items()):
+            row = axes[n]
             U = U - U.mean(axis=-1, keepdims=True)
             limit = np.quantile(np.abs(U), 0.99)
             for i, ax in enumerate(row):
                 ax.imshow(U[..., i], cmap="RdBu_r", vmin=-limit, vmax=limit)
                 ax.set(xticks=[], yticks=[])
-                ax.set_title(f"{i}" if row is axes[0] else "", fontsize=9)
+                ax.set_title(f"{i}" if n == 0 else "", fontsize=9)
             row[0].set_ylabel(title, fontsize=8)
         save_figure(fig, path)
 
@@ -109,12 +114,12 @@ def methods_figure(rows: Sequence[dict[str, Any]], names: Sequence[str], path: P
     with plt.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(7.2, 4.2))
         shown: set[str] = set()
-        for row, name in zip(rows, names, strict=True):
+        for n, (row, name) in enumerate(zip(rows, names, strict=True)):
             free = row["backprop_free"]
             x, y = max(row["seconds"], 1e-3), max(100 * (1 - row["test_accuracy"]), 1e-2)
             label = "no backpropagation" if free else "gradients of a loss, or backpropagation"
             ax.plot(x, y, "o" if free else "s", color="#0072b2" if free else "#d55e00", label="" if label in shown else label)
-            ax.annotate(name, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+            ax.annotate(name, (x, y), xytext=(4, (3, -9)[n % 2]), textcoords="offset points", fontsize=7)
             shown.add(label)
         ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="test error (%)")
         ax.margins(x=0.2)
