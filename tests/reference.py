@@ -213,7 +213,7 @@ def greedy(tables: list[np.ndarray], prompt: list[int], length: int, banned: set
     return text[len(prompt) :]
 
 
-def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: int) -> np.ndarray:
+def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.ndarray:
     """Generalised iterative scaling (Darroch & Ratcliff 1972), `U + (1/K) log(F / Hᵀ φ(H U))`, for rows of H that sum to K."""
     F = generalized_cooccurrences(H, one_hot(Y, U.shape[1]))
     return U + np.log(F / (gradient_of_loss(H, U, Y) + F)) / K

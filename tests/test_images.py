@@ -60,9 +60,10 @@ def test_the_hash_covers_every_pixel_and_label(tmp_path):
     write(tmp_path)
     data = read_images("mnist", tmp_path)
     for part in range(1, 5):
-        changed = data[part].copy()
+        name = data._fields[part]
+        changed = getattr(data, name).copy()
         changed[-1] ^= 1
-        assert data._replace(**{data._fields[part]: changed}).sha256 != data.sha256
+        assert data._replace(**{name: changed}).sha256 != data.sha256
 
 
 def test_the_embedded_digits_are_scikit_learns_cut_in_two():

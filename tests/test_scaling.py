@@ -44,10 +44,10 @@ def log_predictions(logits):
 def test_a_sweep_is_the_loop_over_examples(K, dtype):
     H, Y, labels = problem(K)
     U = np.random.default_rng(1).normal(size=(D, N))
-    expected = reference.scaling_sweep(H, U, labels, K)  # pyright: ignore[reportArgumentType]
-    given = [jnp.asarray(x, dtype) for x in (H, Y, U)]
-    np.testing.assert_allclose(scaling_sweep(*given, K), expected, rtol=0, atol=TOLERANCE[dtype])
-    fitted = scaling_sweeps(*given, sweeps=1)
+    expected = reference.scaling_sweep(H, U, labels, K)
+    H, Y, U = (jnp.asarray(x, dtype) for x in (H, Y, U))
+    np.testing.assert_allclose(scaling_sweep(H, Y, U, K), expected, rtol=0, atol=TOLERANCE[dtype])
+    fitted = scaling_sweeps(H, Y, U, sweeps=1)
     assert fitted.U.dtype == dtype
     np.testing.assert_allclose(fitted.U, expected, rtol=0, atol=TOLERANCE[dtype])
     np.testing.assert_array_equal(fitted.intercept, 0)  # rows of one norm leave nothing for a slack feature

@@ -97,13 +97,19 @@ def row_name(row: dict[str, Any]) -> str:
 def digits_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The results as a table for the terminal."""
     table = Table(title="accuracy in % (the paper's, on MNIST, in grey)", title_justify="left")
-    for heading in ("method", "test", "paper", "train", "epochs", "seconds", "backprop"):
+    for heading in ("method", "test", "paper", "train", "epochs", "s", "backprop"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for row in rows:
         test, train = (f"{100 * row[f'{part}_accuracy']:.2f}" for part in ("test", "train"))
         backprop = "no" if row["backprop_free"] else "yes"
         table.add_row(
-            row_name(row), f"[bold]{test}[/]", f"[dim]{_paper(row)}[/]", train, _epochs(row), f"{row['seconds']:.1f}", backprop
+            row_name(row),
+            f"[bold]{test}[/]",
+            f"[dim]{_paper(row)}[/]" if row["data"] == "mnist" else "",
+            train,
+            _epochs(row),
+            f"{row['seconds']:.1f}",
+            backprop,
         )
     return table
 
