@@ -102,15 +102,8 @@ def digits_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         test, train = (f"{100 * row[f'{part}_accuracy']:.2f}" for part in ("test", "train"))
         backprop = "no" if row["backprop_free"] else "yes"
-        table.add_row(
-            row_name(row),
-            f"[bold]{test}[/]",
-            f"[dim]{_paper(row)}[/]" if row["data"] == "mnist" else "",
-            train,
-            _epochs(row),
-            f"{row['seconds']:.1f}",
-            backprop,
-        )
+        paper = f"[dim]{_paper(row)}[/]" if row["data"] == "mnist" else ""
+        table.add_row(row_name(row), f"[bold]{test}[/]", paper, train, _epochs(row), f"{row['seconds']:.1f}", backprop)
     return table
 
 
