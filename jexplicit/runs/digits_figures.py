@@ -114,7 +114,7 @@ def methods_figure(rows: Sequence[dict[str, Any]], names: Sequence[str], path: P
     with plt.rc_context(STYLE):
         fig, ax = plt.subplots(figsize=(7.2, 4.2))
         shown: set[str] = set()
-        for n, (row, name) in enumerate(zip(rows, names, strict=True)):
+        for n, (row, name) in enumerate(sorted(zip(rows, names, strict=True), key=lambda pair: pair[0]["seconds"])):
             free = row["backprop_free"]
             x, y = max(row["seconds"], 1e-3), max(100 * (1 - row["test_accuracy"]), 1e-2)
             label = "no backpropagation" if free else "gradients of a loss, or backpropagation"
