@@ -94,7 +94,7 @@ _TINY = Config(
     out="runs/digits_tiny", limit=300, epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64, logistic_iterations=20
 )
 PRESETS = {
-    "tiny": Preset(_TINY, "300 images of digits, few sweeps and epochs; 20 s on 2 CPU cores. Explicit, 1 layer: 75 %."),
+    "tiny": Preset(_TINY, "300 images of digits, few sweeps and epochs; 30 s on 2 CPU cores. Explicit, 1 layer: 75 %."),
     "digits": Preset(
         Config(out="runs/digits"),
         "the defaults: 8x8 digits, 40 s on 2 CPU cores. Explicit 84.4 %, warm 87.8 %, patches without backpropagation 95.8 %.",

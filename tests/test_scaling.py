@@ -94,7 +94,7 @@ def test_more_than_the_condition_allows_is_not_monotone():
 def test_scaling_with_slack_reaches_scikit_learns_logistic_regression(begin):
     H, Y, labels = problem()
     U = jnp.zeros((D, N)) if begin == "zeros" else start(H, Y)
-    fitted = scaling_sweeps(jnp.asarray(H), jnp.asarray(Y), U, sweeps=12_000)
+    fitted = scaling_sweeps(jnp.asarray(H), jnp.asarray(Y), U, sweeps=6_000)
     oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(H, labels)
     ours = log_predictions(fitted.logits(jnp.asarray(H)))
     np.testing.assert_allclose(ours, oracle.predict_log_proba(H), rtol=0, atol=1e-4)  # from 0.1 to 1 apart at the start
@@ -104,7 +104,7 @@ def test_scaling_with_slack_reaches_scikit_learns_logistic_regression(begin):
 
 def test_scaling_without_slack_reaches_the_best_layer_without_an_intercept():
     H, Y, labels = problem()
-    fitted = scaling_sweeps(jnp.asarray(H), jnp.asarray(Y), jnp.zeros((D, N)), sweeps=12_000, slack=False)
+    fitted = scaling_sweeps(jnp.asarray(H), jnp.asarray(Y), jnp.zeros((D, N)), sweeps=6_000, slack=False)
     oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000, fit_intercept=False).fit(H, labels)
     np.testing.assert_allclose(log_predictions(H @ np.asarray(fitted.U)), oracle.predict_log_proba(H), rtol=0, atol=1e-4)
 
