@@ -69,7 +69,7 @@ class Config:
     optimizer: str = "adagrad"
     """Training of cold and warm: an optimiser of optax by its name there: adagrad, sgd, adam, rmsprop, ..."""
     learning_rate: float = 0.1
-    """Training of cold and warm: learning rate, of the mean loss of a batch."""
+    """Training of cold and warm: learning rate, of the mean loss of a batch. The paper names one, 0.01, for text alone."""
     accumulator: float = 0.0
     """Training: where Adagrad's sum of squares starts. The paper does not say; optax starts at 0.1."""
     stop: tuple[Literal["rise", "patience"], ...] = ("patience", "rise")
