@@ -140,7 +140,7 @@ def optimum(
         counts: C_1 .. C_K' of jexplicit.cooccurrence.count, K' >= K.
         pairs: `context_pairs` of the same stream; needed at K = 2.
         iterations: at most; 0 measures the start.
-        tolerance: of the KKT residual, to stop at.
+        tolerance: of the KKT residual, to stop at. The end is also where rounding hides what an iteration gains.
         memory: of L-BFGS, in pairs of copies of the tables. 3 to 12 converge alike.
         on_iteration: called with `iteration`, `loss` and `kkt_residual`, from iteration 0 on.
         progress: called with (iterations done, iterations at most).
@@ -167,7 +167,7 @@ def optimum(
         raise ValueError("a start with infinite logits: start from smoothed counts (noise=True)")
     check_memory(data_mesh(1), (2 * memory + 12) * len(blocks) * blocks[0].nbytes, "tables, gradients and their history")
     state, info = initial_state(problem, blocks, memory=memory)
-    done = 0
+    done, past = 0, []
     while True:
         values = {name: float(value) for name, value in jax.device_get(info).items()}
         if not math.isfinite(values["loss"]):
@@ -177,7 +177,8 @@ def optimum(
             )
         if on_iteration:
             on_iteration({"iteration": done, **values})
-        if done == iterations or values["kkt_residual"] <= tolerance:
+        past.append((values["loss"], values["kkt_residual"]))
+        if done == iterations or values["kkt_residual"] <= tolerance or _stalled(past, blocks[0].dtype):
             tables = state.blocks * (start.radius // len(state.blocks))
             return Optimum(TokenTables(tables, start.features, start.eos), **values, iterations=done)
         state, info = minimization_step(problem, state, memory=memory)
@@ -244,6 +245,17 @@ def loss_and_gradient(problem: Problem, blocks: Blocks) -> tuple[Float[Array, ""
     expected = [E1 * _dot(W, E2), E2 * _dot(W.T, E1)][: problem.radius]
     expected = [sum(expected)] if len(blocks) == 1 else expected
     return loss, tuple(F_b - C_b for F_b, C_b in zip(expected, C, strict=True))
+
+
+def _stalled(past: list[tuple[float, float]], dtype: Any) -> bool:
+    """Whether three iterations together lowered the loss by no more than rounding, and the KKT residual by less than 1 %.
+
+    A line search that can gain nothing takes all its steps, for nothing.
+    """
+    if len(past) < 4:
+        return False
+    (loss, residual), (loss_now, residual_now) = past[-4], past[-1]
+    return loss - loss_now <= 2 * float(jnp.finfo(dtype).eps) * abs(loss) and residual_now > 0.99 * residual
 
 
 def _exponentials(U: Array) -> tuple[Array, Array]:

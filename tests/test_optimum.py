@@ -293,6 +293,14 @@ def test_a_minimisation_stops_at_its_tolerance_or_its_last_iteration_and_reports
     assert found("cat", iterations=3).iterations == 3
 
 
+def test_a_minimisation_ends_where_rounding_hides_what_it_gains():
+    start, steps = random_model("cat", dtype=np.float32), 10_000
+    rounded = optimum(start, counted()[0], counted()[1], iterations=steps, tolerance=0)
+    assert rounded.iterations < steps
+    exact = optimum(random_model("cat"), counted()[0], counted()[1], iterations=500, tolerance=1e-7)
+    assert rounded.loss == pytest.approx(exact.loss, rel=1e-5)  # a float32 loss near 1 is known to some eps = 1e-7
+
+
 def test_a_step_compiles_once_and_leaves_the_start_as_it_was():
     step: Any = minimization_step
     model = random_model("cat", seed=9)
