@@ -43,3 +43,11 @@ def test_a_command_that_starts_jax_gets_as_many_virtual_cpu_devices_as_it_asks_f
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "3"
+
+
+@pytest.mark.parametrize("given, threads", [({}, "8"), ({"NPROC": "3"}, "3")])
+def test_devices_of_a_cpu_have_threads_to_spare_for_waiting_unless_the_user_says_otherwise(given, threads):
+    program = "import os; from jexplicit.runs.mesh import use_devices; use_devices(2); print(os.environ['NPROC'])"
+    environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | {"JAX_PLATFORMS": "cpu", **given}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == threads

@@ -51,6 +51,9 @@ def use_devices(devices: int | None = None) -> Mesh:
 
     JAX sees a CPU as one device unless told otherwise before its first computation, so launchers call this first.
     """
+    # XLA:CPU has one thread per core, and a device that waits for the others keeps one: without spare threads an exchange
+    # between devices may wait for ever. NPROC is what it reads as the number of cores.
+    os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
     try:
         jax.config.update("jax_num_cpu_devices", devices or min(os.cpu_count() or 1, 8))
     except RuntimeError:  # JAX already runs (in a notebook, a test): take what there is
