@@ -1,11 +1,15 @@
-"""What fills the zeros of a table of counts: the paper's noise model (Eq. 4), unseen outputs, Kneser-Ney rows.
+"""What fills the zeros of a table of counts: the paper's noise model (Eq. 4), and rows of probabilities that replace it.
 
 The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
 `F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.
+
+Every smoothing of counts (`noise_rows`, `add_alpha`, `dirichlet`, `absolute_discount`, `kneser_ney`) gives rows that are
+positive and sum to 1, an unseen token's row included, so that one can stand in for another.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
@@ -93,24 +97,104 @@ def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
     return f / f.sum()
 
 
-def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
-    """Kneser-Ney bigram: `P(i|j) = (max(C - D, 0) + D n₊(j) P_cont(i)) / C(j)`, `D = n1 / (n1 + 2 n2)`.
+def noise_rows(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
+    """What the paper's noise model predicts after each token on its own: `softmax(E log(Eᵀ C))`, its solution at K = 1.
 
-    `P_cont(i)` is the share of different contexts i was seen in (one for an unseen output), `n₊(j)` the number of different
-    outputs after j, n1 and n2 the number of pairs seen once and twice. A context never seen falls back to P_cont; a table
-    without a pair seen once has no estimate of D, and 1/2 stands in.
+    Args:
+        C: [N, I] counts as floats; an output that was never seen needs `with_unseen_outputs`.
+        noise: the noise model of the embeddings.
+    """
+    return jax.nn.softmax(noisy_rows(jnp.log(noisy_counts(C, noise)), noise), axis=1)
+
+
+def add_alpha(C: Float[Array, "N I"], alpha: float = 1.0) -> Float[Array, "N I"]:
+    """Additive smoothing, `P(i|j) = (C[j, i] + alpha) / (C(j) + alpha I)`; Laplace's rule at alpha = 1.
+
+    Example:
+        >>> add_alpha(jnp.array([[2.0, 0.0]])).tolist()
+        [[0.75, 0.25]]
+    """
+    if not alpha > 0:
+        raise ValueError(f"alpha {alpha}: the pseudo-count of every pair is above 0")
+    return (C + alpha) / (C.sum(axis=1, keepdims=True) + alpha * C.shape[1])
+
+
+def dirichlet(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
+    """Dirichlet prior at the unigram, `P(i|j) = (C[j, i] + n₊(j) p_i) / (C(j) + n₊(j))`.
+
+    The strength of the prior is n₊(j), the number of different outputs after j: the estimate of Witten and Bell, which has no
+    constant to choose. A context never seen falls back to the unigram.
+
+    Source: Witten & Bell 1991, method C; MacKay & Peto 1995.
+    """
+    p = unigram(C.sum(axis=0))
+    m = jnp.sum(C > 0, axis=1).astype(C.dtype)
+    m = jnp.where(m > 0, m, 1)[:, None]
+    return (C + m * p[None, :]) / (C.sum(axis=1, keepdims=True) + m)
+
+
+def absolute_discount(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
+    """Absolute discounting towards the unigram: a row of `kneser_ney` with p in the place of P_cont.
+
+    Source: Ney, Essen & Kneser 1994.
+    """
+    return discounted(C, discounts(C, modified=False), unigram(C.sum(axis=0)))
+
+
+def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array, "N I"]:
+    """Kneser-Ney bigram: `P(i|j) = (C[j, i] - D) / C(j) + γ(j) P_cont(i)`, D and γ of `discounted`.
+
+    `P_cont(i)` is the share of different contexts i was seen in (one for an unseen output).
 
     Args:
         C: [N, I] counts as floats.
+        modified: three discounts instead of one.
 
     Returns:
         [N, I] rows that are positive and sum to 1.
 
-    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12 and 26 (interpolated).
+    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
     """
-    n1, n2 = jnp.sum(C == 1), jnp.sum(C == 2)
-    D = jnp.where(n1 > 0, n1 / (n1 + 2 * n2), 0.5).astype(C.dtype)
-    P_cont = unigram(jnp.sum(C > 0, axis=0).astype(C.dtype))
+    return discounted(C, discounts(C, modified=modified), unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)))
+
+
+def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:
+    """What is taken from counts of 1, of 2, and of 3 and more.
+
+    With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
+    `D_c = c - (c + 1) D n_{c+1} / n_c`. Where counts of 1 to 4 are not all there, the modified discounts have no estimate and
+    D stands in, and 1/2 for a D without one.
+
+    Example:
+        >>> discounts(jnp.array([1.0, 1, 2, 3, 4]), modified=False).tolist()
+        [0.5, 0.5, 0.5]
+
+    Source: Chen & Goodman 1999, Eq. 17 and 26.
+    """
+    n1, n2, n3, n4 = (jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4))
+    D = jnp.where(n1 > 0, n1 / jnp.maximum(n1 + 2 * n2, 1), 0.5)
+    one = jnp.stack([D, D, D])
+    if not modified:
+        return one
+    some = jnp.minimum(jnp.minimum(n1, n2), jnp.minimum(n3, n4)) > 0
+    three = jnp.stack([c - (c + 1) * D * after / jnp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
+    return jnp.where(some, jnp.clip(three, 0, jnp.arange(1, 4, dtype=C.dtype)), one)
+
+
+def discounted(C: Float[Array, "N I"], D: Float[Array, "3"], lower: Float[Array, " I"]) -> Float[Array, "N I"]:
+    """`P(i|j) = (C[j, i] - D(C[j, i])) / C(j) + γ(j) lower_i`, where γ(j) is what the discounts have freed, `sum D / C(j)`.
+
+    A context that was never seen falls back to `lower`.
+
+    Args:
+        C: [N, I] counts as floats.
+        D: discounts of counts 1, 2 and 3 or more.
+        lower: [I] a positive distribution over outputs.
+
+    Source: Chen & Goodman 1999, Eq. 15 and 16.
+    """
+    D_0123 = jnp.concatenate([jnp.zeros(1, C.dtype), D.astype(C.dtype)])
+    taken = D_0123[jnp.clip(C, 0, 3).astype(jnp.int32)]
     row = C.sum(axis=1)
-    back_off = jnp.where(row > 0, D * jnp.sum(C > 0, axis=1).astype(C.dtype) / jnp.maximum(row, 1), 1)
-    return jnp.maximum(C - D, 0) / jnp.maximum(row, 1)[:, None] + back_off[:, None] * P_cont[None, :]
+    gamma = jnp.where(row > 0, taken.sum(axis=1) / jnp.maximum(row, 1), 1)
+    return (C - taken) / jnp.maximum(row, 1)[:, None] + gamma[:, None] * lower[None, :]
