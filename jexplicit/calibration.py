@@ -159,5 +159,6 @@ def _moments(dense: tuple[Array, ...], exponents: Array, block: Block) -> tuple[
     mean = jnp.einsum("bgn,bn->bg", W, p)
     observed = jnp.take_along_axis(W, block.y[:, None, None], axis=2)[:, :, 0]
     covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
-    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] @ block.weight
-    return loss, (mean - observed) * block.weight[:, None], covariance * block.weight[:, None, None]
+    weight = block.weight.astype(W.dtype)
+    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] @ weight
+    return loss, (mean - observed) * weight[:, None], covariance * weight[:, None, None]
