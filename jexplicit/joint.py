@@ -178,8 +178,7 @@ def _smoothed(entry: _Entries, P_lower: np.ndarray, N: int) -> tuple[np.ndarray,
     """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred."""
     D = np.concatenate([[0], np.asarray(discounts(jnp.asarray(entry.counts, jnp.float32), modified=True), np.float64)])
     taken, context = D[np.minimum(entry.counts, 3)], entry.keys // N
-    # where the counts of counts leave no discount at all (every pair occurred often), a trace keeps γ above 0
-    freed = np.maximum(np.bincount(context, weights=taken), 1e-3)[context]
+    freed = np.bincount(context, weights=taken)[context]
     total = np.bincount(context, weights=entry.counts)[context]
     backed_off = freed * P_lower
     P = (entry.counts - taken + backed_off) / total

@@ -130,7 +130,8 @@ def feature_rows(dense: tuple[Array, ...], block: Block) -> Float[Array, "B G N"
     """All rows of a block's positions, dense and sparse alike."""
     (B, G), N = block.exponents.shape, dense[0].shape[1]
     read = [table[block.rows[:, t]] for t, table in enumerate(dense)]
-    sparse = jnp.zeros(B * (G - len(dense)) * N, dense[0].dtype).at[block.places].add(block.values.astype(dense[0].dtype), mode="drop")
+    zeros = jnp.zeros(B * (G - len(dense)) * N, dense[0].dtype)
+    sparse = zeros.at[block.places].add(block.values.astype(zeros.dtype), mode="drop")
     return jnp.concatenate([jnp.stack(read, axis=1), sparse.reshape(B, -1, N)], axis=1)
 
 

@@ -114,8 +114,8 @@ def add_alpha(C: Float[Array, "N I"], alpha: float = 1.0) -> Float[Array, "N I"]
         >>> add_alpha(jnp.array([[2.0, 0.0]])).tolist()
         [[0.75, 0.25]]
     """
-    if not alpha > 0:
-        raise ValueError(f"alpha {alpha}: the pseudo-count of every pair is above 0")
+    if not 0 < alpha < np.inf:
+        raise ValueError(f"alpha {alpha}: the pseudo-count of every pair is a number above 0")
     return (C + alpha) / (C.sum(axis=1, keepdims=True) + alpha * C.shape[1])
 
 
@@ -163,7 +163,7 @@ def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:
 
     With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
     `D_c = c - (c + 1) D n_{c+1} / n_c`. Where counts of 1 to 4 are not all there, the modified discounts have no estimate and
-    D stands in, and 1/2 for a D without one.
+    D stands in, also for a D_c that is not above 0 and would free nothing for what was never seen; 1/2 for a D without one.
 
     Example:
         >>> discounts(jnp.array([1.0, 1, 2, 3, 4]), modified=False).tolist()
@@ -178,7 +178,7 @@ def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:
         return one
     some = jnp.minimum(jnp.minimum(n1, n2), jnp.minimum(n3, n4)) > 0
     three = jnp.stack([c - (c + 1) * D * after / jnp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
-    return jnp.where(some, jnp.clip(three, 0, jnp.arange(1, 4, dtype=C.dtype)), one)
+    return jnp.where(some & (three > 0), three, one)
 
 
 def discounted(C: Float[Array, "N I"], D: Float[Array, "3"], lower: Float[Array, " I"]) -> Float[Array, "N I"]:

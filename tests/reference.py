@@ -258,3 +258,69 @@ def patch_answers(image: np.ndarray, W: np.ndarray, b: np.ndarray, threshold: fl
             parts = [max(value - threshold, 0) for value in z] + [max(-value - threshold, 0) for value in z]
             cells[i * grid // places[0], j * grid // places[1]] += parts
     return cells
+
+
+def smoothed_rows(C: np.ndarray, kind: str, alpha: float = 1.0) -> np.ndarray:
+    """Rows of probabilities one by one, with the conventions of jexplicit.smoothing for what is never seen.
+
+    add alpha: `(c + alpha) / (sum c + alpha I)`. dirichlet: one token from the row, `c / sum c`, or one from the unigram p,
+    with odds of as many tokens as there are different outputs in the row. absolute: what is seen less D, and the rest from p.
+    """
+    f = [max(sum(column), 1) for column in C.T]
+    D = single_discount([int(c) for c in C.flat])
+    P = np.zeros(C.shape)
+    for j, row in enumerate(C):
+        total, different = sum(row), sum(c > 0 for c in row)
+        for i, c in enumerate(row):
+            p = f[i] / sum(f)
+            if kind == "add alpha":
+                P[j, i] = (c + alpha) / (total + alpha * len(row))
+            elif not total:
+                P[j, i] = p
+            elif kind == "dirichlet":
+                trust = total / (total + different)
+                P[j, i] = trust * c / total + (1 - trust) * p
+            elif kind == "absolute":
+                P[j, i] = max(c - D, 0) / total + D * different / total * p
+    return P
+
+
+def noise_model_rows(C: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """Sec. 3.1.1 at K = 1: softmax of `E log(EᵀC)`, with E dense."""
+    E = noisy_embedding(f)
+    return np.array([np.exp(log_softmax(row)) for row in E @ explicit_solution(E.T @ C, 1)])
+
+
+def single_discount(counts: list[int]) -> float:
+    """Chen & Goodman 1999, Eq. 17; 1/2 where nothing was counted once."""
+    n1, n2 = counts.count(1), counts.count(2)
+    return n1 / (n1 + 2 * n2) if n1 else 0.5
+
+
+def modified_discounts(counts: list[int]) -> list[float]:
+    """Chen & Goodman 1999, Eq. 26: what is taken from counts of 0, 1, 2 and 3+; the single discount stands in where it has no
+    estimate or none above 0."""
+    Y, n = single_discount(counts), [0, *(counts.count(c) for c in (1, 2, 3, 4))]
+    D = [0.0]
+    for c in (1, 2, 3):
+        estimate = c - (c + 1) * Y * n[c + 1] / n[c] if all(n[1:]) else 0
+        D.append(estimate if estimate > 0 else Y)
+    return D
+
+
+def modified_kneser_ney(C: np.ndarray) -> np.ndarray:
+    """Interpolated bigrams with three discounts (Chen & Goodman 1999, Eq. 15, 24 to 26), pair by pair."""
+    D = modified_discounts([int(c) for c in C.flat])
+    followed = [max(sum(c > 0 for c in column), 1) for column in C.T]
+    P = np.zeros(C.shape)
+    for j, row in enumerate(C):
+        N1, N2, N3 = (sum(c == k for c in row) for k in (1, 2, 3))
+        N3 += sum(c > 3 for c in row)
+        for i, c in enumerate(row):
+            lower = followed[i] / sum(followed)
+            if sum(row) == 0:
+                P[j, i] = lower
+                continue
+            gamma = (D[1] * N1 + D[2] * N2 + D[3] * N3) / sum(row)
+            P[j, i] = (c - D[min(c, 3)]) / sum(row) + gamma * lower
+    return P

@@ -1,4 +1,4 @@
-"""Noise, unseen outputs, Kneser-Ney rows.
+"""Noise, unseen outputs, rows of every smoothing.
 
 Tolerances: every formula is a few sums of at most N = 9 terms of one sign (or, for `E U`, of logarithms of order 10), so
 rounding stays below some 30 eps: 1e-13 leaves room in float64, 1e-5 in float32.
@@ -12,17 +12,35 @@ from reference import (
     cooccurrences,
     features,
     generalized_cooccurrences,
+    modified_discounts,
+    modified_kneser_ney,
+    noise_model_rows,
     noise_parameters,
     noisy_embedding,
     one_hot,
     random_documents,
+    smoothed_rows,
     windows,
 )
 from reference import (
     kneser_ney as kneser_ney_loop,
 )
+from scipy.stats import dirichlet as dirichlet_distribution
+from sklearn.naive_bayes import MultinomialNB
 
-from jexplicit.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
+from jexplicit.smoothing import (
+    absolute_discount,
+    add_alpha,
+    dirichlet,
+    discounts,
+    kneser_ney,
+    noise_model,
+    noise_rows,
+    noisy_counts,
+    noisy_rows,
+    unigram,
+    with_unseen_outputs,
+)
 
 N = 9
 DOCUMENTS = random_documents(seed=3, number=30, vocab_size=N, longest=8)
@@ -247,3 +265,190 @@ def test_renaming_tokens_renames_kneser_ney_rows_and_columns():
     P = np.asarray(kneser_ney(jnp.asarray(COUNTS, jnp.float64)))
     renamed = kneser_ney(jnp.asarray(COUNTS[np.ix_(order, order)], jnp.float64))
     np.testing.assert_allclose(renamed, P[np.ix_(order, order)], rtol=1e-13)
+
+
+# Modified Kneser-Ney
+
+
+def table_with(pairs):
+    """A table of N x N counts in which `pairs[c]` pairs have count c."""
+    counts = np.concatenate([np.full(number, c) for c, number in pairs.items()])
+    C = np.zeros(N * N, np.int64)
+    C[np.random.default_rng(7).choice(N * N, len(counts), replace=False)] = counts
+    return C.reshape(N, N)
+
+
+@pytest.mark.parametrize(
+    ("counts", "D"),
+    [
+        # D = 8 / (8 + 2 * 4) = 1/2; 1 - 2 D 4/8, 2 - 3 D 2/4, 3 - 4 D 1/2
+        ({1: 8, 2: 4, 3: 2, 4: 1, 9: 3}, [1 / 2, 5 / 4, 2]),
+        # D = 6 / (6 + 2 * 3) = 1/2; 1 - 2 D 3/6, 2 - 3 D 3/3, 3 - 4 D 2/3
+        ({1: 6, 2: 3, 3: 3, 4: 2}, [1 / 2, 1 / 2, 5 / 3]),
+        # none counted four times: D = 2 / (2 + 2 * 1) for all
+        ({1: 2, 2: 1, 3: 5, 7: 1}, [1 / 2, 1 / 2, 1 / 2]),
+        # none counted twice: D = 1
+        ({1: 2, 3: 5, 4: 1}, [1, 1, 1]),
+        # none counted once
+        ({2: 2, 3: 5, 4: 1}, [1 / 2, 1 / 2, 1 / 2]),
+        # D = 4 / (4 + 2 * 2) = 1/2; 3 - 4 D 3/1 < 0 is no discount, and D stands in; 1 - 2 D 2/4, 2 - 3 D 1/2
+        ({1: 4, 2: 2, 3: 1, 4: 3}, [1 / 2, 5 / 4, 1 / 2]),
+    ],
+)
+def test_modified_discounts_are_those_worked_by_hand(counts, D):
+    C = table_with(counts)
+    np.testing.assert_allclose(discounts(jnp.asarray(C, jnp.float64), modified=True), D, rtol=1e-14)
+    np.testing.assert_allclose(modified_discounts(C.reshape(-1).tolist())[1:], D, rtol=1e-14)
+
+
+def test_a_single_discount_is_the_same_for_every_count():
+    D = discounts(jnp.asarray(table_with({1: 8, 2: 4, 3: 2, 4: 1}), jnp.float64), modified=False)
+    np.testing.assert_allclose(D, [1 / 2, 1 / 2, 1 / 2], rtol=1e-15)
+
+
+@DTYPES
+def test_modified_kneser_ney_equals_its_loop(dtype):
+    D = modified_discounts(COUNTS.reshape(-1).tolist())
+    assert len(set(D)) == 4  # three different discounts are at work
+    P = kneser_ney(jnp.asarray(COUNTS, dtype), modified=True)
+    assert P.dtype == dtype
+    np.testing.assert_allclose(P, modified_kneser_ney(COUNTS), rtol=TOLERANCE[dtype])
+
+
+def test_a_row_of_modified_kneser_ney_is_that_worked_by_hand():
+    # n1 = n2 = n3 = n4 = 1: D = 1/3, D_c = 1 - 2/3, 2 - 1, 3 - 4/3. Output i < 3 was seen in 1 context, output 3 in 1 too.
+    # Row 0 (1, 2, 3, 0) frees 1/3 + 1 + 5/3 = 3 of 6, of which each output gets a quarter.
+    C = np.zeros((4, 4))
+    C[0, :3], C[1, 3] = [1, 2, 3], 4
+    P = kneser_ney(jnp.asarray(C), modified=True)
+    np.testing.assert_allclose(P[0], np.array([2 / 3 + 3 / 4, 1 + 3 / 4, 4 / 3 + 3 / 4, 3 / 4]) / 6, rtol=1e-14)
+
+
+def test_without_modified_discounts_kneser_ney_has_one():
+    C = np.where(COUNTS == 3, 2, COUNTS)  # no pair was seen three times
+    one, three = (kneser_ney(jnp.asarray(C, jnp.float64), modified=modified) for modified in (False, True))
+    np.testing.assert_array_equal(one, three)
+
+
+# Rows of any smoothing
+
+
+def rows_of(name, C, dtype=np.float64):
+    """The rows of a smoothing. The noise model has none for an output without an observation of its own."""
+    C = jnp.asarray(C, dtype)
+    if name == "noise":
+        return noise_rows(with_unseen_outputs(C, C.sum(axis=0)), noise_model(np.asarray(C.sum(axis=1)).astype(np.int64)))
+    return SMOOTHINGS[name](C)
+
+
+def modified_rows(C):
+    return kneser_ney(C, modified=True)
+
+
+def few(C):
+    return add_alpha(C, 0.25)
+
+
+SMOOTHINGS = {
+    "add 1": add_alpha,
+    "add 1/4": few,
+    "dirichlet": dirichlet,
+    "absolute": absolute_discount,
+    "kneser-ney": kneser_ney,
+    "modified kneser-ney": modified_rows,
+    "noise": noise_rows,
+}
+EVERY = pytest.mark.parametrize("name", SMOOTHINGS)
+
+
+def loop_rows(name, C):
+    if name == "noise":
+        f = C.sum(axis=0)
+        filled = column_for_unseen_outputs(C.astype(float), np.repeat(np.eye(len(C)), C.sum(axis=1), axis=0), f)
+        return noise_model_rows(filled, C.sum(axis=1))
+    if name in ("kneser-ney", "modified kneser-ney"):
+        return kneser_ney_loop(C) if name == "kneser-ney" else modified_kneser_ney(C)
+    if name in ("add 1", "add 1/4"):
+        return smoothed_rows(C, "add alpha", 1 if name == "add 1" else 0.25)
+    return smoothed_rows(C, name)
+
+
+@DTYPES
+@EVERY
+def test_every_smoothing_equals_its_loop(name, dtype):
+    C = sparse_tables()["unseen"]
+    P = rows_of(name, C, dtype)
+    assert P.dtype == dtype
+    # the noise model takes logarithms of order 10, whose rounding is relative in the probability: ten times the rest
+    tolerance = TOLERANCE[dtype] * (10 if name == "noise" else 1)
+    np.testing.assert_allclose(P, loop_rows(name, C), rtol=tolerance)
+
+
+TABLES = ["unseen", "no pair seen once", "no estimate from three on", "nothing seen"]
+SMOOTHED = [(name, table) for name in SMOOTHINGS for table in (TABLES if name != "noise" else TABLES[:-1])]
+
+
+@pytest.mark.parametrize(("name", "table"), SMOOTHED)
+def test_rows_of_every_smoothing_are_positive_and_sum_to_one(name, table):
+    # rows of counts above 2 only, whose modified discount would be negative
+    tables = sparse_tables() | {"no estimate from three on": np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])}
+    P = np.asarray(rows_of(name, tables[table]))
+    assert np.all(np.isfinite(P))
+    assert np.all(P > 0)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-13)
+
+
+@EVERY
+def test_renaming_inputs_and_outputs_renames_rows_and_columns(name):
+    order = np.random.default_rng(2).permutation(N)
+    C = sparse_tables()["unseen"]
+    P = np.asarray(rows_of(name, C))
+    np.testing.assert_allclose(rows_of(name, C[np.ix_(order, order)]), P[np.ix_(order, order)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in SMOOTHINGS if name != "noise"])
+def test_tables_need_not_be_square(name):
+    C = COUNTS[:, :4]
+    np.testing.assert_allclose(rows_of(name, C), loop_rows(name, C), rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "absolute"])
+def test_a_context_never_seen_is_followed_by_the_unigram(name):
+    C = sparse_tables()["unseen"]
+    np.testing.assert_allclose(rows_of(name, C)[3], unigram(jnp.asarray(C.sum(axis=0), jnp.float64)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 3.0])
+def test_add_alpha_is_scikit_learn_s_smoothing_of_a_class_per_row(alpha):
+    C = sparse_tables()["unseen"]
+    oracle = MultinomialNB(alpha=alpha).fit(C, np.arange(N)).feature_log_prob_
+    np.testing.assert_allclose(jnp.log(add_alpha(jnp.asarray(C, jnp.float64), alpha)), oracle, rtol=0, atol=1e-13)
+
+
+def test_dirichlet_rows_are_scipy_s_means_of_the_posterior():
+    C = sparse_tables()["unseen"]
+    p = np.maximum(C.sum(axis=0), 1) / np.maximum(C.sum(axis=0), 1).sum()
+    P = np.asarray(dirichlet(jnp.asarray(C, jnp.float64)))
+    for j in np.flatnonzero(C.sum(axis=1)):
+        np.testing.assert_allclose(P[j], dirichlet_distribution.mean(np.sum(C[j] > 0) * p + C[j]), rtol=1e-13)
+
+
+def test_rows_of_a_small_table_are_those_worked_by_hand():
+    C = jnp.array([[2.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # p = (3, 1, 1)/5: the output never seen counts once
+    np.testing.assert_allclose(add_alpha(C), [[3 / 6, 2 / 6, 1 / 6], [2 / 4, 1 / 4, 1 / 4]], rtol=1e-15)
+    # two outputs after input 0: (2, 1, 0) + 2 p over 5; one after input 1: (1, 0, 0) + p over 2
+    np.testing.assert_allclose(dirichlet(C), [[16 / 25, 7 / 25, 2 / 25], [8 / 10, 1 / 10, 1 / 10]], rtol=1e-14)
+    # n1 = 2, n2 = 1, D = 1/2: (3/2, 1/2, 0) + p over 3; (1/2, 0, 0) + p/2
+    np.testing.assert_allclose(absolute_discount(C), [[21 / 30, 7 / 30, 2 / 30], [8 / 10, 1 / 10, 1 / 10]], rtol=1e-14)
+
+
+def test_noise_rows_of_frequent_pairs_are_near_their_relative_frequencies():
+    C = np.array([[4000, 6000], [7000, 3000]])
+    # one wrong observation in 10^4: a pair moves by at most 10^-4 of the other row, here a factor of 7/4
+    np.testing.assert_allclose(rows_of("noise", C), C / 10**4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, np.nan, np.inf])
+def test_a_pseudo_count_that_smooths_nothing_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha .*: the pseudo-count of every pair is"):
+        add_alpha(jnp.asarray(COUNTS, jnp.float64), alpha)
