@@ -95,8 +95,9 @@ def log_probabilities(
         [0.5]
     """
     out = []
+    a = np.asarray(exponents, np.float32)
     for block in blocks(tables, positions, Y):
-        out.append(np.asarray(_log_probabilities(tables.dense, exponents, block)))
+        out.append(np.asarray(_log_probabilities(tables.dense, a, block)))
         if progress:
             progress(min(len(out) * len(block.y), len(Y)), len(Y))
     return np.concatenate(out)[: len(Y)]

@@ -1,0 +1,122 @@
+"""The models of launch.lm whose exponents are fitted on held-out documents: calibrated, joint, joint+cache."""
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jexplicit.calibrated import calibrated_language_model, first_exponents, implied_slope, offset_positions, offset_rows
+from jexplicit.calibration import fit_exponents, hold_out
+from jexplicit.contexts import contexts
+from jexplicit.cooccurrence import Counts, count
+from jexplicit.evaluation import Evaluation
+from jexplicit.joint_model import CACHES, RADIUS, Text, fit_joint, joint_log_probabilities, joint_tables, joint_text
+from jexplicit.language_model import Features
+from jexplicit.runs.progress import console, stage
+from jexplicit.saving import save_tables
+from launch.lm_models import Job, add_evaluated_row, add_row, has_row, label
+
+_held_out_share, _held_out_tokens = 0.02, 50_000  # of the training text: the larger of the two, but at most a tenth
+_joint_train_sample = 50_000
+
+
+class HeldOut(NamedTuple):
+    """The training text in two parts, and the counts of the larger one."""
+
+    rest: np.ndarray
+    held: np.ndarray
+    rest_counts: Counts
+
+
+def split(job: Job) -> HeldOut:
+    """Hold out documents; the counts of the rest are those of the whole less theirs, so nothing is counted twice."""
+    train = job.text.train
+    rest, held = hold_out(train, positions=max(_held_out_tokens, int(_held_out_share * len(train))))
+    held_counts = count(held, radius=len(job.counts), vocab_size=len(job.counts[0]), mesh=job.mesh)
+    return HeldOut(rest, held, tuple(C - H for C, H in zip(job.counts, held_counts, strict=True)))
+
+
+def measure_calibrated(job: Job, held_out: HeldOut, features: Features, radius: int) -> None:
+    """Fit the exponents of one model of single tokens, solve it on all of the training text, and add its row."""
+    if has_row(job, "calibrated", features, radius):
+        return
+    begin = time.perf_counter()
+    options: Any = {"features": features, "radius": radius, "eos": job.config.eos, "smoothing": job.config.smoothing}
+    X, Y = contexts(held_out.held, radius, eos=job.config.eos)
+    m = drawn(job, len(Y))
+    rows = offset_rows(held_out.rest_counts, **options)
+    with stage(f"exponents of {label('calibrated', features, radius)}") as progress:
+        fitted = fit_exponents(
+            rows.log_tables, offset_positions(X[m].astype(np.int64)), Y[m], first_exponents(radius), progress=progress
+        )
+    model = calibrated_language_model(offset_rows(job.counts, **options), fitted.exponents)
+    seconds = time.perf_counter() - begin
+    save_tables(job.folder.path, "calibrated", model)
+    more = {
+        "solve_seconds": seconds,
+        "seconds": seconds,
+        "scalars": len(fitted.exponents),
+        "exponents": [float(a) for a in fitted.exponents],
+        "implied_slope": implied_slope(fitted.exponents),
+        "held_out_perplexity": float(np.exp(fitted.loss)),
+        "smoothing": job.config.smoothing,
+        "bytes": sum(table.nbytes for table in model.tables),
+    }
+    add_row(job, "calibrated", features, radius, model, more)
+
+
+def measure_joint(job: Job, held_out: HeldOut, method: str) -> None:
+    """Fit and evaluate the model of joint features, with or without the caches, and add its row."""
+    if has_row(job, method, "cat", RADIUS):
+        return
+    eos = job.config.eos
+    options: Any = {
+        "eos": eos,
+        "smoothing": job.config.smoothing,
+        "caches": CACHES if method == "joint+cache" else (),
+    }
+    begin = time.perf_counter()
+    held = joint_text(held_out.held, eos=eos)
+    with stage(f"{method}: tables without held-out text", "features") as progress:
+        tables = joint_tables(joint_text(held_out.rest, eos=eos), held_out.rest_counts, **options, progress=progress)
+    fit_begin = time.perf_counter()
+    with stage(f"{method}: exponents") as progress:
+        fitted = fit_joint(tables, held, drawn(job, len(held.Y)), progress=progress)
+    fit_seconds = time.perf_counter() - fit_begin
+    del tables  # as large as the next ones
+    text = joint_text(job.text.train, eos=eos)
+    count_begin = time.perf_counter()
+    with stage(f"{method}: tables", "features") as progress:
+        tables = joint_tables(text, job.counts, **options, progress=progress)
+    count_seconds = time.perf_counter() - count_begin
+    seconds = time.perf_counter() - begin
+
+    def measured(part: Text, m: np.ndarray | None) -> Evaluation:
+        with stage(f"{method}: perplexity", "positions") as progress:
+            log_p = joint_log_probabilities(tables, fitted.exponents, part, m, progress=progress)
+        return Evaluation(-float(log_p.sum(dtype=np.float64)), len(log_p))
+
+    eval_begin = time.perf_counter()
+    sample = np.random.default_rng(job.config.seed).choice(len(text.Y), min(_joint_train_sample, len(text.Y)), replace=False)
+    train, dev = measured(text, np.sort(sample)), measured(joint_text(job.text.dev, eos=eos), None)
+    more = {
+        "solve_seconds": seconds,
+        "seconds": seconds,
+        "table_seconds": count_seconds,
+        "fit_seconds": fit_seconds,
+        "eval_seconds": time.perf_counter() - eval_begin,
+        "scalars": len(fitted.exponents),
+        "exponents": [float(a) for a in fitted.exponents],
+        "held_out_perplexity": float(np.exp(fitted.loss)),
+        "smoothing": job.config.smoothing,
+        "bytes": tables.nbytes,
+    }
+    add_evaluated_row(job, method, "cat", RADIUS, train, dev, more)
+
+
+def drawn(job: Job, positions: int) -> np.ndarray:
+    """Which held-out positions the exponents are fitted on."""
+    if positions < job.config.calibration_positions:
+        console.print(f"  [dim]{positions:,} held-out positions, fewer than --calibration-positions[/]")
+    size = min(job.config.calibration_positions, positions)
+    return np.sort(np.random.default_rng(job.config.seed).choice(positions, size, replace=False))
