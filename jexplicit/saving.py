@@ -29,6 +29,9 @@ class LanguageModel(NamedTuple):
     tokenizer: Tokenizer
 
 
+_without_tables = ("unigram", "bigram", "joint", "joint+cache")  # rows of results that no K tables stand behind
+
+
 def save_counts(run: str | os.PathLike, counts: Counts) -> None:
     """Save a run's counts as `checkpoints/counts`."""
     save_checkpoint(_counts_path(run), {"counts": list(counts)})
@@ -91,7 +94,7 @@ def load_model(
     candidates = [
         row
         for row in read_rows(path)
-        if row["method"] not in ("unigram", "bigram")
+        if row["method"] not in _without_tables
         and row["method"] == (method or row["method"])
         and row["features"] == (features or row["features"])
         and row["radius"] == (radius or row["radius"])
@@ -116,8 +119,8 @@ def load_model(
 def export_model(path: str | os.PathLike, model: LanguageModel) -> None:
     """Write one model, tokenizer included, to a safetensors file.
 
-    Tensors `table_1` .. `table_K` [N, N] (Sum: `table_1` only) hold the logits of each context token, `tokenizer` the
-    sentencepiece model's bytes; the metadata say features, radius and eos.
+    Tensors `table_1` .. `table_K` [N, N] (unweighted Sum: `table_1` only) hold the logits of each context token, `tokenizer`
+    the sentencepiece model's bytes; the metadata say features, radius and eos.
     """
     tables, tokenizer = model
     tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(_distinct_tables(tables), 1)}
@@ -133,7 +136,7 @@ def _load_export(path: Path) -> LanguageModel:
             about = json.loads(file.metadata()["jexplicit"])
             tokenizer = Tokenizer(model=file.get_tensor("tokenizer").tobytes(), kind=about["kind"])
             K = about["radius"]
-            names = [f"table_{k}" for k in range(1, K + 1)] if about["features"] == "cat" else ["table_1"]
+            names = [name for k in range(1, K + 1) if (name := f"table_{k}") in file.keys()]
             tables = tuple(jnp.asarray(file.get_tensor(name)) for name in names)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a model exported by jexplicit ({error}): write one with launch.lm --export") from error
