@@ -4,6 +4,7 @@ python -m launch.lm --out runs/demo
 python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
 """
 
+import functools
 import itertools
 import sys
 import time
@@ -18,12 +19,14 @@ from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.text import Corpus, docs_corpus, installed_corpus, make_corpus, text_corpus
 from jexplicit.generation import generate_text
+from jexplicit.joint_model import RADIUS
 from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.mesh import use_devices
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.reports import language_model_table, write_language_model_report
 from jexplicit.saving import export_model, has_counts, load_counts, load_model, save_counts, save_tokenizer
+from launch.lm_calibrated import measure_calibrated, measure_joint, split
 from launch.lm_config import PRESETS, Config, check
 from launch.lm_models import Job, measure
 from launch.lm_training import measure_optimum, measure_trained
@@ -53,13 +56,7 @@ def run(config: Config) -> None:
     job = Job(config, folder, text, counts, mesh, about)
     measure(job, "unigram", "none", 0)
     measure(job, "bigram", "none", 1)
-    for method, features, radius in itertools.product(config.methods, config.features, config.radius):
-        if method == "explicit":
-            measure(job, method, features, radius)
-        elif method in ("cold", "warm"):
-            measure_trained(job, method, features, radius)
-        else:
-            measure_optimum(job, features, radius)
+    measure_methods(job)
 
     samples = write_samples(config, folder)
     report = write_language_model_report(folder.path)
@@ -71,6 +68,25 @@ def run(config: Config) -> None:
         console.print(f"exported {config.export}", soft_wrap=True)
     seconds = time.perf_counter() - start
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+
+
+def measure_methods(job: Job) -> None:
+    """The models of --methods, each of every --features and --radius where it has them."""
+    config = job.config
+    held_out = functools.cache(functools.partial(split, job))
+    for method in config.methods:
+        if method in ("joint", "joint+cache"):
+            measure_joint(job, held_out(), method)
+            continue
+        for features, radius in itertools.product(config.features, config.radius):
+            if method == "explicit":
+                measure(job, method, features, radius)
+            elif method in ("cold", "warm"):
+                measure_trained(job, method, features, radius)
+            elif method == "optimum":
+                measure_optimum(job, features, radius)
+            else:
+                measure_calibrated(job, held_out(), features, radius)
 
 
 def read_corpus(config: Config) -> Corpus:
@@ -95,7 +111,8 @@ def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh
     """The counts, of this run or of the run that it resumes, and the seconds that they took."""
     if has_counts(folder.path):
         return load_counts(folder.path), folder.events("count")[-1]["seconds"]
-    N, K = text.tokenizer.vocab_size, max(config.radius)
+    joint = {"joint", "joint+cache"} & set(config.methods)
+    N, K = text.tokenizer.vocab_size, max(*config.radius, RADIUS if joint else 1)
     with stage("counting", "positions") as progress:
         start = time.perf_counter()
         counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, progress=progress)

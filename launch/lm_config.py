@@ -5,8 +5,11 @@ from typing import Literal
 
 import optax
 
+from jexplicit.calibrated import Smoothing
 from jexplicit.language_model import Features
 from jexplicit.runs.command import Preset
+
+Method = Literal["explicit", "cold", "warm", "optimum", "calibrated", "joint", "joint+cache"]
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,15 @@ class Config:
     """Context lengths K, in tokens."""
     eos: bool = False
     """Predict the end of a document too."""
-    methods: tuple[Literal["explicit", "cold", "warm", "optimum"], ...] = ("explicit",)
+    methods: tuple[Method, ...] = ("explicit",)
     """explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit solution. optimum:
-    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. Baselines are always there."""
+    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. calibrated: smoothed rows with a fitted
+    exponent per offset. joint: with contexts of several tokens too; joint+cache: and the recent past. Baselines are always
+    there."""
+    smoothing: Smoothing = "kneser-ney"
+    """Of the rows of calibrated and joint models."""
+    calibration_positions: int = 15_000
+    """Positions of held-out training documents that exponents are fitted on, drawn with --seed."""
     epochs: int = 32
     """Training: passes over the data, at most."""
     batch_size: int = 8192
@@ -85,6 +94,10 @@ PRESETS = {
         "docs, the whole of the paper's Table 1: explicit, cold and warm starts, and the optimum. The corpus is 30 times "
         "smaller than the paper's, so its 32 epochs are too few steps for the paper's learning rate of 0.01.",
     ),
+    "calibrated": Preset(
+        Config(out="runs/calibrated", methods=("explicit", "calibrated", "joint", "joint+cache"), radius=(1, 2, 4, 8)),
+        "docs, solutions that generalise: smoothed rows and fitted exponents, contexts of several tokens, the recent past.",
+    ),
     "babylm": Preset(
         Config(out="runs/babylm", corpus="text", samples=8),
         "the paper's experiment on text of yours, with --train and --dev; 10 M words in 1 minute and 2 GB on 2 CPU cores. "
@@ -114,6 +127,8 @@ def check(config: Config) -> None:
         )
     if not config.learning_rate > 0 or config.accumulator < 0:
         raise ValueError(f"--learning-rate {config.learning_rate} > 0 and --accumulator {config.accumulator} >= 0 are needed")
+    if config.calibration_positions < 1:
+        raise ValueError(f"--calibration-positions {config.calibration_positions}: fit exponents on at least one")
     if config.patience is not None and config.patience < 1:
         raise ValueError(f"--patience {config.patience}: wait for at least one epoch")
     if not callable(getattr(optax, config.optimizer, None)):

@@ -66,6 +66,13 @@ def add_row(job: Job, method: str, features: str, radius: int, model: TokenTable
         train = evaluate_on_train(job, model, progress)
         dev = evaluate(model, job.text.dev, mesh=job.mesh, progress=progress)
         eval_seconds = time.perf_counter() - start
+    add_evaluated_row(job, method, features, radius, train, dev, {"eval_seconds": eval_seconds, **more})
+
+
+def add_evaluated_row(
+    job: Job, method: str, features: str, radius: int, train: Evaluation, dev: Evaluation, more: dict[str, Any]
+) -> None:
+    """Add the row of a model that has been evaluated."""
     row = {
         "method": method,
         "features": features,
@@ -74,7 +81,6 @@ def add_row(job: Job, method: str, features: str, radius: int, model: TokenTable
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
         **job.about,
-        "eval_seconds": eval_seconds,
         **more,
     }
     job.folder.log(event="row", **row)
