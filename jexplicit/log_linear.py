@@ -88,14 +88,18 @@ def log_probabilities(
         Y: [M] targets.
         progress: called with (positions done, positions in all).
 
+    Raises:
+        ValueError: positions that do not fit the tables or the exponents.
+
     Example:
         >>> tables = LogTables((jnp.log(jnp.array([[0.5, 0.25, 0.25]])),))
         >>> one = Positions(np.array([[0]]), np.array([[0]]))
         >>> np.exp(log_probabilities(tables, np.array([1.0]), one, np.array([0]))).round(6).tolist()
         [0.5]
     """
+    check_exponents(positions, len(exponents))
     out = []
-    a = np.asarray(exponents, np.float32)
+    a = np.asarray(exponents, tables.dense[0].dtype)
     for block in blocks(tables, positions, Y):
         out.append(np.asarray(_log_probabilities(tables.dense, a, block)))
         if progress:
@@ -111,6 +115,8 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
         raise ValueError(
             f"positions of {positions.rows.shape[1]} features, and {T} dense and {S} sparse tables: give one of each"
         )
+    for t, table in enumerate(tables.dense):  # an index out of range would read another row, without a word
+        _check_within(positions.rows[:, t], len(table), "row {} of a dense table of {} rows")
     for m in range(0, len(Y), B):
         rows, exponents = positions.take(slice(m, m + B))
         n = len(rows)
@@ -125,6 +131,11 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
             _fill(Y[m : m + B], B, 0),
             (np.arange(B) < n).astype(np.float32),
         )
+
+
+def check_exponents(positions: Positions, S: int) -> None:
+    """Refuse positions with an exponent outside 0 .. S - 1."""
+    _check_within(positions.exponents, S, "exponent {} of {}")
 
 
 def feature_rows(dense: tuple[Array, ...], block: Block) -> Float[Array, "B G N"]:
@@ -171,6 +182,12 @@ def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     n = last - first
     before = np.cumsum(n) - n
     return np.repeat(first - before, n) + np.arange(n.sum())
+
+
+def _check_within(ids: np.ndarray, size: int, what: str) -> None:
+    for i in (int(ids.min(initial=0)), int(ids.max(initial=0))):
+        if not 0 <= i < size:
+            raise ValueError(f"{what.format(i, size)}: ids are 0 .. {size - 1}")
 
 
 def _fill(a: np.ndarray, length: int, value: int) -> np.ndarray:

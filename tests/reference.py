@@ -324,3 +324,15 @@ def modified_kneser_ney(C: np.ndarray) -> np.ndarray:
             gamma = (D[1] * N1 + D[2] * N2 + D[3] * N3) / sum(row)
             P[j, i] = (c - D[min(c, 3)]) / sum(row) + gamma * lower
     return P
+
+
+def log_linear(tables: list[np.ndarray], exponents: np.ndarray, rows: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """`log φ(sum_g a_g row_g)` position by position; feature g reads a row of tables[g], or none (-1)."""
+    out = []
+    for read, weighed in zip(rows, which, strict=True):
+        logits = np.zeros(tables[0].shape[1])
+        for table, r, s in zip(tables, read, weighed, strict=True):
+            if r >= 0:
+                logits = logits + exponents[s] * table[r]
+        out.append(log_softmax(logits))
+    return np.array(out)
