@@ -219,6 +219,32 @@ def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.n
     return U + np.log(F / (gradient_of_loss(H, U, Y) + F)) / K
 
 
+def scaling_sweep_of_pairs_that_occur(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.ndarray:
+    """Darroch & Ratcliff 1972, cell by cell; a feature and an output that never occur together stay as they are."""
+    F, E, U = np.zeros(U.shape), np.zeros(U.shape), U.copy()
+    for h, target in zip(H, Y, strict=True):
+        P = np.exp(log_softmax(h @ U))
+        for j in range(len(h)):
+            F[j, target] += h[j]
+            E[j] += h[j] * P
+    for j in range(U.shape[0]):
+        for i in range(U.shape[1]):
+            if F[j, i] > 0:
+                U[j, i] += np.log(F[j, i] / E[j, i]) / K
+    return U
+
+
+def discounted_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float, D: float, base: np.ndarray) -> np.ndarray:
+    """Goodman 2004, cell by cell: a pair speaks for itself as far as it was seen more than D times."""
+    F = H.T @ np.eye(U.shape[1])[Y]
+    E = H.T @ np.exp([log_softmax(h @ U) for h in H])
+    U = U.copy()
+    for j in range(U.shape[0]):
+        for i in range(U.shape[1]):
+            U[j, i] = max(base[j, i], U[j, i] + np.log((F[j, i] - D) / E[j, i]) / K) if F[j, i] > D else base[j, i]
+    return U
+
+
 def pixel_features(images: np.ndarray, levels: int) -> np.ndarray:
     """Sec. 3.2: `H_m = flatten((X_m + 1)/levels)`."""
     rows = []
