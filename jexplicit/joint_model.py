@@ -140,7 +140,7 @@ def fit_joint(
 ) -> Calibration:
     """The exponents with the lowest loss on positions m of a text that the tables have not seen."""
     log_tables, positions = read_tables(tables, held_out, m)
-    offsets = 0.1 * first_exponents(RADIUS)[1:]
+    offsets = 0.1 * first_exponents(tables.offsets)[1:]
     chain, gaps = [0.5, *[0.7] * len(tables.chain.keys)], [0.1] * len(tables.gaps)
     start = np.array([0.6, *offsets, *chain, *gaps, *[0.2] * len(tables.caches)])
     return fit_exponents(log_tables, positions, held_out.Y[m], start, tolerance=1e-4, progress=progress)

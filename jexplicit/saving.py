@@ -29,7 +29,7 @@ class LanguageModel(NamedTuple):
     tokenizer: Tokenizer
 
 
-_without_tables = ("unigram", "bigram", "joint", "joint+cache")  # rows of results that no K tables stand behind
+_without_tables = ("unigram", "bigram", "joint", "joint+cache", "bitcipher")  # rows of results that no K tables stand behind
 
 
 def save_counts(run: str | os.PathLike, counts: Counts) -> None:
@@ -58,8 +58,18 @@ def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
 
 def save_tables(run: str | os.PathLike, method: str, model: TokenTables) -> None:
     """Save the tables of a trained model; the explicit ones follow from the counts."""
-    tables = [np.asarray(table) for table in _distinct_tables(model)]
+    tables = [np.asarray(table) for table in distinct_tables(model)]
     save_checkpoint(_tables_path(run, method, model.features, model.radius), {"tables": tables})
+
+
+def distinct_tables(model: TokenTables) -> tuple[Array, ...]:
+    """The tables without repetition: one where all offsets read the same."""
+    return model.tables if model.ordered else model.tables[:1]
+
+
+def has_model(run: str | os.PathLike) -> bool:
+    """Whether a run has measured a model that `load_model` can load."""
+    return any(row["method"] not in _without_tables for row in read_rows(run))
 
 
 def load_model(
@@ -123,7 +133,7 @@ def export_model(path: str | os.PathLike, model: LanguageModel) -> None:
     the sentencepiece model's bytes; the metadata say features, radius and eos.
     """
     tables, tokenizer = model
-    tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(_distinct_tables(tables), 1)}
+    tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(distinct_tables(tables), 1)}
     tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     about = {"features": tables.features, "radius": tables.radius, "eos": tables.eos, "kind": tokenizer.kind}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -150,10 +160,6 @@ def _load_tables(run: Path, row: dict[str, Any], eos: bool) -> TokenTables:
     path = next((path for path in paths if is_checkpoint(path)), paths[0])
     tables = tuple(jnp.asarray(table) for table in load_checkpoint(path)["tables"])
     return TokenTables(tables * (row["radius"] // len(tables)), row["features"], eos)
-
-
-def _distinct_tables(model: TokenTables) -> tuple[Array, ...]:
-    return model.tables if model.ordered else model.tables[:1]
 
 
 def _listed(rows: list[dict[str, Any]]) -> str:

@@ -24,13 +24,19 @@ direction helps too. That settles what to do with pairs that never occur, whose 
 
 An output that never occurs (`<pad>`, where ends of documents are not predicted) stays where it starts in both.
 
-Both fit the training text alone, ever closer. `discount=D` instead minimises `L(U) + D sum_{F > 0} (U - base)` over U >= base,
-the exponential prior of Goodman (2004), under which a pair that occurs speaks for itself only as far as it was seen more than D
-times. Its term in the bound is still one of its own, `U = max(base, U + (1/K) log((F - D)/E))` is its lowest point, and so
-every sweep lowers the penalised loss. At its minimum expected counts are *discounted* ones, `E = F - D`, as in Kneser-Ney.
+Both fit the training text alone, ever closer. `discount=D` stays near the start `U0` instead: it minimises
+`L(U) + D ||U - U0||_1`, a Laplace prior, of which Goodman's exponential one (2004) is the upper half. Its term is one more of
+each pair's own, and the lowest point is
+
+    U + (1/K) log((F - D)/E)  where that is above U0,    U + (1/K) log((F + D)/E)  where that is below,    else U0.
+
+So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
+that Kneser-Ney takes from every count as not to be relied on. Tables that generalise are mended only where offsets disagree.
 """
 
 import functools
+import os
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -43,10 +49,11 @@ from jaxtyping import Array, Float
 
 from jexplicit.contexts import contexts, distinct_contexts
 from jexplicit.cooccurrence import Counts, merge_counts
-from jexplicit.language_model import TokenTables, token_counts, with_targets
+from jexplicit.language_model import Features, TokenTables, token_counts, with_targets
 from jexplicit.neural.decoder import initial_state, text_gradient, token_tables
+from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.mesh import check_memory, data_mesh
-from jexplicit.smoothing import Noise, noise_model, noisy_counts, noisy_rows
+from jexplicit.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
 
 
 class Swept(NamedTuple):
@@ -69,9 +76,10 @@ def token_scaling_sweeps(
     sweeps: int,
     noise: bool = True,
     discount: float = 0.0,
-    base: TokenTables | None = None,
     mesh: Mesh | None = None,
     chunk: int = 1 << 18,
+    checkpoints: str | os.PathLike | None = None,
+    checkpoint_seconds: float = 60.0,
     on_sweep: Callable[[int, float, TokenTables], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Swept:
@@ -86,17 +94,18 @@ def token_scaling_sweeps(
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         sweeps: how many; 0 measures the start.
         noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
-        discount: D, the rate of the prior, in counts; needs `noise=False`. What falls is then the loss with its penalty.
-        base: the tables from which the prior measures, of the same kind as the model; a pair that never occurs has its logit
-            there, and a start below it is lifted. Default, the start itself.
+        discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
+            its penalty. `kneser_ney_discount` estimates it.
         mesh: devices to split the tables' columns over; default, the first device.
         chunk: contexts at a time; it changes the memory, not the result.
+        checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
+        checkpoint_seconds: time between two checkpoints.
         on_sweep: called with (sweeps done, loss, model), from 0 sweeps on.
         progress: called with (sweeps done, sweeps in all).
 
     Raises:
-        ValueError: fewer than 0 sweeps; a negative discount, or one together with noise; a base without a discount, or of
-            another kind than the model; counts of another stream, radius or vocabulary; no position to predict.
+        ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; counts of another
+            stream, radius or vocabulary; no position to predict.
         FloatingPointError: a start that gives no chance to a pair that occurs.
 
     Example:
@@ -124,18 +133,20 @@ def token_scaling_sweeps(
     check_memory(mesh, 10 * len(blocks) * blocks[0].nbytes // mesh.size, "tables and their co-occurrences")
     params = initial_state(blocks, optax.identity(), mesh).params
     observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
-    floor = _floor(model, base, len(F), discount, mesh)
-    if floor is not None:
-        params = tuple(
-            jnp.where(F_b > 0, jnp.maximum(U, low), low) for U, F_b, low in zip(params, observed, floor, strict=True)
-        )
+    U0 = params
+    if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
+        raise ValueError("a prior around infinite logits: start from tables that are finite, e.g. calibrated ones")
     of_noise = noise_model(token_counts(counts)) if noise else None
     as_model = functools.partial(token_tables, features=model.features, radius=K, eos=model.eos, noise=None)
     losses, penalties = [], []
+    series = {"params": params, "losses": np.zeros(0), "penalties": np.zeros(0)}
+    if checkpoints is not None and (found := load_latest(checkpoints, series)):
+        params, losses, penalties = found["params"], found["losses"].tolist(), found["penalties"].tolist()
+    saved = time.perf_counter()
     while True:
         log_Z, expected = text_gradient(params, distinct, n, X[:0], Y[:0], features=model.features, mesh=mesh, chunk=chunk)
         losses.append((log_Z - _total(_matched_logits, observed, params)) / positions)
-        penalties.append(0.0 if floor is None else discount * _total(_above, observed, params, floor) / positions)
+        penalties.append(discount * _total(_moved_by, params, U0) / positions if discount else 0.0)
         if not np.isfinite(losses[-1]):
             raise FloatingPointError(
                 f"loss {losses[-1]} after {len(losses) - 1} sweeps: the start gives no chance to a pair that occurs; start "
@@ -147,11 +158,30 @@ def token_scaling_sweeps(
             progress(len(losses) - 1, sweeps)
         if len(losses) > sweeps:
             return Swept(as_model(params), losses, penalties)  # the last pass only measures
-        if floor is None:
-            params = tuple(_moved(U, F_b, E, of_noise, K) for U, F_b, E in zip(params, observed, expected, strict=True))
+        F_and_E = list(zip(params, observed, expected, strict=True))
+        if discount:
+            params = tuple(_kept_near(U, F_b, E, V, discount, K) for (U, F_b, E), V in zip(F_and_E, U0, strict=True))
         else:
-            blocks = zip(params, observed, expected, floor, strict=True)
-            params = tuple(_discounted_move(U, F_b, E, low, discount, K) for U, F_b, E, low in blocks)
+            params = tuple(_moved(U, F_b, E, of_noise, K) for U, F_b, E in F_and_E)
+        if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds:
+            series = {"params": params, "losses": np.array(losses), "penalties": np.array(penalties)}
+            save_latest(checkpoints, len(losses), series)
+            saved = time.perf_counter()
+
+
+def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
+    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs that were seen c times, at all offsets (Sum: in their merged counts).
+
+    Example:
+        >>> from jexplicit import count
+        >>> counts = count(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), radius=2, vocab_size=3)
+        >>> round(kneser_ney_discount(counts, features="cat", radius=2, eos=True), 2)
+        0.56
+
+    Source: Chen & Goodman 1999, Eq. 17.
+    """
+    F = _blocks(counts, features, radius, eos)
+    return float(discounts(jnp.stack([jnp.asarray(F_b, jnp.float32) for F_b in F]), modified=False)[0])
 
 
 def _observed(model: TokenTables, counts: Counts) -> tuple[tuple[np.ndarray, ...], int]:
@@ -162,30 +192,15 @@ def _observed(model: TokenTables, counts: Counts) -> tuple[tuple[np.ndarray, ...
             f"counts of {len(counts)} offsets and vocabulary {len(counts[0])} for radius {K} and vocabulary {N}: count with "
             "the model's own radius and tokenizer"
         )
-    F = tuple(with_targets(C, eos=model.eos) for C in counts[:K])
-    if not (positions := int(F[0].sum(dtype=np.int64))):
+    if not (positions := int(with_targets(counts[0], eos=model.eos).sum(dtype=np.int64))):
         raise ValueError("no position to predict: the text has no tokens")
-    return (functools.reduce(merge_counts, [(C,) for C in F]) if model.features == "sum" else F), positions
+    return _blocks(counts, model.features, K, model.eos), positions
 
 
-def _floor(
-    model: TokenTables, base: TokenTables | None, blocks: int, discount: float, mesh: Mesh
-) -> tuple[Float[Array, "N I"], ...] | None:
-    """The tables of the prior, split over the mesh; None without a prior."""
-    if not discount:
-        if base is not None:
-            raise ValueError("a base without a discount: pass a discount above 0, or no base")
-        return None
-    base = model if base is None else base
-    kind, wanted = ((m.features if m.radius > 1 else "", m.radius, m.vocab_size) for m in (base, model))
-    if kind != wanted:
-        raise ValueError(f"a base of (features, radius, vocabulary) {kind} and a model of {wanted}: give both the same")
-    tables = tuple(U.astype(model.tables[0].dtype) for U in base.tables[:blocks])
-    if not all(bool(jnp.isfinite(U).all()) for U in tables):
-        raise ValueError(
-            "a base with infinite logits: the prior needs a finite one, e.g. jexplicit.unigram_model's rows over K"
-        )
-    return initial_state(tables, optax.identity(), mesh).params
+def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
+    """F of every table: Sum's offsets share one, and add up in it."""
+    F = tuple(with_targets(C, eos=eos) for C in counts[:K])
+    return functools.reduce(merge_counts, [(C,) for C in F]) if features == "sum" else F
 
 
 def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: TokenTables) -> None:
@@ -208,9 +223,9 @@ def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
 
 
 @jax.jit
-def _above(F: Float[Array, "N I"], U: Float[Array, "N I"], low: Float[Array, "N I"]) -> Float[Array, " N"]:
-    """What the prior measures, row by row."""
-    return jnp.where(F > 0, U - low, 0).sum(axis=1)
+def _moved_by(U: Float[Array, "N I"], U0: Float[Array, "N I"]) -> Float[Array, " N"]:
+    """`||U - U0||_1` row by row; columns that only fill the mesh stay where they are, at minus infinity."""
+    return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
 
 
 @jax.jit
@@ -229,11 +244,14 @@ def _moved(U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"
 
 
 @functools.partial(jax.jit, static_argnames=("D", "K"))
-def _discounted_move(
-    U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], low: Float[Array, "N I"], D: float, K: int
+def _kept_near(
+    U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], U0: Float[Array, "N I"], D: float, K: int
 ) -> Array:
-    """The tables after a sweep with a prior; what was seen D times or less is back at the base."""
-    return jnp.where(F > D, jnp.maximum(low, U + _log_ratio(F - D, E) / K), low)
+    """The tables after a sweep with a prior around U0."""
+    F = jnp.maximum(F, 0)  # columns that only fill the mesh
+    above = jnp.where(F > D, U + _log_ratio(F - D, E) / K, -jnp.inf)
+    below = jnp.where(E > 0, U + _log_ratio(F + D, E) / K, jnp.inf)
+    return jnp.where(above > U0, above, jnp.where(below < U0, below, U0))
 
 
 def _log_ratio(F: Array, E: Array) -> Array:

@@ -234,15 +234,21 @@ def scaling_sweep_of_pairs_that_occur(H: np.ndarray, U: np.ndarray, Y: np.ndarra
     return U
 
 
-def discounted_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float, D: float, base: np.ndarray) -> np.ndarray:
-    """Goodman 2004, cell by cell: a pair speaks for itself as far as it was seen more than D times."""
+def sweep_near(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float, D: float, U0: np.ndarray) -> np.ndarray:
+    """A sweep with a Laplace prior around U0, cell by cell, by search: the lowest point of each pair's own term."""
     F = H.T @ np.eye(U.shape[1])[Y]
     E = H.T @ np.exp([log_softmax(h @ U) for h in H])
-    U = U.copy()
+    moved = U.copy()
     for j in range(U.shape[0]):
         for i in range(U.shape[1]):
-            U[j, i] = max(base[j, i], U[j, i] + np.log((F[j, i] - D) / E[j, i]) / K) if F[j, i] > D else base[j, i]
-    return U
+
+            def term(d, j=j, i=i):
+                return E[j, i] * np.exp(K * d) / K - F[j, i] * d + D * abs(U[j, i] + d - U0[j, i])
+
+            steps = [U0[j, i] - U[j, i]]  # the kink, and where the term is flat on either side of it
+            steps += [np.log((F[j, i] + sign * D) / E[j, i]) / K for sign in (-1, 1) if F[j, i] + sign * D > 0]
+            moved[j, i] += min(steps, key=term)
+    return moved
 
 
 def pixel_features(images: np.ndarray, levels: int) -> np.ndarray:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 from reference import (
-    discounted_sweep,
     features,
     log_softmax,
     negative_log_likelihood,
@@ -20,6 +19,7 @@ from reference import (
     random_documents,
     scaling_sweep_of_pairs_that_occur,
     stream_of,
+    sweep_near,
     windows,
 )
 
@@ -27,7 +27,7 @@ from jexplicit import TokenTables, contexts, count, evaluate, explicit_language_
 from jexplicit.neural.decoder import kkt_residual
 from jexplicit.optimum import bigram_optimum, context_pairs, optimum
 from jexplicit.runs.mesh import data_mesh
-from jexplicit.token_scaling import token_scaling_sweeps
+from jexplicit.token_scaling import kneser_ney_discount, token_scaling_sweeps
 
 N = 9  # of no use to 8 devices: their last columns are fillers
 DOCUMENTS = random_documents(5, 25, N, 14)
@@ -241,88 +241,125 @@ def test_progress_is_reported_and_the_start_is_left_alone():
     assert len(reports) == 3  # a measurement has no end to wait for
 
 
-def unigram_base(kind, K, eos=False):
-    """The unigram, spread over the K tokens; `<pad>` as unlikely as what was never seen, where it is no target."""
-    f = np.maximum(COUNTS[0].sum(axis=0), 0 if eos else [1, *[0] * (N - 1)])
-    U = jnp.broadcast_to(jnp.asarray(np.log(np.where(f > 0, f, 1) / f.sum()) / K), (N, N))
-    return TokenTables((U,) * K if kind == "sum" else tuple(U + 0 for _ in range(K)), kind, eos)
+def near(model, **options):
+    return token_scaling_sweeps(model, COUNTS, STREAM, noise=False, **options)
 
 
 def penalised(swept):
     return np.add(swept.losses, swept.penalties)
 
 
-@pytest.mark.parametrize("discount", [0.7, 1.5])
+@pytest.mark.parametrize("discount", [0.7, 3.0])
 @pytest.mark.parametrize("K", [1, 2, 4])
 @KINDS
-def test_a_discounted_sweep_is_the_loop_over_positions(kind, K, discount):
-    base = unigram_base(kind, K, eos=True)
-    begin = base._replace(tables=tuple(U + 0.3 for U in base.tables[:1]) * K if kind == "sum" else base.tables)
-    first = token_scaling_sweeps(begin, COUNTS, STREAM, sweeps=0, noise=False, discount=discount, base=base).model
+def test_sweeps_with_a_prior_are_the_loop_over_positions(kind, K, discount):
+    """Two of them: the first starts at U0, the second on either side of it."""
+    start = explicit(kind, K, eos=True)
     X, Y = windows(DOCUMENTS, K, eos=True)
-    low, U = np.concatenate(blocks(base)), np.concatenate(blocks(first))
-    expected = discounted_sweep(features(X, np.eye(N), kind), U, Y, K, discount, low)
-    swept = token_scaling_sweeps(begin, COUNTS, STREAM, sweeps=1, noise=False, discount=discount, base=base)
-    np.testing.assert_allclose(np.concatenate(blocks(swept.model)), expected, rtol=0, atol=1e-11)
-    assert (expected > low).any() and (expected == low).any()
+    H, U0 = features(X, np.eye(N), kind), np.concatenate(blocks(start))
+    once = sweep_near(H, U0, Y, K, discount, U0)
+    twice = sweep_near(H, once, Y, K, discount, U0)
+    for sweeps, expected in ((1, once), (2, twice)):
+        moved = np.concatenate(blocks(near(start, sweeps=sweeps, discount=discount).model))
+        np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-11)
+    if K > 1 and discount < 1:
+        assert (once > U0).any() and (once < U0).any() and (once == U0).any()
 
 
 @pytest.mark.parametrize("K", [1, 2, 4])
 @KINDS
-def test_a_discounted_sweep_lowers_the_loss_with_its_penalty(kind, K):
-    for begin in (unigram_base(kind, K), explicit(kind, K)):
-        swept = token_scaling_sweeps(begin, COUNTS, STREAM, sweeps=25, noise=False, discount=0.7, base=unigram_base(kind, K))
-        total = penalised(swept)
-        assert np.all(np.diff(total) < 1e-14) and total[-1] < total[0] - 1e-3
-        assert min(swept.penalties) >= 0 and swept.penalties[-1] > 0
+def test_a_sweep_with_a_prior_lowers_the_loss_with_its_penalty(kind, K):
+    swept = near(explicit(kind, K), sweeps=25, discount=0.7)
+    total = penalised(swept)
+    assert np.all(np.diff(total) < 1e-14) and swept.penalties[0] == 0
+    if K > 1:  # at K = 1 the explicit solution is where F = E, nearly
+        assert total[-1] < total[0] - 1e-4 and min(swept.penalties[1:]) > 0
 
 
 @KINDS
-def test_discounted_sweeps_reach_the_minimum_that_scipy_finds(kind):
-    """L-BFGS-B on the same problem with its bounds; both stop within 1e-6 nats of the minimum."""
+def test_sweeps_with_a_prior_reach_the_minimum_that_scipy_finds(kind):
+    """L-BFGS-B on `U = U0 + a - b` with a, b >= 0; both stop within 1e-6 nats of the minimum."""
     K, D = 2, 0.7
-    base = unigram_base(kind, K, eos=True)
-    swept = token_scaling_sweeps(base, COUNTS, STREAM, sweeps=2000, noise=False, discount=D, base=base)
+    start = explicit(kind, K, eos=True)
+    swept = near(start, sweeps=2000, discount=D)
     X, Y = windows(DOCUMENTS, K, eos=True)
-    H, low = features(X, np.eye(N), kind), np.concatenate(blocks(base))
+    H, U0 = features(X, np.eye(N), kind), np.concatenate(blocks(start))
     F = H.T @ np.eye(N)[Y]
 
     def objective(flat):
-        U = flat.reshape(low.shape)
-        log_p = np.array([log_softmax(row) for row in H @ U])
-        loss = -log_p[np.arange(len(Y)), Y].sum() + D * (U - low)[F > 0].sum()
-        return loss / len(Y), (H.T @ np.exp(log_p) - F + D * (F > 0)).ravel() / len(Y)
+        a, b = flat.reshape(2, *U0.shape)
+        log_p = np.array([log_softmax(row) for row in H @ (U0 + a - b)])
+        gradient = H.T @ np.exp(log_p) - F
+        loss = D * flat.sum() - log_p[np.arange(len(Y)), Y].sum()
+        return loss / len(Y), (D + np.stack([gradient, -gradient])).ravel() / len(Y)
 
-    bounds = [(b, None if seen else b) for b, seen in zip(low.ravel(), (F > 0).ravel(), strict=True)]
     options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-14, "gtol": 1e-9}
-    found = scipy.optimize.minimize(objective, low.ravel(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    zeros = np.zeros(2 * U0.size)
+    found = scipy.optimize.minimize(
+        objective, zeros, jac=True, method="L-BFGS-B", bounds=[(0, None)] * U0.size * 2, options=options
+    )
     np.testing.assert_allclose(penalised(swept)[-1], found.fun, rtol=0, atol=1e-6)
     U = np.concatenate(blocks(swept.model))
-    expected = H.T @ np.exp([log_softmax(row) for row in H @ U])
-    inside = U > low + 1e-3
-    np.testing.assert_allclose(expected[inside], F[inside] - D, rtol=0.02)  # E = F - D, approached from one side
+    E = H.T @ np.exp([log_softmax(row) for row in H @ U])
+    assert np.all(np.abs(E - F) < D * 1.02)  # the minimum has |E - F| <= D, approached linearly
+    above, below = U > U0 + 1e-3, U < U0 - 1e-3
+    np.testing.assert_allclose((F - E)[above], D, rtol=0.02)
+    np.testing.assert_allclose((F - E)[below], -D, rtol=0.02)
 
 
-def test_a_discount_above_all_counts_leaves_the_base():
-    base = unigram_base("cat", 2)
-    swept = token_scaling_sweeps(explicit("cat", 2), COUNTS, STREAM, sweeps=1, noise=False, discount=1e6, base=base)
-    np.testing.assert_array_equal(blocks(swept.model), blocks(base))
+def test_a_discount_above_all_counts_leaves_the_start():
+    start = explicit("cat", 2)
+    np.testing.assert_array_equal(blocks(near(start, sweeps=3, discount=1e6).model), blocks(start))
 
 
-def test_a_discount_needs_a_base_that_fits():
+def test_a_vanishing_discount_is_none():
+    """Pairs that occur move as without a prior; those that never do have a minimum at minus infinity and now go there."""
+    start = explicit("cat", 2, eos=True)
+    with_prior, without = near(start, sweeps=1, discount=1e-12), near(start, sweeps=1)
+    for U, V, F_b in zip(blocks(with_prior.model), blocks(without.model), COUNTS, strict=False):
+        np.testing.assert_allclose(U[F_b > 0][:, None], V[F_b > 0][:, None], rtol=0, atol=1e-10)
+
+
+def test_devices_change_rounding_only_with_a_prior_too():
+    one = near(explicit("cat", 2), sweeps=3, discount=0.7)
+    eight = near(explicit("cat", 2), sweeps=3, discount=0.7, mesh=data_mesh(8))
+    np.testing.assert_allclose(penalised(eight), penalised(one), rtol=1e-12)
+    np.testing.assert_allclose(blocks(eight.model), blocks(one.model), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.7])
+def test_interrupted_sweeps_go_on_bit_for_bit(tmp_path, discount):
+    def stop(sweep, *_):
+        if sweep == 3:
+            raise KeyboardInterrupt
+
+    options = {"sweeps": 5, "discount": discount}
+    whole = near(explicit("cat", 2), **options)
+    with pytest.raises(KeyboardInterrupt):
+        near(explicit("cat", 2), **options, checkpoints=tmp_path / "sweeps", checkpoint_seconds=0, on_sweep=stop)
+    met = []
+    resumed = near(explicit("cat", 2), **options, checkpoints=tmp_path / "sweeps", on_sweep=lambda sweep, *_: met.append(sweep))
+    assert met == [3, 4, 5]
+    assert (resumed.losses, resumed.penalties) == (whole.losses, whole.penalties)
+    np.testing.assert_array_equal(blocks(resumed.model), blocks(whole.model))
+
+
+def test_the_discount_of_the_counts_is_kneser_neys():
+    cat, sum_ = (kneser_ney_discount(COUNTS, features=kind, radius=2, eos=True) for kind in ("cat", "sum"))
+    for D, F in ((cat, np.stack(COUNTS[:2])), (sum_, COUNTS[0] + COUNTS[1])):
+        n1, n2 = (F == 1).sum(), (F == 2).sum()
+        np.testing.assert_allclose(D, n1 / (n1 + 2 * n2), rtol=1e-6)  # float32
+
+
+def test_a_discount_needs_a_finite_start_and_no_noise():
     model = explicit("cat", 2)
-    sweep = functools.partial(token_scaling_sweeps, model, COUNTS, STREAM, sweeps=1)
     for discount in (-1.0, np.inf):
         with pytest.raises(ValueError, match="a discount of"):
-            sweep(noise=False, discount=discount)
+            near(model, sweeps=1, discount=discount)
     with pytest.raises(ValueError, match="a discount of"):
-        sweep(discount=0.5)
-    with pytest.raises(ValueError, match="a base without a discount"):
-        sweep(base=model)
-    with pytest.raises(ValueError, match="give both the same"):
-        sweep(discount=0.5, noise=False, base=unigram_base("cat", 1))
+        token_scaling_sweeps(model, COUNTS, STREAM, sweeps=1, discount=0.5)
     with pytest.raises(ValueError, match="infinite logits"):
-        sweep(discount=0.5, noise=False, base=explicit("cat", 2, noise=False))
+        near(explicit("cat", 2, noise=False), sweeps=1, discount=0.5)
 
 
 def test_bad_input_is_refused_with_a_remedy():
