@@ -17,11 +17,13 @@ from jexplicit.calibration import Calibration, fit_exponents
 from jexplicit.contexts import PAD, contexts
 from jexplicit.cooccurrence import Counts
 from jexplicit.joint import JointFeature, cache_rows, context_numbers, dense_rows, joint_feature
-from jexplicit.log_linear import LogTables, Positions, log_probabilities
+from jexplicit.log_linear import LogTables, Positions, log_probabilities, select
 
 RADIUS = 8
 CHAIN = (1, 2, 3, 4)
 GAPS = ((1, 3), (2, 3), (1, 4), (2, 4))
+
+KINDS = ("unigram", "offset", "context", "gap", "cache")  # of tables
 
 _positions_per_call = 1 << 14
 _threads = min(2, os.cpu_count() or 1)  # each holds some copies of the text
@@ -63,9 +65,15 @@ class JointTables(NamedTuple):
     caches: tuple[Cache, ...]
 
     @property
-    def scalars(self) -> int:
-        """Exponents to fit, one per table."""
-        return 2 + len(self.offsets.tables) + len(self.chain.keys) + len(self.gaps) + len(self.caches)
+    def names(self) -> tuple[str, ...]:
+        """What every table is, in the order of the exponents."""
+        return (
+            "unigram",
+            *(f"offset {k}" for k in range(1, len(self.offsets.tables) + 1)),
+            *(f"context {n}" for n in range(1, len(self.chain.keys) + 2)),
+            *(f"gap {i}, {j}" for i, j in GAPS),
+            *(f"cache {c.length}{' successors' if c.successors else ''}" for c in self.caches),
+        )
 
     @property
     def nbytes(self) -> int:
@@ -136,14 +144,35 @@ def read_tables(tables: JointTables, text: Text, m: np.ndarray) -> tuple[LogTabl
 
 
 def fit_joint(
-    tables: JointTables, held_out: Text, m: np.ndarray, *, progress: Callable[[int, int], None] | None = None
+    tables: JointTables,
+    held_out: Text,
+    m: np.ndarray,
+    *,
+    kinds: tuple[str, ...] = KINDS,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """The exponents with the lowest loss on positions m of a text that the tables have not seen."""
+    """The exponents with the lowest loss on positions m of a text that the tables have not seen.
+
+    Args:
+        tables: of another text.
+        held_out: the text to fit on.
+        m: which of its positions.
+        kinds: which kinds of tables the model has, by the first word of their names; the exponents of the others are 0.
+        progress: called with (passes done, most passes).
+    """
     log_tables, positions = read_tables(tables, held_out, m)
-    offsets = 0.1 * first_exponents(tables.offsets)[1:]
+    columns = [c for c, name in enumerate(tables.names) if name.split()[0] in kinds]
     chain, gaps = [0.5, *[0.7] * len(tables.chain.keys)], [0.1] * len(tables.gaps)
-    start = np.array([0.6, *offsets, *chain, *gaps, *[0.2] * len(tables.caches)])
-    return fit_exponents(log_tables, positions, held_out.Y[m], start, tolerance=1e-4, progress=progress)
+    offsets = 0.1 * first_exponents(tables.offsets)[1:]
+    start = np.zeros(len(tables.names))
+    start[columns] = np.array([0.6, *offsets, *chain, *gaps, *[0.2] * len(tables.caches)])[columns]
+    some = select(log_tables, positions, columns)
+    return fit_exponents(*some, held_out.Y[m], start, tolerance=1e-4, progress=progress)
+
+
+def kneser_ney_exponents(tables: JointTables) -> Float[np.ndarray, " S"]:
+    """Exponents 1 for the unigram and the chain, 0 for the rest: the chain's ratios cancel, and what is left is Kneser-Ney."""
+    return np.array([float(name.split()[0] in ("unigram", "context")) for name in tables.names])
 
 
 def joint_log_probabilities(

@@ -6,7 +6,7 @@ from it are kept. With the rows fixed the loss is convex in the exponents a (jex
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -55,6 +55,22 @@ class Positions(NamedTuple):
     def take(self, m: slice | np.ndarray) -> "Positions":
         """Some of the positions."""
         return Positions(self.rows[m], self.exponents[m])
+
+
+def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> tuple[LogTables, Positions]:
+    """The model of some of its tables, by their column in the positions; exponents keep their numbers.
+
+    Example:
+        >>> tables = LogTables((jnp.zeros((1, 2)), jnp.ones((1, 2))))
+        >>> one, read = select(tables, Positions(np.zeros((1, 2), int), np.array([[0, 1]])), [1])
+        >>> len(one.dense), read.exponents.tolist()
+        (1, [[1]])
+    """
+    T = len(tables.dense)
+    columns = sorted(columns)
+    dense = tuple(tables.dense[c] for c in columns if c < T)
+    sparse = tuple(tables.sparse[c - T] for c in columns if c >= T)
+    return LogTables(dense, sparse), Positions(positions.rows[:, columns], positions.exponents[:, columns])
 
 
 class Block(NamedTuple):

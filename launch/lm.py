@@ -27,8 +27,9 @@ from jexplicit.runs.progress import console, stage
 from jexplicit.runs.reports import language_model_table, write_language_model_report
 from jexplicit.saving import export_model, has_counts, has_model, load_counts, load_model, save_counts, save_tokenizer
 from launch.lm_bitcipher import measure_coded
-from launch.lm_calibrated import measure_calibrated, measure_joint, split
+from launch.lm_calibrated import measure_calibrated, split
 from launch.lm_config import PRESETS, Config, check
+from launch.lm_joint import measure_joint
 from launch.lm_models import Job, measure
 from launch.lm_scaling import measure_swept
 from launch.lm_training import measure_optimum, measure_trained
@@ -79,7 +80,7 @@ def measure_methods(job: Job) -> None:
     held_out = functools.cache(functools.partial(split, job))
     for method in config.methods:
         if method in ("joint", "joint+cache"):
-            measure_joint(job, held_out(), method)
+            measure_joint(job, held_out, method)
             continue
         for features, radius in itertools.product(config.features, config.radius):
             if method == "explicit":

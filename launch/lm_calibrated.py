@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,15 +20,12 @@ from jexplicit.calibrated import (
 from jexplicit.calibration import Calibration, fit_exponents, hold_out
 from jexplicit.contexts import contexts
 from jexplicit.cooccurrence import Counts, count
-from jexplicit.evaluation import Evaluation
-from jexplicit.joint_model import CACHES, RADIUS, Text, fit_joint, joint_log_probabilities, joint_tables, joint_text
 from jexplicit.language_model import Features
 from jexplicit.runs.progress import console, stage
 from jexplicit.saving import save_tables
-from launch.lm_models import Job, add_evaluated_row, add_row, has_row
+from launch.lm_models import Job, add_row, has_row
 
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the training text: the larger of the two, but at most a tenth
-_joint_train_sample = 50_000
 
 
 class HeldOut(NamedTuple):
@@ -94,55 +91,6 @@ def fit_left_out(job: Job, rows: OffsetRows) -> Calibration:
     with stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
         own = left_out_rows(job.counts, X[m], Y[m], eos=config.eos, smoothing=config.smoothing)
         return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], first_exponents(rows), progress=progress)
-
-
-def measure_joint(job: Job, held_out: HeldOut, method: str) -> None:
-    """Fit and evaluate the model of joint features, with or without the caches, and add its row."""
-    if has_row(job, method, "cat", RADIUS):
-        return
-    eos = job.config.eos
-    options: Any = {
-        "eos": eos,
-        "smoothing": job.config.smoothing,
-        "caches": CACHES if method == "joint+cache" else (),
-    }
-    begin = time.perf_counter()
-    held = joint_text(held_out.held, eos=eos)
-    with stage(f"{method}: tables without held-out text", "features") as progress:
-        tables = joint_tables(joint_text(held_out.rest, eos=eos), held_out.rest_counts, **options, progress=progress)
-    fit_begin = time.perf_counter()
-    with stage(f"{method}: exponents") as progress:
-        fitted = fit_joint(tables, held, drawn(job, len(held.Y)), progress=progress)
-    fit_seconds = time.perf_counter() - fit_begin
-    del tables  # as large as the next ones
-    text = joint_text(job.text.train, eos=eos)
-    count_begin = time.perf_counter()
-    with stage(f"{method}: tables", "features") as progress:
-        tables = joint_tables(text, job.counts, **options, progress=progress)
-    count_seconds = time.perf_counter() - count_begin
-    seconds = time.perf_counter() - begin
-
-    def measured(part: Text, m: np.ndarray | None) -> Evaluation:
-        with stage(f"{method}: perplexity", "positions") as progress:
-            log_p = joint_log_probabilities(tables, fitted.exponents, part, m, progress=progress)
-        return Evaluation(-float(log_p.sum(dtype=np.float64)), len(log_p))
-
-    eval_begin = time.perf_counter()
-    sample = np.random.default_rng(job.config.seed).choice(len(text.Y), min(_joint_train_sample, len(text.Y)), replace=False)
-    train, dev = measured(text, np.sort(sample)), measured(joint_text(job.text.dev, eos=eos), None)
-    more = {
-        "solve_seconds": seconds,
-        "seconds": seconds,
-        "table_seconds": count_seconds,
-        "fit_seconds": fit_seconds,
-        "eval_seconds": time.perf_counter() - eval_begin,
-        "scalars": len(fitted.exponents),
-        "exponents": [float(a) for a in fitted.exponents],
-        "held_out_perplexity": float(np.exp(fitted.loss)),
-        "smoothing": job.config.smoothing,
-        "bytes": tables.nbytes,
-    }
-    add_evaluated_row(job, method, "cat", RADIUS, train, dev, more)
 
 
 def drawn(job: Job, positions: int) -> np.ndarray:

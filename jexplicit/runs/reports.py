@@ -10,6 +10,7 @@ from rich.table import Table
 
 from jexplicit.runs.figures import perplexity_by_radius, scaling_assumption
 from jexplicit.runs.folder import read_config, read_rows
+from jexplicit.runs.generalising import generalising_section, row_name
 from jexplicit.runs.starts import starts_section
 
 # Table 1 of the paper, (train, dev) perplexity on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
@@ -52,7 +53,7 @@ def language_model_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         train, dev = _paper(row)
         table.add_row(
-            row["method"],
+            row_name(row),
             row["features"],
             str(row["radius"]),
             f"{row['train_perplexity']:.1f}",
@@ -87,7 +88,7 @@ def write_language_model_report(out: Path) -> Path:
     for row in rows:
         train, dev = _paper(row)
         lines.append(
-            f"| {row['method']} | {row['features']} | {row['radius']} | {row['train_perplexity']:.1f} | {train} | "
+            f"| {row_name(row)} | {row['features']} | {row['radius']} | {row['train_perplexity']:.1f} | {train} | "
             f"**{row['dev_perplexity']:.1f}** | {dev} | {row['train_positions']:,} | {row['count_seconds']:.2f} | "
             f"{row['solve_seconds']:.2f} | {row['eval_seconds']:.2f} |"
         )
@@ -97,6 +98,7 @@ def write_language_model_report(out: Path) -> Path:
         "![perplexity by radius](figures/perplexity.png)",
         "",
         *starts_section(out, rows),
+        *generalising_section(out, rows),
         "## The scaling assumption",
         "",
         "The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14, Fig. 1 left).",
