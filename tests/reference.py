@@ -368,3 +368,56 @@ def log_linear(tables: list[np.ndarray], exponents: np.ndarray, rows: np.ndarray
                 logits = logits + exponents[s] * table[r]
         out.append(log_softmax(logits))
     return np.array(out)
+
+
+def chain_counts(X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...]) -> list[dict[tuple[tuple[int, ...], int], int]]:
+    """Counts of (context, output) by context length: how often, for the longest; for the others, after how many different
+    tokens further back (Kneser & Ney 1995), down to the empty context."""
+    counts: list[dict[tuple[tuple[int, ...], int], int]] = [{}]
+    for x, y in zip(X, Y, strict=True):
+        pair = (tuple(int(x[offset - 1]) for offset in offsets), int(y))
+        counts[0][pair] = counts[0].get(pair, 0) + 1
+    while len(next(iter(counts[0]))[0]):
+        shorter: dict[tuple[tuple[int, ...], int], int] = {}
+        for context, i in counts[0]:
+            shorter[context[:-1], i] = shorter.get((context[:-1], i), 0) + 1
+        counts.insert(0, shorter)
+    return counts
+
+
+class Chain:
+    """Interpolated modified Kneser-Ney of any order (Chen & Goodman 1999, Eq. 24 to 26), pair by pair from dictionaries."""
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...], vocab_size: int):
+        self.counts = chain_counts(X, Y, offsets)
+        self.D = [modified_discounts(list(level.values())) for level in self.counts]
+        followed = [max(self.counts[0].get(((), i), 0), 1) for i in range(vocab_size)]
+        self.lowest = [n / sum(followed) for n in followed]
+
+    def seen(self, context: tuple[int, ...]) -> list[int]:
+        """The outputs that followed a context."""
+        return sorted(i for c, i in self.counts[len(context)] if c == context)
+
+    def gamma(self, context: tuple[int, ...]) -> float:
+        """What the discounts free in a context's row; 1 where it never occurred."""
+        row = [n for (c, _), n in self.counts[len(context)].items() if c == context]
+        D = self.D[len(context)]
+        return sum(D[min(n, 3)] for n in row) / sum(row) if row else 1.0
+
+    def P(self, context: tuple[int, ...], i: int) -> float:
+        """`P(i|h)`, the context's nearest token first."""
+        if not context:
+            return self.lowest[i]
+        level, lower = self.counts[len(context)], self.gamma(context) * self.P(context[:-1], i)
+        n = level.get((context, i), 0)
+        total = sum(m for (c, _), m in level.items() if c == context)
+        return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
+
+
+def recent_counts(stream: np.ndarray, place: int, length: int, vocab_size: int, *, successors: bool) -> list[int]:
+    """How often each token occurred just before a place; or only where it followed what the place follows."""
+    counts = [0] * vocab_size
+    for t in range(max(place - length, 0), place):
+        if stream[t] != PAD and (not successors or (t > 0 and stream[t - 1] == stream[place - 1])):
+            counts[stream[t]] += 1
+    return counts
