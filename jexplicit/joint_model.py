@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
@@ -52,7 +53,8 @@ class JointTables(NamedTuple):
     """All that is counted.
 
     offsets: rows of single tokens.
-    nearest: [N, N] the chain's rows of the nearest token, from continuation counts.
+    nearest: [N, N] the chain's rows of the nearest token, from continuation counts; over the unigram, as all rows are, where
+        the chain's own are over what it backs off to.
     chain: contexts of one to four tokens.
     gaps: pairs with a gap.
     caches: what the recent past is asked for.
@@ -123,7 +125,8 @@ def joint_tables(
     with ThreadPoolExecutor(_threads) as pool:  # NumPy sorts without the interpreter's lock
         chain, *gaps = pool.map(build, groups)
     rows = offset_rows(counts, features="cat", radius=RADIUS, eos=eos, smoothing=smoothing)
-    return JointTables(rows, dense_rows(chain.rows[0], N), chain, tuple(gaps), caches)
+    backs_off_to = jnp.log(jnp.asarray(chain.lower[None], rows.log_p.dtype)) - rows.log_p
+    return JointTables(rows, dense_rows(chain.rows[0], N) + backs_off_to, chain, tuple(gaps), caches)
 
 
 def read_tables(tables: JointTables, text: Text, m: np.ndarray) -> tuple[LogTables, Positions]:
