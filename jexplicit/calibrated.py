@@ -145,7 +145,7 @@ def left_out_rows(
         smoothing: of the rows; not "noise", which mixes rows.
 
     Raises:
-        ValueError: a pair that was not counted; another smoothing than these.
+        ValueError: a pair or an offset that was not counted; another smoothing than these.
 
     Example:
         >>> from jexplicit import count
@@ -156,6 +156,8 @@ def left_out_rows(
 
     Source: Ney, Essen & Kneser 1994 for leaving one out.
     """
+    if (K := X.shape[1]) > len(counts):
+        raise ValueError(f"radius {K} with counts of offsets 1..{len(counts)}: count with a radius of at least {K}")
     f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
     log_p = jnp.log(unigram(f))[None]
     tables = []
