@@ -170,7 +170,8 @@ def fit_joint(
     start = np.zeros(len(tables.names))
     start[columns] = np.array([0.6, *offsets, *chain, *gaps, *[0.2] * len(tables.caches)])[columns]
     some = select(log_tables, positions, columns)
-    return fit_exponents(*some, held_out.Y[m], start, tolerance=1e-4, progress=progress)
+    fitted = fit_exponents(*some, held_out.Y[m], start, tolerance=1e-4, progress=progress)
+    return fitted._replace(exponents=np.where(np.isin(np.arange(len(start)), columns), fitted.exponents, 0))
 
 
 def kneser_ney_exponents(tables: JointTables) -> Float[np.ndarray, " S"]:
