@@ -189,10 +189,11 @@ def joint_log_probabilities(
 ) -> Float[np.ndarray, " M"]:
     """`log p(y | everything before it)` of positions m of a text (default, of all), in nats."""
     m = np.arange(len(text.Y)) if m is None else m
+    columns = [0, *(1 + np.flatnonzero(exponents[1:])).tolist()]  # a table with exponent 0 need not be read
     out = []
     for first in range(0, len(m), _positions_per_call):
         now = m[first : first + _positions_per_call]
-        log_tables, positions = read_tables(tables, text, now)
+        log_tables, positions = select(*read_tables(tables, text, now), columns)
         out.append(log_probabilities(log_tables, exponents, positions, text.Y[now]))
         if progress:
             progress(min(first + _positions_per_call, len(m)), len(m))

@@ -29,7 +29,14 @@ class LanguageModel(NamedTuple):
     tokenizer: Tokenizer
 
 
-_without_tables = ("unigram", "bigram", "joint", "joint+cache", "bitcipher")  # rows of results that no K tables stand behind
+_without_tables = (
+    "unigram",
+    "bigram",
+    "5-gram",
+    "joint",
+    "joint+cache",
+    "bitcipher",
+)  # rows of results that no K tables stand behind
 
 
 def save_counts(run: str | os.PathLike, counts: Counts) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from jexplicit.evaluation import Evaluation
 from jexplicit.joint_model import (
     CACHES,
+    CHAIN,
     RADIUS,
     JointTables,
     Text,
@@ -51,21 +52,17 @@ def measure_joint(job: Job, held_out: Callable[[], HeldOut], method: str) -> Non
     with stage(f"{method}: tables", "features") as progress:
         tables = joint_tables(text, job.counts, **options, progress=progress)
     table_seconds, seconds = time.perf_counter() - start, time.perf_counter() - begin
-
-    def measured(part: Text, m: np.ndarray | None) -> Evaluation:
-        with stage(f"{method}: perplexity", "positions") as progress:
-            log_p = joint_log_probabilities(tables, fitted.exponents, part, m, progress=progress)
-        return Evaluation(-float(log_p.sum(dtype=np.float64)), len(log_p))
-
+    if not caches:
+        measure_kneser_ney(job, tables, text, table_seconds)
     start = time.perf_counter()
-    sample = np.random.default_rng(job.config.seed).choice(len(text.Y), min(_train_sample, len(text.Y)), replace=False)
-    train, dev = measured(text, np.sort(sample)), measured(joint_text(job.text.dev, eos=eos), None)
+    train, dev = measured(job, method, tables, fitted.exponents, text)
+    eval_seconds = time.perf_counter() - start
     more = {
         "solve_seconds": seconds,
         "seconds": seconds,
         "table_seconds": table_seconds,
         "fit_seconds": fit_seconds,
-        "eval_seconds": time.perf_counter() - start,
+        "eval_seconds": eval_seconds,
         "exponents": [float(a) for a in fitted.exponents],
         "tables": names,
         "held_out_perplexity": float(np.exp(fitted.loss)),
@@ -74,6 +71,35 @@ def measure_joint(job: Job, held_out: Callable[[], HeldOut], method: str) -> Non
         "scalars": len(names),
     }
     add_evaluated_row(job, method, "cat", RADIUS, train, dev, more)
+
+
+def measure_kneser_ney(job: Job, tables: JointTables, text: Text, seconds: float) -> None:
+    """The row of the chain alone with nothing fitted: the n-gram model that joint features are measured against."""
+    method, features, radius = "5-gram", "none", len(CHAIN)
+    if has_row(job, method, features, radius):
+        return
+    start = time.perf_counter()
+    train, dev = measured(job, method, tables, kneser_ney_exponents(tables), text)
+    more = {
+        "solve_seconds": seconds,
+        "seconds": seconds,
+        "eval_seconds": time.perf_counter() - start,
+        "bytes": tables.chain.nbytes,
+        "scalars": 0,
+    }
+    add_evaluated_row(job, method, features, radius, train, dev, more)
+
+
+def measured(job: Job, method: str, tables: JointTables, exponents: np.ndarray, text: Text) -> tuple[Evaluation, Evaluation]:
+    """The loss on a sample of the training text and on all of the dev text."""
+    sample = np.random.default_rng(job.config.seed).choice(len(text.Y), min(_train_sample, len(text.Y)), replace=False)
+    parts = (text, np.sort(sample)), (joint_text(job.text.dev, eos=job.config.eos), None)
+    losses = []
+    for part, m in parts:
+        with stage(f"{method}: perplexity", "positions") as progress:
+            log_p = joint_log_probabilities(tables, exponents, part, m, progress=progress)
+        losses.append(Evaluation(-float(log_p.sum(dtype=np.float64)), len(log_p)))
+    return losses[0], losses[1]
 
 
 def measure_steps(job: Job, tables: JointTables, held: Text, m: np.ndarray) -> None:

@@ -18,7 +18,7 @@ _colours = {
     "calibrated": "#0072b2",
     "scaling": "#cc79a7",
 }
-_levels = {"bigram": ("#009e73", "-."), "joint": ("#009e73", "-"), "joint+cache": ("#e69f00", "-")}
+_levels = {"bigram": ("#009e73", ":"), "5-gram": ("#009e73", "-."), "joint": ("#009e73", "-"), "joint+cache": ("#e69f00", "-")}
 _panels = {"sum": "Sum", "cat": "Cat"}
 
 _reading = """\
