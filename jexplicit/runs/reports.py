@@ -71,8 +71,8 @@ def write_language_model_report(out: Path) -> Path:
     rows, config = read_rows(out), read_config(out) or {}
     samples = json.loads((out / "samples.json").read_text())
     explicit = [row for row in rows if row["method"] == "explicit"]
-    perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
     if explicit:
+        perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
         scaling_assumption([_panel(out, row) for row in explicit], out / "figures" / "scaling.png")
     first = rows[0]
     lines = [
@@ -95,10 +95,22 @@ def write_language_model_report(out: Path) -> Path:
     lines += [
         "",
         _reading,
-        "![perplexity by radius](figures/perplexity.png)",
-        "",
+        *(("![perplexity by radius](figures/perplexity.png)", "") if explicit else ()),
         *starts_section(out, rows),
         *generalising_section(out, rows),
+        *(_scaling_section(explicit) if explicit else ()),
+        "## Sampled text",
+        "",
+        *(f"```text\n{sample}\n```\n" for sample in samples),
+    ]
+    report = out / "report.md"
+    report.write_text("\n".join(lines))
+    return report
+
+
+def _scaling_section(explicit: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of the scaling assumption, one per explicit model."""
+    return [
         "## The scaling assumption",
         "",
         "The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14, Fig. 1 left).",
@@ -112,13 +124,7 @@ def write_language_model_report(out: Path) -> Path:
         "",
         "![scaling assumption](figures/scaling.png)",
         "",
-        "## Sampled text",
-        "",
-        *(f"```text\n{sample}\n```\n" for sample in samples),
     ]
-    report = out / "report.md"
-    report.write_text("\n".join(lines))
-    return report
 
 
 def _panel(out: Path, row: dict[str, Any]) -> dict[str, Any]:
