@@ -5,6 +5,7 @@ Tolerances: tables are float32. A row is the logarithm of a ratio of probabiliti
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from reference import (
 
 from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model
 from jexplicit.calibrated import (
+    Smoothing,
     calibrated_language_model,
     first_exponents,
     implied_slope,
@@ -80,7 +82,7 @@ def probabilities(rows):
 
 
 @functools.cache
-def rows_of(features="cat", smoothing="kneser-ney", radius=K, eos=False):
+def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", radius=K, eos=False):
     if features == "shared":
         return shared_rows(COUNTS, radius=radius, eos=eos, smoothing=smoothing)
     return offset_rows(COUNTS, features=features, radius=radius, eos=eos, smoothing=smoothing)
