@@ -8,6 +8,13 @@ model = explicit_language_model(counts, features="cat")
 evaluate(model, encode_documents(tokenizer, held_out)).perplexity
 """
 
+from jexplicit.bitcipher import bit_cipher as bit_cipher
+from jexplicit.bitcipher import coded_language_model as coded_language_model
+from jexplicit.bitcipher import evaluate_coded as evaluate_coded
+from jexplicit.calibrated import calibrated_language_model as calibrated_language_model
+from jexplicit.calibrated import offset_rows as offset_rows
+from jexplicit.calibration import fit_exponents as fit_exponents
+from jexplicit.calibration import hold_out as hold_out
 from jexplicit.contexts import PAD as PAD
 from jexplicit.contexts import contexts as contexts
 from jexplicit.contexts import distinct_contexts as distinct_contexts
@@ -33,6 +40,10 @@ from jexplicit.features import random_features as random_features
 from jexplicit.features import unit_rows as unit_rows
 from jexplicit.generation import generate as generate
 from jexplicit.generation import generate_text as generate_text
+from jexplicit.joint_model import fit_joint as fit_joint
+from jexplicit.joint_model import joint_log_probabilities as joint_log_probabilities
+from jexplicit.joint_model import joint_tables as joint_tables
+from jexplicit.joint_model import joint_text as joint_text
 from jexplicit.language_model import TokenTables as TokenTables
 from jexplicit.language_model import bigram_model as bigram_model
 from jexplicit.language_model import explicit_language_model as explicit_language_model
@@ -58,3 +69,4 @@ from jexplicit.softmax import logits as logits
 from jexplicit.softmax import negative_log_likelihood as negative_log_likelihood
 from jexplicit.solution import explicit_solution as explicit_solution
 from jexplicit.solution import priming_number as priming_number
+from jexplicit.token_scaling import token_scaling_sweeps as token_scaling_sweeps
