@@ -119,6 +119,19 @@ def test_exponents_1_of_the_chain_are_kneser_ney_of_order_5(eos):
     np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
 
 
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_gap_adds_what_the_pair_says_beyond_its_first_token(gap):
+    tables, text, m = tables_of(), joint_text(HELD), np.arange(0, 120, 6)
+    slow, expected = Chain(*windows(DOCUMENTS, RADIUS), gap, N), []
+    for x in text.X[m]:
+        pair = tuple(int(x[offset - 1]) for offset in gap)
+        backed_off = [slow.gamma(pair) * slow.P(pair[:-1], i) for i in range(N)]
+        ratio = [slow.P(pair, i) / backed_off[i] for i in range(N)]  # 1 for what never followed the pair
+        expected.append(np.log(ratio) - np.log(sum(ratio)))
+    alone = np.array([float(name == f"gap {gap[0]}, {gap[1]}") for name in tables.names])
+    np.testing.assert_allclose(distribution(tables, alone, text, m), expected, rtol=0, atol=ATOL)
+
+
 def test_unigram_alone_is_the_share_of_each_target():
     tables, text = tables_of(), joint_text(HELD)
     f = np.maximum(np.bincount(joint_text(STREAM).Y, minlength=N), 1)  # one for <pad>, which is never a target
