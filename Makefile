@@ -31,12 +31,13 @@ lint: $(BIN)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# A file's tests stay together: they share runs and compiled functions.
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 	TINY=1 $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
 
 test-slow: lint
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 clean:
 	rm -rf $(VENV) runs

@@ -99,8 +99,8 @@ def test_every_model_has_its_row_with_the_promised_fields(finished):
     tokens = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
     assert models[:2] == [("unigram", "none", 0), ("bigram", "none", 1)]
     assert models[2:18] == [(method, *m) for method in ("explicit", "calibrated", "scaling", "bitcipher") for m in tokens]
-    assert models[18:] == [("joint", "cat", RADIUS), ("joint+cache", "cat", RADIUS)]
-    assert len(models) == len(rows(finished)) == 20
+    assert models[18:] == [("5-gram", "none", len(CHAIN)), ("joint", "cat", RADIUS), ("joint+cache", "cat", RADIUS)]
+    assert len(models) == len(rows(finished)) == 21
     promised = {"method", "features", "radius", "scalars", "bytes", "seconds", "train_perplexity", "dev_perplexity"}
     for row in rows(finished):
         assert promised <= set(row)
@@ -248,7 +248,8 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
         return whole(*args, **kwargs)
 
     method = module.__name__.split("_")[-1]
-    mine = [row for row in without_seconds(finished) if row["method"] in ("unigram", "bigram", method)]
+    wanted = {"unigram", "bigram", method} | ({"5-gram"} if method == "joint" else set())
+    mine = [row for row in without_seconds(finished) if row["method"] in wanted]
     monkeypatch.setattr(lm_joint, "_train_sample", 500)
     monkeypatch.setattr(lm_scaling, "token_scaling_sweeps", every_sweep_checkpointed)
     monkeypatch.setattr(module, name, interrupted)
@@ -349,4 +350,4 @@ def test_wrong_flags_are_refused_with_the_remedy(files, tmp_path, capsys, wrong,
 
 
 def test_every_method_of_the_section_is_one_of_the_launcher_s(finished):
-    assert set(METHODS) == {row["method"] for row in rows(finished)} - {"unigram", "bigram", "explicit"}
+    assert set(METHODS) == {row["method"] for row in rows(finished)} - {"unigram", "bigram", "5-gram", "explicit"}
