@@ -29,7 +29,7 @@ class Layer(NamedTuple):
     P: Float[Array, "*layers heads width key"]
 
 
-def attention(layer: Layer, context: Float[Array, "N width"], queries: Float[Array, "n width"]) -> Float[Array, "n width"]:
+def attend(layer: Layer, context: Float[Array, "N width"], queries: Float[Array, "n width"]) -> Float[Array, "n width"]:
     """What a layer adds to some tokens: `Σ_h P_h V_h K_hᵀ q_h`, keys and values from the context.
 
     Args:
@@ -39,7 +39,7 @@ def attention(layer: Layer, context: Float[Array, "N width"], queries: Float[Arr
 
     Example:
         >>> one = jnp.ones((1, 1, 1))
-        >>> attention(Layer(one, one, one, one), jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
+        >>> attend(Layer(one, one, one, one), jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
         [[15.0]]
 
     Source: von Oswald et al. 2023, Eq. 3.
@@ -88,8 +88,8 @@ def predict(
     for n, layer in enumerate(stack, 1):
         read = context
         if n < len(stack):  # of the last layer only the query is read
-            context = _held(read + damping * attention(layer, read, read), clip)
-        query = _held(query + damping * attention(layer, read, query), clip)
+            context = _held(read + damping * attend(layer, read, read), clip)
+        query = _held(query + damping * attend(layer, read, query), clip)
     return -query[0, sequence.x_q.shape[0] :]
 
 
@@ -116,7 +116,7 @@ def roll_out(
     moved = (jnp.arange(E.shape[1]) >= (d if y_only else 0)).astype(E.dtype)[None]
 
     def step(E: Array, _: None) -> tuple[Array, Array]:
-        E = E + damping * moved * attention(layer, E[:-1], E)
+        E = E + damping * moved * attend(layer, E[:-1], E)
         return E, -E[-1, d:]
 
     return lax.scan(step, E, None, length=steps)[1]

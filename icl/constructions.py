@@ -1,7 +1,7 @@
 """Attention weights that perform given steps of descent, nothing trained.
 
-With `W_K = W_Q = [[I, 0], [0, 0]]`, `W_V = [[0, 0], [W0, -I]]` and `P = (η/N) I` one layer is exactly one step of gradient descent
-on `L(W) = 1/(2N) Σ ||W x_i - y_i||²` from W0: it replaces y_j by `y_j - ΔW x_j`, and L layers are L steps.
+With `W_K = W_Q = [[I, 0], [0, 0]]`, `W_V = [[0, 0], [W0, -I]]` and `P = (η/N) I` one layer is exactly one step of gradient
+descent on `L(W) = 1/(2N) Σ ||W x_i - y_i||²` from W0: it replaces y_j by `y_j - ΔW x_j`, and L layers are L steps.
 """
 
 from typing import Any

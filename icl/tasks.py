@@ -36,9 +36,9 @@ class Tasks:
     dim: d, inputs.
     context: N, pairs in the context.
     outputs: m.
-    inputs: the law of a coordinate of x. uniform: U(-r/2, r/2). normal, laplace: of the same variance s = r²/12. exponential: the
-        same, not centred. mixture: one of these three but uniform per task, X and x_q divided by the Frobenius norm of X and
-        multiplied by r (the paper's out-of-distribution inputs).
+    inputs: the law of a coordinate of x. uniform: U(-r/2, r/2). normal, laplace: of the same variance s = r²/12. exponential:
+        the same, not centred. mixture: exponential, normal or laplace by task, X and x_q divided by the Frobenius norm of X
+        and multiplied by r (the paper's other inputs).
     input_range: r.
     weight_scale: c.
     noise: standard deviation of what is added to the context's y.
@@ -82,7 +82,7 @@ class Tasks:
             ValueError: a law without independent symmetric coordinates.
         """
         if self.inputs not in KURTOSIS:
-            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.closed_form.moment_solution on samples")
+            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.closed_form.sampled_moments")
         return KURTOSIS[self.inputs]
 
 

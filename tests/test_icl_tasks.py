@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from icl import tasks as law
 from icl.contraction import contract
-from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens
+from icl.tasks import KURTOSIS, Sequence, Tasks, sequences, tokens
+
+sample_tasks = jax.jit(law.sample_tasks, static_argnums=2)
 
 
 @pytest.mark.parametrize("inputs", sorted(KURTOSIS))
@@ -77,7 +80,7 @@ def test_bad_tasks_and_sequences_are_refused():
         Tasks(context=0)
     with pytest.raises(ValueError, match="'cauchy'.*uniform"):
         Tasks(inputs="cauchy")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="moment_solution"):
+    with pytest.raises(ValueError, match="sampled_moments"):
         _ = Tasks(inputs="exponential").kurtosis
     one = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5))
     with pytest.raises(ValueError, match=r"X \(4, 3\)"):
