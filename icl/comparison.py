@@ -1,7 +1,7 @@
 """How alike are two predictors: loss, answers, sensitivities, weights, other tasks, many steps, curvature.
 
-A predictor is a function of one sequence to its answer [m]. The sensitivity `∂ŷ/∂x_q` is, for a predictor that is linear in the
-query, the very weights W that it has found in the context.
+A predictor is a function of a batch of sequences (batch last) to their answers [m, B]. The sensitivity `∂ŷ/∂x_q` is, for a
+predictor that is linear in the query, the very weights W that it has found in the context.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from icl.attention import Layer, maps
 from icl.tasks import Sequence, Tasks, sample_tasks, sequences
 
-Predictor = Callable[[Sequence], Float[Array, " m"]]
+Predictor = Callable[[Sequence], Float[Array, "m batch"]]
 _tiny = 1e-8  # added to norms, as in the paper's code
 
 
 class Answers(NamedTuple):
-    """What a predictor says of each of B tasks: y [B, m], its sensitivity [B, m, d], and half its squared error [B]."""
+    """What a predictor says of each task: y [m, B], its sensitivity [m, d, B], and half its squared error [B]."""
 
     y: Array
     sensitivity: Array
@@ -31,49 +30,54 @@ class Answers(NamedTuple):
 class Difference(NamedTuple):
     """Means over tasks: |ŷ - ŷ'|; ||∂ŷ/∂x_q - ∂ŷ'/∂x_q||; and the cosine between these."""
 
-    prediction: float
-    model: float
-    cosine: float
+    prediction_difference: Float[Array, ""]
+    model_difference: Float[Array, ""]
+    cosine: Float[Array, ""]
 
 
-def answers(predictor: Predictor, batch: Sequence, *, block: int = 2000) -> Answers:
-    """A predictor's answers to a batch (batch last), their sensitivities and losses; blocks bound the memory.
+def batched(predictor: Callable[[Sequence], Float[Array, " m"]]) -> Predictor:
+    """A predictor of batches from one of single sequences.
 
     Example:
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> [leaf.shape for leaf in answers(lambda s: jnp.zeros(1) * s.x_q.sum(), batch)]
-        [(4, 1), (4, 1, 3), (4,)]
+        >>> batched(lambda sequence: sequence.x_q)(batch).shape
+        (3, 4)
+    """
+    return jax.vmap(predictor, in_axes=-1, out_axes=-1)
+
+
+def answers(predictor: Predictor, batch: Sequence) -> Answers:
+    """A predictor's answers to a batch (batch last), their sensitivities and losses.
+
+    Example:
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+        >>> [leaf.shape for leaf in answers(lambda b: jnp.sum(b.x_q, axis=0, keepdims=True), batch)]
+        [(1, 4), (1, 3, 4), (4,)]
 
     Source: von Oswald et al. 2023, Sec. 3, App. A.4.
     """
-
-    def one(sequence: Sequence) -> Answers:
-        def asked(x_q: Array) -> tuple[Array, Array]:
-            y = predictor(sequence._replace(x_q=x_q))
-            return y, y
-
-        sensitivity, y = jax.jacrev(asked, has_aux=True)(sequence.x_q)
-        return Answers(y, sensitivity, jnp.sum((y - sequence.y_q) ** 2) / 2)
-
-    return lax.map(one, sequences(batch), batch_size=min(block, batch.y_q.shape[-1]))
+    y, pullback = jax.vjp(lambda x_q: predictor(batch._replace(x_q=x_q)), batch.x_q)
+    rows = [jnp.zeros_like(y).at[o].set(1) for o in range(len(y))]  # a task's answer depends on its own query alone
+    sensitivity = jnp.stack([pullback(row)[0] for row in rows])
+    return Answers(y, sensitivity, jnp.sum((y - batch.y_q) ** 2, axis=0) / 2)
 
 
 def difference(ours: Answers, theirs: Answers) -> Difference:
     """Prediction difference, model difference and sensitivity cosine of two predictors on the same tasks.
 
     Example:
-        >>> one = Answers(jnp.ones((2, 1)), jnp.ones((2, 1, 3)), jnp.ones(2))
-        >>> [round(value, 6) for value in difference(one, one._replace(y=jnp.zeros((2, 1))))]
+        >>> one = Answers(jnp.ones((1, 2)), jnp.ones((1, 3, 2)), jnp.ones(2))
+        >>> [round(float(value), 6) for value in difference(one, one._replace(y=jnp.zeros((1, 2))))]
         [1.0, 0.0, 1.0]
 
     Source: von Oswald et al. 2023, Sec. 3, App. A.4.
     """
     a, b = ours.sensitivity, theirs.sensitivity
-    norms = (jnp.linalg.norm(a, axis=-1) + _tiny) * (jnp.linalg.norm(b, axis=-1) + _tiny)
+    norms = (jnp.linalg.norm(a, axis=1) + _tiny) * (jnp.linalg.norm(b, axis=1) + _tiny)
     return Difference(
-        float(jnp.mean(jnp.abs(ours.y - theirs.y))),
-        float(jnp.mean(jnp.linalg.norm(a - b, axis=-1))),
-        float(jnp.mean(jnp.sum(a * b, axis=-1) / norms)),
+        jnp.mean(jnp.abs(ours.y - theirs.y)),
+        jnp.mean(jnp.linalg.norm(a - b, axis=1)),
+        jnp.mean(jnp.sum(a * b, axis=1) / norms),
     )
 
 
@@ -106,19 +110,37 @@ def interpolate(trained: Layer, constructed: Layer, *, dim: int) -> Layer:
     return Layer(eye, (M / b + M_gd) / 2, (R * b + R_gd) / 2, eye)
 
 
-def loss_sweep(
-    key: Array, predictor: Predictor, laws: list[Tasks], *, number: int, block: int = 2000
-) -> Float[np.ndarray, " laws"]:
+def descent_rates(layer: Layer, *, dim: int, context: int) -> tuple[Array, Array]:
+    """The η and γ that a layer of one head comes nearest to: `γ = -b mean diag R_x`, `η = -N b mean diag R_y`, of M/b and R b.
+
+    Example:
+        >>> from icl import descent_layers
+        >>> layer = jax.tree.map(lambda leaf: leaf[0], descent_layers(2, 4, 0.5, gamma=0.25))
+        >>> [float(rate) for rate in descent_rates(layer, dim=2, context=4)]
+        [0.5, 0.25]
+    """
+    M, R = (of_layer[0] for of_layer in maps(layer))
+    b, diagonal = jnp.mean(jnp.diagonal(M)[:dim]), jnp.diagonal(R)
+    return -context * b * jnp.mean(diagonal[dim:]), -b * jnp.mean(diagonal[:dim])
+
+
+def loss_sweep(key: Array, predictor: Predictor, laws: list[Tasks], *, number: int) -> Float[np.ndarray, " laws"]:
     """The loss of a predictor on tasks of several laws that differ in numbers alone, compiled once; the same draws for all.
 
     Args:
         key: of jax.random.
-        predictor: of one sequence.
+        predictor: of batches.
         laws: the same sizes and inputs, other ranges or scales.
         number: tasks of each.
 
     Raises:
         ValueError: no law, or laws of different sizes or inputs.
+
+    Example:
+        >>> laws = [Tasks(weight_scale=c) for c in (1.0, 2.0)]
+        >>> one, two = loss_sweep(jax.random.key(0), lambda batch: 0 * batch.y_q, laws, number=10)
+        >>> round(two / one, 4)
+        4.0
     """
     if not laws or len({(t.dim, t.context, t.outputs, t.inputs) for t in laws}) > 1:
         raise ValueError("a sweep needs at least one law, and laws that differ in range, scale and noise alone")
@@ -126,17 +148,13 @@ def loss_sweep(
     @jax.jit
     def loss(tasks: Tasks) -> Array:
         batch = sample_tasks(key, tasks, number)
-
-        def one(sequence: Sequence) -> Array:
-            return jnp.sum((predictor(sequence) - sequence.y_q) ** 2) / 2
-
-        return jnp.mean(lax.map(one, sequences(batch), batch_size=min(block, number)))
+        return jnp.sum((predictor(batch) - batch.y_q) ** 2) / (2 * number)
 
     return np.array([float(loss(tasks)) for tasks in laws])
 
 
-def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[np.ndarray, " steps"]:
-    """The loss after each step of an iteration (`icl.roll_out`, `icl.gradient_descent`), on a batch.
+def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:
+    """The loss after each step of an iteration of single sequences (`icl.roll_out`, `icl.gradient_descent`), on a batch.
 
     Source: von Oswald et al. 2023, Fig. 1 and 10.
     """
@@ -144,7 +162,7 @@ def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequ
     def one(sequence: Sequence) -> Array:
         return jnp.sum((path(sequence) - sequence.y_q[None]) ** 2, axis=1) / 2
 
-    return np.asarray(jnp.mean(jax.vmap(one)(sequences(batch)), axis=0))
+    return jnp.mean(jax.vmap(one)(sequences(batch)), axis=0)
 
 
 def turned_curvature(values: Any, gamma: Any) -> Any:

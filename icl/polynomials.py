@@ -86,8 +86,8 @@ def losses_by_context(
         (m s/2) Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i)
 
     Example:
-        >>> float(losses_by_context(jnp.ones((1, 4)), jnp.zeros(1), jnp.zeros(1), Tasks(dim=4, input_range=12**0.5))[0])
-        2.0
+        >>> losses_by_context(jnp.ones((1, 3)), jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)).round(3).tolist()
+        [0.125]
     """
     r = residual(values, eta, gamma, tasks.context)
     c, v, s = tasks.weight_scale, tasks.noise**2, tasks.variance
@@ -123,7 +123,7 @@ def optimal_polynomial(
     Example:
         >>> tasks = Tasks(dim=10, context=10)
         >>> found = optimal_polynomial(context_eigenvalues(jax.random.key(0), tasks, 500), tasks, layers=1, tied=True, starts=1)
-        >>> 5.5 < found.eta[0] < 6.6
+        >>> 5 < float(found.eta[0]) < 7
         True
 
     Source: this package; GD++ as in von Oswald et al. 2023, App. A.10.

@@ -1,0 +1,213 @@
+"""The experiments of launch.icl, each of which adds rows to results.json and events to metrics.jsonl."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from icl.attention import Layer, maps, roll_out
+from icl.closed_form import one_step_loss
+from icl.comparison import (
+    Predictor,
+    condition_numbers,
+    interpolate,
+    loss_sweep,
+    path_losses,
+    turned_curvature,
+)
+from icl.descent import gradient_descent
+from icl.polynomials import context_eigenvalues
+from icl.report import CURVATURE, WEIGHTS
+from icl.tasks import Tasks, sample_tasks
+from jexplicit.runs.progress import stage
+from launch.icl_config import make_tasks
+from launch.icl_models import (
+    SPECTRUM,
+    SWEEP,
+    VALIDATION,
+    Job,
+    Model,
+    add_row,
+    attention_predictor,
+    constructed_layers,
+    descents,
+    has_rows,
+    measure,
+    of_seed,
+    predictors,
+    random_key,
+    reference,
+    trained_layers,
+)
+
+_sweep_tasks = 5000
+_dampings = (0.5, 0.75, 1.0)
+_rollout_steps = 50
+
+
+def one_step(job: Job) -> None:
+    """One layer of attention and one step of gradient descent."""
+    model = Model(job.tasks, 1, True)
+    params = trained_layers(job, model)
+    measure(job, "one-step", model, {"cold": params})
+    _save_weights(job, model, params)
+
+
+def multi_step(job: Job) -> None:
+    """K layers, from random weights and from the closed form's, and K steps of GD and GD++."""
+    model = _multi(job)
+    params = {"cold": trained_layers(job, model)}
+    if job.config.warm_steps:
+        params["warm"] = trained_layers(job, model, "warm")
+    measure(job, "multi-step", model, params)
+    _save_weights(job, model, params["cold"])
+
+
+def out_of_distribution(job: Job) -> None:
+    """The same predictors on tasks of other ranges, scales and laws."""
+    for model in dict.fromkeys((Model(job.tasks, 1, True), _multi(job))):
+        if not has_rows(job, "out-of-distribution", layers=model.layers):
+            _shifted(job, model)
+
+
+def _shifted(job: Job, model: Model) -> None:
+    params, tasks = trained_layers(job, model), model.tasks
+    trained = {("trained", n): attention_predictor(job, model, of_seed(params, n)) for n in range(len(params.P))}
+    named: dict[tuple[str, int | None], Predictor] = {(k, None): v for k, v in predictors(job, model).items() if k != "ridge"}
+    named |= trained
+    if model.recurrent:
+        constructed = constructed_layers(model, descents(job, model))
+        for n in range(len(params.P)):
+            mixed = interpolate(of_seed(params, n), constructed, dim=tasks.dim)
+            named["interpolated", n] = attention_predictor(job, model, mixed)
+    ranges = tasks.input_range * np.linspace(0.5, 2.0, 16)
+    shifts: dict[str, list[Tasks]] = {
+        "input_range": [replace(tasks, input_range=float(r)) for r in ranges],
+        "weight_scale": [replace(tasks, weight_scale=float(c)) for c in np.linspace(0.5, 5.0, 10)],
+        "mixture": [replace(tasks, inputs="mixture", input_range=float(r)) for r in np.linspace(0.5, 5.0, 10)],
+    }
+    with stage(f"other tasks, {model.name}", "sweeps") as progress:
+        for done, ((name, n), predictor) in enumerate(named.items(), 1):
+            for shift, laws in shifts.items():
+                values = [float(t.weight_scale if shift == "weight_scale" else t.input_range) for t in laws]
+                losses = loss_sweep(random_key(job, SWEEP), predictor, laws, number=_sweep_tasks)
+                seed = None if n is None else job.config.seed + n
+                job.folder.log(
+                    event="sweep",
+                    model=model.name,
+                    predictor=name,
+                    seed=seed,
+                    shift=shift,
+                    values=values,
+                    losses=losses.tolist(),
+                )
+                for at in _told(values):
+                    more = {"shift": shift, "value": values[at], "seed": seed, "test_tasks": _sweep_tasks}
+                    add_row(job, "out-of-distribution", model, name, loss=float(losses[at]), **more)
+            progress(done, len(named))
+
+
+def _told(values: list[float]) -> list[int]:
+    """The places of a sweep that have rows: both ends, and those nearest to 1 and 1.5."""
+    return sorted({0, len(values) - 1, *(int(np.argmin(np.abs(np.array(values) - v))) for v in (1.0, 1.5))})
+
+
+def rollout(job: Job) -> None:
+    """One trained layer applied many times, and as many steps of gradient descent, damped."""
+    model = Model(job.tasks, 1, True)
+    if has_rows(job, "rollout"):
+        return
+    params = trained_layers(job, model)
+    eta = float(descents(job, model).gd.eta[0])
+    batch = sample_tasks(random_key(job, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
+
+    @jax.jit
+    def of_layer(layer: Layer, damping: jax.Array) -> jax.Array:
+        return path_losses(lambda s: roll_out(layer, s, steps=_rollout_steps, damping=damping, y_only=True), batch)
+
+    @jax.jit
+    def of_descent(damping: jax.Array) -> jax.Array:
+        return path_losses(lambda s: gradient_descent(s, damping * eta, steps=_rollout_steps), batch)
+
+    with stage("roll-out"):
+        for damping in _dampings:
+            amount = jnp.asarray(damping, jnp.float32)
+            paths: list[tuple[str, int | None, jax.Array]] = [("gd", None, of_descent(amount))]
+            for n in range(len(params.P)):
+                layer = jax.tree.map(lambda leaf: leaf[0], of_seed(params, n))
+                paths.append(("trained", job.config.seed + n, of_layer(layer, amount)))
+            for name, seed, losses in paths:
+                told = [float(loss) if np.isfinite(loss) else None for loss in losses]
+                job.folder.log(event="rollout", predictor=name, seed=seed, damping=damping, losses=told)
+                more = {"seed": seed, "damping": damping, "steps": _rollout_steps, "loss": told[-1], "eta": damping * eta}
+                add_row(job, "rollout", model, name, **more)
+
+
+def curvature(job: Job) -> None:
+    """What the first layer of the best two recurrent ones does to the eigenvalues of XᵀX, by context length."""
+    kept: dict[str, np.ndarray] = {}
+    for N in job.config.contexts:
+        tasks = make_tasks(job.config, context=N)
+        model = Model(tasks, 2, True)
+        found = descents(job, model)
+        gamma = float(found.plus_plus.gamma[0])
+        values = context_eigenvalues(random_key(job, SPECTRUM + 100), tasks, min(job.config.solver_contexts, 10_000))
+        turned = turned_curvature(values, gamma)
+        kept |= {f"before_{N}": values.astype(np.float32), f"after_{N}": turned.astype(np.float32)}
+        if not has_rows(job, "curvature", context=N):
+            before, after = (float(np.median(condition_numbers(part))) for part in (values, turned))
+            more = {"loss": found.plus_plus.loss, "gamma": gamma, "eta": float(found.plus_plus.eta[0])}
+            more |= {"condition_before": before, "condition_after": after, "seconds": found.seconds["gd++"]}
+            add_row(job, "curvature", model, "closed_form", **more)
+    np.savez_compressed(job.folder.path / CURVATURE, **kept)  # pyright: ignore[reportArgumentType]
+
+
+def scaling_n(job: Job) -> None:
+    """One layer at sizes N = d, and two recurrent layers at several N, in closed form and trained."""
+    models = [Model(make_tasks(job.config, dim=n, context=n), 1, True) for n in job.config.dims]
+    models += [Model(make_tasks(job.config, context=N), 2, True) for N in job.config.contexts]
+    for model in models:
+        if has_rows(job, "scaling-N", layers=model.layers, dim=model.tasks.dim, context=model.tasks.context):
+            continue
+        params = {}
+        if job.config.scaling_steps:
+            path = job.folder.path / "checkpoints" / f"cold_{model.name}"  # of another experiment, where there is one
+            steps = None if path.exists() else job.config.scaling_steps
+            params["cold"] = trained_layers(job, model, steps=steps, seeds=1)
+        measure(job, "scaling-N", model, params)
+        exact = one_step_loss(model.tasks, descents(job, model).gd.eta[0]) if model.layers == 1 else None
+        job.folder.log(event="scaling", model=model.name, exact=exact, reference=reference(model))
+
+
+RUN: dict[str, Callable[[Job], None]] = {
+    "one-step": one_step,
+    "multi-step": multi_step,
+    "out-of-distribution": out_of_distribution,
+    "rollout": rollout,
+    "curvature": curvature,
+    "scaling-N": scaling_n,
+}
+
+
+def _multi(job: Job) -> Model:
+    return Model(job.tasks, job.config.layers, job.config.recurrent or job.config.layers == 1)
+
+
+def _save_weights(job: Job, model: Model, params: Layer) -> None:
+    """Keep the maps M and R of the first seed, trained and constructed, and the scores of a test context."""
+    trained = of_seed(params, 0)
+    constructed = constructed_layers(model, descents(job, model))
+    batch = sample_tasks(random_key(job, VALIDATION), model.tasks, 1000)
+    E = jnp.concatenate([batch.X, batch.Y], axis=1)
+    query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
+    kept = {}
+    for name, layers in (("trained", trained), ("constructed", constructed)):
+        M, R = maps(layers)
+        b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : model.tasks.dim], axis=-1)[:, None, None]
+        scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0]
+        kept |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
+        kept |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
+    path = job.folder.path / WEIGHTS.format(model=model.name)
+    np.savez_compressed(path, **{name: np.asarray(value) for name, value in kept.items()})
