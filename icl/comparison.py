@@ -124,33 +124,29 @@ def descent_rates(layer: Layer, *, dim: int, context: int) -> tuple[Array, Array
     return -context * b * jnp.mean(diagonal[dim:]), -b * jnp.mean(diagonal[:dim])
 
 
-def loss_sweep(key: Array, predictor: Predictor, laws: list[Tasks], *, number: int) -> Float[np.ndarray, " laws"]:
-    """The loss of a predictor on tasks of several laws that differ in numbers alone, compiled once; the same draws for all.
+def sweep_loss(
+    key: Array, predict: Callable[[Any, Sequence], Float[Array, "m batch"]], number: int
+) -> Callable[[Any, Tasks], Float[Array, ""]]:
+    """A compiled `(weights, tasks) -> loss` on tasks that differ in numbers alone, with the same draws for all.
 
     Args:
         key: of jax.random.
-        predictor: of batches.
-        laws: the same sizes and inputs, other ranges or scales.
-        number: tasks of each.
-
-    Raises:
-        ValueError: no law, or laws of different sizes or inputs.
+        predict: `(weights, batch) -> answers`.
+        number: tasks.
 
     Example:
-        >>> laws = [Tasks(weight_scale=c) for c in (1.0, 2.0)]
-        >>> one, two = loss_sweep(jax.random.key(0), lambda batch: 0 * batch.y_q, laws, number=10)
+        >>> loss = sweep_loss(jax.random.key(0), lambda scale, batch: scale * batch.y_q, 10)
+        >>> one, two = (float(loss(0.0, Tasks(weight_scale=c))) for c in (1.0, 2.0))
         >>> round(two / one, 4)
         4.0
     """
-    if not laws or len({(t.dim, t.context, t.outputs, t.inputs) for t in laws}) > 1:
-        raise ValueError("a sweep needs at least one law, and laws that differ in range, scale and noise alone")
 
     @jax.jit
-    def loss(tasks: Tasks) -> Array:
+    def loss(weights: Any, tasks: Tasks) -> Array:
         batch = sample_tasks(key, tasks, number)
-        return jnp.sum((predictor(batch) - batch.y_q) ** 2) / (2 * number)
+        return jnp.sum((predict(weights, batch) - batch.y_q) ** 2) / (2 * number)
 
-    return np.array([float(loss(tasks)) for tasks in laws])
+    return loss
 
 
 def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:

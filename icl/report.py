@@ -19,8 +19,8 @@ from jexplicit.runs.folder import read_config, read_events, read_rows
 
 CURVATURE, WEIGHTS = "curvature.npz", "weights_{model}.npz"
 
-# The paper's numbers, d = N = 10 and inputs U(-1/2, 1/2); its figures print few, so those with a dagger were measured by running its
-# published code. By (K, recurrent, predictor).
+# The paper's numbers, d = N = 10 and inputs U(-1/2, 1/2), by (K, recurrent, predictor). Its figures print few, so those with a
+# dagger were measured by running its published code.
 PAPER_LOSS = {
     (1, True, "gd"): "0.2074†",
     (1, True, "trained"): "0.2076†",
@@ -33,28 +33,26 @@ PAPER_LOSS = {
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}
 
 _reading = """\
-Losses are half mean squared errors. *gd* and *gd++* are K steps with the best rates, tied as the layers are; *closed_form* is the
-best that K layers of GD++ with rates of their own can do, found without training; *constructed* are attention weights that
+Losses are half mean squared errors. *gd* and *gd++* are K steps with the best rates, tied as the layers are; *closed_form* is
+the best that K layers of GD++ with rates of their own can do, found without training; *constructed* are attention weights that
 perform the reference; *interpolated* is the mean of trained and constructed weights; *ridge* knows the noise. *cosine*,
-*model difference* and *prediction difference* are to the reference, GD for one layer and GD++ for more. *Above* is the loss less
-the reference's on the same tasks, which is known far better than either. Numbers with a dagger were measured with the paper's
-published code on 10,000 tasks, whose losses are 0.3 to 1.5 % above the population's.
+*model difference* and *prediction difference* are to the reference, GD for one layer and GD++ for more. *Above* is the loss
+less the reference's on the same tasks, which is known far better than either. Numbers with a dagger were measured with the
+paper's published code on 10,000 tasks, whose losses are 0.3 to 1.5 % above the population's.
 """
 
 
 def icl_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The results as a table for the terminal, seeds as mean and range."""
     table = Table(title="loss (the paper's in grey)", title_justify="left")
-    for heading in ("experiment", "K", "N", "predictor", "loss", "paper", "cosine", "gamma", "s"):
-        table.add_column(heading, justify="left" if heading in ("experiment", "predictor") else "right", no_wrap=True)
-    for group in _groups([row for row in rows if row["experiment"] not in ("out-of-distribution", "rollout")]):
+    for heading in ("", "predictor", "loss", "paper", "cosine", "gamma", "s"):
+        table.add_column(heading, justify="left" if heading in ("", "predictor") else "right", no_wrap=True)
+    for group in _groups([row for row in rows if row["experiment"] in ("one-step", "multi-step", "curvature")]):
         row = group[0]
         name = row["predictor"] + (f", {row['start']}" if row["start"] else "")
         gamma = row["gamma"] if not isinstance(row["gamma"], list) else None
         table.add_row(
-            row["experiment"],
-            _kind(row),
-            str(row["context"]),
+            f"K = {row['layers']}, N = {row['context']}",
             name,
             f"[bold]{_mean(group, 'loss', '.4f')}[/]",
             f"[dim]{_paper(row)}[/]",
@@ -94,7 +92,8 @@ def steps_saved(cold: Sequence[dict[str, Any]], warm: Sequence[dict[str, Any]], 
         'From random weights the mean loss is within 3 % of GD++ after 100 steps, from the closed form after 100.'
     """
     reached = [[entry["step"] for entry in curve if np.mean(entry["loss"]) <= level] for curve in (cold, warm)]
-    first = [f"after {steps[0]}" if steps else f"not after {curve[-1]['step']}" for steps, curve in zip(reached, (cold, warm))]
+    lasts = (curve[-1]["step"] for curve in (cold, warm))
+    first = [f"after {steps[0]}" if steps else f"not after {last}" for steps, last in zip(reached, lasts, strict=True)]
     return f"From random weights the mean loss is within 3 % of GD++ {first[0]} steps, from the closed form {first[1]}."
 
 

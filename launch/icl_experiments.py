@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl.attention import Layer, maps, roll_out
-from icl.closed_form import one_step_loss
-from icl.comparison import (
-    Predictor,
-    condition_numbers,
-    interpolate,
-    loss_sweep,
-    path_losses,
-    turned_curvature,
-)
+from icl.comparison import condition_numbers, path_losses, sweep_loss, turned_curvature
 from icl.descent import gradient_descent
 from icl.polynomials import context_eigenvalues
 from icl.report import CURVATURE, WEIGHTS
@@ -30,15 +22,12 @@ from launch.icl_models import (
     Job,
     Model,
     add_row,
-    attention_predictor,
     constructed_layers,
-    descents,
+    descent,
+    families,
     has_rows,
     measure,
-    of_seed,
-    predictors,
     random_key,
-    reference,
     trained_layers,
 )
 
@@ -73,39 +62,26 @@ def out_of_distribution(job: Job) -> None:
 
 
 def _shifted(job: Job, model: Model) -> None:
-    params, tasks = trained_layers(job, model), model.tasks
-    trained = {("trained", n): attention_predictor(job, model, of_seed(params, n)) for n in range(len(params.P))}
-    named: dict[tuple[str, int | None], Predictor] = {(k, None): v for k, v in predictors(job, model).items() if k != "ridge"}
-    named |= trained
-    if model.recurrent:
-        constructed = constructed_layers(model, descents(job, model))
-        for n in range(len(params.P)):
-            mixed = interpolate(of_seed(params, n), constructed, dim=tasks.dim)
-            named["interpolated", n] = attention_predictor(job, model, mixed)
-    ranges = tasks.input_range * np.linspace(0.5, 2.0, 16)
+    tasks = model.tasks
+    named = families(job, model, {"cold": trained_layers(job, model)})
     shifts: dict[str, list[Tasks]] = {
-        "input_range": [replace(tasks, input_range=float(r)) for r in ranges],
+        "input_range": [replace(tasks, input_range=float(tasks.input_range * r)) for r in np.linspace(0.5, 2.0, 16)],
         "weight_scale": [replace(tasks, weight_scale=float(c)) for c in np.linspace(0.5, 5.0, 10)],
         "mixture": [replace(tasks, inputs="mixture", input_range=float(r)) for r in np.linspace(0.5, 5.0, 10)],
     }
+    compiled = {f.predict: sweep_loss(random_key(job, SWEEP), f.predict, _sweep_tasks) for f in named.values()}
     with stage(f"other tasks, {model.name}", "sweeps") as progress:
-        for done, ((name, n), predictor) in enumerate(named.items(), 1):
-            for shift, laws in shifts.items():
-                values = [float(t.weight_scale if shift == "weight_scale" else t.input_range) for t in laws]
-                losses = loss_sweep(random_key(job, SWEEP), predictor, laws, number=_sweep_tasks)
-                seed = None if n is None else job.config.seed + n
-                job.folder.log(
-                    event="sweep",
-                    model=model.name,
-                    predictor=name,
-                    seed=seed,
-                    shift=shift,
-                    values=values,
-                    losses=losses.tolist(),
-                )
-                for at in _told(values):
-                    more = {"shift": shift, "value": values[at], "seed": seed, "test_tasks": _sweep_tasks}
-                    add_row(job, "out-of-distribution", model, name, loss=float(losses[at]), **more)
+        for done, ((name, _), family) in enumerate(named.items(), 1):
+            for n, seed in enumerate(family.seeds):
+                weights = jax.tree.map(lambda leaf, n=n: leaf[n], family.weights)
+                for shift, laws in shifts.items():
+                    values = [float(t.weight_scale if shift == "weight_scale" else t.input_range) for t in laws]
+                    losses = [float(compiled[family.predict](weights, law)) for law in laws]
+                    about = {"predictor": name, "seed": seed, "shift": shift}
+                    job.folder.log(event="sweep", model=model.name, **about, values=values, losses=losses)
+                    for at in _told(values):
+                        more = {"shift": shift, "value": values[at], "seed": seed, "test_tasks": _sweep_tasks}
+                        add_row(job, "out-of-distribution", model, name, loss=losses[at], **more)
             progress(done, len(named))
 
 
@@ -120,7 +96,7 @@ def rollout(job: Job) -> None:
     if has_rows(job, "rollout"):
         return
     params = trained_layers(job, model)
-    eta = float(descents(job, model).gd.eta[0])
+    eta = float(descent(job, model, "gd").rates.eta[0])
     batch = sample_tasks(random_key(job, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
 
     @jax.jit
@@ -136,7 +112,7 @@ def rollout(job: Job) -> None:
             amount = jnp.asarray(damping, jnp.float32)
             paths: list[tuple[str, int | None, jax.Array]] = [("gd", None, of_descent(amount))]
             for n in range(len(params.P)):
-                layer = jax.tree.map(lambda leaf: leaf[0], of_seed(params, n))
+                layer = jax.tree.map(lambda leaf, n=n: leaf[n, 0], params)
                 paths.append(("trained", job.config.seed + n, of_layer(layer, amount)))
             for name, seed, losses in paths:
                 told = [float(loss) if np.isfinite(loss) else None for loss in losses]
@@ -151,15 +127,15 @@ def curvature(job: Job) -> None:
     for N in job.config.contexts:
         tasks = make_tasks(job.config, context=N)
         model = Model(tasks, 2, True)
-        found = descents(job, model)
-        gamma = float(found.plus_plus.gamma[0])
+        found = descent(job, model, "gd++")
+        gamma = float(found.rates.gamma[0])
         values = context_eigenvalues(random_key(job, SPECTRUM + 100), tasks, min(job.config.solver_contexts, 10_000))
         turned = turned_curvature(values, gamma)
         kept |= {f"before_{N}": values.astype(np.float32), f"after_{N}": turned.astype(np.float32)}
         if not has_rows(job, "curvature", context=N):
             before, after = (float(np.median(condition_numbers(part))) for part in (values, turned))
-            more = {"loss": found.plus_plus.loss, "gamma": gamma, "eta": float(found.plus_plus.eta[0])}
-            more |= {"condition_before": before, "condition_after": after, "seconds": found.seconds["gd++"]}
+            more = {"loss": found.rates.loss, "gamma": gamma, "eta": float(found.rates.eta[0])}
+            more |= {"condition_before": before, "condition_after": after, "seconds": found.seconds}
             add_row(job, "curvature", model, "closed_form", **more)
     np.savez_compressed(job.folder.path / CURVATURE, **kept)  # pyright: ignore[reportArgumentType]
 
@@ -177,8 +153,6 @@ def scaling_n(job: Job) -> None:
             steps = None if path.exists() else job.config.scaling_steps
             params["cold"] = trained_layers(job, model, steps=steps, seeds=1)
         measure(job, "scaling-N", model, params)
-        exact = one_step_loss(model.tasks, descents(job, model).gd.eta[0]) if model.layers == 1 else None
-        job.folder.log(event="scaling", model=model.name, exact=exact, reference=reference(model))
 
 
 RUN: dict[str, Callable[[Job], None]] = {
@@ -197,8 +171,7 @@ def _multi(job: Job) -> Model:
 
 def _save_weights(job: Job, model: Model, params: Layer) -> None:
     """Keep the maps M and R of the first seed, trained and constructed, and the scores of a test context."""
-    trained = of_seed(params, 0)
-    constructed = constructed_layers(model, descents(job, model))
+    trained, constructed = jax.tree.map(lambda leaf: leaf[0], params), constructed_layers(job, model)
     batch = sample_tasks(random_key(job, VALIDATION), model.tasks, 1000)
     E = jnp.concatenate([batch.X, batch.Y], axis=1)
     query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]

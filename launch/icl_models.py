@@ -3,7 +3,7 @@
 import functools
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +14,11 @@ from jaxtyping import Array
 from icl.attention import Layer, init_layers
 from icl.batches import predict_batch
 from icl.closed_form import optimal_rate
-from icl.comparison import Answers, Predictor, answers, batched, descent_rates, difference, interpolate
+from icl.comparison import Answers, answers, batched, descent_rates, difference, interpolate
 from icl.constructions import descent_layers
-from icl.descent import gd_plus_plus, gradient_descent, line_search, paper_rates, ridge
+from icl.descent import gd_plus_plus, line_search, paper_rates, ridge
 from icl.polynomials import Polynomial, context_eigenvalues, optimal_polynomial
-from icl.tasks import Tasks, sample_tasks
+from icl.tasks import Sequence, Tasks, sample_tasks
 from icl.training import train
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import RunFolder
@@ -54,16 +54,27 @@ class Model(NamedTuple):
         return f"K{self.layers}{kind}_d{self.tasks.dim}_N{self.tasks.context}"
 
 
-class Descents(NamedTuple):
-    """The descents of K steps that K layers are compared with, and the seconds that it took to find them.
+class Descent(NamedTuple):
+    """Rates of a descent of K steps, and the seconds that it took to find them."""
 
-    gd: one rate for all steps. plus_plus: GD++ with rates tied as the layers are. best: GD++ with rates of its own per layer.
+    rates: Polynomial
+    seconds: float
+
+
+class Family(NamedTuple):
+    """Predictors that differ in numbers alone, and so are compiled once.
+
+    predict: `(weights, batch) -> [m, B]`.
+    weights: a pytree whose leaves have a first axis, of seeds where there are several.
+    seeds: one per entry; None for what is not trained.
     """
 
-    gd: Polynomial
-    plus_plus: Polynomial
-    best: Polynomial
-    seconds: dict[str, float]
+    predict: Callable[[Any, Sequence], Array]
+    weights: Any
+    seeds: list[int | None]
+
+
+Name = tuple[str, str | None]  # predictor and, where it was trained, its start
 
 
 def random_key(job: Job, stream: int) -> Array:
@@ -71,80 +82,98 @@ def random_key(job: Job, stream: int) -> Array:
     return jax.random.fold_in(jax.random.key(job.config.seed), stream)
 
 
-@functools.lru_cache(maxsize=64)
-def _solved(config: Config, model: Model) -> Descents:
-    tasks, K = model.tasks, model.layers
+@functools.lru_cache(maxsize=16)
+def _spectrum(config: Config, tasks: Tasks) -> np.ndarray:
     key = jax.random.fold_in(jax.random.key(config.seed), SPECTRUM)
-    values = context_eigenvalues(key, tasks, config.solver_contexts)
-    seconds: dict[str, float] = {}
+    return context_eigenvalues(key, tasks, config.solver_contexts)
 
-    def solve(name: str, **how: Any) -> Polynomial:
-        start = time.perf_counter()
-        found = optimal_polynomial(values, tasks, layers=K, seed=config.seed, **how)
-        seconds[name] = time.perf_counter() - start
-        return found
 
-    with stage(f"closed form, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
-        gd = solve("gd", tied=True, plus_plus=False)
+@functools.lru_cache(maxsize=64)
+def _solved(config: Config, model: Model, name: str) -> Descent:
+    tasks, K = model.tasks, model.layers
+    start = time.perf_counter()
+    with stage(f"closed form of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
+        how: dict[str, Any] = {
+            "gd": {"tied": True, "plus_plus": False},
+            "gd++": {"tied": model.recurrent},
+            "closed_form": {"tied": K == 1},
+        }[name]
+        starts = 1 if K == 1 else 12
+        rates = optimal_polynomial(_spectrum(config, tasks), tasks, layers=K, starts=starts, seed=config.seed, **how)
         if K == 1:  # exactly, from moments
-            gd = gd._replace(eta=np.array([optimal_rate(tasks)]))
-        plus_plus = gd if K == 1 else solve("gd++", tied=model.recurrent)
-        best = plus_plus if K == 1 or not model.recurrent else solve("closed_form", tied=False)
-    if config.gd_rate == "line-search":
-        validation = sample_tasks(jax.random.fold_in(jax.random.key(config.seed), VALIDATION), tasks, config.validation_tasks)
-        gd = gd._replace(eta=np.full(K, line_search(validation, steps=K, rates=paper_rates())[0]))
-    seconds.setdefault("gd++", seconds["gd"])
-    seconds.setdefault("closed_form", seconds["gd++"])
-    return Descents(gd, plus_plus, best, seconds)
+            rates = rates._replace(eta=np.array([optimal_rate(tasks)]))
+        if name == "gd" and config.gd_rate == "line-search":
+            key = jax.random.fold_in(jax.random.key(config.seed), VALIDATION)
+            eta, _ = line_search(sample_tasks(key, tasks, config.validation_tasks), steps=K, rates=paper_rates())
+            rates = rates._replace(eta=np.full(K, eta))
+    return Descent(rates, time.perf_counter() - start)
 
 
-def descents(job: Job, model: Model) -> Descents:
-    """The optimal descents of as many steps as a model has layers; found once in a process."""
-    return _solved(job.config, model)
+def descent(job: Job, model: Model, name: str) -> Descent:
+    """The descent of as many steps as a model has layers; each is solved once in a process.
+
+    gd: one rate for all steps. gd++: with rates tied as the layers are. closed_form: GD++ with rates of its own per layer.
+    """
+    if model.layers == 1 and name != "gd":
+        name = "closed_form"  # the last γ changes nothing: GD++ is GD
+    elif name == "closed_form" and not model.recurrent:
+        name = "gd++"
+    return _solved(job.config, model, name)
 
 
-def predictors(job: Job, model: Model) -> dict[str, Predictor]:
-    """The predictors that need no training, by name."""
-    found, K, tasks = descents(job, model), model.layers, model.tasks
+def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) -> dict[Name, Family]:
+    """All predictors of a model: those that need no training, and trained ones by start.
+
+    Args:
+        job: the run.
+        model: its sizes.
+        params: start -> [seeds, layers, ...].
+    """
+    K, tasks = model.layers, model.tasks
     penalty = max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2
+    clip = make_recipe(job.config, K).token_clip
 
-    def plus_plus(rates: Polynomial) -> Predictor:
-        eta, gamma = (jnp.asarray(rate, jnp.float32) for rate in (rates.eta, rates.gamma))
-        return batched(lambda s: gd_plus_plus(s, eta, gamma, steps=K)[-1])
+    def by_descent(rates: tuple[Array, Array], batch: Sequence) -> Array:  # with γ = 0 GD
+        return batched(lambda s: gd_plus_plus(s, *rates, steps=K)[-1])(batch)
 
-    gd_eta = jnp.asarray(found.gd.eta, jnp.float32)
-    chosen: dict[str, Predictor] = {"gd": batched(lambda s: gradient_descent(s, gd_eta, steps=K)[-1])}
-    if K > 1:
-        chosen["gd++"] = plus_plus(found.plus_plus)
-    return chosen | {
-        "closed_form": plus_plus(found.best),
-        "constructed": attention_predictor(job, model, constructed_layers(model, found)),
-        "ridge": batched(lambda s: ridge(s, penalty)),
-    }
+    def by_attention(layers: Layer, batch: Sequence) -> Array:
+        return predict_batch(layers, batch, depth=K, clip=clip)
+
+    def by_ridge(penalty: Array, batch: Sequence) -> Array:
+        return batched(lambda s: ridge(s, penalty))(batch)
+
+    def single(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
+
+    def steps(name: str) -> Family:
+        rates = descent(job, model, name).rates
+        both = jnp.asarray(rates.eta, _dtype()), jnp.asarray(rates.gamma, _dtype())
+        return Family(by_descent, single(both), [None])
+
+    constructed = constructed_layers(job, model)
+    named: dict[Name, Family] = {(name, None): steps(name) for name in ["gd", *["gd++"] * (K > 1), "closed_form"]}
+    named["constructed", None] = Family(by_attention, single(constructed), [None])
+    named["ridge", None] = Family(by_ridge, single(jnp.asarray(penalty, _dtype())), [None])
+    for start, layers in (params or {}).items():
+        seeds: list[int | None] = [job.config.seed + n for n in range(len(layers.P))]
+        named["trained", start] = Family(by_attention, layers, seeds)
+        if model.recurrent and start == "cold":
+            mixed = jax.vmap(lambda one: interpolate(one, constructed, dim=tasks.dim))(layers)
+            named["interpolated", start] = Family(by_attention, mixed, seeds)
+    return named
 
 
-def constructed_layers(model: Model, found: Descents) -> Layer:
+def constructed_layers(job: Job, model: Model) -> Layer:
     """The weights that perform GD++ (GD where K = 1), as many as the model has."""
-    rates = found.plus_plus
+    rates = descent(job, model, "gd++").rates
     free = 1 if model.recurrent else model.layers
     sizes = model.tasks.dim, model.tasks.context
     return descent_layers(*sizes, rates.eta[:free], gamma=rates.gamma[:free], outputs=model.tasks.outputs)
 
 
-def attention_predictor(job: Job, model: Model, layers: Layer) -> Predictor:
-    """Layers of weights as a predictor, their tokens clipped as in training."""
-    clip = make_recipe(job.config, model.layers).token_clip
-    return lambda batch: predict_batch(layers, batch, depth=model.layers, clip=clip)
-
-
 def reference(model: Model) -> str:
     """The descent that K layers are expected to be."""
     return "gd" if model.layers == 1 else "gd++"
-
-
-def of_seed(params: Layer, n: int) -> Layer:
-    """The layers of one seed."""
-    return jax.tree.map(lambda leaf: leaf[n], params)
 
 
 def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | None = None, seeds: int | None = None) -> Layer:
@@ -153,22 +182,24 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
     path = job.folder.path / "checkpoints" / name
     if is_checkpoint(path):
         return Layer(*(jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]))
-    found, recipe = descents(job, model), make_recipe(config, model.layers)
+    recipe, named = make_recipe(config, model.layers), families(job, model)
     steps = steps or (config.steps if start == "cold" else config.warm_steps)
     numbers = list(range(config.seed, config.seed + (seeds or config.seeds)))
     validation = sample_tasks(random_key(job, VALIDATION), model.tasks, config.validation_tasks)
-    measured = {what: answers(predictors(job, model)[what], validation) for what in {"gd", reference(model)}}
+    measured = {what: _first_answers(named[what, None], validation) for what in sorted({"gd", reference(model)})}
 
     @jax.jit
-    def of_one(params: Layer) -> dict[str, Array]:
-        ours = answers(attention_predictor(job, model, params), validation)
+    def of_all(params: Layer) -> dict[str, Array]:
+        return jax.lax.map(of_one, params)
+
+    def of_one(layers: Layer) -> dict[str, Array]:
+        ours = answers(lambda batch: named["constructed", None].predict(layers, batch), validation)
         apart = {what: difference(ours, theirs)._asdict() for what, theirs in measured.items()}
         gd = {f"gd_{what}": value for what, value in apart["gd"].items()}
         return {"loss": jnp.mean(ours.loss), **apart[reference(model)], **(gd if model.layers > 1 else {})}
 
     def evaluate(params: Layer) -> Mapping[str, Any]:
-        by_seed = [of_one(of_seed(params, n)) for n in range(len(numbers))]
-        return {what: [float(values[what]) for values in by_seed] for what in by_seed[0]}
+        return {what: np.asarray(values).tolist() for what, values in of_all(params).items()}
 
     def on_evaluation(entry: Mapping[str, Any]) -> None:
         job.folder.log(event="evaluation", model=name, **entry)
@@ -181,7 +212,7 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
     partial = path.with_name(f"{name}.partial")
     with stage(f"training {name}, {len(numbers)} seeds", "steps") as progress:
         trained = train(
-            _start(job, model, start, found, numbers),
+            _start(job, model, start, numbers),
             model.tasks,
             recipe,
             steps=steps,
@@ -198,12 +229,11 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
     return Layer(*(jnp.asarray(leaf) for leaf in trained.params))
 
 
-def _start(job: Job, model: Model, start: str, found: Descents, seeds: list[int]) -> Layer:
+def _start(job: Job, model: Model, start: str, seeds: list[int]) -> Layer:
     """Random weights of every seed, or those of the closed form."""
     width, free = model.tasks.dim + model.tasks.outputs, 1 if model.recurrent else model.layers
     if start == "warm":
-        constructed = constructed_layers(model, found)
-        return jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)), constructed)
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)), constructed_layers(job, model))
     scale = init_scale(job.config, model.layers, width)
     drawn = [init_layers(jax.random.fold_in(jax.random.key(seed), 0), width, layers=free, scale=scale) for seed in seeds]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
@@ -246,73 +276,71 @@ def measure(job: Job, experiment: str, model: Model, params: Mapping[str, Layer]
     """
     if has_rows(job, experiment, layers=model.layers, dim=model.tasks.dim, context=model.tasks.context):
         return
-    found = descents(job, model)
-    named: dict[tuple[str, str | None, int | None], Predictor] = {
-        (name, None, None): predictor for name, predictor in predictors(job, model).items()
-    }
-    constructed = constructed_layers(model, found)
-    for start, of_all in params.items():
-        for n in range(len(of_all.P)):
-            layers = of_seed(of_all, n)
-            named["trained", start, n] = attention_predictor(job, model, layers)
-            if start == "cold" and model.recurrent:
-                named["interpolated", start, n] = attention_predictor(
-                    job, model, interpolate(layers, constructed, dim=model.tasks.dim)
-                )
+    named = families(job, model, params)
     with stage(f"testing {model.name}", "tasks") as progress:
         measured = test(job, model, named, progress)
     trained_in = {event["model"]: event for event in job.folder.events("trained")}
-    for (name, start, n), values in measured.items():
-        more: dict[str, Any] = {"seconds": found.seconds.get(name)}
-        if start is not None and n is not None:
-            run = trained_in[f"{start}_{model.name}"]
-            more = {"start": start, "seed": run["seeds"][n], "steps": run["steps"], "seconds": run["seconds"]}
-            if name == "trained" and model.recurrent:
-                eta, gamma = descent_rates(
-                    jax.tree.map(lambda leaf, start=start, n=n: leaf[n, 0], params[start]),
-                    dim=model.tasks.dim,
-                    context=model.tasks.context,
-                )
-                more |= {"eta": float(eta), "gamma": float(gamma) if model.layers > 1 else None}
-        elif name != "ridge":
-            rates = {"gd": found.gd, "closed_form": found.best}.get(name, found.plus_plus)
-            more |= {"eta": _plain(rates.eta), "gamma": _plain(rates.gamma) if name != "gd" and model.layers > 1 else None}
-            more |= {"quantiles": list(rates.quantiles) if name != "constructed" else None}
-        add_row(job, experiment, model, name, **values, **more)
+    for (name, start), family in named.items():
+        for n, seed in enumerate(family.seeds):
+            more = measured[name, start][n]
+            if start is not None:
+                run = trained_in[f"{start}_{model.name}"]
+                more |= {"start": start, "seed": seed, "steps": run["steps"], "seconds": run["seconds"]}
+                if name == "trained" and model.recurrent:
+                    layer = jax.tree.map(lambda leaf, start=start, n=n: leaf[n, 0], params[start])
+                    eta, gamma = descent_rates(layer, dim=model.tasks.dim, context=model.tasks.context)
+                    more |= {"eta": float(eta), "gamma": float(gamma) if model.layers > 1 else None}
+            elif name != "ridge":
+                more |= _solution(job, model, name)
+            add_row(job, experiment, model, name, **more)
 
 
-def test(job: Job, model: Model, named: Mapping[Any, Predictor], progress: Any) -> dict[Any, dict[str, float]]:
+def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) -> dict[Name, list[dict[str, Any]]]:
     """Loss, its standard error, and differences to the reference, of every predictor on the same fresh tasks."""
     size = min(_block, job.config.test_tasks)
     blocks = -(-job.config.test_tasks // size)
-    compare_with = (reference(model), None, None)
 
     @jax.jit
-    def of_block(key: Array) -> dict[str, dict[str, Array]]:
+    def of_block(key: Array, weights: dict[Name, Any]) -> dict[Name, dict[str, Array]]:
         batch = sample_tasks(key, model.tasks, size)
-        said: dict[Any, Answers] = {name: answers(predictor, batch) for name, predictor in named.items()}
-        return {
-            str(name): {
-                "loss": jnp.mean(ours.loss),
-                "square": jnp.mean(ours.loss**2),
-                "paired": jnp.mean(ours.loss - said[compare_with].loss),
-                **difference(ours, said[compare_with])._asdict(),
-            }
-            for name, ours in said.items()
-        }
+        theirs = _first_answers(named[reference(model), None], batch)
 
-    sums: list[dict[str, dict[str, Array]]] = []
+        def of_one(family: Family, weights: Any) -> dict[str, Array]:
+            ours = answers(lambda batch: family.predict(weights, batch), batch)
+            apart = {"above_reference": jnp.mean(ours.loss - theirs.loss), **difference(ours, theirs)._asdict()}
+            return {"loss": jnp.mean(ours.loss), "square": jnp.mean(ours.loss**2), **apart}
+
+        return {name: jax.lax.map(functools.partial(of_one, named[name]), stacked) for name, stacked in weights.items()}
+
+    weights = {name: family.weights for name, family in named.items()}
+    sums = []
     for n in range(blocks):
-        sums.append(jax.tree.map(float, of_block(jax.random.fold_in(random_key(job, TEST), n))))
+        sums.append(jax.tree.map(np.asarray, of_block(jax.random.fold_in(random_key(job, TEST), n), weights)))
         progress((n + 1) * size, blocks * size)
-    means = jax.tree.map(lambda *values: float(np.mean(values)), *sums)
-    tested = {}
-    for name in named:
-        values = dict(means[str(name)])
-        square, paired = values.pop("square"), values.pop("paired")
-        error = float(np.sqrt(max(square - values["loss"] ** 2, 0) / (blocks * size)))
-        tested[name] = values | {"standard_error": error, "above_reference": paired, "test_tasks": blocks * size}
-    return tested
+    means = jax.tree.map(lambda *values: np.mean(np.stack(values), axis=0, dtype=np.float64), *sums)
+
+    def told(values: dict[str, np.ndarray], n: int) -> dict[str, Any]:
+        one = {what: float(value[n]) for what, value in values.items()}
+        variance = max(one.pop("square") - one["loss"] ** 2, 0)
+        return one | {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
+
+    return {name: [told(means[name], n) for n in range(len(family.seeds))] for name, family in named.items()}
+
+
+def _first_answers(family: Family, batch: Sequence) -> Answers:
+    weights = jax.tree.map(lambda leaf: leaf[0], family.weights)
+    return answers(lambda batch: family.predict(weights, batch), batch)
+
+
+def _solution(job: Job, model: Model, name: str) -> dict[str, Any]:
+    """The rates of a predictor that needs no training, for its row."""
+    found = descent(job, model, "gd++" if name == "constructed" else name)
+    rates = {"eta": _plain(found.rates.eta), "gamma": _plain(found.rates.gamma) if name != "gd" and model.layers > 1 else None}
+    return rates | {"seconds": found.seconds, "quantiles": list(found.rates.quantiles)}
+
+
+def _dtype() -> Any:
+    return jnp.zeros(()).dtype
 
 
 def _plain(rates: np.ndarray) -> float | list[float]:
