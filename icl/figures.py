@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
+from matplotlib.ticker import LogLocator, NullLocator
 
 from jexplicit.runs.figures import STYLE, plt, save_figure
 
@@ -215,5 +216,7 @@ def _band(ax: Any, curve: Sequence[dict[str, Any]], what: str, colour: str, labe
 
 
 def _plain_log(ax: Any) -> None:
+    """Labels at more places of a log axis than powers of ten, as losses span less than one."""
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
