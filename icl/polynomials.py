@@ -103,7 +103,7 @@ def optimal_polynomial(
     layers: int,
     tied: bool,
     plus_plus: bool = True,
-    starts: int = 12,
+    starts: int = 24,
     seed: int = 0,
 ) -> Polynomial:
     """The best K layers of GD or GD++, by L-BFGS on eigenvalues from several starting points.
@@ -134,8 +134,10 @@ def optimal_polynomial(
     free = 1 if tied else layers
     moving = plus_plus and layers > 1
     rng = np.random.default_rng(seed)
-    # in units in which all are of order 1: η s and γ N s
-    begin = np.concatenate([rng.uniform(0.4, 2.5, (starts, free)), rng.uniform(0.02, 0.3, (starts, free * moving))], axis=1)
+    # in units of 1/s and 1/(N s), in which good rates are of order 1
+    eta0 = np.exp(rng.uniform(np.log(0.2), np.log(8), (starts, free)))
+    gamma0 = np.exp(rng.uniform(np.log(0.03), np.log(1), (starts, free * moving)))
+    begin = np.concatenate([eta0, gamma0], axis=1)
 
     def rates(theta: Any) -> tuple[Any, Any]:
         eta = theta[:free] / s

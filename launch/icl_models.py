@@ -98,7 +98,7 @@ def _solved(config: Config, model: Model, name: str) -> Descent:
             "gd++": {"tied": model.recurrent},
             "closed_form": {"tied": K == 1},
         }[name]
-        starts = 1 if K == 1 else 12
+        starts = 1 if K == 1 else 8 if how["tied"] else 24
         rates = optimal_polynomial(_spectrum(config, tasks), tasks, layers=K, starts=starts, seed=config.seed, **how)
         if K == 1:  # exactly, from moments
             rates = rates._replace(eta=np.array([optimal_rate(tasks)]))

@@ -6,6 +6,10 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+# pytest's own option (pyproject.toml) takes a single package where the checker has arguments
+install_import_hook("icl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.devices()  # start JAX now, so that no launcher under test changes the number of devices

@@ -58,7 +58,7 @@ class Task(NamedTuple):
 
 
 def _ours(task: Task):
-    """`icl.training.training_steps`: batch last, sums of outer products, blocks of 128 tasks, all steps in one compiled scan."""
+    """`icl.training.training_steps`: batch last, sums of outer products, blocks of 128 tasks, all steps in one scan."""
     run = training_steps(task.tasks, task.recipe, task.steps, data_mesh(1))
     add = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf[None], tree))
     params, keys, first = add(task.start), task.key[None], jnp.zeros((), jnp.int32)
