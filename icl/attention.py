@@ -7,7 +7,7 @@ Keys and values are those of the context alone; every token is updated, the quer
 is read from the query's last coordinates, with a minus: they hold `y - W x`, starting from y = 0.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def predict(
     *,
     depth: int | None = None,
     clip: float | None = None,
-    damping: float = 1.0,
+    damping: Any = 1.0,
     W0: Float[Array, "m d"] | None = None,
 ) -> Float[Array, " m"]:
     """The answer of a stack of layers to one sequence.
@@ -94,7 +94,7 @@ def predict(
 
 
 def roll_out(
-    layer: Layer, sequence: Sequence, *, steps: int, damping: float = 1.0, y_only: bool = False
+    layer: Layer, sequence: Sequence, *, steps: int, damping: Any = 1.0, y_only: bool = False
 ) -> Float[Array, "steps m"]:
     """The answer after each of many applications of one layer.
 

@@ -1,5 +1,7 @@
 """The same stack of layers for a whole batch of sequences, batch last: what training runs."""
 
+import functools
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -48,7 +50,7 @@ def _update(context: Array, tokens: Array, M: Array, R: Array) -> Array:
     """What all heads add to tokens e_j [width, n, batch]: `Σ_h Σ_i R e_i (e_iᵀ M e_j)`."""
     scores = (contract(context, jnp.einsum("ce,enb->cnb", M_h, tokens)) for M_h in M)
     values = (jnp.einsum("ce,enb->cnb", R_h, context) for R_h in R)
-    return sum(contract(turned(V), a) for V, a in zip(values, scores, strict=True))
+    return functools.reduce(jnp.add, (contract(turned(V), a) for V, a in zip(values, scores, strict=True)))
 
 
 def _held(E: Array, clip: float | None) -> Array:

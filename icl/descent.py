@@ -105,8 +105,8 @@ def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> F
         state = X - gamma * X @ G, Y - X @ change.T, x - gamma * G @ x, y - change @ x
         return state, -state[3]
 
-    rates = tuple(jnp.broadcast_to(jnp.asarray(rate, X.dtype), (steps,)) for rate in (eta, gamma))
-    return lax.scan(step, (X, Y, x_q, jnp.zeros_like(y_q)), rates)[1]
+    etas, gammas = (jnp.broadcast_to(jnp.asarray(rate, X.dtype), (steps,)) for rate in (eta, gamma))
+    return lax.scan(step, (X, Y, x_q, jnp.zeros_like(y_q)), (etas, gammas))[1]
 
 
 def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
@@ -148,7 +148,7 @@ def line_search(batch: Sequence, *, steps: int, rates: Float[Array, " rates"]) -
     X, Y, x_q, y_q = (jnp.moveaxis(leaf, -1, 0) for leaf in batch)
 
     def loss(eta: Array) -> Array:
-        def step(y: Array, _: None) -> tuple[Array, None]:
+        def step(y: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             r, s = y
             change = eta / X.shape[1] * jnp.einsum("bnm,bnd->bmd", r, X)
             return (r - jnp.einsum("bnd,bmd->bnm", X, change), s + jnp.einsum("bmd,bd->bm", change, x_q)), None

@@ -49,6 +49,7 @@ def training_figure(
         _plain_log(axes[0])
         axes[1].set(xlabel="training step", ylabel=f"cosine of sensitivities with {NAMES[target]}")
         axes[2].set(xlabel="training step", ylabel=f"distance to {NAMES[target]}", yscale="log")
+        axes[2].set_ylim(bottom=max(axes[2].get_ylim()[0], 1e-3))  # a start from the closed form is at 0
         axes[2].plot([], [], color="black", label="predictions")
         axes[2].plot([], [], color="black", linestyle="--", label="sensitivities")
         for ax in (axes[0], axes[2]):

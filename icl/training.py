@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from icl.attention import Layer
@@ -135,7 +135,7 @@ def training_steps(
 
     def of_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
         if jax.default_backend() == "cpu":
-            return lax.map(lambda one: run(*one, first), (state, keys))
+            return lax.map(lambda one: run(one[0], one[1], first), (state, keys))
         return jax.vmap(run, in_axes=(0, 0, None))(state, keys, first)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
@@ -168,7 +168,7 @@ def train(
         seeds: one per run, of its tasks.
         every: steps of a call, after each of which comes an evaluation.
         evaluate: `params -> dictionary` of whatever is to be kept of them.
-        devices: to split the seeds over; default, all. Results do not change.
+        devices: to split the seeds over; default, all. On CPUs results do not change.
         checkpoints: folder for checkpoints; where it holds one, training continues from it.
         checkpoint_seconds: time between two checkpoints.
         on_evaluation: called with each new entry of the history.
@@ -189,6 +189,7 @@ def train(
     params = jax.tree.map(lambda leaf: leaf[filled], params)
     keys = jnp.stack([jax.random.key(seeds[n]) for n in filled.tolist()])
     state = TrainingState(params, jax.vmap(make_optimizer(recipe).init)(params))
+    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # where a checkpoint's is to lie too
     done, losses, history, before = 0, np.zeros((S, 0), np.float32), [], 0.0
     if checkpoints is not None and (found := load_latest(checkpoints, _saved(state, losses.ravel(), {}))):
         state, note = found["state"], json.loads(found["note"].tobytes())

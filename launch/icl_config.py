@@ -104,10 +104,10 @@ PRESETS = {
 }
 
 
-def make_tasks(config: Config, **other: int) -> Tasks:
+def make_tasks(config: Config, *, dim: int | None = None, context: int | None = None) -> Tasks:
     """The law of the tasks: U(-1/2, 1/2) inputs by default."""
-    sizes = {"dim": config.dim, "context": config.context} | other
-    return Tasks(**sizes, input_range=2.0 if config.settings == "paper" else 1.0)
+    input_range = 2.0 if config.settings == "paper" else 1.0
+    return Tasks(dim=dim or config.dim, context=context or config.context, input_range=input_range)
 
 
 def make_recipe(config: Config, depth: int) -> Recipe:

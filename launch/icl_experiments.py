@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +124,7 @@ def rollout(job: Job) -> None:
 
 def curvature(job: Job) -> None:
     """What the first layer of the best two recurrent ones does to the eigenvalues of XᵀX, by context length."""
-    kept: dict[str, np.ndarray] = {}
+    kept: dict[str, Any] = {}
     for N in job.config.contexts:
         tasks = make_tasks(job.config, context=N)
         model = Model(tasks, 2, True)
@@ -137,7 +138,7 @@ def curvature(job: Job) -> None:
             more = {"loss": found.rates.loss, "gamma": gamma, "eta": float(found.rates.eta[0])}
             more |= {"condition_before": before, "condition_after": after, "seconds": found.seconds}
             add_row(job, "curvature", model, "closed_form", **more)
-    np.savez_compressed(job.folder.path / CURVATURE, **kept)  # pyright: ignore[reportArgumentType]
+    np.savez_compressed(job.folder.path / CURVATURE, **kept)
 
 
 def scaling_n(job: Job) -> None:
@@ -183,4 +184,5 @@ def _save_weights(job: Job, model: Model, params: Layer) -> None:
         kept |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
         kept |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
     path = job.folder.path / WEIGHTS.format(model=model.name)
-    np.savez_compressed(path, **{name: np.asarray(value) for name, value in kept.items()})
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in kept.items()}
+    np.savez_compressed(path, **arrays)

@@ -1,6 +1,7 @@
 """Attention and the descent that it is compared with: loops, constructions, invariances, limits."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ ridge = jax.jit(descent.ridge)
 gradient = jax.jit(jax.grad(squared_error))
 sample_tasks = jax.jit(sample_eagerly, static_argnums=2, static_argnames="dtype")
 
-EXACT = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
+EXACT: Any = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
 
 
 def task(seed: int = 0, dim: int = 4, context: int = 6, outputs: int = 2, **more) -> Sequence:
@@ -77,7 +78,7 @@ def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, cli
         answers = predict_batch(weights, batch, depth=depth, clip=clip)
         return jnp.sum(answers**2), answers
 
-    tolerance = EXACT if dtype == jnp.float64 else {"rtol": 2e-4, "atol": 2e-5}  # a hundred roundings of 6e-8 each, thrice
+    tolerance: Any = EXACT if dtype == jnp.float64 else {"rtol": 2e-4, "atol": 2e-5}  # a hundred roundings of 6e-8 each, thrice
     ((_, ours), our_gradient), ((_, theirs), their_gradient) = by_all(weights), by_one(weights)
     np.testing.assert_allclose(ours, theirs, **tolerance)
     for a, b in zip(our_gradient, their_gradient, strict=True):
@@ -118,7 +119,7 @@ def test_l_layers_are_l_steps():
 
 def test_gd_plus_plus_is_the_loop_and_its_layers():
     one, eta, gamma = task(5), [0.5, 0.8, 0.3], [0.02, 0.05, 0.9]
-    expected = gd_plus_plus_loop(*(np.asarray(leaf) for leaf in one[:3]), eta, gamma)
+    expected = gd_plus_plus_loop(np.asarray(one.X), np.asarray(one.Y), np.asarray(one.x_q), eta, gamma)
     ours = gd_plus_plus(one, jnp.array(eta), jnp.array(gamma), steps=3)[-1]
     np.testing.assert_allclose(ours, expected, **EXACT)
     layers = descent_layers(4, 6, np.array(eta), gamma=np.array(gamma), outputs=2)

@@ -29,8 +29,8 @@ def ratio_bars(
     most = max(map(len, panels.values()))
     style: dict[Any, Any] = {**STYLE, "axes.grid": False}
     with plt.rc_context(style):
-        size = (3.6 * len(panels) + 1.8, 0.36 * most + 1.3)
-        fig, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+        inches = (3.6 * len(panels) + 1.8, 0.36 * most + 1.3)
+        fig, axes = plt.subplots(1, len(panels), figsize=inches, squeeze=False)
         for ax, (title, shown) in zip(axes.flat, panels.items(), strict=True):
             colours = [_ours if row["method"] in ours else _other for row in shown]
             bars = ax.barh([row["method"] for row in shown], [row[ratio] for row in shown], color=colours)
