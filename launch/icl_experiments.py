@@ -180,7 +180,7 @@ def _save_weights(job: Job, model: Model, params: Layer) -> None:
     for name, layers in (("trained", trained), ("constructed", constructed)):
         M, R = maps(layers)
         b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : model.tasks.dim], axis=-1)[:, None, None]
-        scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0]
+        scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
         kept |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
         kept |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
     path = job.folder.path / WEIGHTS.format(model=model.name)
