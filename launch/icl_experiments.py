@@ -32,7 +32,7 @@ from launch.icl_models import (
     trained_layers,
 )
 
-_sweep_tasks = 5000
+_sweep_tasks = 5000  # at most
 _dampings = (0.5, 0.75, 1.0)
 _rollout_steps = 50
 
@@ -70,7 +70,8 @@ def _shifted(job: Job, model: Model) -> None:
         "weight_scale": [replace(tasks, weight_scale=float(c)) for c in np.linspace(0.5, 5.0, 10)],
         "mixture": [replace(tasks, inputs="mixture", input_range=float(r)) for r in np.linspace(0.5, 5.0, 10)],
     }
-    compiled = {f.predict: sweep_loss(random_key(job, SWEEP), f.predict, _sweep_tasks) for f in named.values()}
+    number = min(_sweep_tasks, job.config.test_tasks)
+    compiled = {f.predict: sweep_loss(random_key(job, SWEEP), f.predict, number) for f in named.values()}
     with stage(f"other tasks, {model.name}", "sweeps") as progress:
         for done, ((name, _), family) in enumerate(named.items(), 1):
             for n, seed in enumerate(family.seeds):
@@ -81,7 +82,7 @@ def _shifted(job: Job, model: Model) -> None:
                     about = {"predictor": name, "seed": seed, "shift": shift}
                     job.folder.log(event="sweep", model=model.name, **about, values=values, losses=losses)
                     for at in _told(values):
-                        more = {"shift": shift, "value": values[at], "seed": seed, "test_tasks": _sweep_tasks}
+                        more = {"shift": shift, "value": values[at], "seed": seed, "test_tasks": number}
                         add_row(job, "out-of-distribution", model, name, loss=losses[at], **more)
             progress(done, len(named))
 
@@ -110,7 +111,7 @@ def rollout(job: Job) -> None:
 
     with stage("roll-out"):
         for damping in _dampings:
-            amount = jnp.asarray(damping, jnp.float32)
+            amount = jnp.asarray(damping)
             paths: list[tuple[str, int | None, jax.Array]] = [("gd", None, of_descent(amount))]
             for n in range(len(params.P)):
                 layer = jax.tree.map(lambda leaf, n=n: leaf[n, 0], params)
