@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.contexts import PAD
-from jexplicit.log_linear import Block, LogTables, Positions, blocks, feature_rows, mixed_logits
+from jexplicit.log_linear import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
 
 
 class Calibration(NamedTuple):
@@ -68,8 +68,7 @@ def fit_exponents(
     """
     if not len(Y):
         raise ValueError("no held-out positions: hold out more of the text")
-    if positions.exponents.min() < 0 or positions.exponents.max() >= len(start):
-        raise ValueError(f"exponents {positions.exponents.min()} .. {positions.exponents.max()}, and a start of {len(start)}")
+    check_exponents(positions, len(start))
     start = np.asarray(start, np.float64)
     a, here = start, _Objective(np.inf, np.zeros(len(start)), np.eye(len(start)), np.inf)
     step, passes = np.zeros(len(start)), 0
@@ -100,29 +99,35 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
         blocks: how many, about; fewer where documents are long.
 
     Returns:
-        the rest and the held-out documents, as streams. Counts of the two add up to the counts of the whole.
+        the rest and the held-out documents, as streams. Counts of the two add up to the counts of the whole. A document with
+        which the share would be passed more than twice over stays in the rest, where there is a shorter one to hold out.
 
     Raises:
-        ValueError: a stream of a single document.
+        ValueError: a stream of a single document; nothing to hold out.
 
     Example:
         >>> rest, held = hold_out(np.array([0, 1, 0, 2, 0, 3, 0, 4, 0]), positions=2, most=0.25, blocks=1)
         >>> rest.tolist(), held.tolist()
-        ([0, 1, 0, 2, 0, 3, 0], [0, 4, 0])
+        ([0, 1, 0, 3, 0, 4, 0], [0, 2, 0])
     """
+    if positions < 1 or most <= 0 or blocks < 1:
+        raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: hold out something")
     pads = np.flatnonzero(stream == PAD)
     lengths = np.diff(pads)  # of documents, with the <pad> that ends each
     if len(lengths) < 2:
         raise ValueError("a text of one document: nothing is left when whole documents are held out; give one a line")
     share = min(positions / len(stream), most)
-    chosen, owed, holding = np.zeros(len(lengths), bool), 0.0, False
+    wanted = share * len(stream)
+    gap = (1 - share) * wanted / blocks  # owed when a block begins; its own share comes on top while it is held out
+    chosen, owed, holding = np.zeros(len(lengths), bool), gap / 2, False
     for d, length in enumerate(lengths):
         owed += share * length
-        holding = owed >= share * len(stream) / blocks if not holding else owed > 0
+        holding = length <= wanted + owed and owed >= (length / 2 if holding else gap)
         if holding:
             chosen[d], owed = True, owed - length
-    if not chosen.any() or chosen.all():
-        chosen[:] = np.arange(len(lengths)) == len(lengths) - 1
+    if 2 * lengths[chosen].sum() < wanted or chosen.all():  # long documents: one, of about the size, not most of the text
+        misfit = np.where(2 * lengths > len(stream), np.inf, np.abs(np.log(lengths / wanted)))
+        chosen[:] = np.arange(len(lengths)) == np.argmin(misfit)
     of_token = np.repeat(chosen, lengths)
     first, others = stream[:1], stream[1:]
     return np.concatenate([first, others[~of_token]]), np.concatenate([first, others[of_token]])

@@ -100,15 +100,32 @@ def evaluate(
         counts = counts or count(stream, radius=1, vocab_size=model.vocab_size, mesh=mesh)
         C = with_targets(counts[0], eos=model.eos)
         return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
-    lowest, highest = int(stream.min()), int(stream.max())
-    if lowest < 0 or highest >= model.vocab_size:
-        wrong = lowest if lowest < 0 else highest
-        raise ValueError(f"token id {wrong} and a model of {model.vocab_size}: use the model's own tokenizer")
-    X, Y = contexts(stream, model.radius, eos=model.eos)
-    if sample is not None and sample < len(Y):
-        drawn = np.sort(np.random.default_rng(seed).choice(len(Y), sample, replace=False, shuffle=False))
-        X, Y = X[drawn], Y[drawn]
+    X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
     return Evaluation(negative_log_likelihood(model.tables, X, Y, ordered=model.ordered, mesh=mesh, progress=progress), len(Y))
+
+
+def sampled_positions(
+    stream: np.ndarray, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
+) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+    """Contexts and targets of a stream, or of a seeded sample of its positions, drawn without replacement.
+
+    Raises:
+        ValueError: a token id that the vocabulary does not have.
+
+    Example:
+        >>> X, Y = sampled_positions(np.array([0, 5, 6, 0, 7, 0]), 2, 8, sample=2)
+        >>> X.shape, Y.shape
+        ((2, 2), (2,))
+    """
+    lowest, highest = int(stream.min()), int(stream.max())
+    if lowest < 0 or highest >= vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(f"token id {wrong} and a model of {vocab_size}: use the model's own tokenizer")
+    X, Y = contexts(stream, K, eos=eos)
+    if sample is None or sample >= len(Y):
+        return X, Y
+    drawn = np.sort(np.random.default_rng(seed).choice(len(Y), sample, replace=False, shuffle=False))
+    return X[drawn], Y[drawn]
 
 
 def log_probabilities(

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.contexts import PAD
 from jexplicit.log_linear import Rows, ranges
 from jexplicit.smoothing import discounts, unigram
+
+_counters = 1 << 23  # of a cache, at a time
 
 
 class JointFeature(NamedTuple):
@@ -122,6 +124,13 @@ def context_numbers(feature: JointFeature, X: Integer[np.ndarray, "M K"]) -> Int
     return np.stack(numbers, axis=1)
 
 
+def dense_rows(rows: Rows, vocab_size: int) -> Float[Array, "R N"]:
+    """The same rows as a dense table: faster to read where most outputs of a row are there, as after a single token."""
+    R = len(rows.start) - 1
+    places = np.repeat(np.arange(R), np.diff(rows.start)) * vocab_size + rows.outputs
+    return jnp.zeros(R * vocab_size, rows.values.dtype).at[places].set(rows.values).reshape(R, vocab_size)
+
+
 def cache_rows(
     stream: np.ndarray, targets: Int[np.ndarray, " M"], log_p: Float[np.ndarray, " N"], *, length: int, successors: bool = False
 ) -> Rows:
@@ -149,17 +158,26 @@ def cache_rows(
     """
     if length < 1:
         raise ValueError(f"cache of {length} tokens: look back at least one")
-    N = len(log_p)
-    first = np.maximum(targets - length, 1)
-    m = np.repeat(np.arange(len(targets)), np.maximum(targets - first, 0))
-    place = ranges(first, np.maximum(targets, first))
-    counted = stream[place] != PAD
-    if successors:
-        counted &= stream[place - 1] == stream[targets - 1][m]
-    keys, counts = np.unique(m[counted] * N + stream[place[counted]], return_counts=True)
+    N, per_block = len(log_p), max(1, _counters // len(log_p))
+    parts = [_recent(stream, targets[m : m + per_block], N, length, successors) for m in range(0, len(targets), per_block)]
+    keys = np.concatenate([part.keys + b * per_block * N for b, part in enumerate(parts)])
+    counts = np.concatenate([part.counts for part in parts])
     different = np.bincount(keys // N, minlength=len(targets))
     values = np.log1p(counts / (different[keys // N] * np.exp(log_p[keys % N])))
     return _as_rows(_Entries(keys, counts), values, len(targets), N)
+
+
+def _recent(stream: np.ndarray, targets: np.ndarray, N: int, length: int, successors: bool) -> _Entries:
+    """What occurred in the recent past of a few positions."""
+    first = np.maximum(targets - length, 1)
+    n = np.maximum(targets - first, 0)
+    m, place = np.repeat(np.arange(len(targets)), n), ranges(first, first + n)
+    counted = stream[place] != PAD
+    if successors:
+        counted &= stream[place - 1] == np.repeat(stream[targets - 1], n)
+    counts = np.bincount(m[counted] * N + stream[place[counted]], minlength=len(targets) * N)
+    keys = np.flatnonzero(counts)
+    return _Entries(keys, counts[keys])
 
 
 def _continuations(short: _Entries, long: _Entries, long_contexts: np.ndarray, N: int) -> _Entries:

@@ -23,7 +23,7 @@ Features = Literal["sum", "cat"]
 class TokenTables(NamedTuple):
     """A language model: logits of a context are `sum_k tables[k][x_k]`.
 
-    tables: K tables [N, N], nearest offset first; Sum's are one array K times.
+    tables: K tables [N, N], nearest offset first; those of an unweighted Sum are one array K times.
     features: how the K tokens of a context are combined.
     eos: whether `<pad>` is predicted as the end of a document.
     """
@@ -44,8 +44,8 @@ class TokenTables(NamedTuple):
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of a context's tokens matters."""
-        return self.features == "cat"
+        """Whether the order of a context's tokens matters: not where all offsets read one table alike."""
+        return any(table is not self.tables[0] for table in self.tables)
 
 
 def explicit_language_model(

@@ -6,7 +6,7 @@ from it are kept. With the rows fixed the loss is convex in the exponents a (jex
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -57,6 +57,22 @@ class Positions(NamedTuple):
         return Positions(self.rows[m], self.exponents[m])
 
 
+def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> tuple[LogTables, Positions]:
+    """The model of some of its tables, by their column in the positions; exponents keep their numbers.
+
+    Example:
+        >>> tables = LogTables((jnp.zeros((1, 2)), jnp.ones((1, 2))))
+        >>> one, read = select(tables, Positions(np.zeros((1, 2), int), np.array([[0, 1]])), [1])
+        >>> len(one.dense), read.exponents.tolist()
+        (1, [[1]])
+    """
+    T = len(tables.dense)
+    columns = sorted(columns)
+    dense = tuple(tables.dense[c] for c in columns if c < T)
+    sparse = tuple(tables.sparse[c - T] for c in columns if c >= T)
+    return LogTables(dense, sparse), Positions(positions.rows[:, columns], positions.exponents[:, columns])
+
+
 class Block(NamedTuple):
     """A few positions, on their way to the device; the last block of a text is filled with positions of weight 0.
 
@@ -88,15 +104,20 @@ def log_probabilities(
         Y: [M] targets.
         progress: called with (positions done, positions in all).
 
+    Raises:
+        ValueError: positions that do not fit the tables or the exponents.
+
     Example:
         >>> tables = LogTables((jnp.log(jnp.array([[0.5, 0.25, 0.25]])),))
         >>> one = Positions(np.array([[0]]), np.array([[0]]))
         >>> np.exp(log_probabilities(tables, np.array([1.0]), one, np.array([0]))).round(6).tolist()
         [0.5]
     """
+    check_exponents(positions, len(exponents))
     out = []
+    a = np.asarray(exponents, tables.dense[0].dtype)
     for block in blocks(tables, positions, Y):
-        out.append(np.asarray(_log_probabilities(tables.dense, exponents, block)))
+        out.append(np.asarray(_log_probabilities(tables.dense, a, block)))
         if progress:
             progress(min(len(out) * len(block.y), len(Y)), len(Y))
     return np.concatenate(out)[: len(Y)]
@@ -110,6 +131,8 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
         raise ValueError(
             f"positions of {positions.rows.shape[1]} features, and {T} dense and {S} sparse tables: give one of each"
         )
+    for t, table in enumerate(tables.dense):  # an index out of range would read another row, without a word
+        _check_within(positions.rows[:, t], len(table), "row {} of a dense table of {} rows")
     for m in range(0, len(Y), B):
         rows, exponents = positions.take(slice(m, m + B))
         n = len(rows)
@@ -124,6 +147,11 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
             _fill(Y[m : m + B], B, 0),
             (np.arange(B) < n).astype(np.float32),
         )
+
+
+def check_exponents(positions: Positions, S: int) -> None:
+    """Refuse positions with an exponent outside 0 .. S - 1."""
+    _check_within(positions.exponents, S, "exponent {} of {}")
 
 
 def feature_rows(dense: tuple[Array, ...], block: Block) -> Float[Array, "B G N"]:
@@ -170,6 +198,12 @@ def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     n = last - first
     before = np.cumsum(n) - n
     return np.repeat(first - before, n) + np.arange(n.sum())
+
+
+def _check_within(ids: np.ndarray, size: int, what: str) -> None:
+    for i in (int(ids.min(initial=0)), int(ids.max(initial=0))):
+        if not 0 <= i < size:
+            raise ValueError(f"{what.format(i, size)}: ids are 0 .. {size - 1}")
 
 
 def _fill(a: np.ndarray, length: int, value: int) -> np.ndarray:

@@ -29,6 +29,16 @@ class LanguageModel(NamedTuple):
     tokenizer: Tokenizer
 
 
+_without_tables = (
+    "unigram",
+    "bigram",
+    "5-gram",
+    "joint",
+    "joint+cache",
+    "bitcipher",
+)  # rows of results that no K tables stand behind
+
+
 def save_counts(run: str | os.PathLike, counts: Counts) -> None:
     """Save a run's counts as `checkpoints/counts`."""
     save_checkpoint(_counts_path(run), {"counts": list(counts)})
@@ -55,8 +65,18 @@ def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
 
 def save_tables(run: str | os.PathLike, method: str, model: TokenTables) -> None:
     """Save the tables of a trained model; the explicit ones follow from the counts."""
-    tables = [np.asarray(table) for table in _distinct_tables(model)]
+    tables = [np.asarray(table) for table in distinct_tables(model)]
     save_checkpoint(_tables_path(run, method, model.features, model.radius), {"tables": tables})
+
+
+def distinct_tables(model: TokenTables) -> tuple[Array, ...]:
+    """The tables without repetition: one where all offsets read the same."""
+    return model.tables if model.ordered else model.tables[:1]
+
+
+def has_model(run: str | os.PathLike) -> bool:
+    """Whether a run has measured a model that `load_model` can load."""
+    return any(row["method"] not in _without_tables for row in read_rows(run))
 
 
 def load_model(
@@ -91,7 +111,7 @@ def load_model(
     candidates = [
         row
         for row in read_rows(path)
-        if row["method"] not in ("unigram", "bigram")
+        if row["method"] not in _without_tables
         and row["method"] == (method or row["method"])
         and row["features"] == (features or row["features"])
         and row["radius"] == (radius or row["radius"])
@@ -116,11 +136,11 @@ def load_model(
 def export_model(path: str | os.PathLike, model: LanguageModel) -> None:
     """Write one model, tokenizer included, to a safetensors file.
 
-    Tensors `table_1` .. `table_K` [N, N] (Sum: `table_1` only) hold the logits of each context token, `tokenizer` the
-    sentencepiece model's bytes; the metadata say features, radius and eos.
+    Tensors `table_1` .. `table_K` [N, N] (unweighted Sum: `table_1` only) hold the logits of each context token, `tokenizer`
+    the sentencepiece model's bytes; the metadata say features, radius and eos.
     """
     tables, tokenizer = model
-    tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(_distinct_tables(tables), 1)}
+    tensors = {f"table_{k}": np.asarray(table) for k, table in enumerate(distinct_tables(tables), 1)}
     tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     about = {"features": tables.features, "radius": tables.radius, "eos": tables.eos, "kind": tokenizer.kind}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +153,7 @@ def _load_export(path: Path) -> LanguageModel:
             about = json.loads(file.metadata()["jexplicit"])
             tokenizer = Tokenizer(model=file.get_tensor("tokenizer").tobytes(), kind=about["kind"])
             K = about["radius"]
-            names = [f"table_{k}" for k in range(1, K + 1)] if about["features"] == "cat" else ["table_1"]
+            names = [name for k in range(1, K + 1) if (name := f"table_{k}") in file.keys()]
             tables = tuple(jnp.asarray(file.get_tensor(name)) for name in names)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a model exported by jexplicit ({error}): write one with launch.lm --export") from error
@@ -147,10 +167,6 @@ def _load_tables(run: Path, row: dict[str, Any], eos: bool) -> TokenTables:
     path = next((path for path in paths if is_checkpoint(path)), paths[0])
     tables = tuple(jnp.asarray(table) for table in load_checkpoint(path)["tables"])
     return TokenTables(tables * (row["radius"] // len(tables)), row["features"], eos)
-
-
-def _distinct_tables(model: TokenTables) -> tuple[Array, ...]:
-    return model.tables if model.ordered else model.tables[:1]
 
 
 def _listed(rows: list[dict[str, Any]]) -> str:

@@ -119,15 +119,19 @@ def add_alpha(C: Float[Array, "N I"], alpha: float = 1.0) -> Float[Array, "N I"]
     return (C + alpha) / (C.sum(axis=1, keepdims=True) + alpha * C.shape[1])
 
 
-def dirichlet(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
+def dirichlet(C: Float[Array, "N I"], p: Float[Array, " I"] | None = None) -> Float[Array, "N I"]:
     """Dirichlet prior at the unigram, `P(i|j) = (C[j, i] + n₊(j) p_i) / (C(j) + n₊(j))`.
 
     The strength of the prior is n₊(j), the number of different outputs after j: the estimate of Witten and Bell, which has no
     constant to choose. A context never seen falls back to the unigram.
 
+    Args:
+        C: [N, I] counts as floats.
+        p: [I] the unigram; default, that of C.
+
     Source: Witten & Bell 1991, method C; MacKay & Peto 1995.
     """
-    p = unigram(C.sum(axis=0))
+    p = unigram(C.sum(axis=0)) if p is None else p
     m = jnp.sum(C > 0, axis=1).astype(C.dtype)
     m = jnp.where(m > 0, m, 1)[:, None]
     return (C + m * p[None, :]) / (C.sum(axis=1, keepdims=True) + m)
@@ -155,7 +159,15 @@ def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array
 
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
     """
-    return discounted(C, discounts(C, modified=modified), unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)))
+    return discounted(C, discounts(C, modified=modified), continuations(C))
+
+
+def continuations(C: Float[Array, "N I"]) -> Float[Array, " I"]:
+    """`P_cont`: the share of different contexts that each output was seen in, one for an unseen output.
+
+    Source: Kneser & Ney 1995.
+    """
+    return unigram(jnp.sum(C > 0, axis=0).astype(C.dtype))
 
 
 def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:

@@ -7,6 +7,7 @@ times for Sum. The loss needs one partition function per *different* context,
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,8 +56,8 @@ def log_partition(
 
 
 def map_contexts(
-    one: Callable[[Tables, Array], Array],
-    tables: Tables,
+    one: Callable[[Any, Array], Array],
+    tables: Sequence[Array],
     X: Integer[np.ndarray, "M K"],
     *,
     mesh: Mesh | None = None,
@@ -64,7 +65,8 @@ def map_contexts(
 ) -> np.ndarray:
     """`one(tables, x)` for every row of X, block by block and device by device, gathered on the host.
 
-    `one` is compiled once per function object: pass a module-level function, not a lambda.
+    `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever arrays it
+    reads; they are placed on every device.
     """
     mesh = mesh or data_mesh(1)
     block = 64 if mesh.devices.flat[0].platform == "cpu" else 4096  # on a CPU, 64 rows of logits stay in the L2 cache

@@ -5,8 +5,11 @@ from typing import Literal
 
 import optax
 
+from jexplicit.calibrated import Smoothing
 from jexplicit.language_model import Features
 from jexplicit.runs.command import Preset
+
+Method = Literal["explicit", "cold", "warm", "optimum", "calibrated", "scaling", "joint", "joint+cache", "bitcipher"]
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,26 @@ class Config:
     """Context lengths K, in tokens."""
     eos: bool = False
     """Predict the end of a document too."""
-    methods: tuple[Literal["explicit", "cold", "warm", "optimum"], ...] = ("explicit",)
+    methods: tuple[Method, ...] = ("explicit",)
     """explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit solution. optimum:
-    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. Baselines are always there."""
+    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. calibrated: smoothed rows with a fitted
+    exponent per offset. scaling: iterative sweeps from there, without gradients. joint: with contexts of several tokens too;
+    joint+cache: and the recent past. bitcipher: the explicit solution with --bits features per token. Baselines are always
+    there."""
+    smoothing: Smoothing = "kneser-ney"
+    """Of the rows of calibrated, scaling and joint models."""
+    calibration: Literal["held-out", "leave-one-out"] = "held-out"
+    """Of calibrated models, what exponents are fitted on: documents held out of the counts (2 in 100), or counted positions,
+    each with its own pair left out (cat only)."""
+    calibration_positions: int = 15_000
+    """Positions that exponents are fitted on, drawn with --seed."""
+    sweeps: int = 10
+    """Scaling: sweeps over the different contexts."""
+    discount: float | None = None
+    """Scaling: counts by which expected and observed co-occurrences may differ for free; default, Kneser-Ney's, from the
+    counts. 0 sweeps the explicit solution, noise and all, towards the optimum of the training loss."""
+    bits: tuple[int, ...] = (64, 256, 1024)
+    """Bitcipher: features per token."""
     epochs: int = 32
     """Training: passes over the data, at most."""
     batch_size: int = 8192
@@ -85,6 +105,10 @@ PRESETS = {
         "docs, the whole of the paper's Table 1: explicit, cold and warm starts, and the optimum. The corpus is 30 times "
         "smaller than the paper's, so its 32 epochs are too few steps for the paper's learning rate of 0.01.",
     ),
+    "calibrated": Preset(
+        Config(out="runs/calibrated", methods=("explicit", "calibrated", "joint", "joint+cache"), radius=(1, 2, 4, 8)),
+        "docs, solutions that generalise: smoothed rows and fitted exponents, contexts of several tokens, the recent past.",
+    ),
     "babylm": Preset(
         Config(out="runs/babylm", corpus="text", samples=8),
         "the paper's experiment on text of yours, with --train and --dev; 10 M words in 1 minute and 2 GB on 2 CPU cores. "
@@ -114,6 +138,17 @@ def check(config: Config) -> None:
         )
     if not config.learning_rate > 0 or config.accumulator < 0:
         raise ValueError(f"--learning-rate {config.learning_rate} > 0 and --accumulator {config.accumulator} >= 0 are needed")
+    if config.calibration_positions < 1:
+        raise ValueError(f"--calibration-positions {config.calibration_positions}: fit exponents on at least one")
+    if config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise"):
+        raise ValueError(
+            f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
+            "takes --features cat and a smoothing row by row, which noise is not"
+        )
+    if config.sweeps < 1 or not 0 <= (config.discount or 0) < float("inf"):
+        raise ValueError(f"--sweeps {config.sweeps} >= 1 and a finite --discount {config.discount} >= 0 are needed")
+    if not config.bits or min(config.bits) < 1:
+        raise ValueError(f"--bits {config.bits}: give numbers of features per token, at least 1")
     if config.patience is not None and config.patience < 1:
         raise ValueError(f"--patience {config.patience}: wait for at least one epoch")
     if not callable(getattr(optax, config.optimizer, None)):

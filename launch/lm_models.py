@@ -25,6 +25,7 @@ from jexplicit.neural.decoder import kkt_residual
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
 from jexplicit.runs.reports import scaling_path
+from jexplicit.saving import distinct_tables
 from launch.lm_config import Config
 
 
@@ -49,14 +50,15 @@ def measure(job: Job, method: str, features: str, radius: int) -> None:
     more: dict[str, Any] = {"solve_seconds": solve_seconds}
     if method == "explicit":
         more |= measure_scaling(job, model)
-        if set(job.config.methods) != {"explicit"}:
+        if {"cold", "warm", "optimum"} & set(job.config.methods):
             more |= {"kkt_residual": measure_kkt(job, model)}
     add_row(job, method, features, radius, model, more)
 
 
-def has_row(job: Job, method: str, features: str, radius: int) -> bool:
+def has_row(job: Job, method: str, features: str, radius: int, **more: Any) -> bool:
     """Whether the run has measured a model already."""
-    return any((row["method"], row["features"], row["radius"]) == (method, features, radius) for row in job.folder.rows())
+    wanted = {"method": method, "features": features, "radius": radius, **more}
+    return any(wanted.items() <= row.items() for row in job.folder.rows())
 
 
 def add_row(job: Job, method: str, features: str, radius: int, model: TokenTables, more: dict[str, Any]) -> None:
@@ -66,6 +68,19 @@ def add_row(job: Job, method: str, features: str, radius: int, model: TokenTable
         train = evaluate_on_train(job, model, progress)
         dev = evaluate(model, job.text.dev, mesh=job.mesh, progress=progress)
         eval_seconds = time.perf_counter() - start
+    own = {
+        "eval_seconds": eval_seconds,
+        "seconds": more["solve_seconds"],
+        "bytes": sum(table.nbytes for table in distinct_tables(model)),
+        "scalars": 0,
+    }
+    add_evaluated_row(job, method, features, radius, train, dev, {**own, **more})
+
+
+def add_evaluated_row(
+    job: Job, method: str, features: str, radius: int, train: Evaluation, dev: Evaluation, more: dict[str, Any]
+) -> None:
+    """Add the row of a model that has been evaluated."""
     row = {
         "method": method,
         "features": features,
@@ -74,7 +89,6 @@ def add_row(job: Job, method: str, features: str, radius: int, model: TokenTable
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
         **job.about,
-        "eval_seconds": eval_seconds,
         **more,
     }
     job.folder.log(event="row", **row)

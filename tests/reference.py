@@ -219,6 +219,38 @@ def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.n
     return U + np.log(F / (gradient_of_loss(H, U, Y) + F)) / K
 
 
+def scaling_sweep_of_pairs_that_occur(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.ndarray:
+    """Darroch & Ratcliff 1972, cell by cell; a feature and an output that never occur together stay as they are."""
+    F, E, U = np.zeros(U.shape), np.zeros(U.shape), U.copy()
+    for h, target in zip(H, Y, strict=True):
+        P = np.exp(log_softmax(h @ U))
+        for j in range(len(h)):
+            F[j, target] += h[j]
+            E[j] += h[j] * P
+    for j in range(U.shape[0]):
+        for i in range(U.shape[1]):
+            if F[j, i] > 0:
+                U[j, i] += np.log(F[j, i] / E[j, i]) / K
+    return U
+
+
+def sweep_near(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float, D: float, U0: np.ndarray) -> np.ndarray:
+    """A sweep with a Laplace prior around U0, cell by cell, by search: the lowest point of each pair's own term."""
+    F = H.T @ np.eye(U.shape[1])[Y]
+    E = H.T @ np.exp([log_softmax(h @ U) for h in H])
+    moved = U.copy()
+    for j in range(U.shape[0]):
+        for i in range(U.shape[1]):
+
+            def term(d, j=j, i=i):
+                return E[j, i] * np.exp(K * d) / K - F[j, i] * d + D * abs(U[j, i] + d - U0[j, i])
+
+            steps = [U0[j, i] - U[j, i]]  # the kink, and where the term is flat on either side of it
+            steps += [np.log((F[j, i] + sign * D) / E[j, i]) / K for sign in (-1, 1) if F[j, i] + sign * D > 0]
+            moved[j, i] += min(steps, key=term)
+    return moved
+
+
 def pixel_features(images: np.ndarray, levels: int) -> np.ndarray:
     """Sec. 3.2: `H_m = flatten((X_m + 1)/levels)`."""
     rows = []
@@ -360,3 +392,68 @@ def gd_plus_plus(X: np.ndarray, Y: np.ndarray, x_q: np.ndarray, eta: list[float]
                 Y_new[j] -= e / N * Y[i] * (X[i] @ X[j])
         X, Y = X_new, Y_new
     return -Y[-1]
+
+
+def log_linear(tables: list[np.ndarray], exponents: np.ndarray, rows: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """`log φ(sum_g a_g row_g)` position by position; feature g reads a row of tables[g], or none (-1)."""
+    out = []
+    for read, weighed in zip(rows, which, strict=True):
+        logits = np.zeros(tables[0].shape[1])
+        for table, r, s in zip(tables, read, weighed, strict=True):
+            if r >= 0:
+                logits = logits + exponents[s] * table[r]
+        out.append(log_softmax(logits))
+    return np.array(out)
+
+
+def chain_counts(X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...]) -> list[dict[tuple[tuple[int, ...], int], int]]:
+    """Counts of (context, output) by context length: how often, for the longest; for the others, after how many different
+    tokens further back (Kneser & Ney 1995), down to the empty context."""
+    counts: list[dict[tuple[tuple[int, ...], int], int]] = [{}]
+    for x, y in zip(X, Y, strict=True):
+        pair = (tuple(int(x[offset - 1]) for offset in offsets), int(y))
+        counts[0][pair] = counts[0].get(pair, 0) + 1
+    while len(next(iter(counts[0]))[0]):
+        shorter: dict[tuple[tuple[int, ...], int], int] = {}
+        for context, i in counts[0]:
+            shorter[context[:-1], i] = shorter.get((context[:-1], i), 0) + 1
+        counts.insert(0, shorter)
+    return counts
+
+
+class Chain:
+    """Interpolated modified Kneser-Ney of any order (Chen & Goodman 1999, Eq. 24 to 26), pair by pair from dictionaries."""
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...], vocab_size: int):
+        self.counts = chain_counts(X, Y, offsets)
+        self.D = [modified_discounts(list(level.values())) for level in self.counts]
+        followed = [max(self.counts[0].get(((), i), 0), 1) for i in range(vocab_size)]
+        self.lowest = [n / sum(followed) for n in followed]
+
+    def seen(self, context: tuple[int, ...]) -> list[int]:
+        """The outputs that followed a context."""
+        return sorted(i for c, i in self.counts[len(context)] if c == context)
+
+    def gamma(self, context: tuple[int, ...]) -> float:
+        """What the discounts free in a context's row; 1 where it never occurred."""
+        row = [n for (c, _), n in self.counts[len(context)].items() if c == context]
+        D = self.D[len(context)]
+        return sum(D[min(n, 3)] for n in row) / sum(row) if row else 1.0
+
+    def P(self, context: tuple[int, ...], i: int) -> float:
+        """`P(i|h)`, the context's nearest token first."""
+        if not context:
+            return self.lowest[i]
+        level, lower = self.counts[len(context)], self.gamma(context) * self.P(context[:-1], i)
+        n = level.get((context, i), 0)
+        total = sum(m for (c, _), m in level.items() if c == context)
+        return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
+
+
+def recent_counts(stream: np.ndarray, place: int, length: int, vocab_size: int, *, successors: bool) -> list[int]:
+    """How often each token occurred just before a place; or only where it followed what the place follows."""
+    counts = [0] * vocab_size
+    for t in range(max(place - length, 0), place):
+        if stream[t] != PAD and (not successors or (t > 0 and stream[t - 1] == stream[place - 1])):
+            counts[stream[t]] += 1
+    return counts

@@ -185,17 +185,50 @@ def kkt_residual(
     blocks = model.tables[:1] if model.features == "sum" else model.tables
     params = initial_state(blocks, optax.identity(), mesh).params
     distinct, n = distinct_contexts(X, ordered=model.ordered)  # of the whole text: fewer than chunk by chunk
-    total = jax.tree.map(jnp.zeros_like, params)
-    batches = -(-len(Y) // chunk)
+    _, gradient = text_gradient(params, distinct, n, X, Y, features=model.features, mesh=mesh, chunk=chunk)
+    misplaced = sum(float(jnp.abs(G).sum(axis=1).sum()) for G in gradient)
+    return misplaced / (X.shape[1] * len(Y))
+
+
+def text_gradient(
+    params: tuple[Array, ...],
+    distinct: Integer[np.ndarray, "u K"],
+    n: Integer[np.ndarray, " u"],
+    X: Integer[np.ndarray, "M K"],
+    Y: Integer[np.ndarray, " M"],
+    *,
+    features: Features,
+    mesh: Mesh,
+    chunk: int = 1 << 18,
+) -> tuple[float, tuple[Array, ...]]:
+    """The summed loss of a whole text in nats and its gradient: expected less observed co-occurrences.
+
+    Without positions (M = 0) it is what the contexts alone give: `sum_ctx n(ctx) log Z(ctx)` and the expected co-occurrences
+    `HᵀP`.
+
+    Args:
+        params: tables [N, columns] as `initial_state` splits them over the mesh.
+        distinct: [u, K] the different contexts of the text.
+        n: [u] how often each occurs.
+        X: [M, K] contexts.
+        Y: [M] targets.
+        features: Sum's offsets share a table.
+        mesh: devices to split the columns over.
+        chunk: positions or contexts at a time; it changes the memory, not the result.
+
+    Source: paper, Eq. 1.
+    """
+    loss, total = 0.0, jax.tree.map(jnp.zeros_like, params)
+    batches = -(-max(len(Y), len(distinct)) // chunk)
     size, u = -(-len(Y) // batches), _padded(-(-len(distinct) // batches), len(distinct))
     for b in range(batches):
         own, now = slice(b * u, (b + 1) * u), slice(b * size, (b + 1) * size)
         batch = DecoderBatch(
             _fill(distinct[own], u, 0), _fill(n[own], u, 0), _fill(X[now], size, 0), _fill(Y[now], size, -1), ()
         )
-        total = _add_gradient(total, params, batch, model.features, mesh)
-    misplaced = sum(float(jnp.abs(G).sum(axis=1).sum()) for G in total)
-    return misplaced / (X.shape[1] * len(Y))
+        part, total = _add_gradient(total, params, batch, features, mesh)
+        loss += float(part)
+    return loss, total
 
 
 def _columns_loss_and_gradient(
@@ -255,9 +288,9 @@ def _columns_loss_and_gradient(
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4), donate_argnums=0)
-def _add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Features, mesh: Mesh) -> Any:
-    gradient = loss_and_gradient(params, batch, features=features, noise=None, mesh=mesh)[1]
-    return jax.tree.map(jnp.add, total, gradient)
+def _add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Features, mesh: Mesh) -> tuple[Array, Any]:
+    loss, gradient = loss_and_gradient(params, batch, features=features, noise=None, mesh=mesh)
+    return loss, jax.tree.map(jnp.add, total, gradient)
 
 
 @jax.jit

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from jexplicit.runs.figures import perplexity_by_radius, scaling_assumption
 from jexplicit.runs.folder import read_config, read_rows
+from jexplicit.runs.generalising import generalising_section, row_name
 from jexplicit.runs.starts import starts_section
 
 # Table 1 of the paper, (train, dev) perplexity on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
@@ -52,7 +53,7 @@ def language_model_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         train, dev = _paper(row)
         table.add_row(
-            row["method"],
+            row_name(row),
             row["features"],
             str(row["radius"]),
             f"{row['train_perplexity']:.1f}",
@@ -70,8 +71,8 @@ def write_language_model_report(out: Path) -> Path:
     rows, config = read_rows(out), read_config(out) or {}
     samples = json.loads((out / "samples.json").read_text())
     explicit = [row for row in rows if row["method"] == "explicit"]
-    perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
     if explicit:
+        perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
         scaling_assumption([_panel(out, row) for row in explicit], out / "figures" / "scaling.png")
     first = rows[0]
     lines = [
@@ -87,16 +88,29 @@ def write_language_model_report(out: Path) -> Path:
     for row in rows:
         train, dev = _paper(row)
         lines.append(
-            f"| {row['method']} | {row['features']} | {row['radius']} | {row['train_perplexity']:.1f} | {train} | "
+            f"| {row_name(row)} | {row['features']} | {row['radius']} | {row['train_perplexity']:.1f} | {train} | "
             f"**{row['dev_perplexity']:.1f}** | {dev} | {row['train_positions']:,} | {row['count_seconds']:.2f} | "
             f"{row['solve_seconds']:.2f} | {row['eval_seconds']:.2f} |"
         )
     lines += [
         "",
         _reading,
-        "![perplexity by radius](figures/perplexity.png)",
-        "",
+        *(("![perplexity by radius](figures/perplexity.png)", "") if explicit else ()),
         *starts_section(out, rows),
+        *generalising_section(out, rows),
+        *(_scaling_section(explicit) if explicit else ()),
+        "## Sampled text",
+        "",
+        *(f"```text\n{sample}\n```\n" for sample in samples),
+    ]
+    report = out / "report.md"
+    report.write_text("\n".join(lines))
+    return report
+
+
+def _scaling_section(explicit: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of the scaling assumption, one per explicit model."""
+    return [
         "## The scaling assumption",
         "",
         "The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14, Fig. 1 left).",
@@ -110,13 +124,7 @@ def write_language_model_report(out: Path) -> Path:
         "",
         "![scaling assumption](figures/scaling.png)",
         "",
-        "## Sampled text",
-        "",
-        *(f"```text\n{sample}\n```\n" for sample in samples),
     ]
-    report = out / "report.md"
-    report.write_text("\n".join(lines))
-    return report
 
 
 def _panel(out: Path, row: dict[str, Any]) -> dict[str, Any]:
