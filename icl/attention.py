@@ -7,6 +7,7 @@ Keys and values are those of the context alone; every token is updated, the quer
 is read from the query's last coordinates, with a minus: they hold `y - W x`, starting from y = 0.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -75,7 +76,7 @@ def predict(
         ValueError: widths that do not fit, or a depth other than L where L > 1.
 
     Example:
-        >>> layers = init_layers(jax.random.key(0), 4, layers=2)
+        >>> layers = init_layers(jax.random.key(0), 4)
         >>> one = Sequence(jnp.ones((5, 3)), jnp.ones((5, 1)), jnp.ones(3), jnp.ones(1))
         >>> predict(layers, one).shape
         (1,)
@@ -148,9 +149,7 @@ def maps(layers: Layer) -> tuple[Float[Array, "*layers heads width width"], Floa
     return layers.W_K.mT @ layers.W_Q, layers.P @ layers.W_V
 
 
-def init_layers(
-    key: Array, width: int, *, layers: int = 1, heads: int = 1, scale: float = 0.002, dtype: object = None
-) -> Layer:
+def init_layers(key: Array, width: int, *, layers: int = 1, heads: int = 1, scale: float = 0.002, dtype: Any = None) -> Layer:
     """Random weights: truncated normal with standard deviation `sqrt(scale / fan-in)`, key size = width.
 
     Args:
@@ -171,8 +170,12 @@ def init_layers(
     """
     if min(width, layers, heads) < 1 or not scale > 0:
         raise ValueError(f"width {width}, {layers} layers, {heads} heads, scale {scale}: all must be positive")
+    return _drawn(key, (layers, heads, width, width), scale, jnp.dtype(dtype or jnp.zeros(()).dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _drawn(key: Array, shape: tuple[int, ...], scale: float, dtype: Any) -> Layer:
     draw = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=(0, 1))
-    shape, dtype = (layers, heads, width, width), dtype or jnp.zeros(()).dtype
     return Layer(*(draw(k, shape, dtype) for k in jax.random.split(key, 4)))
 
 

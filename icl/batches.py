@@ -27,9 +27,9 @@ def predict_batch(
     Example:
         >>> import jax
         >>> from icl import Tasks, init_layers, sample_tasks
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 7)
-        >>> predict_batch(init_layers(jax.random.key(1), 4), batch).shape
-        (1, 7)
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+        >>> jax.jit(predict_batch)(init_layers(jax.random.key(1), 4), batch).shape
+        (1, 4)
 
     Source: von Oswald et al. 2023, Eq. 3.
     """

@@ -127,7 +127,7 @@ def descent_rates(layer: Layer, *, dim: int, context: int) -> tuple[Array, Array
 def sweep_loss(
     key: Array, predict: Callable[[Any, Sequence], Float[Array, "m batch"]], number: int
 ) -> Callable[[Any, Tasks], Float[Array, ""]]:
-    """A compiled `(weights, tasks) -> loss` on tasks that differ in numbers alone, with the same draws for all.
+    """A function `(weights, tasks) -> loss`, compiled once for all tasks of a size, with the same draws for all of a law.
 
     Args:
         key: of jax.random.
@@ -142,11 +142,10 @@ def sweep_loss(
     """
 
     @jax.jit
-    def loss(weights: Any, tasks: Tasks) -> Array:
-        batch = sample_tasks(key, tasks, number)
+    def of_batch(weights: Any, batch: Sequence) -> Array:
         return jnp.sum((predict(weights, batch) - batch.y_q) ** 2) / (2 * number)
 
-    return loss
+    return lambda weights, tasks: of_batch(weights, sample_tasks(key, tasks, number))
 
 
 def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:

@@ -11,6 +11,7 @@ and after K layers the error of the answer is `wᵀ r(XᵀX) x_q`. So the loss i
 Minimising it takes seconds. GD++ has a degree that grows as 3^K and so heavy tails on rare contexts: quantiles say how heavy.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -59,7 +60,7 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
     _ = tasks.kurtosis  # refuses other laws
     if number < 1:
         raise ValueError(f"{number} contexts: draw at least one")
-    X = np.asarray(jnp.moveaxis(sample_tasks(key, tasks, number).X, -1, 0), np.float64)
+    X = np.moveaxis(np.asarray(sample_tasks(key, tasks, number).X), -1, 0).astype(np.float64)
     gram = X.swapaxes(1, 2) @ X
     return np.maximum(np.linalg.eigvalsh(gram), 0)
 
@@ -130,7 +131,6 @@ def optimal_polynomial(
     """
     if min(layers, starts) < 1 or values.ndim != 2 or values.shape[1] != tasks.dim:
         raise ValueError(f"{layers} layers, {starts} starts, eigenvalues {values.shape}: wanted >= 1, >= 1, [T, {tasks.dim}]")
-    s, N = float(tasks.variance), tasks.context
     free = 1 if tied else layers
     moving = plus_plus and layers > 1
     rng = np.random.default_rng(seed)
@@ -139,28 +139,34 @@ def optimal_polynomial(
     gamma0 = np.exp(rng.uniform(np.log(0.03), np.log(1), (starts, free * moving)))
     begin = np.concatenate([eta0, gamma0], axis=1)
 
-    def rates(theta: Any) -> tuple[Any, Any]:
-        eta = theta[:free] / s
-        gamma = theta[free:] / (N * s) if moving else 0 * eta
-        return (eta, gamma) if not tied else (jnp.repeat(eta, layers), jnp.repeat(gamma, layers))
-
     with jax.enable_x64(True):  # the loss is flat at its optimum; in float32 the search stops early
 
-        @jax.jit
-        @jax.value_and_grad
-        def loss(theta: Array, values: Array) -> Array:
-            return jnp.mean(losses_by_context(values, *rates(theta), tasks))
-
         def minimised(theta: np.ndarray, values: Array) -> Any:
-            return scipy.optimize.minimize(loss, theta, args=(values,), jac=True, method="L-BFGS-B", options={"maxiter": 400})
+            def loss(theta: np.ndarray) -> tuple[Array, Array]:
+                (value, _), slope = _loss(theta, values, tasks, layers=layers, tied=tied)
+                return value, slope
+
+            return scipy.optimize.minimize(loss, theta, jac=True, method="L-BFGS-B", options={"maxiter": 400})
 
         full = jnp.asarray(values, jnp.float64)
         coarse = [minimised(theta, full[:_coarse]) for theta in begin]
         ranked = sorted((found for found in coarse if np.isfinite(found.fun)), key=lambda found: found.fun)
         best = min((minimised(found.x, full) for found in ranked[:_finalists]), key=lambda found: found.fun)
-        eta, gamma = rates(jnp.asarray(best.x))
-        by_context = np.asarray(losses_by_context(full, eta, gamma, tasks))
-        return _described(np.asarray(eta), np.asarray(gamma), by_context)
+        (_, (eta, gamma, by_context)), _ = _loss(best.x, full, tasks, layers=layers, tied=tied)
+        return _described(np.asarray(eta), np.asarray(gamma), np.asarray(by_context))
+
+
+@functools.partial(jax.jit, static_argnames=("layers", "tied"))
+@functools.partial(jax.value_and_grad, has_aux=True)
+def _loss(theta: Array, values: Array, tasks: Tasks, *, layers: int, tied: bool) -> tuple[Array, tuple[Array, Array, Array]]:
+    """The loss of rates `(η s, γ N s)`, and η, γ and the loss of every context; compiled once for all calls of a size."""
+    s, free = tasks.variance, 1 if tied else layers
+    eta, gamma = theta[:free] / s, theta[free:] / (tasks.context * s)
+    gamma = gamma if len(gamma) else jnp.zeros_like(eta)
+    if tied:
+        eta, gamma = jnp.repeat(eta, layers), jnp.repeat(gamma, layers)
+    by_context = losses_by_context(values, eta, gamma, tasks)
+    return jnp.mean(by_context), (eta, gamma, by_context)
 
 
 def polynomial_on(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> Polynomial:

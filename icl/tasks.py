@@ -47,9 +47,9 @@ class Tasks:
         ValueError: a size below 1, or a law that is not there.
 
     Example:
-        >>> tasks = Tasks(dim=10, context=10)
+        >>> tasks = Tasks(dim=3, context=5)
         >>> tasks.variance, sample_tasks(jax.random.key(0), tasks, 4).X.shape
-        (0.08333333333333333, (10, 10, 4))
+        (0.08333333333333333, (5, 3, 4))
 
     Source: von Oswald et al. 2023, Sec. 3 and App. A.3 (where the text has U(-1, 1), r = 2; its numbers are those of r = 1).
     """
@@ -114,12 +114,17 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
 
     Source: von Oswald et al. 2023, Sec. 3.
     """
-    dtype = dtype or jnp.zeros(()).dtype
+    noisy = not (isinstance(tasks.noise, float | int) and tasks.noise == 0)
+    return _drawn(key, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _drawn(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
     key_x, key_w, key_noise = jax.random.split(key, 3)
     X, x_q = _inputs(key_x, tasks, batch, dtype)
     W = jnp.asarray(tasks.weight_scale, dtype) * jax.random.normal(key_w, (tasks.outputs, tasks.dim, *batch), dtype)
     Y, y_q = contract(turned(X), turned(W)), contract(turned(W), x_q[:, None])[:, 0]
-    if not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
+    if noisy:
         Y = Y + jnp.asarray(tasks.noise, dtype) * jax.random.normal(key_noise, Y.shape, dtype)
     return Sequence(X, Y, x_q, y_q)
 
@@ -128,8 +133,8 @@ def sequences(batch: Sequence) -> Sequence:
     """A batch with its batch axis first, for `jax.vmap` over functions of one sequence.
 
     Example:
-        >>> sequences(sample_tasks(jax.random.key(0), Tasks(), 7)).X.shape
-        (7, 10, 10)
+        >>> sequences(sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)).X.shape
+        (4, 5, 3)
     """
     return Sequence(*(jnp.moveaxis(leaf, -1, 0) for leaf in batch))
 

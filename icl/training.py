@@ -6,6 +6,7 @@ rounding. The tasks of a step depend on (seed, step) alone: a run that stops any
 for bit. Seeds lie on an axis of all arrays and are split over the devices, which never wait for each other.
 """
 
+import dataclasses
 import functools
 import json
 import time
@@ -112,10 +113,13 @@ def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(recipe.learning_rate, b2=recipe.b2))
 
 
+@functools.lru_cache(maxsize=64)
 def training_steps(
     tasks: Tasks, recipe: Recipe, steps: int, mesh: Mesh
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
     """The compiled call `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
+
+    The same arguments give the same call, which compiles once; so the numbers of the tasks are Python's.
 
     On a CPU a seed alone fills the vector units, and seeds of one device take turns; on an accelerator they are one vmap.
     """
@@ -184,6 +188,8 @@ def train(
             f"{steps} steps, evaluated every {every}, {S} seeds of batches of {recipe.batch_size}, parameters of "
             f"{len(params.P)} seeds: all at least 1, and as many parameters as seeds"
         )
+    hashable = {name: float(getattr(tasks, name)) for name in ("input_range", "weight_scale", "noise")}
+    tasks = dataclasses.replace(tasks, **hashable)
     mesh = data_mesh(min(S, devices or len(jax.devices())))
     filled = jnp.asarray([*range(S), *[S - 1] * (-S % mesh.size)])  # every device has as many seeds
     params = jax.tree.map(lambda leaf: leaf[filled], params)

@@ -99,7 +99,8 @@ def rollout(job: Job) -> None:
         return
     params = trained_layers(job, model)
     eta = float(descent(job, model, "gd").rates.eta[0])
-    batch = sample_tasks(random_key(job, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
+    number = min(job.config.validation_tasks, 2000)
+    batch = sample_tasks(random_key(job, VALIDATION), model.tasks, number)
 
     @jax.jit
     def of_layer(layer: Layer, damping: jax.Array) -> jax.Array:
@@ -174,16 +175,22 @@ def _multi(job: Job) -> Model:
 def _save_weights(job: Job, model: Model, params: Layer) -> None:
     """Keep the maps M and R of the first seed, trained and constructed, and the scores of a test context."""
     trained, constructed = jax.tree.map(lambda leaf: leaf[0], params), constructed_layers(job, model)
-    batch = sample_tasks(random_key(job, VALIDATION), model.tasks, 1000)
-    E = jnp.concatenate([batch.X, batch.Y], axis=1)
-    query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
-    kept = {}
-    for name, layers in (("trained", trained), ("constructed", constructed)):
-        M, R = maps(layers)
-        b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : model.tasks.dim], axis=-1)[:, None, None]
-        scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
-        kept |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
-        kept |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
+
+    @jax.jit
+    def shown(key: jax.Array, both: dict[str, Layer]) -> dict[str, jax.Array]:
+        batch = sample_tasks(key, model.tasks, 1000)
+        E = jnp.concatenate([batch.X, batch.Y], axis=1)
+        query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
+        kept = {}
+        for name, layers in both.items():
+            M, R = maps(layers)
+            b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : model.tasks.dim], axis=-1)[:, None, None]
+            scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
+            kept |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
+            kept |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
+        return kept
+
     path = job.folder.path / WEIGHTS.format(model=model.name)
+    kept = shown(random_key(job, VALIDATION), {"trained": trained, "constructed": constructed})
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in kept.items()}
     np.savez_compressed(path, **arrays)

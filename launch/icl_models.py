@@ -158,7 +158,7 @@ def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) 
         seeds: list[int | None] = [job.config.seed + n for n in range(len(layers.P))]
         named["trained", start] = Family(by_attention, layers, seeds)
         if model.recurrent and start == "cold":
-            mixed = jax.vmap(lambda one: interpolate(one, constructed, dim=tasks.dim))(layers)
+            mixed = jax.jit(jax.vmap(lambda one: interpolate(one, constructed, dim=tasks.dim)))(layers)
             named["interpolated", start] = Family(by_attention, mixed, seeds)
     return named
 
@@ -185,8 +185,13 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
     recipe, named = make_recipe(config, model.layers), families(job, model)
     steps = steps or (config.steps if start == "cold" else config.warm_steps)
     numbers = list(range(config.seed, config.seed + (seeds or config.seeds)))
-    validation = sample_tasks(random_key(job, VALIDATION), model.tasks, config.validation_tasks)
-    measured = {what: _first_answers(named[what, None], validation) for what in sorted({"gd", reference(model)})}
+
+    @jax.jit
+    def validate(key: Array) -> tuple[Sequence, dict[str, Answers]]:
+        batch = sample_tasks(key, model.tasks, config.validation_tasks)
+        return batch, {what: _first_answers(named[what, None], batch) for what in sorted({"gd", reference(model)})}
+
+    validation, measured = validate(random_key(job, VALIDATION))
 
     @jax.jit
     def of_all(params: Layer) -> dict[str, Array]:
@@ -208,7 +213,7 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
             console.print(f"    {name}: step {entry['step']}, {told}, {entry['seconds']:.0f} s")
 
     for what, theirs in measured.items():
-        job.folder.log(event="reference", model=name, predictor=what, loss=float(jnp.mean(theirs.loss)))
+        job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
     partial = path.with_name(f"{name}.partial")
     with stage(f"training {name}, {len(numbers)} seeds", "steps") as progress:
         trained = train(
@@ -233,10 +238,15 @@ def _start(job: Job, model: Model, start: str, seeds: list[int]) -> Layer:
     """Random weights of every seed, or those of the closed form."""
     width, free = model.tasks.dim + model.tasks.outputs, 1 if model.recurrent else model.layers
     if start == "warm":
-        return jax.tree.map(lambda leaf: jnp.stack([leaf] * len(seeds)), constructed_layers(job, model))
+        return jax.tree.map(lambda leaf: jnp.asarray(np.stack([leaf] * len(seeds))), constructed_layers(job, model))
     scale = init_scale(job.config, model.layers, width)
-    drawn = [init_layers(jax.random.fold_in(jax.random.key(seed), 0), width, layers=free, scale=scale) for seed in seeds]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key: Array) -> Layer:
+        return init_layers(jax.random.fold_in(key, 0), width, layers=free, scale=scale)
+
+    return draw(jnp.stack([jax.random.key(seed) for seed in seeds]))
 
 
 def has_rows(job: Job, experiment: str, **wanted: Any) -> bool:
@@ -300,22 +310,29 @@ def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) ->
     size = min(_block, job.config.test_tasks)
     blocks = -(-job.config.test_tasks // size)
 
+    alike: dict[Any, list[Name]] = {}  # those that differ in weights alone are compiled once
+    for name, family in named.items():
+        alike.setdefault(family.predict, []).append(name)
+
     @jax.jit
-    def of_block(key: Array, weights: dict[Name, Any]) -> dict[Name, dict[str, Array]]:
+    def of_block(key: Array, stacks: list[Any]) -> list[dict[str, Array]]:
         batch = sample_tasks(key, model.tasks, size)
         theirs = _first_answers(named[reference(model), None], batch)
 
-        def of_one(family: Family, weights: Any) -> dict[str, Array]:
-            ours = answers(lambda batch: family.predict(weights, batch), batch)
+        def of_one(predict: Callable[[Any, Sequence], Array], weights: Any) -> dict[str, Array]:
+            ours = answers(lambda batch: predict(weights, batch), batch)
             apart = {"above_reference": jnp.mean(ours.loss - theirs.loss), **difference(ours, theirs)._asdict()}
             return {"loss": jnp.mean(ours.loss), "square": jnp.mean(ours.loss**2), **apart}
 
-        return {name: jax.lax.map(functools.partial(of_one, named[name]), stacked) for name, stacked in weights.items()}
+        return [jax.lax.map(functools.partial(of_one, predict), stack) for predict, stack in zip(alike, stacks, strict=True)]
 
-    weights = {name: family.weights for name, family in named.items()}
+    stacks = [
+        jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *(named[name].weights for name in names))
+        for names in alike.values()
+    ]
     sums = []
     for n in range(blocks):
-        sums.append(jax.tree.map(np.asarray, of_block(jax.random.fold_in(random_key(job, TEST), n), weights)))
+        sums.append(jax.tree.map(np.asarray, of_block(jax.random.fold_in(random_key(job, TEST), n), stacks)))
         progress((n + 1) * size, blocks * size)
     means = jax.tree.map(lambda *values: np.mean(np.stack(values), axis=0, dtype=np.float64), *sums)
 
@@ -324,7 +341,11 @@ def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) ->
         variance = max(one.pop("square") - one["loss"] ** 2, 0)
         return one | {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
 
-    return {name: [told(means[name], n) for n in range(len(family.seeds))] for name, family in named.items()}
+    measured: dict[Name, list[dict[str, Any]]] = {}
+    for names, values in zip(alike.values(), means, strict=True):
+        places = iter(range(len(values["loss"])))
+        measured |= {name: [told(values, next(places)) for _ in named[name].seeds] for name in names}
+    return measured
 
 
 def _first_answers(family: Family, batch: Sequence) -> Answers:

@@ -18,6 +18,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+@pytest.fixture(scope="module")
+def compiled_quickly():
+    """XLA without most optimisations, for tests that compile much and compute little: a third of the time of a step."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def data_dir():
     """The folder of larger data, where there is one."""

@@ -19,10 +19,8 @@ from icl.closed_form import (
 )
 from icl.descent import gd_plus_plus, gradient_descent
 from icl.polynomials import context_eigenvalues, losses_by_context, optimal_polynomial, polynomial_on, residual
-from icl.tasks import Sequence, sequences
-from icl.tasks import sample_tasks as sample_eagerly
+from icl.tasks import Sequence, sample_tasks, sequences
 
-sample_tasks = jax.jit(sample_eagerly, static_argnums=2)
 PAPER = Tasks(dim=10, context=10)
 
 
@@ -129,7 +127,7 @@ def test_least_squares_over_many_tasks_meets_the_closed_form():
 def test_the_closed_form_is_a_layer_of_attention():
     tasks = Tasks(dim=4, context=6, inputs="normal")
     G = optimal_solution(exact_moments(tasks, factor=jnp.asarray(np.random.default_rng(2).normal(size=(4, 4)))))
-    one = sample_eagerly(jax.random.key(0), tasks)
+    one = sample_tasks(jax.random.key(0), tasks)
     answer = predict(descent_layers(4, 6, 1.0, preconditioner=G.T), one)
     np.testing.assert_allclose(answer, (one.x_q @ G @ one.X.T @ one.Y) / 6, rtol=1e-12)
 
@@ -148,7 +146,7 @@ def test_eigenvalue_loss_is_the_simulated_loss():
 
 
 def test_the_residual_polynomial_is_that_of_gd_plus_plus():
-    one = sample_eagerly(jax.random.key(8), Tasks(dim=4, context=6))
+    one = sample_tasks(jax.random.key(8), Tasks(dim=4, context=6))
     eta, gamma = jnp.array([5.0, 9.0, 7.0]), jnp.array([0.3, 0.2, 0.5])
     values, U = np.linalg.eigh(np.asarray(one.X.T @ one.X))
     W = np.linalg.lstsq(np.asarray(one.X), np.asarray(one.Y), rcond=None)[0].T
@@ -212,7 +210,7 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="X \\(0, 3, 2\\)"):
         sampled_moments(jnp.zeros((0, 3, 2)))
     with pytest.raises(ValueError, match="5 examples for 100 numbers"):
-        least_squares_solution(sample_eagerly(jax.random.key(0), PAPER, 5))
+        least_squares_solution(sample_tasks(jax.random.key(0), PAPER, 5))
     with pytest.raises(ValueError, match="0 layers"):
         optimal_polynomial(np.ones((5, 10)), PAPER, layers=0, tied=True)
     with pytest.raises(ValueError, match="0 contexts"):

@@ -5,8 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from icl import Recipe, Sequence, Tasks, answers, descent_layers, difference, init_layers, interpolate, maps, predict
-from icl import sample_tasks as sample_eagerly
+from icl import (
+    Recipe,
+    Sequence,
+    Tasks,
+    answers,
+    descent_layers,
+    difference,
+    init_layers,
+    interpolate,
+    maps,
+    predict,
+    sample_tasks,
+)
 from icl.closed_form import optimal_rate
 from icl.comparison import (
     batched,
@@ -21,7 +32,7 @@ from icl.report import steps_saved
 from icl.tasks import sequences
 from icl.training import batch_loss, blocked_gradient, train
 
-sample_tasks = jax.jit(sample_eagerly, static_argnums=2)
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASKS, RECIPE = Tasks(dim=2, context=3), Recipe(depth=2, batch_size=24)
 
 
@@ -43,7 +54,7 @@ def trained():
 def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
     layers, batch = init_layers(jax.random.key(0), 3, scale=0.5), sample_tasks(jax.random.key(1), TASKS, 24)
     expected = jax.jit(jax.value_and_grad(lambda p: batch_loss(p, batch, depth=2)))(layers)
-    for block in (1, 8, 24):
+    for block in (1, 8):
         ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, RECIPE._replace(block=block)))(layers)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
@@ -55,7 +66,7 @@ def test_the_first_step_is_adam_s_by_hand(trained):
     """Whose first step is `rate * g / (|g| + eps)`, of the clipped gradient."""
     key = jax.random.fold_in(jax.random.key(1), 0)
     params = jax.tree.map(lambda leaf: leaf[1], start(3))
-    batch = sample_eagerly(key, TASKS, 24)
+    batch = sample_tasks(key, TASKS, 24)
     loss, g = jax.value_and_grad(lambda p: batch_loss(p, batch, depth=2))(params)
     assert trained.losses[1, 0] == pytest.approx(float(loss), rel=1e-6)
     norm = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in g))
@@ -150,7 +161,7 @@ def test_interpolation_is_half_way_between_the_maps_whatever_their_scale():
     np.testing.assert_allclose(M_mean, (M / b + M_gd) / 2, rtol=1e-12)
     np.testing.assert_allclose(R_mean, (R * b + R_gd) / 2, rtol=1e-12)
     scaled = trained._replace(W_K=trained.W_K / 7, P=trained.P * 7)
-    one = sample_eagerly(jax.random.key(1), Tasks(dim=3, context=5))
+    one = sample_tasks(jax.random.key(1), Tasks(dim=3, context=5))
     mixed = (predict(interpolate(layers, constructed, dim=3), one) for layers in (trained, scaled))
     np.testing.assert_allclose(*mixed, rtol=1e-10)
     with pytest.raises(ValueError, match="one head"):
@@ -184,7 +195,7 @@ def test_paths_are_means_over_tasks():
 
 
 def test_gd_plus_plus_turns_the_eigenvalues_of_the_context():
-    one = sample_eagerly(jax.random.key(0), Tasks(dim=3, context=5))
+    one = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5))
     G = np.asarray(one.X.T @ one.X)
     turned = np.asarray(one.X) @ (np.eye(3) - 0.3 * G)
     values = turned_curvature(np.linalg.eigvalsh(G), 0.3)
