@@ -61,6 +61,9 @@ class Descent(NamedTuple):
     seconds: float
 
 
+Predict = Callable[[Any, Sequence], Array]
+
+
 class Family(NamedTuple):
     """Predictors that differ in numbers alone, and so are compiled once.
 
@@ -69,7 +72,7 @@ class Family(NamedTuple):
     seeds: one per entry; None for what is not trained.
     """
 
-    predict: Callable[[Any, Sequence], Array]
+    predict: Predict
     weights: Any
     seeds: list[int | None]
 
@@ -133,14 +136,7 @@ def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) 
     penalty = max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2
     clip = make_recipe(job.config, K).token_clip
 
-    def by_descent(rates: tuple[Array, Array], batch: Sequence) -> Array:  # with γ = 0 GD
-        return batched(lambda s: gd_plus_plus(s, *rates, steps=K)[-1])(batch)
-
-    def by_attention(layers: Layer, batch: Sequence) -> Array:
-        return predict_batch(layers, batch, depth=K, clip=clip)
-
-    def by_ridge(penalty: Array, batch: Sequence) -> Array:
-        return batched(lambda s: ridge(s, penalty))(batch)
+    by_descent, by_attention = _by_descent(K), _by_attention(K, clip)
 
     def single(tree: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
@@ -153,7 +149,7 @@ def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) 
     constructed = constructed_layers(job, model)
     named: dict[Name, Family] = {(name, None): steps(name) for name in ["gd", *["gd++"] * (K > 1), "closed_form"]}
     named["constructed", None] = Family(by_attention, single(constructed), [None])
-    named["ridge", None] = Family(by_ridge, single(jnp.asarray(penalty, _dtype())), [None])
+    named["ridge", None] = Family(_by_ridge, single(jnp.asarray(penalty, _dtype())), [None])
     for start, layers in (params or {}).items():
         seeds: list[int | None] = [job.config.seed + n for n in range(len(layers.P))]
         named["trained", start] = Family(by_attention, layers, seeds)
@@ -161,6 +157,23 @@ def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) 
             mixed = jax.jit(jax.vmap(lambda one: interpolate(one, constructed, dim=tasks.dim)))(layers)
             named["interpolated", start] = Family(by_attention, mixed, seeds)
     return named
+
+
+@functools.cache
+def _by_descent(K: int) -> Predict:
+    def predict(rates: tuple[Array, Array], batch: Sequence) -> Array:  # with γ = 0 GD
+        return batched(lambda s: gd_plus_plus(s, *rates, steps=K)[-1])(batch)
+
+    return predict
+
+
+@functools.cache
+def _by_attention(K: int, clip: float | None) -> Predict:
+    return functools.partial(predict_batch, depth=K, clip=clip)
+
+
+def _by_ridge(penalty: Array, batch: Sequence) -> Array:
+    return batched(lambda s: ridge(s, penalty))(batch)
 
 
 def constructed_layers(job: Job, model: Model) -> Layer:
@@ -185,26 +198,16 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
     recipe, named = make_recipe(config, model.layers), families(job, model)
     steps = steps or (config.steps if start == "cold" else config.warm_steps)
     numbers = list(range(config.seed, config.seed + (seeds or config.seeds)))
-
-    @jax.jit
-    def validate(key: Array) -> tuple[Sequence, dict[str, Answers]]:
-        batch = sample_tasks(key, model.tasks, config.validation_tasks)
-        return batch, {what: _first_answers(named[what, None], batch) for what in sorted({"gd", reference(model)})}
-
-    validation, measured = validate(random_key(job, VALIDATION))
-
-    @jax.jit
-    def of_all(params: Layer) -> dict[str, Array]:
-        return jax.lax.map(of_one, params)
-
-    def of_one(layers: Layer) -> dict[str, Array]:
-        ours = answers(lambda batch: named["constructed", None].predict(layers, batch), validation)
-        apart = {what: difference(ours, theirs)._asdict() for what, theirs in measured.items()}
-        gd = {f"gd_{what}": value for what, value in apart["gd"].items()}
-        return {"loss": jnp.mean(ours.loss), **apart[reference(model)], **(gd if model.layers > 1 else {})}
+    validation = sample_tasks(random_key(job, VALIDATION), model.tasks, config.validation_tasks)
+    measured = _references(named, model, validation)
 
     def evaluate(params: Layer) -> Mapping[str, Any]:
-        return {what: np.asarray(values).tolist() for what, values in of_all(params).items()}
+        entries = []
+        for layers in _each(params):
+            told = _compared(named["constructed", None].predict, layers, validation, measured)
+            gd = {f"gd_{what}": value for what, value in told["gd"].items()}
+            entries.append({"loss": told["loss"], **told[reference(model)], **(gd if model.layers > 1 else {})})
+        return {what: [float(entry[what]) for entry in entries] for what in entries[0] if "above" not in what}
 
     def on_evaluation(entry: Mapping[str, Any]) -> None:
         job.folder.log(event="evaluation", model=name, **entry)
@@ -309,48 +312,51 @@ def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) ->
     """Loss, its standard error, and differences to the reference, of every predictor on the same fresh tasks."""
     size = min(_block, job.config.test_tasks)
     blocks = -(-job.config.test_tasks // size)
+    sums: dict[tuple[Name, int], list[dict[str, float]]] = {}
+    for block in range(blocks):
+        batch = sample_tasks(jax.random.fold_in(random_key(job, TEST), block), model.tasks, size)
+        theirs = _references(named, model, batch)
+        for name, family in named.items():
+            for n, weights in enumerate(_each(family.weights)):
+                told = _compared(family.predict, weights, batch, theirs)
+                one = {"loss": told["loss"], "square": told["square"], **told[reference(model)]}
+                sums.setdefault((name, n), []).append({what: float(value) for what, value in one.items()})
+        progress((block + 1) * size, blocks * size)
 
-    alike: dict[Any, list[Name]] = {}  # those that differ in weights alone are compiled once
-    for name, family in named.items():
-        alike.setdefault(family.predict, []).append(name)
-
-    @jax.jit
-    def of_block(key: Array, stacks: list[Any]) -> list[dict[str, Array]]:
-        batch = sample_tasks(key, model.tasks, size)
-        theirs = _first_answers(named[reference(model), None], batch)
-
-        def of_one(predict: Callable[[Any, Sequence], Array], weights: Any) -> dict[str, Array]:
-            ours = answers(lambda batch: predict(weights, batch), batch)
-            apart = {"above_reference": jnp.mean(ours.loss - theirs.loss), **difference(ours, theirs)._asdict()}
-            return {"loss": jnp.mean(ours.loss), "square": jnp.mean(ours.loss**2), **apart}
-
-        return [jax.lax.map(functools.partial(of_one, predict), stack) for predict, stack in zip(alike, stacks, strict=True)]
-
-    stacks = [
-        jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *(named[name].weights for name in names))
-        for names in alike.values()
-    ]
-    sums = []
-    for n in range(blocks):
-        sums.append(jax.tree.map(np.asarray, of_block(jax.random.fold_in(random_key(job, TEST), n), stacks)))
-        progress((n + 1) * size, blocks * size)
-    means = jax.tree.map(lambda *values: np.mean(np.stack(values), axis=0, dtype=np.float64), *sums)
-
-    def told(values: dict[str, np.ndarray], n: int) -> dict[str, Any]:
-        one = {what: float(value[n]) for what, value in values.items()}
+    def mean(parts: list[dict[str, float]]) -> dict[str, Any]:
+        one = {what: float(np.mean([part[what] for part in parts])) for what in parts[0]}
         variance = max(one.pop("square") - one["loss"] ** 2, 0)
         return one | {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
 
-    measured: dict[Name, list[dict[str, Any]]] = {}
-    for names, values in zip(alike.values(), means, strict=True):
-        places = iter(range(len(values["loss"])))
-        measured |= {name: [told(values, next(places)) for _ in named[name].seeds] for name in names}
-    return measured
+    return {name: [mean(sums[name, n]) for n in range(len(family.seeds))] for name, family in named.items()}
 
 
-def _first_answers(family: Family, batch: Sequence) -> Answers:
-    weights = jax.tree.map(lambda leaf: leaf[0], family.weights)
-    return answers(lambda batch: family.predict(weights, batch), batch)
+def _each(weights: Any) -> list[Any]:
+    """The entries of stacked weights."""
+    leaves, shape = jax.tree.flatten(jax.tree.map(np.asarray, weights))
+    return [jax.tree.unflatten(shape, [leaf[n] for leaf in leaves]) for n in range(len(leaves[0]))]
+
+
+def _references(named: Mapping[Name, Family], model: Model, batch: Sequence) -> dict[str, Answers]:
+    """The answers of the descents that others are compared with."""
+    families = {what: named[what, None] for what in sorted({"gd", reference(model)})}
+    return {what: _answers(family.predict, _each(family.weights)[0], batch) for what, family in families.items()}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _answers(predict: Predict, weights: Any, batch: Sequence) -> Answers:
+    return answers(lambda batch: predict(weights, batch), batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compared(predict: Predict, weights: Any, batch: Sequence, references: dict[str, Answers]) -> dict[str, Any]:
+    """Mean loss and mean squared loss of a predictor on tasks and, by reference, how far from its answers."""
+    ours = _answers(predict, weights, batch)
+    apart = {
+        what: {"above_reference": jnp.mean(ours.loss - theirs.loss), **difference(ours, theirs)._asdict()}
+        for what, theirs in references.items()
+    }
+    return {"loss": jnp.mean(ours.loss), "square": jnp.mean(ours.loss**2), **apart}
 
 
 def _solution(job: Job, model: Model, name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from icl.polynomials import context_eigenvalues, losses_by_context, optimal_poly
 from icl.tasks import Sequence, sample_tasks, sequences
 
 PAPER = Tasks(dim=10, context=10)
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -62,7 +63,6 @@ def test_it_is_the_loss_of_200_000_tasks():
 @pytest.mark.parametrize(
     "tasks",
     [
-        Tasks(dim=3, context=7, inputs="normal", input_range=2.0),
         Tasks(dim=4, context=3, inputs="laplace", weight_scale=2.0, noise=0.3),
         Tasks(dim=1, context=1, outputs=2, noise=0.2),
     ],

@@ -67,7 +67,7 @@ def test_the_first_step_is_adam_s_by_hand(trained):
     key = jax.random.fold_in(jax.random.key(1), 0)
     params = jax.tree.map(lambda leaf: leaf[1], start(3))
     batch = sample_tasks(key, TASKS, 24)
-    loss, g = jax.value_and_grad(lambda p: batch_loss(p, batch, depth=2))(params)
+    loss, g = jax.jit(jax.value_and_grad(lambda p: batch_loss(p, batch, depth=2)))(params)
     assert trained.losses[1, 0] == pytest.approx(float(loss), rel=1e-6)
     norm = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in g))
     one = train(start(3), TASKS, RECIPE, steps=1, seeds=[0, 1, 2], devices=2)
@@ -76,10 +76,10 @@ def test_the_first_step_is_adam_s_by_hand(trained):
         np.testing.assert_allclose(after[1], before - 1e-3 * clipped / (np.abs(clipped) + 1e-8), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("seeds", "devices"), [([1], 1), ([2, 1], 1)])
-def test_a_seed_s_run_does_not_depend_on_the_others_nor_on_the_devices(trained, seeds, devices):
+def test_a_seed_s_run_does_not_depend_on_the_others_nor_on_the_devices(trained):
+    seeds = [2, 1]  # of three on two devices
     params = jax.tree.map(lambda leaf: leaf[jnp.array(seeds)], start(3))
-    alone = train(params, TASKS, RECIPE, steps=7, seeds=seeds, every=3, devices=devices)
+    alone = train(params, TASKS, RECIPE, steps=7, seeds=seeds, every=3, devices=1)
     for n, seed in enumerate(seeds):
         np.testing.assert_array_equal(alone.losses[n], trained.losses[seed])
         np.testing.assert_array_equal(alone.params.P[n], trained.params.P[seed])
@@ -108,7 +108,7 @@ def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
     recipe = Recipe(1, batch_size=512, learning_rate=3e-3)
-    cold = train(start(1), TASKS, recipe, steps=1500, seeds=[0], every=1500)
+    cold = train(start(1), TASKS, recipe, steps=1600, seeds=[0], every=200)
     layer = descent_layers(2, 3, optimal_rate(TASKS))
     warm = train(jax.tree.map(lambda leaf: leaf[None], layer), TASKS, recipe, steps=200, seeds=[0], every=200)
     batch = sample_tasks(jax.random.key(5), TASKS, 20_000)
