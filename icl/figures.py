@@ -79,6 +79,8 @@ def sweep_figure(sweeps: Mapping[str, Mapping[str, tuple[Sequence[float], np.nda
                 ax.plot(values, losses.mean(axis=0), **style)
                 ax.fill_between(values, losses.min(axis=0), losses.max(axis=0), color=COLOURS[name], alpha=0.2, linewidth=0)
             ax.set(xlabel=labels[shift], yscale="log")
+            if "gd" in by_name:  # what is far above descent has left the question
+                ax.set_ylim(top=min(ax.get_ylim()[1], 100 * float(np.max(by_name["gd"][1]))))
         axes.flat[0].set_ylabel("loss (half mean square)")
         axes.flat[0].legend(fontsize=8, frameon=False)
         fig.suptitle(title, fontsize=10)
@@ -217,7 +219,10 @@ def _band(ax: Any, curve: Sequence[dict[str, Any]], what: str, colour: str, labe
 
 
 def _plain_log(ax: Any) -> None:
-    """Labels at more places of a log axis than powers of ten, as losses span less than one."""
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    """Labels at more places of a log axis than powers of ten where losses span few of them."""
+    low, high = ax.get_ylim()
+    decades = np.log10(high / low)
+    subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

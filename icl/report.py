@@ -128,7 +128,7 @@ def _section_shifts(out: Path) -> list[str]:
             shift: {name: (values, np.array(losses)) for name, (values, losses) in by_name.items() if name != "constructed"}
             for shift, by_name in sweeps.items()
         }
-        sweep_figure(shown, model, out / "figures" / f"shifts_{model}.png")
+        sweep_figure(shown, _told_name(model), out / "figures" / f"shifts_{model}.png")
         lines += [f"![other tasks](figures/shifts_{model}.png)", ""]
     return lines
 
@@ -227,6 +227,18 @@ def _kind(row: dict[str, Any]) -> str:
 def _model_name(row: dict[str, Any]) -> str:
     kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
     return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
+
+
+def _told_name(model: str) -> str:
+    """A model's name for readers: K2_recurrent_d10_N10 is `K = 2 recurrent, d = 10, N = 10`.
+
+    Example:
+        >>> _told_name("K2_layers_d3_N4")
+        'K = 2 separate, d = 3, N = 4'
+    """
+    layers, *kind, d, N = model.split("_")
+    kinds = {"recurrent": " recurrent", "layers": " separate"}
+    return f"K = {layers[1:]}{kinds[kind[0]] if kind else ''}, d = {d[1:]}, N = {N[1:]}"
 
 
 def _paper(row: dict[str, Any]) -> str:
