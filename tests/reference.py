@@ -358,6 +358,42 @@ def modified_kneser_ney(C: np.ndarray) -> np.ndarray:
     return P
 
 
+def attention_layer(E: np.ndarray, heads: list[tuple[np.ndarray, ...]], damping: float = 1.0) -> np.ndarray:
+    """von Oswald et al. 2023, Eq. 3: every token, the query (last) too, attends to the tokens of the context."""
+    updated = [list(map(float, e)) for e in E]
+    for W_K, W_Q, W_V, P in heads:
+        for j in range(len(E)):
+            added = np.zeros(E.shape[1])
+            for i in range(len(E) - 1):
+                added += (W_V @ E[i]) * ((W_K @ E[i]) @ (W_Q @ E[j]))
+            updated[j] += damping * P @ added
+    return np.array(updated)
+
+
+def descent_step(W: np.ndarray, X: np.ndarray, Y: np.ndarray, eta: float) -> np.ndarray:
+    """von Oswald et al. 2023, Eq. 6: one step on `1/(2N) Σ ||W x_i - y_i||²`."""
+    change = np.zeros_like(W)
+    for x, y in zip(X, Y, strict=True):
+        for o in range(W.shape[0]):
+            for c in range(W.shape[1]):
+                change[o, c] -= eta / len(X) * (W[o] @ x - y[o]) * x[c]
+    return W + change
+
+
+def gd_plus_plus(X: np.ndarray, Y: np.ndarray, x_q: np.ndarray, eta: list[float], gamma: list[float]) -> np.ndarray:
+    """von Oswald et al. 2023, App. A.10: inputs and targets move at once, the query with them; its answer."""
+    X, Y = np.vstack([X, x_q]).astype(float), np.vstack([Y, np.zeros(Y.shape[1])]).astype(float)
+    N = len(X) - 1
+    for e, g in zip(eta, gamma, strict=True):
+        X_new, Y_new = X.copy(), Y.copy()
+        for j in range(N + 1):
+            for i in range(N):
+                X_new[j] -= g * X[i] * (X[i] @ X[j])
+                Y_new[j] -= e / N * Y[i] * (X[i] @ X[j])
+        X, Y = X_new, Y_new
+    return -Y[-1]
+
+
 def log_linear(tables: list[np.ndarray], exponents: np.ndarray, rows: np.ndarray, which: np.ndarray) -> np.ndarray:
     """`log φ(sum_g a_g row_g)` position by position; feature g reads a row of tables[g], or none (-1)."""
     out = []

@@ -10,7 +10,7 @@ import pytest
 
 from jexplicit.runs.timing import interleaved, median_ratio, one_thread, timed
 from launch.bench import main
-from launch.benches import counting, evaluation, training
+from launch.benches import counting, evaluation, icl, training
 
 COUNTING_FIELDS = {
     *("bench", "method", "radius", "vocab_size", "tokens", "pairs_per_second", "cpu_seconds", "wall_seconds"),
@@ -118,6 +118,17 @@ def test_counting_rows(tmp_path):
             assert row["ratio_to_bincount"] == 1
         if row["method"] == counting.LIMIT:
             assert row["ratio_to_limit"] == 1
+
+
+def test_icl_rows(tmp_path):
+    assert main(["icl", "--preset", "tiny", "--layers", "2", "--out", str(tmp_path / "run")]) == 0
+    rows = rows_of(tmp_path / "run")
+    assert {(row["method"], row["layers"]) for row in rows} == {(method, 2) for method in icl.METHODS}
+    for row in rows:
+        assert row["bench"] == "icl" and row["steps"] == 3 and row["batch_size"] == 64
+        assert row["cpu_ms_per_step"] * row["steps_per_second"] == pytest.approx(1000)
+        if row["method"] == icl.PEER:
+            assert row["ratio_to_plain"] == 1
 
 
 def test_evaluation_rows(tmp_path):

@@ -29,13 +29,14 @@ class Bench(NamedTuple):
 
     config: a frozen dataclass with `out`, `rounds` and `seed`; its docstring and those of its fields become `--help`.
     check: raises ValueError on flags that make no sense, before anything is written.
-    measure: `config, folder -> rows`, each with `method`, `radius` and what the columns name.
+    measure: `config, folder -> rows`, each with `method`, the size and what the columns name.
     methods: what is compared; their docstrings go into the report.
     ours: the methods that the figure colours.
     ratio: the field that the figure draws, None where there is no peer, and the label of its axis.
     columns: heading -> (field of a row, factor, format), for the terminal and the report.
     presets: named configs.
     machine: where to run; yields a statement of it for the rows.
+    size: the flag, and field of a row, that has the K of each comparison.
     """
 
     config: type
@@ -47,6 +48,7 @@ class Bench(NamedTuple):
     columns: Mapping[str, tuple[str, float, str]]
     presets: Mapping[str, Preset]
     machine: Callable[[], AbstractContextManager[str]] = one_thread
+    size: str = "radius"
 
 
 SECONDS = {
@@ -60,8 +62,10 @@ def run_bench(name: str, bench: Bench, config: Any) -> None:
     """The whole job of a subcommand."""
     if config.rounds < 1:
         raise ValueError(f"--rounds {config.rounds}: time every method at least once")
-    if not config.radius or min(config.radius) < 1:
-        raise ValueError(f"--radius {config.radius}: give context lengths of at least 1 token")
+    sizes = getattr(config, bench.size)
+    if not sizes or min(sizes) < 1:
+        what = {"radius": "context lengths of at least 1 token", "layers": "numbers of layers, at least 1"}[bench.size]
+        raise ValueError(f"--{bench.size} {sizes}: give {what}")
     bench.check(config)
     config = replace(config, out=config.out or _free_folder(f"runs/bench-{name}"))
     with kept_memory() as memory, bench.machine() as threads:
@@ -73,7 +77,7 @@ def run_bench(name: str, bench: Bench, config: Any) -> None:
     figure = folder.path / "figures" / f"bench_{name}.png"
     drawn = [row for row in rows if row[bench.ratio[0]] is not None]
     if drawn:
-        ratio_bars(drawn, ratio=bench.ratio[0], ours=bench.ours, label=bench.ratio[1], path=figure)
+        ratio_bars(drawn, ratio=bench.ratio[0], ours=bench.ours, label=bench.ratio[1], path=figure, size=bench.size)
     (folder.path / "report.md").write_text(_report(name, bench, rows, with_figure=bool(drawn)))
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("method", "K", *bench.columns):
@@ -114,7 +118,7 @@ def _free_folder(path: str) -> str:
 def _cells(bench: Bench, row: dict[str, Any]) -> list[str]:
     values = ((row[field], factor, form) for field, factor, form in bench.columns.values())
     cells = ("-" if value is None else format(value * factor, form) for value, factor, form in values)
-    return [row["method"], str(row["radius"]), *cells]
+    return [row["method"], str(row[bench.size]), *cells]
 
 
 def _report(name: str, bench: Bench, rows: Sequence[dict[str, Any]], *, with_figure: bool) -> str:

@@ -1,0 +1,45 @@
+"""In-context learning by gradient descent: constructed, solved in closed form, and trained.
+
+from icl import Tasks, descent_layers, optimal_rate, predict, sample_tasks, sequences
+
+tasks = Tasks(dim=10, context=10)
+layers = descent_layers(10, 10, optimal_rate(tasks))  # one linear self-attention layer that is one step of gradient descent
+batch = sample_tasks(jax.random.key(0), tasks, 1000)
+answers = jax.vmap(lambda sequence: predict(layers, sequence))(sequences(batch))
+
+Source: von Oswald et al., Transformers Learn In-Context by Gradient Descent, ICML 2023.
+"""
+
+from icl.attention import Layer as Layer
+from icl.attention import attend as attend
+from icl.attention import init_layers as init_layers
+from icl.attention import maps as maps
+from icl.attention import predict as predict
+from icl.attention import roll_out as roll_out
+from icl.batches import predict_batch as predict_batch
+from icl.closed_form import exact_moments as exact_moments
+from icl.closed_form import least_squares_solution as least_squares_solution
+from icl.closed_form import one_step_loss as one_step_loss
+from icl.closed_form import optimal_rate as optimal_rate
+from icl.closed_form import optimal_solution as optimal_solution
+from icl.closed_form import sampled_moments as sampled_moments
+from icl.comparison import answers as answers
+from icl.comparison import difference as difference
+from icl.comparison import interpolate as interpolate
+from icl.constructions import descent_layers as descent_layers
+from icl.descent import gd_plus_plus as gd_plus_plus
+from icl.descent import gradient_descent as gradient_descent
+from icl.descent import line_search as line_search
+from icl.descent import ridge as ridge
+from icl.descent import squared_error as squared_error
+from icl.polynomials import Polynomial as Polynomial
+from icl.polynomials import context_eigenvalues as context_eigenvalues
+from icl.polynomials import optimal_polynomial as optimal_polynomial
+from icl.polynomials import polynomial_on as polynomial_on
+from icl.tasks import Sequence as Sequence
+from icl.tasks import Tasks as Tasks
+from icl.tasks import sample_tasks as sample_tasks
+from icl.tasks import sequences as sequences
+from icl.tasks import tokens as tokens
+from icl.training import Recipe as Recipe
+from icl.training import train as train

@@ -1,0 +1,183 @@
+"""Linear self-attention on tokens, layer by layer, without softmax, biases or normalisation.
+
+    e_j <- e_j + λ Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
+
+Keys and values are those of the context alone; every token is updated, the query too. A head depends on `M = W_Kᵀ W_Q` and
+`R = P W_V` alone, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, so scaling one up and the other down changes nothing. The prediction
+is read from the query's last coordinates, with a minus: they hold `y - W x`, starting from y = 0.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from icl.tasks import Sequence, tokens
+
+
+class Layer(NamedTuple):
+    """The heads of one layer, or of a stack of layers along one more, first, axis. width = d + m.
+
+    W_K, W_Q, W_V: [heads, key size, width]; P: [heads, width, key size].
+    """
+
+    W_K: Float[Array, "*layers heads key width"]
+    W_Q: Float[Array, "*layers heads key width"]
+    W_V: Float[Array, "*layers heads key width"]
+    P: Float[Array, "*layers heads width key"]
+
+
+def attend(layer: Layer, context: Float[Array, "N width"], queries: Float[Array, "n width"]) -> Float[Array, "n width"]:
+    """What a layer adds to some tokens: `Σ_h P_h V_h K_hᵀ q_h`, keys and values from the context.
+
+    Args:
+        layer: one layer.
+        context: [N, width] the tokens that are attended to.
+        queries: [n, width] the tokens to update.
+
+    Example:
+        >>> one = jnp.ones((1, 1, 1))
+        >>> attend(Layer(one, one, one, one), jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
+        [[15.0]]
+
+    Source: von Oswald et al. 2023, Eq. 3.
+    """
+
+    def head(W_K: Array, W_Q: Array, W_V: Array, P: Array) -> Array:
+        K, Q, V = context @ W_K.T, queries @ W_Q.T, context @ W_V.T
+        return Q @ K.T @ V @ P.T
+
+    return jax.vmap(head)(*layer).sum(axis=0)
+
+
+def predict(
+    layers: Layer,
+    sequence: Sequence,
+    *,
+    depth: int | None = None,
+    clip: float | None = None,
+    damping: Any = 1.0,
+    W0: Float[Array, "m d"] | None = None,
+) -> Float[Array, " m"]:
+    """The answer of a stack of layers to one sequence.
+
+    Args:
+        layers: [L, ...] one after the other.
+        sequence: of one task.
+        depth: layers to apply; a single one is applied so often (recurrent). Default, L.
+        clip: tokens are held to [-clip, clip] after each layer; default, not at all.
+        damping: λ.
+        W0: [m, d] initial weights; default, zero.
+
+    Raises:
+        ValueError: widths that do not fit, or a depth other than L where L > 1.
+
+    Example:
+        >>> layers = init_layers(jax.random.key(0), 4)
+        >>> one = Sequence(jnp.ones((5, 3)), jnp.ones((5, 1)), jnp.ones(3), jnp.ones(1))
+        >>> predict(layers, one).shape
+        (1,)
+
+    Source: von Oswald et al. 2023, Sec. 3.
+    """
+    E = tokens(sequence, W0)
+    context, query = E[:-1], E[-1:]
+    stack = unstack(layers, E.shape[1], depth)
+    for n, layer in enumerate(stack, 1):
+        read = context
+        if n < len(stack):  # of the last layer only the query is read
+            context = _held(read + damping * attend(layer, read, read), clip)
+        query = _held(query + damping * attend(layer, read, query), clip)
+    return -query[0, sequence.x_q.shape[0] :]
+
+
+def roll_out(
+    layer: Layer, sequence: Sequence, *, steps: int, damping: Any = 1.0, y_only: bool = False
+) -> Float[Array, "steps m"]:
+    """The answer after each of many applications of one layer.
+
+    Args:
+        layer: one layer.
+        sequence: of one task.
+        steps: how often the layer is applied.
+        damping: λ.
+        y_only: whether x stays as it is (the paper's roll-out of a trained layer).
+
+    Example:
+        >>> layer = jax.tree.map(lambda leaf: leaf[0], init_layers(jax.random.key(0), 2))
+        >>> roll_out(layer, Sequence(jnp.ones((5, 1)), jnp.ones((5, 1)), jnp.ones(1), jnp.ones(1)), steps=3).shape
+        (3, 1)
+
+    Source: von Oswald et al. 2023, Fig. 1 and 10.
+    """
+    E, d = tokens(sequence), sequence.x_q.shape[0]
+    moved = (jnp.arange(E.shape[1]) >= (d if y_only else 0)).astype(E.dtype)[None]
+
+    def step(E: Array, _: None) -> tuple[Array, Array]:
+        E = E + damping * moved * attend(layer, E[:-1], E)
+        return E, -E[-1, d:]
+
+    return lax.scan(step, E, None, length=steps)[1]
+
+
+def unstack(layers: Layer, width: int, depth: int | None = None) -> list[Layer]:
+    """The layers to apply, one after the other; a single one `depth` times.
+
+    Raises:
+        ValueError: weights of another width, or another depth than there are layers.
+    """
+    L = len(layers.W_K)
+    depth = L if depth is None else depth
+    if layers.W_K.ndim != 4 or layers.W_K.shape[-1] != width:
+        raise ValueError(f"W_K {layers.W_K.shape} for tokens of width {width}: wanted [layers, heads, key size, {width}]")
+    if depth < 1 or L not in (1, depth):
+        raise ValueError(f"depth {depth} of {L} layers: give as many layers, or one that is applied {max(depth, 1)} times")
+    return [jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers) for n in range(depth)]
+
+
+def maps(layers: Layer) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:
+    """All that a head depends on: `M = W_Kᵀ W_Q` and `R = P W_V`.
+
+    Example:
+        >>> M, R = maps(init_layers(jax.random.key(0), 11))
+        >>> M.shape, R.shape
+        ((1, 1, 11, 11), (1, 1, 11, 11))
+    """
+    return layers.W_K.mT @ layers.W_Q, layers.P @ layers.W_V
+
+
+def init_layers(key: Array, width: int, *, layers: int = 1, heads: int = 1, scale: float = 0.002, dtype: Any = None) -> Layer:
+    """Random weights: truncated normal with standard deviation `sqrt(scale / fan-in)`, key size = width.
+
+    Args:
+        key: of jax.random.
+        width: d + m.
+        layers, heads: how many.
+        scale: variance times fan-in; the paper's code has 0.002/K, its text a standard deviation of 0.002/K.
+        dtype: default, JAX's float.
+
+    Raises:
+        ValueError: a number below 1, or a scale that is not positive.
+
+    Example:
+        >>> bool(0.013 < init_layers(jax.random.key(0), 11, heads=100).W_K.std() < 0.014)  # sqrt(0.002 / 11) = 0.0135
+        True
+
+    Source: von Oswald et al. 2023, App. A.12, as its code has it.
+    """
+    if min(width, layers, heads) < 1 or not scale > 0:
+        raise ValueError(f"width {width}, {layers} layers, {heads} heads, scale {scale}: all must be positive")
+    return _drawn(key, (layers, heads, width, width), scale, jnp.dtype(dtype or jnp.zeros(()).dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _drawn(key: Array, shape: tuple[int, ...], scale: float, dtype: Any) -> Layer:
+    draw = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=(0, 1))
+    return Layer(*(draw(k, shape, dtype) for k in jax.random.split(key, 4)))
+
+
+def _held(E: Array, clip: float | None) -> Array:
+    return E if clip is None else jnp.clip(E, -clip, clip)

@@ -1,0 +1,45 @@
+"""Products of small matrices, one per task, with the batch on the last axes.
+
+`Σ_k A[k, i] B[k, j]` is a sum over k of outer products of rows, each a pass over the batch with no strides; its gradient is two
+products of the same form. Batched products of 11 x 11 matrices, and sums over axes in the middle, are three to ten times slower
+on a CPU.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+@jax.custom_vjp
+def contract(A: Float[Array, "k i *batch"], B: Float[Array, "k j *batch"]) -> Float[Array, "i j *batch"]:
+    """`Σ_k A[k, i] B[k, j]` for every task of a batch.
+
+    Example:
+        >>> A, B = jnp.arange(4.0).reshape(2, 2, 1), jnp.ones((2, 1, 1))
+        >>> contract(A, B)[..., 0].tolist()
+        [[2.0], [4.0]]
+    """
+
+    def add(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
+        a, b = rows
+        return total + a[:, None] * b[None], None
+
+    return lax.scan(add, jnp.zeros((A.shape[1], *B.shape[1:]), A.dtype), (A, B))[0]
+
+
+def _contract_forward(A: Array, B: Array) -> tuple[Array, tuple[Array, Array]]:
+    return contract(A, B), (A, B)
+
+
+def _contract_backward(saved: tuple[Array, Array], G: Array) -> tuple[Array, Array]:
+    A, B = saved
+    return contract(turned(B), turned(G)), contract(turned(A), G)
+
+
+contract.defvjp(_contract_forward, _contract_backward)
+
+
+def turned(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
+    """The transpose of every task's matrix."""
+    return jnp.swapaxes(A, 0, 1)

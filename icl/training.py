@@ -1,0 +1,252 @@
+"""Training attention on fresh tasks: one compiled call runs many steps, for several seeds at once.
+
+A step samples its tasks, differentiates `½ mean ||ŷ - y_q||²` and updates; a `lax.scan` of steps is one call, so that Python
+is not seen in between. The batch is worked on in blocks that fit the cache, and its size does not change the result but for
+rounding. The tasks of a step depend on (seed, step) alone: a run that stops anywhere continues from its last checkpoint bit
+for bit. Seeds lie on an axis of all arrays and are split over the devices, which never wait for each other.
+"""
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from icl.attention import Layer
+from icl.batches import predict_batch
+from icl.tasks import Sequence, Tasks, sample_tasks
+from jexplicit.runs.checkpoints import load_latest, save_latest
+from jexplicit.runs.mesh import AXIS, data_mesh
+
+
+class Recipe(NamedTuple):
+    """How a stack of layers is trained.
+
+    depth: K, times that a single layer is applied, or the number of layers.
+    batch_size: fresh tasks per step.
+    learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
+    gradient_clip: largest norm of the gradient. 0.001 makes every step one of a normalised gradient.
+    token_clip: tokens are held to [-clip, clip] after each layer; None, not at all.
+    block: tasks that are worked on at a time; default, the largest divisor of the batch up to 128 on a CPU, else all of them.
+    """
+
+    depth: int
+    batch_size: int = 2048
+    learning_rate: float = 1e-3
+    b2: float = 0.98
+    gradient_clip: float = 1e-3
+    token_clip: float | None = None
+    block: int | None = None
+
+
+class TrainingState(NamedTuple):
+    """Parameters and optimiser of every seed, each leaf with the seeds first."""
+
+    params: Layer
+    optimizer: Any
+
+
+class Trained(NamedTuple):
+    """The outcome of `train`.
+
+    params: [seeds, layers, ...].
+    history: what `evaluate` gave, from step 0, each with `step` and `seconds`; losses of the training batches lie in `losses`.
+    losses: [seeds, steps] half mean squared errors of the training batches, each before its update.
+    """
+
+    params: Layer
+    history: list[dict[str, Any]]
+    losses: np.ndarray
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, evaluation included, for all seeds together."""
+        return self.history[-1]["seconds"]
+
+
+def batch_loss(params: Layer, batch: Sequence, *, depth: int, token_clip: float | None = None) -> Float[Array, ""]:
+    """Half the mean squared error of a batch, `½ mean_τ ||ŷ - y_q||²`, outputs summed.
+
+    Example:
+        >>> from icl import init_layers
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+        >>> batch_loss(init_layers(jax.random.key(1), 4), batch, depth=1).shape
+        ()
+    """
+    error = predict_batch(params, batch, depth=depth, clip=token_clip) - batch.y_q
+    return jnp.sum(error**2) / (2 * error.shape[-1])
+
+
+def blocked_gradient(params: Layer, batch: Sequence, recipe: Recipe) -> tuple[Float[Array, ""], Layer]:
+    """The loss of a batch and its gradient, a block of tasks at a time.
+
+    Raises:
+        ValueError: a block that does not divide the batch.
+    """
+    B = batch.y_q.shape[-1]
+    block = recipe.block or _default_block(B)
+    if B % block:
+        raise ValueError(f"block {block} for batches of {B}: choose a divisor")
+    gradient = jax.value_and_grad(functools.partial(batch_loss, depth=recipe.depth, token_clip=recipe.token_clip))
+
+    def add(total: Any, n: Array) -> tuple[Any, None]:
+        part = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, n * block, block, -1), batch)
+        return jax.tree.map(jnp.add, total, gradient(params, part)), None
+
+    zero = jax.tree.map(jnp.zeros_like, (params.P.ravel()[0], params))
+    total, _ = lax.scan(add, zero, jnp.arange(B // block))
+    return jax.tree.map(lambda leaf: leaf * (block / B), total)
+
+
+def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
+    """Adam on gradients of bounded norm."""
+    return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(recipe.learning_rate, b2=recipe.b2))
+
+
+@functools.lru_cache(maxsize=64)
+def training_steps(
+    tasks: Tasks, recipe: Recipe, steps: int, mesh: Mesh
+) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
+    """The compiled call `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
+
+    The same arguments give the same call, which compiles once; so the numbers of the tasks are Python's.
+
+    On a CPU a seed alone fills the vector units, and seeds of one device take turns; on an accelerator they are one vmap.
+    """
+    optimizer = make_optimizer(recipe)
+
+    def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
+        batch = sample_tasks(key, tasks, recipe.batch_size, dtype=state.params.P.dtype)
+        loss, gradient = blocked_gradient(state.params, batch, recipe)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
+            updates, moved = optimizer.update(gradient, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+        return TrainingState(params, moved), loss  # pyright: ignore[reportArgumentType]
+
+    def run(state: TrainingState, key: Array, first: Array) -> tuple[TrainingState, Array]:
+        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
+        return lax.scan(step, state, keys)
+
+    def of_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
+        if jax.default_backend() == "cpu":
+            return lax.map(lambda one: run(one[0], one[1], first), (state, keys))
+        return jax.vmap(run, in_axes=(0, 0, None))(state, keys, first)
+
+    split, same = PartitionSpec(AXIS), PartitionSpec()
+    sharded = jax.shard_map(of_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
+    return jax.jit(sharded, donate_argnums=0)
+
+
+def train(
+    params: Layer,
+    tasks: Tasks,
+    recipe: Recipe,
+    *,
+    steps: int,
+    seeds: list[int],
+    every: int = 100,
+    evaluate: Callable[[Layer], Mapping[str, Any]] | None = None,
+    devices: int | None = None,
+    checkpoints: Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trained:
+    """Train a stack of layers once per seed.
+
+    Args:
+        params: [seeds, layers, ...] where each seed starts: random, or constructed from a closed form.
+        tasks: their law.
+        recipe: how.
+        steps: in all.
+        seeds: one per run, of its tasks.
+        every: steps of a call, after each of which comes an evaluation.
+        evaluate: `params -> dictionary` of whatever is to be kept of them.
+        devices: to split the seeds over; default, all. On CPUs results do not change.
+        checkpoints: folder for checkpoints; where it holds one, training continues from it.
+        checkpoint_seconds: time between two checkpoints.
+        on_evaluation: called with each new entry of the history.
+        progress: called with (steps done, steps in all), of all seeds together.
+
+    Raises:
+        FloatingPointError: a loss that is not finite, with the seed and step.
+        ValueError: numbers below 1, parameters of other seeds, or a checkpoint of another model.
+    """
+    S = len(seeds)
+    if min(steps, every, S, recipe.batch_size) < 1 or len(params.P) != S:
+        raise ValueError(
+            f"{steps} steps, evaluated every {every}, {S} seeds of batches of {recipe.batch_size}, parameters of "
+            f"{len(params.P)} seeds: all at least 1, and as many parameters as seeds"
+        )
+    hashable = {name: float(getattr(tasks, name)) for name in ("input_range", "weight_scale", "noise")}
+    tasks = dataclasses.replace(tasks, **hashable)
+    mesh = data_mesh(min(S, devices or len(jax.devices())))
+    filled = jnp.asarray([*range(S), *[S - 1] * (-S % mesh.size)])  # every device has as many seeds
+    params = jax.tree.map(lambda leaf: leaf[filled], params)
+    keys = jnp.stack([jax.random.key(seeds[n]) for n in filled.tolist()])
+    state = TrainingState(params, jax.vmap(make_optimizer(recipe).init)(params))
+    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # where a checkpoint's is to lie too
+    done, losses, history, before = 0, np.zeros((S, 0), np.float32), [], 0.0
+    if checkpoints is not None and (found := load_latest(checkpoints, _saved(state, losses.ravel(), {}))):
+        state, note = found["state"], json.loads(found["note"].tobytes())
+        done, history, before = note["done"], note["history"], note["seconds"]
+        losses = found["losses"].reshape(S, done)
+    start = saved = time.perf_counter()
+
+    def keep(step: int) -> None:
+        entry = {"step": step, "seconds": before + time.perf_counter() - start}
+        history.append(entry | dict(evaluate(_first(state.params, S)) if evaluate else {}))
+        if on_evaluation:
+            on_evaluation(history[-1])
+
+    if not history:
+        keep(0)
+    calls: dict[int, Callable] = {}
+    while done < steps:
+        n = min(every, steps - done)
+        calls[n] = calls.get(n) or training_steps(tasks, recipe, n, mesh)
+        state, new = calls[n](state, keys, jnp.asarray(done, jnp.int32))
+        losses = np.concatenate([losses, _finite(np.asarray(new)[:S], seeds, done)], axis=1)
+        done += n
+        keep(done)
+        if progress:
+            progress(S * done, S * steps)
+        if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds and done < steps:
+            note = {"done": done, "history": history, "seconds": before + time.perf_counter() - start}
+            save_latest(checkpoints, done, _saved(state, losses.ravel(), note))
+            saved = time.perf_counter()
+    return Trained(_first(state.params, S), history, losses)
+
+
+def _default_block(batch: int) -> int:
+    if jax.default_backend() != "cpu":
+        return batch
+    return max(n for n in range(1, min(batch, 128) + 1) if batch % n == 0)
+
+
+def _first(tree: Any, S: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[:S], tree)
+
+
+def _finite(losses: np.ndarray, seeds: list[int], first: int) -> np.ndarray:
+    wrong = np.argwhere(~np.isfinite(losses))
+    if len(wrong):
+        n, step = wrong[0]
+        raise FloatingPointError(
+            f"loss {losses[n, step]} of seed {seeds[n]} at step {first + step}: lower the learning rate, or set a token clip"
+        )
+    return losses
+
+
+def _saved(state: TrainingState, losses: np.ndarray, note: dict[str, Any]) -> dict[str, Any]:
+    return {"state": state, "losses": losses, "note": np.frombuffer(json.dumps(note).encode() if note else b"", np.uint8)}

@@ -1,0 +1,46 @@
+"""Does attention learn in context by gradient descent? Constructed, solved in closed form, and trained.
+
+python -m launch.icl --out runs/icl_one
+python -m launch.icl --experiment multi-step --layers 2 --out runs/icl_two
+python -m launch.icl --experiment all --out runs/icl
+"""
+
+import sys
+import time
+
+from icl.report import icl_table, write_icl_report
+from jexplicit.runs.command import run_command
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.mesh import use_devices
+from jexplicit.runs.progress import console
+from launch.icl_config import EXPERIMENTS, PRESETS, Config, check, make_tasks
+from launch.icl_experiments import RUN
+from launch.icl_models import Job
+
+
+def run(config: Config) -> None:
+    """The whole job: closed forms -> training -> comparison, figures, report."""
+    start = time.perf_counter()
+    check(config)
+    mesh = use_devices(config.devices)
+    folder = RunFolder(config.out, config, resume=config.resume)
+    job = Job(config, folder, make_tasks(config))
+    told = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
+    console.print(f"[bold]in-context learning[/] {told}")
+    for experiment in EXPERIMENTS:  # in this order, as later ones read what earlier ones train
+        if experiment in config.experiment or "all" in config.experiment:
+            RUN[experiment](job)
+    report = write_icl_report(folder.path)
+    console.print(icl_table(folder.rows()))
+    seconds = time.perf_counter() - start
+    folder.log(event="finished", seconds=seconds)
+    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
