@@ -109,10 +109,7 @@ def bit_cipher(f: Integer[np.ndarray, " N"], bits: int) -> Codes:
     Source: arXiv 2311.11012 for codes by frequency and number of bits; the order within a number of bits is that above.
     """
     N, b = len(f), bits
-    if not 1 <= b <= N:
-        raise ValueError(f"{b} bits for a vocabulary of {N}: use 1 to {N}; with {N} the codes are one-hot")
-    if b < 64 and 2**b - 1 < N:
-        raise ValueError(f"{b} bits make {2**b - 1} different codes for a vocabulary of {N}: use at least {N.bit_length()}")
+    check_bits(b, N)
     order = np.argsort(-np.asarray(f, np.int64), kind="stable")
     chosen = list(itertools.islice(_codewords(b), N))
     w = len(chosen[-1])
@@ -120,6 +117,14 @@ def bit_cipher(f: Integer[np.ndarray, " N"], bits: int) -> Codes:
     for n, word in zip(order, chosen, strict=True):
         slots[n, : len(word)], weights[n, : len(word)] = word, 1 / len(word)
     return Codes(slots, weights, b)
+
+
+def check_bits(b: int, N: int) -> None:
+    """Refuse more bits than tokens, and fewer than make N different codes."""
+    if not 1 <= b <= N:
+        raise ValueError(f"{b} bits for a vocabulary of {N}: use 1 to {N}; with {N} the codes are one-hot")
+    if b < 64 and 2**b - 1 < N:
+        raise ValueError(f"{b} bits make {2**b - 1} different codes for a vocabulary of {N}: use at least {N.bit_length()}")
 
 
 def coded_cooccurrences(

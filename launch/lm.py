@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from rich.markup import escape
 
+from jexplicit.bitcipher import check_bits
 from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.text import Corpus, docs_corpus, installed_corpus, make_corpus, text_corpus
@@ -46,6 +47,8 @@ def run(config: Config) -> None:
 
     corpus = read_corpus(config)
     text = tokenize(config, corpus)
+    for bits in config.bits if "bitcipher" in config.methods else ():
+        check_bits(bits, text.tokenizer.vocab_size)  # before anything is counted
     save_tokenizer(folder.path, text.tokenizer)
     counts, count_seconds = count_or_load(config, folder, text, mesh)
     about = {

@@ -145,6 +145,10 @@ def check(config: Config) -> None:
             f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
             "takes --features cat and a smoothing row by row, which noise is not"
         )
+    if config.export and not set(config.methods) - {"joint", "joint+cache", "bitcipher"}:
+        raise ValueError(
+            f"--export with --methods {' '.join(config.methods)}: none of these can be exported; add explicit or calibrated"
+        )
     if config.sweeps < 1 or not 0 <= (config.discount or 0) < float("inf"):
         raise ValueError(f"--sweeps {config.sweeps} >= 1 and a finite --discount {config.discount} >= 0 are needed")
     if not config.bits or min(config.bits) < 1:

@@ -338,6 +338,7 @@ def test_ends_of_documents_can_be_predicted_by_all_of_them(files, tmp_path, monk
         ("--bits", "--bits ()"),
         ("--bits 5", "use at least 6"),  # 31 codes of 5 bits
         ("--bits 1000", "1000 bits for a vocabulary of"),
+        ("--export model.safetensors", "--export with --methods bitcipher"),
         ("--sweeps 0", "--sweeps 0"),
         ("--discount -1", "--discount -1"),
         ("--discount inf", "--discount inf"),
@@ -347,6 +348,7 @@ def test_ends_of_documents_can_be_predicted_by_all_of_them(files, tmp_path, monk
 def test_wrong_flags_are_refused_with_the_remedy(files, tmp_path, capsys, wrong, message):
     assert lm.main(flags(files, tmp_path / "run", "--methods", "bitcipher", *wrong.split())) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "run" / "results.json").exists()  # nothing was measured in vain
 
 
 def test_every_method_of_the_section_is_one_of_the_launcher_s(finished):
