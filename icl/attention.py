@@ -89,8 +89,8 @@ def predict(
     for n, layer in enumerate(stack, 1):
         read = context
         if n < len(stack):  # of the last layer only the query is read
-            context = _held(read + damping * attend(layer, read, read), clip)
-        query = _held(query + damping * attend(layer, read, query), clip)
+            context = held(read + damping * attend(layer, read, read), clip)
+        query = held(query + damping * attend(layer, read, query), clip)
     return -query[0, sequence.x_q.shape[0] :]
 
 
@@ -179,5 +179,6 @@ def _drawn(key: Array, shape: tuple[int, ...], scale: float, dtype: Any) -> Laye
     return Layer(*(draw(k, shape, dtype) for k in jax.random.split(key, 4)))
 
 
-def _held(E: Array, clip: float | None) -> Array:
+def held(E: Array, clip: float | None) -> Array:
+    """Tokens held to [-clip, clip], if at all."""
     return E if clip is None else jnp.clip(E, -clip, clip)

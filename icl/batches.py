@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from icl.attention import Layer, maps, unstack
+from icl.attention import Layer, held, maps, unstack
 from icl.contraction import contract, turned
 from icl.tasks import Sequence
 
@@ -41,8 +41,8 @@ def predict_batch(
         M, R = maps(layer)
         read = context
         if n < len(stack):  # of the last layer only the query is read
-            context = _held(context + _update(read, read, M, R), clip)
-        query = _held(query + _update(read, query, M, R), clip)
+            context = held(context + _update(read, read, M, R), clip)
+        query = held(query + _update(read, query, M, R), clip)
     return -query[d:, 0]
 
 
@@ -51,7 +51,3 @@ def _update(context: Array, tokens: Array, M: Array, R: Array) -> Array:
     scores = (contract(context, jnp.einsum("ce,enb->cnb", M_h, tokens)) for M_h in M)
     values = (jnp.einsum("ce,enb->cnb", R_h, context) for R_h in R)
     return functools.reduce(jnp.add, (contract(turned(V), a) for V, a in zip(values, scores, strict=True)))
-
-
-def _held(E: Array, clip: float | None) -> Array:
-    return E if clip is None else jnp.clip(E, -clip, clip)

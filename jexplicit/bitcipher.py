@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.contexts import PAD, context_columns, distinct_contexts, with_leading_pads
+from jexplicit.contexts import PAD, check_token_ids, context_columns, distinct_contexts, with_leading_pads
 from jexplicit.evaluation import Evaluation, sampled_positions
 from jexplicit.language_model import Features, TokenTables
 from jexplicit.runs.mesh import check_memory, data_mesh
@@ -310,10 +310,7 @@ def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 def _padded(codes: Codes, stream: np.ndarray, K: int) -> np.ndarray:
     """The stream with K pads before its first document; checks that the codes have its tokens."""
     x, N = with_leading_pads(np.asarray(stream), K), len(codes.bits)
-    lowest, highest = int(x.min()), int(x.max())
-    if lowest < 0 or highest >= N:
-        wrong = lowest if lowest < 0 else highest
-        raise ValueError(f"token id {wrong} and codes of {N} tokens: make the codes from this tokenizer's counts")
+    check_token_ids(x, N, f"and codes of {N} tokens: make the codes from this tokenizer's counts")
     return x
 
 

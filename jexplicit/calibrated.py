@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.cooccurrence import Counts, merge_counts
+from jexplicit.cooccurrence import Counts, counted_radius, merge_offsets
 from jexplicit.language_model import Features, TokenTables, target_counts, token_counts, with_targets
 from jexplicit.log_linear import LogTables, Positions
 from jexplicit.smoothing import (
@@ -84,11 +84,9 @@ def offset_rows(
         >>> len(rows.tables), rows.tables[0].shape
         (2, (3, 3))
     """
-    K = len(counts) if radius is None else radius
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    if not 1 <= K <= len(counts):
-        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
+    K = counted_radius(counts, radius)
     noise = noise_model(token_counts(counts)) if smoothing == "noise" else None
     f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
     log_p = jnp.log(unigram(f))[None]
@@ -110,11 +108,8 @@ def shared_rows(
         >>> rows.tables[0] is rows.tables[1]
         True
     """
-    K = len(counts) if radius is None else radius
-    if not 1 <= K <= len(counts):
-        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
-    merged = functools.reduce(merge_counts, [(C,) for C in counts[:K]])
-    rows = offset_rows(merged, features="cat", eos=eos, smoothing=smoothing)
+    K = counted_radius(counts, radius)
+    rows = offset_rows(merge_offsets(counts[:K]), features="cat", eos=eos, smoothing=smoothing)
     return OffsetRows(rows.log_p, rows.tables * K, "sum", eos)
 
 
@@ -156,12 +151,11 @@ def left_out_rows(
 
     Source: Ney, Essen & Kneser 1994 for leaving one out.
     """
-    if (K := X.shape[1]) > len(counts):
-        raise ValueError(f"radius {K} with counts of offsets 1..{len(counts)}: count with a radius of at least {K}")
+    K = counted_radius(counts, X.shape[1])
     f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
     log_p = jnp.log(unigram(f))[None]
     tables = []
-    for C_k, x in zip(counts, X.T, strict=False):
+    for C_k, x in zip(counts[:K], X.T, strict=True):
         C = with_targets(C_k, eos=eos)
         if len(Y) and C[x, Y].min() < 1:
             raise ValueError("a position that was not counted: leave out positions of the counted text itself")

@@ -59,6 +59,25 @@ def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
     return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
 
 
+def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str) -> None:
+    """Refuse token ids outside 0 .. N - 1, with a message that begins with the wrong one."""
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= N:
+        raise ValueError(f"token id {lowest if lowest < 0 else highest} {where_and_remedy}")
+
+
+def filled(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:
+    """Ids in int32, lengthened with a value: what is compiled for one length serves shorter parts too.
+
+    Example:
+        >>> filled(np.array([3, 4]), 3, -1).tolist()
+        [3, 4, -1]
+    """
+    longer = np.full((length, *ids.shape[1:]), value, np.int32)
+    longer[: len(ids)] = ids
+    return longer
+
+
 def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
     """Contexts X and targets Y of every prediction in a stream.
 

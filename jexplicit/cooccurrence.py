@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.contexts import context_columns, with_leading_pads
+from jexplicit.contexts import check_token_ids, context_columns, with_leading_pads
 from jexplicit.runs.mesh import AXIS, check_memory, data_mesh
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
@@ -68,9 +68,7 @@ def count(
             f"{int(np.sqrt(INT32_CELLS - 1))}"
         )
     x = with_leading_pads(np.asarray(stream), K)
-    if int(x.min()) < 0 or int(x.max()) >= N:
-        wrong = int(x.min()) if int(x.min()) < 0 else int(x.max())
-        raise ValueError(f"token id {wrong} in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
+    check_token_ids(x, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
     if chunk < 1:
         raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
 
@@ -111,6 +109,23 @@ def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts
             f"{len(b[0])}: count both with the same radius and tokenizer"
         )
     return tuple(_add_exactly(x, y) for x, y in zip(a, b, strict=True))
+
+
+def merge_offsets(counts: Counts) -> Counts:
+    """What a table that all offsets share is solved from: the one table `sum_k C_k`."""
+    return functools.reduce(merge_counts, [(C,) for C in counts])
+
+
+def counted_radius(counts: Counts, radius: int | None) -> int:
+    """K <= K'; all the counted offsets where it is left open.
+
+    Raises:
+        ValueError: a radius that was not counted.
+    """
+    K = len(counts) if radius is None else radius
+    if not 1 <= K <= len(counts):
+        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
+    return K
 
 
 def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.contexts import contexts, distinct_contexts
+from jexplicit.contexts import check_token_ids, contexts, distinct_contexts
 from jexplicit.cooccurrence import Counts, count
 from jexplicit.language_model import TokenTables, with_targets
 from jexplicit.softmax import (
@@ -117,10 +117,7 @@ def sampled_positions(
         >>> X.shape, Y.shape
         ((2, 2), (2,))
     """
-    lowest, highest = int(stream.min()), int(stream.max())
-    if lowest < 0 or highest >= vocab_size:
-        wrong = lowest if lowest < 0 else highest
-        raise ValueError(f"token id {wrong} and a model of {vocab_size}: use the model's own tokenizer")
+    check_token_ids(stream, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
     X, Y = contexts(stream, K, eos=eos)
     if sample is None or sample >= len(Y):
         return X, Y

@@ -4,7 +4,6 @@ One counting pass gives the models of every radius up to the counted one, Sum an
 jexplicit.softmax; the noise is folded into their rows.
 """
 
-import functools
 from typing import Literal, NamedTuple
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jexplicit.contexts import PAD
-from jexplicit.cooccurrence import Counts, merge_counts
+from jexplicit.cooccurrence import Counts, counted_radius, merge_offsets
 from jexplicit.smoothing import Noise, kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.solution import explicit_solution
 
@@ -129,13 +128,11 @@ def _smoothed(
 ) -> tuple[Noise | None, tuple[Float[Array, "N N"], ...]]:
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    if not 1 <= (radius or len(counts)) <= len(counts) or radius == 0:
-        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
+    blocks = counts[: counted_radius(counts, radius)]
     model_noise = noise_model(token_counts(counts)) if noise else None
     f = target_counts(counts, eos=eos).astype(dtype)
-    blocks = counts[:radius]
     if features == "sum":
-        blocks = functools.reduce(merge_counts, [(C,) for C in blocks])
+        blocks = merge_offsets(blocks)
     return model_noise, tuple(_noisy_block(C.astype(dtype), f, model_noise) for C in blocks)
 
 

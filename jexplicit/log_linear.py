@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
+from jexplicit.contexts import filled
+
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
 
@@ -140,11 +142,11 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
         length = max(_smallest_pad, 1 << (len(places) - 1).bit_length()) if S else 0
         out_of_range = B * S * tables.outputs
         yield Block(
-            _fill(rows[:, :T], B, 0),
-            _fill(places, length, out_of_range),
+            filled(rows[:, :T], B, 0),
+            filled(places, length, out_of_range),
             np.pad(values, (0, length - len(values))),
-            _fill(exponents, B, 0),
-            _fill(Y[m : m + B], B, 0),
+            filled(exponents, B, 0),
+            filled(Y[m : m + B], B, 0),
             (np.arange(B) < n).astype(np.float32),
         )
 
@@ -204,9 +206,3 @@ def _check_within(ids: np.ndarray, size: int, what: str) -> None:
     for i in (int(ids.min(initial=0)), int(ids.max(initial=0))):
         if not 0 <= i < size:
             raise ValueError(f"{what.format(i, size)}: ids are 0 .. {size - 1}")
-
-
-def _fill(a: np.ndarray, length: int, value: int) -> np.ndarray:
-    filled = np.full((length, *a.shape[1:]), value, np.int32)
-    filled[: len(a)] = a
-    return filled

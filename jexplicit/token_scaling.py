@@ -48,7 +48,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jexplicit.contexts import contexts, distinct_contexts
-from jexplicit.cooccurrence import Counts, merge_counts
+from jexplicit.cooccurrence import Counts, merge_offsets
 from jexplicit.language_model import Features, TokenTables, token_counts, with_targets
 from jexplicit.neural.decoder import initial_state, text_gradient, token_tables
 from jexplicit.runs.checkpoints import load_latest, save_latest
@@ -200,7 +200,7 @@ def _observed(model: TokenTables, counts: Counts) -> tuple[tuple[np.ndarray, ...
 def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
     """F of every table: Sum's offsets share one, and add up in it."""
     F = tuple(with_targets(C, eos=eos) for C in counts[:K])
-    return functools.reduce(merge_counts, [(C,) for C in F]) if features == "sum" else F
+    return merge_offsets(F) if features == "sum" else F
 
 
 def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: TokenTables) -> None:

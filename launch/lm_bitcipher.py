@@ -33,9 +33,7 @@ def measure_coded(job: Job, features: Features, radius: int, bits: int) -> None:
     more = {
         "bits": bits,
         "solve_seconds": seconds,
-        "seconds": seconds,
         "eval_seconds": eval_seconds,
         "bytes": model.nbytes,
-        "scalars": 0,
     }
     add_evaluated_row(job, method, features, radius, train, dev, more)

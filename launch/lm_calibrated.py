@@ -61,7 +61,6 @@ def measure_calibrated(job: Job, held_out: Callable[[], HeldOut], features: Feat
     save_tables(job.folder.path, method, model)
     more = {
         "solve_seconds": seconds,
-        "seconds": seconds,
         "exponents": [float(a) for a in fitted.exponents],
         "implied_slope": implied_slope(fitted.exponents),
         "held_out_perplexity": float(np.exp(fitted.loss)),

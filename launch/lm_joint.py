@@ -59,7 +59,6 @@ def measure_joint(job: Job, held_out: Callable[[], HeldOut], method: str) -> Non
     eval_seconds = time.perf_counter() - start
     more = {
         "solve_seconds": seconds,
-        "seconds": seconds,
         "table_seconds": table_seconds,
         "fit_seconds": fit_seconds,
         "eval_seconds": eval_seconds,
@@ -82,10 +81,8 @@ def measure_kneser_ney(job: Job, tables: JointTables, text: Text, seconds: float
     train, dev = measured(job, method, tables, kneser_ney_exponents(tables), text)
     more = {
         "solve_seconds": seconds,
-        "seconds": seconds,
         "eval_seconds": time.perf_counter() - start,
         "bytes": tables.chain.nbytes,
-        "scalars": 0,
     }
     add_evaluated_row(job, method, features, radius, train, dev, more)
 

@@ -68,12 +68,7 @@ def add_row(job: Job, method: str, features: str, radius: int, model: TokenTable
         train = evaluate_on_train(job, model, progress)
         dev = evaluate(model, job.text.dev, mesh=job.mesh, progress=progress)
         eval_seconds = time.perf_counter() - start
-    own = {
-        "eval_seconds": eval_seconds,
-        "seconds": more["solve_seconds"],
-        "bytes": sum(table.nbytes for table in distinct_tables(model)),
-        "scalars": 0,
-    }
+    own = {"eval_seconds": eval_seconds, "bytes": sum(table.nbytes for table in distinct_tables(model))}
     add_evaluated_row(job, method, features, radius, train, dev, {**own, **more})
 
 
@@ -88,6 +83,8 @@ def add_evaluated_row(
         "train_perplexity": train.perplexity,
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
+        "seconds": more["solve_seconds"],
+        "scalars": 0,
         **job.about,
         **more,
     }

@@ -66,7 +66,6 @@ def measure_swept(job: Job, held_out: Callable[[], HeldOut], features: Features,
     save_tables(job.folder.path, method, swept.model)
     more: dict[str, Any] = {
         "solve_seconds": seconds,
-        "seconds": seconds,
         "sweeps": config.sweeps,
         "discount": discount,
         "penalty": swept.penalties[-1],

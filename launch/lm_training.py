@@ -77,7 +77,6 @@ def measure_trained(job: Job, method: str, features: Features, radius: int) -> N
     last = trained.history[-1]
     more = {
         "solve_seconds": trained.seconds,
-        "seconds": trained.seconds,
         "epochs": trained.epochs,
         "best_epoch": trained.best_epoch,
         "last_dev_perplexity": float(np.exp(last["dev_loss"])),
@@ -117,7 +116,6 @@ def measure_optimum(job: Job, features: Features, radius: int) -> None:
     save_tables(job.folder.path, method, found.model)
     more = {
         "solve_seconds": seconds,
-        "seconds": seconds,
         "iterations": found.iterations,
         "infimum_perplexity": float(np.exp(found.loss)),
         "kkt_residual": found.kkt_residual,

@@ -24,7 +24,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.contexts import distinct_contexts
+from jexplicit.contexts import distinct_contexts, filled
 from jexplicit.language_model import Features, TokenTables
 from jexplicit.runs.mesh import AXIS
 from jexplicit.smoothing import Noise, noisy_counts, noisy_rows
@@ -109,9 +109,9 @@ def make_batch(
             distinct, X = (
                 np.stack([np.searchsorted(*pair) for pair in zip(touched, Z.T, strict=True)], 1) for Z in (distinct, X)
             )
-            rows = tuple(_fill(t, R, N) for t in touched[: 1 if features == "sum" else K])
+            rows = tuple(filled(t, R, N) for t in touched[: 1 if features == "sum" else K])
     u = _padded(len(distinct), size)
-    return DecoderBatch(_fill(distinct, u, 0), _fill(n, u, 0), _fill(X, size, 0), _fill(Y, size, -1), rows)
+    return DecoderBatch(filled(distinct, u, 0), filled(n, u, 0), filled(X, size, 0), filled(Y, size, -1), rows)
 
 
 def training_step(
@@ -224,7 +224,7 @@ def text_gradient(
     for b in range(batches):
         own, now = slice(b * u, (b + 1) * u), slice(b * size, (b + 1) * size)
         batch = DecoderBatch(
-            _fill(distinct[own], u, 0), _fill(n[own], u, 0), _fill(X[now], size, 0), _fill(Y[now], size, -1), ()
+            filled(distinct[own], u, 0), filled(n[own], u, 0), filled(X[now], size, 0), filled(Y[now], size, -1), ()
         )
         part, total = _add_gradient(total, params, batch, features, mesh)
         loss += float(part)
@@ -334,9 +334,3 @@ def _set_rows(table: Float[Array, "N I"], new: Float[Array, "R I"], rows: Int[Ar
 def _padded(length: int, most: int) -> int:
     """The length rounded up, so that few shapes are compiled; a multiple of a block."""
     return -(-min(-(-length // _round_up) * _round_up, max(most, length)) // _block) * _block
-
-
-def _fill(a: np.ndarray, length: int, value: int) -> np.ndarray:
-    filled = np.full((length, *a.shape[1:]), value, np.int32)
-    filled[: len(a)] = a
-    return filled
