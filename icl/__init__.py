@@ -16,6 +16,7 @@ from icl.attention import init_layers as init_layers
 from icl.attention import maps as maps
 from icl.attention import predict as predict
 from icl.attention import roll_out as roll_out
+from icl.batches import Regression as Regression
 from icl.batches import predict_batch as predict_batch
 from icl.closed_form import exact_moments as exact_moments
 from icl.closed_form import least_squares_solution as least_squares_solution

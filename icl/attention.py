@@ -1,4 +1,4 @@
-"""Linear self-attention on tokens, layer by layer, without softmax, biases or normalisation.
+"""Self-attention on tokens, layer by layer: linear, without biases; with softmax or layer normalisation where asked for.
 
     e_j <- e_j + λ Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
 
@@ -17,6 +17,8 @@ from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, tokens
 
+Softmax = bool | tuple[bool, ...]  # whether scores sum to 1: one answer, or one for each layer
+
 
 class Layer(NamedTuple):
     """The heads of one layer, or of a stack of layers along one more, first, axis. width = d + m.
@@ -30,13 +32,16 @@ class Layer(NamedTuple):
     P: Float[Array, "*layers heads width key"]
 
 
-def attend(layer: Layer, context: Float[Array, "N width"], queries: Float[Array, "n width"]) -> Float[Array, "n width"]:
-    """What a layer adds to some tokens: `Σ_h P_h V_h K_hᵀ q_h`, keys and values from the context.
+def attend(
+    layer: Layer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
+) -> Float[Array, "n width"]:
+    """What a layer adds to some tokens: `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
 
     Args:
         layer: one layer.
         context: [N, width] the tokens that are attended to.
         queries: [n, width] the tokens to update.
+        softmax: whether the scores of a query are made to sum to 1.
 
     Example:
         >>> one = jnp.ones((1, 1, 1))
@@ -48,7 +53,8 @@ def attend(layer: Layer, context: Float[Array, "N width"], queries: Float[Array,
 
     def head(W_K: Array, W_Q: Array, W_V: Array, P: Array) -> Array:
         K, Q, V = context @ W_K.T, queries @ W_Q.T, context @ W_V.T
-        return Q @ K.T @ V @ P.T
+        scores = jax.nn.softmax(Q @ K.T / K.shape[1] ** 0.5) if softmax else Q @ K.T
+        return scores @ V @ P.T
 
     return jax.vmap(head)(*layer).sum(axis=0)
 
@@ -61,6 +67,8 @@ def predict(
     clip: float | None = None,
     damping: Any = 1.0,
     W0: Float[Array, "m d"] | None = None,
+    softmax: Softmax = False,
+    layernorm: bool = False,
 ) -> Float[Array, " m"]:
     """The answer of a stack of layers to one sequence.
 
@@ -71,9 +79,11 @@ def predict(
         clip: tokens are held to [-clip, clip] after each layer; default, not at all.
         damping: λ.
         W0: [m, d] initial weights; default, zero.
+        softmax: whether scores are made to sum to 1, one answer or one for each layer.
+        layernorm: whether layers read tokens of mean 0 and variance 1; where each has weights of its own, the first does not.
 
     Raises:
-        ValueError: widths that do not fit, or a depth other than L where L > 1.
+        ValueError: widths that do not fit, a depth other than L where L > 1, or as many answers as there are no layers.
 
     Example:
         >>> layers = init_layers(jax.random.key(0), 4)
@@ -85,12 +95,11 @@ def predict(
     """
     E = tokens(sequence, W0)
     context, query = E[:-1], E[-1:]
-    stack = unstack(layers, E.shape[1], depth)
-    for n, layer in enumerate(stack, 1):
-        read = context
-        if n < len(stack):  # of the last layer only the query is read
-            context = held(read + damping * attend(layer, read, read), clip)
-        query = held(query + damping * attend(layer, read, query), clip)
+    for step in plan(layers, E.shape[1], depth, softmax=softmax, layernorm=layernorm):
+        keys, asking = (layer_norm(part) if step.normed else part for part in (context, query))
+        if not step.last:  # of the last layer only the query is read
+            context = held(context + damping * attend(step.layer, keys, keys, softmax=step.softmax), clip)
+        query = held(query + damping * attend(step.layer, keys, asking, softmax=step.softmax), clip)
     return -query[0, sequence.x_q.shape[0] :]
 
 
@@ -136,6 +145,43 @@ def unstack(layers: Layer, width: int, depth: int | None = None) -> list[Layer]:
     if depth < 1 or L not in (1, depth):
         raise ValueError(f"depth {depth} of {L} layers: give as many layers, or one that is applied {max(depth, 1)} times")
     return [jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers) for n in range(depth)]
+
+
+class Step(NamedTuple):
+    """One layer of a stack as it is applied."""
+
+    layer: Layer
+    softmax: bool
+    normed: bool
+    last: bool
+
+
+def plan(
+    layers: Layer, width: int, depth: int | None = None, *, softmax: Softmax = False, layernorm: bool = False
+) -> list[Step]:
+    """The layers to apply, in order, and how each reads its tokens.
+
+    Raises:
+        ValueError: as `unstack`, and as many answers to `softmax` as there are no layers.
+    """
+    stack = unstack(layers, width, depth)
+    answers = (softmax,) * len(stack) if isinstance(softmax, bool) else softmax
+    if len(answers) != len(stack):
+        raise ValueError(f"softmax {softmax} for {len(stack)} layers: give one answer, or one for each")
+    own = len(layers.W_K) > 1  # layers of their own: the first one's inputs need no normalisation
+    return [Step(layer, answers[n], layernorm and (n > 0 or not own), n == len(stack) - 1) for n, layer in enumerate(stack)]
+
+
+def layer_norm(E: Float[Array, "n width"], *, axis: int = -1) -> Float[Array, "n width"]:
+    """Tokens shifted and scaled to mean 0 and variance 1, without weights: those of the next layer can do as much.
+
+    Example:
+        >>> layer_norm(jnp.array([[1.0, 3.0]])).round(3).tolist()
+        [[-1.0, 1.0]]
+
+    Source: Ba et al. 2016.
+    """
+    return jax.nn.standardize(E, axis=axis)
 
 
 def maps(layers: Layer) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:

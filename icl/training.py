@@ -1,18 +1,17 @@
 """Training attention on fresh tasks: one compiled call runs many steps, for several seeds at once.
 
-A step samples its tasks, differentiates `½ mean ||ŷ - y_q||²` and updates; a `lax.scan` of steps is one call, so that Python
-is not seen in between. The batch is worked on in blocks that fit the cache, and its size does not change the result but for
+A step samples its tasks, differentiates their loss and updates; a `lax.scan` of steps is one call, so that Python is not seen
+in between. The batch is worked on in blocks that fit the cache, and its size does not change the result but for
 rounding. The tasks of a step depend on (seed, step) alone: a run that stops anywhere continues from its last checkpoint bit
 for bit. Seeds lie on an axis of all arrays and are split over the devices, which never wait for each other.
 """
 
-import dataclasses
 import functools
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,49 +21,60 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from icl.attention import Layer
-from icl.batches import predict_batch
-from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.mesh import AXIS, data_mesh
 
 
-class Recipe(NamedTuple):
-    """How a stack of layers is trained.
+@runtime_checkable
+class Problem(Protocol):
+    """What is trained on: tasks, and the loss of parameters on them. Hashable, as its calls are compiled once.
 
-    depth: K, times that a single layer is applied, or the number of layers.
-    batch_size: fresh tasks per step.
-    learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
-    gradient_clip: largest norm of the gradient. 0.001 makes every step one of a normalised gradient.
-    token_clip: tokens are held to [-clip, clip] after each layer; None, not at all.
-    block: tasks that are worked on at a time; default, the largest divisor of the batch up to 128 on a CPU, else all of them.
+    `icl.Regression` is one; so is any frozen dataclass with these two methods.
     """
 
-    depth: int
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Any:
+        """A pytree of `size` fresh tasks, the last axis of every array the tasks."""
+        ...
+
+    def loss(self, params: Any, batch: Any) -> Float[Array, ""]:
+        """The mean loss of a batch."""
+        ...
+
+
+class Recipe(NamedTuple):
+    """How parameters are trained.
+
+    batch_size: tasks per step.
+    learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
+    gradient_clip: largest norm of the gradient. 0.001 makes every step one of a normalised gradient.
+    block: tasks that are worked on at a time; default, the largest divisor of the batch up to 128 on a CPU, else all of them.
+    cycle: steps after which the same tasks come again; default, never.
+    """
+
     batch_size: int = 2048
     learning_rate: float = 1e-3
     b2: float = 0.98
     gradient_clip: float = 1e-3
-    token_clip: float | None = None
     block: int | None = None
+    cycle: int | None = None
 
 
 class TrainingState(NamedTuple):
     """Parameters and optimiser of every seed, each leaf with the seeds first."""
 
-    params: Layer
+    params: Any
     optimizer: Any
 
 
 class Trained(NamedTuple):
     """The outcome of `train`.
 
-    params: [seeds, layers, ...].
+    params: each leaf with the seeds first.
     history: what `evaluate` gave, from step 0, each with `step` and `seconds`; losses of the training batches lie in `losses`.
-    losses: [seeds, steps] half mean squared errors of the training batches, each before its update.
+    losses: [seeds, steps] losses of the training batches, each before its update.
     """
 
-    params: Layer
+    params: Any
     history: list[dict[str, Any]]
     losses: np.ndarray
 
@@ -74,36 +84,23 @@ class Trained(NamedTuple):
         return self.history[-1]["seconds"]
 
 
-def batch_loss(params: Layer, batch: Sequence, *, depth: int, token_clip: float | None = None) -> Float[Array, ""]:
-    """Half the mean squared error of a batch, `½ mean_τ ||ŷ - y_q||²`, outputs summed.
-
-    Example:
-        >>> from icl import init_layers
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> batch_loss(init_layers(jax.random.key(1), 4), batch, depth=1).shape
-        ()
-    """
-    error = predict_batch(params, batch, depth=depth, clip=token_clip) - batch.y_q
-    return jnp.sum(error**2) / (2 * error.shape[-1])
-
-
-def blocked_gradient(params: Layer, batch: Sequence, recipe: Recipe) -> tuple[Float[Array, ""], Layer]:
+def blocked_gradient(params: Any, batch: Any, problem: Problem, *, block: int | None = None) -> tuple[Float[Array, ""], Any]:
     """The loss of a batch and its gradient, a block of tasks at a time.
 
     Raises:
         ValueError: a block that does not divide the batch.
     """
-    B = batch.y_q.shape[-1]
-    block = recipe.block or _default_block(B)
+    B = jax.tree.leaves(batch)[0].shape[-1]
+    block = block or _default_block(B)
     if B % block:
         raise ValueError(f"block {block} for batches of {B}: choose a divisor")
-    gradient = jax.value_and_grad(functools.partial(batch_loss, depth=recipe.depth, token_clip=recipe.token_clip))
+    gradient = jax.value_and_grad(problem.loss)
 
     def add(total: Any, n: Array) -> tuple[Any, None]:
         part = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, n * block, block, -1), batch)
         return jax.tree.map(jnp.add, total, gradient(params, part)), None
 
-    zero = jax.tree.map(jnp.zeros_like, (params.P.ravel()[0], params))
+    zero = jax.tree.map(jnp.zeros_like, (jax.tree.leaves(params)[0].ravel()[0], params))
     total, _ = lax.scan(add, zero, jnp.arange(B // block))
     return jax.tree.map(lambda leaf: leaf * (block / B), total)
 
@@ -115,26 +112,27 @@ def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
 
 @functools.lru_cache(maxsize=64)
 def training_steps(
-    tasks: Tasks, recipe: Recipe, steps: int, mesh: Mesh
+    problem: Problem, recipe: Recipe, steps: int, mesh: Mesh
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
     """The compiled call `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
 
-    The same arguments give the same call, which compiles once; so the numbers of the tasks are Python's.
+    The same arguments give the same call, which compiles once.
 
     On a CPU a seed alone fills the vector units, and seeds of one device take turns; on an accelerator they are one vmap.
     """
     optimizer = make_optimizer(recipe)
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
-        batch = sample_tasks(key, tasks, recipe.batch_size, dtype=state.params.P.dtype)
-        loss, gradient = blocked_gradient(state.params, batch, recipe)
+        batch = problem.sample(key, recipe.batch_size, jax.tree.leaves(state.params)[0].dtype)
+        loss, gradient = blocked_gradient(state.params, batch, problem, block=recipe.block)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
             updates, moved = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
         return TrainingState(params, moved), loss  # pyright: ignore[reportArgumentType]
 
     def run(state: TrainingState, key: Array, first: Array) -> tuple[TrainingState, Array]:
-        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
+        numbers = first + jnp.arange(steps, dtype=first.dtype)
+        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(numbers if recipe.cycle is None else numbers % recipe.cycle)
         return lax.scan(step, state, keys)
 
     def of_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
@@ -148,25 +146,25 @@ def training_steps(
 
 
 def train(
-    params: Layer,
-    tasks: Tasks,
+    params: Any,
+    problem: Problem,
     recipe: Recipe,
     *,
     steps: int,
     seeds: list[int],
     every: int = 100,
-    evaluate: Callable[[Layer], Mapping[str, Any]] | None = None,
+    evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
     devices: int | None = None,
     checkpoints: Path | None = None,
     checkpoint_seconds: float = 30.0,
     on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trained:
-    """Train a stack of layers once per seed.
+    """Train parameters once per seed.
 
     Args:
-        params: [seeds, layers, ...] where each seed starts: random, or constructed from a closed form.
-        tasks: their law.
+        params: where each seed starts, the seeds first in every leaf: random, or constructed from a closed form.
+        problem: tasks and their loss.
         recipe: how.
         steps: in all.
         seeds: one per run, of its tasks.
@@ -183,13 +181,12 @@ def train(
         ValueError: numbers below 1, parameters of other seeds, or a checkpoint of another model.
     """
     S = len(seeds)
-    if min(steps, every, S, recipe.batch_size) < 1 or len(params.P) != S:
+    starts = len(jax.tree.leaves(params)[0])
+    if min(steps, every, S, recipe.batch_size) < 1 or starts != S:
         raise ValueError(
             f"{steps} steps, evaluated every {every}, {S} seeds of batches of {recipe.batch_size}, parameters of "
-            f"{len(params.P)} seeds: all at least 1, and as many parameters as seeds"
+            f"{starts} seeds: all at least 1, and as many parameters as seeds"
         )
-    hashable = {name: float(getattr(tasks, name)) for name in ("input_range", "weight_scale", "noise")}
-    tasks = dataclasses.replace(tasks, **hashable)
     mesh = data_mesh(min(S, devices or len(jax.devices())))
     filled = jnp.asarray([*range(S), *[S - 1] * (-S % mesh.size)])  # every device has as many seeds
     params = jax.tree.map(lambda leaf: leaf[filled], params)
@@ -214,7 +211,7 @@ def train(
     calls: dict[int, Callable] = {}
     while done < steps:
         n = min(every, steps - done)
-        calls[n] = calls.get(n) or training_steps(tasks, recipe, n, mesh)
+        calls[n] = calls.get(n) or training_steps(problem, recipe, n, mesh)
         state, new = calls[n](state, keys, jnp.asarray(done, jnp.int32))
         losses = np.concatenate([losses, _finite(np.asarray(new)[:S], seeds, done)], axis=1)
         done += n

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from icl.batches import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe
 from jexplicit.runs.command import Preset
@@ -110,16 +111,19 @@ def make_tasks(config: Config, *, dim: int | None = None, context: int | None = 
     return Tasks(dim=dim or config.dim, context=context or config.context, input_range=input_range)
 
 
+def make_regression(config: Config, tasks: Tasks, depth: int) -> Regression:
+    """K layers on tasks, their tokens held as the paper's code or text has it."""
+    return Regression(tasks, depth, clip=10.0 if depth > (3 if config.settings == "code" else 2) else None)
+
+
 def make_recipe(config: Config, depth: int) -> Recipe:
     """How to train K layers, as the paper's code or text has it."""
     code = config.settings == "code"
     return Recipe(
-        depth=depth,
         batch_size=config.batch_size,
         learning_rate=config.learning_rate,
         b2=0.98 if code else 0.999,
         gradient_clip=1e-3 if code and depth <= 2 else 10.0,
-        token_clip=10.0 if depth > (3 if code else 2) else None,
     )
 
 

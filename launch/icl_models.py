@@ -1,7 +1,6 @@
 """What the experiments of launch.icl share: trained layers, the descents that they are compared with, and rows."""
 
 import functools
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,18 +11,17 @@ import numpy as np
 from jaxtyping import Array
 
 from icl.attention import Layer, init_layers
-from icl.batches import predict_batch
+from icl.batches import Regression
 from icl.closed_form import optimal_rate
 from icl.comparison import Answers, answers, batched, descent_rates, difference, interpolate
 from icl.constructions import descent_layers
 from icl.descent import gd_plus_plus, line_search, paper_rates, ridge
 from icl.polynomials import Polynomial, context_eigenvalues, optimal_polynomial
 from icl.tasks import Sequence, Tasks, sample_tasks
-from icl.training import train
-from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.progress import console, stage
-from launch.icl_config import Config, init_scale, make_recipe
+from jexplicit.runs.progress import stage
+from launch.icl_config import Config, init_scale, make_recipe, make_regression
+from launch.icl_training import load_trained, train_and_save
 
 _block = 10_000  # test tasks that are measured at a time
 _penalty = 1e-6  # of ridge regression on tasks without noise, in units of the weights' variance
@@ -134,9 +132,8 @@ def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) 
     """
     K, tasks = model.layers, model.tasks
     penalty = max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2
-    clip = make_recipe(job.config, K).token_clip
 
-    by_descent, by_attention = _by_descent(K), _by_attention(K, clip)
+    by_descent, by_attention = _by_descent(K), _by_attention(make_regression(job.config, tasks, K))
 
     def single(tree: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
@@ -168,8 +165,8 @@ def _by_descent(K: int) -> Predict:
 
 
 @functools.cache
-def _by_attention(K: int, clip: float | None) -> Predict:
-    return functools.partial(predict_batch, depth=K, clip=clip)
+def _by_attention(regression: Regression) -> Predict:
+    return regression.predict  # cached: a method is another object each time
 
 
 def _by_ridge(penalty: Array, batch: Sequence) -> Array:
@@ -192,10 +189,9 @@ def reference(model: Model) -> str:
 def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | None = None, seeds: int | None = None) -> Layer:
     """The layers of every seed, [seeds, layers, ...], trained now or by the run that this one resumes."""
     config, name = job.config, f"{start}_{model.name}"
-    path = job.folder.path / "checkpoints" / name
-    if is_checkpoint(path):
-        return Layer(*(jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]))
-    recipe, named = make_recipe(config, model.layers), families(job, model)
+    if (done := load_trained(job.folder, name, Layer(*"KQVP"))) is not None:
+        return done
+    named = families(job, model)
     steps = steps or (config.steps if start == "cold" else config.warm_steps)
     numbers = list(range(config.seed, config.seed + (seeds or config.seeds)))
     validation = sample_tasks(random_key(job, VALIDATION), model.tasks, config.validation_tasks)
@@ -209,32 +205,19 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
             entries.append({"loss": told["loss"], **told[reference(model)], **(gd if model.layers > 1 else {})})
         return {what: [float(entry[what]) for entry in entries] for what in entries[0] if "above" not in what}
 
-    def on_evaluation(entry: Mapping[str, Any]) -> None:
-        job.folder.log(event="evaluation", model=name, **entry)
-        if entry["step"] % 1000 == 0:
-            told = f"loss {np.mean(entry['loss']):.4f}, cosine {np.mean(entry['cosine']):.4f}"
-            console.print(f"    {name}: step {entry['step']}, {told}, {entry['seconds']:.0f} s")
-
     for what, theirs in measured.items():
         job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
-    partial = path.with_name(f"{name}.partial")
-    with stage(f"training {name}, {len(numbers)} seeds", "steps") as progress:
-        trained = train(
-            _start(job, model, start, numbers),
-            model.tasks,
-            recipe,
-            steps=steps,
-            seeds=numbers,
-            evaluate=evaluate,
-            devices=config.devices,
-            checkpoints=partial,
-            on_evaluation=on_evaluation,
-            progress=progress,
-        )
-    job.folder.log(event="trained", model=name, steps=steps, seconds=trained.seconds, seeds=numbers)
-    save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in trained.params]})
-    shutil.rmtree(partial, ignore_errors=True)
-    return Layer(*(jnp.asarray(leaf) for leaf in trained.params))
+    return train_and_save(
+        job.folder,
+        name,
+        _start(job, model, start, numbers),
+        make_regression(config, model.tasks, model.layers),
+        make_recipe(config, model.layers),
+        steps=steps,
+        seeds=numbers,
+        evaluate=evaluate,
+        devices=config.devices,
+    )
 
 
 def _start(job: Job, model: Model, start: str, seeds: list[int]) -> Layer:

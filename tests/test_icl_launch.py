@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from icl import training
-from launch import icl, icl_models
-from launch.icl_config import PRESETS, Config, check, init_scale, make_recipe, make_tasks
+from launch import icl, icl_training
+from launch.icl_config import PRESETS, Config, check, init_scale, make_recipe, make_regression, make_tasks
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SMALL = (
@@ -122,11 +122,11 @@ def test_a_run_interrupted_in_training_resumes_to_the_same_rows(finished, tmp_pa
 
         return train(*args, on_evaluation=counted, **more)
 
-    monkeypatch.setattr(icl_models, "train", stopped)
+    monkeypatch.setattr(icl_training, "train", stopped)
     out = tmp_path / "run"
     command = ["--out", str(out), "--experiment", "one-step", *FLAGS]
     assert icl.main(command) == 130
-    monkeypatch.setattr(icl_models, "train", train)
+    monkeypatch.setattr(icl_training, "train", train)
     assert icl.main([*command, "--resume"]) == 0
     expected = [without_seconds(row) for row in rows(finished) if row["experiment"] == "one-step"]
     assert [without_seconds(row) for row in rows(out)] == expected
@@ -180,8 +180,8 @@ def test_the_paper_s_text_is_a_setting():
     assert (make_tasks(code).input_range, make_tasks(text).input_range) == (1.0, 2.0)
     assert (make_recipe(code, 2).b2, make_recipe(text, 2).b2) == (0.98, 0.999)
     assert (make_recipe(code, 2).gradient_clip, make_recipe(text, 2).gradient_clip) == (1e-3, 10.0)
-    assert [make_recipe(code, K).token_clip for K in (2, 3, 4)] == [None, None, 10.0]
-    assert [make_recipe(text, K).token_clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
+    assert [make_regression(code, make_tasks(code), K).clip for K in (2, 3, 4)] == [None, None, 10.0]
+    assert [make_regression(text, make_tasks(text), K).clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
     assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
 
 

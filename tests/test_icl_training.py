@@ -7,6 +7,7 @@ import pytest
 
 from icl import (
     Recipe,
+    Regression,
     Sequence,
     Tasks,
     answers,
@@ -30,10 +31,11 @@ from icl.comparison import (
 from icl.descent import gd_plus_plus, gradient_descent
 from icl.report import steps_saved
 from icl.tasks import sequences
-from icl.training import batch_loss, blocked_gradient, train
+from icl.training import blocked_gradient, train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
-TASKS, RECIPE = Tasks(dim=2, context=3), Recipe(depth=2, batch_size=24)
+TASKS, RECIPE = Tasks(dim=2, context=3), Recipe(batch_size=24)
+PROBLEM = Regression(TASKS, depth=2)
 
 
 def start(seeds: int):
@@ -48,18 +50,18 @@ def summary(params):
 @pytest.fixture(scope="module")
 def trained():
     """An uninterrupted run of three seeds that the other runs are compared with."""
-    return train(start(3), TASKS, RECIPE, steps=7, seeds=[0, 1, 2], every=3, evaluate=summary, devices=2)
+    return train(start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, evaluate=summary, devices=2)
 
 
 def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
     layers, batch = init_layers(jax.random.key(0), 3, scale=0.5), sample_tasks(jax.random.key(1), TASKS, 24)
-    expected = jax.jit(jax.value_and_grad(lambda p: batch_loss(p, batch, depth=2)))(layers)
+    expected = jax.jit(jax.value_and_grad(lambda p: PROBLEM.loss(p, batch)))(layers)
     for block in (1, 8):
-        ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, RECIPE._replace(block=block)))(layers)
+        ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, PROBLEM, block=block))(layers)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
     with pytest.raises(ValueError, match="block 7 for batches of 24"):
-        blocked_gradient(layers, batch, RECIPE._replace(block=7))
+        blocked_gradient(layers, batch, PROBLEM, block=7)
 
 
 def test_the_first_step_is_adam_s_by_hand(trained):
@@ -67,10 +69,10 @@ def test_the_first_step_is_adam_s_by_hand(trained):
     key = jax.random.fold_in(jax.random.key(1), 0)
     params = jax.tree.map(lambda leaf: leaf[1], start(3))
     batch = sample_tasks(key, TASKS, 24)
-    loss, g = jax.jit(jax.value_and_grad(lambda p: batch_loss(p, batch, depth=2)))(params)
+    loss, g = jax.jit(jax.value_and_grad(lambda p: PROBLEM.loss(p, batch)))(params)
     assert trained.losses[1, 0] == pytest.approx(float(loss), rel=1e-6)
     norm = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in g))
-    one = train(start(3), TASKS, RECIPE, steps=1, seeds=[0, 1, 2], devices=2)
+    one = train(start(3), PROBLEM, RECIPE, steps=1, seeds=[0, 1, 2], devices=2)
     for before, after, slope in zip(params, one.params, g, strict=True):
         clipped = np.asarray(slope) * min(1, 1e-3 / norm)
         np.testing.assert_allclose(after[1], before - 1e-3 * clipped / (np.abs(clipped) + 1e-8), rtol=1e-6, atol=1e-9)
@@ -79,7 +81,7 @@ def test_the_first_step_is_adam_s_by_hand(trained):
 def test_a_seed_s_run_does_not_depend_on_the_others_nor_on_the_devices(trained):
     seeds = [2, 1]  # of three on two devices
     params = jax.tree.map(lambda leaf: leaf[jnp.array(seeds)], start(3))
-    alone = train(params, TASKS, RECIPE, steps=7, seeds=seeds, every=3, devices=1)
+    alone = train(params, PROBLEM, RECIPE, steps=7, seeds=seeds, every=3, devices=1)
     for n, seed in enumerate(seeds):
         np.testing.assert_array_equal(alone.losses[n], trained.losses[seed])
         np.testing.assert_array_equal(alone.params.P[n], trained.params.P[seed])
@@ -95,8 +97,8 @@ def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
         run = {"steps": 7, "seeds": [0, 1, 2], "every": 3, "evaluate": summary, "devices": 2}
         saving = {"checkpoints": tmp_path / str(stop), "checkpoint_seconds": -1.0}
         with pytest.raises(KeyboardInterrupt):
-            train(start(3), TASKS, RECIPE, **run, **saving, on_evaluation=interrupt)
-        resumed = train(start(3), TASKS, RECIPE, **run, **saving)
+            train(start(3), PROBLEM, RECIPE, **run, **saving, on_evaluation=interrupt)
+        resumed = train(start(3), PROBLEM, RECIPE, **run, **saving)
         np.testing.assert_array_equal(resumed.losses, trained.losses)
         for a, b in zip(resumed.params, trained.params, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -107,25 +109,25 @@ def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
 
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
-    recipe = Recipe(1, batch_size=512, learning_rate=3e-3)
-    cold = train(start(1), TASKS, recipe, steps=1600, seeds=[0], every=200)
+    one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)
+    cold = train(start(1), one, recipe, steps=1600, seeds=[0], every=200)
     layer = descent_layers(2, 3, optimal_rate(TASKS))
-    warm = train(jax.tree.map(lambda leaf: leaf[None], layer), TASKS, recipe, steps=200, seeds=[0], every=200)
+    warm = train(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
     batch = sample_tasks(jax.random.key(5), TASKS, 20_000)
-    best = float(batch_loss(layer, batch, depth=1))
+    best = float(one.loss(layer, batch))
     for run in (cold, warm):
-        loss = float(batch_loss(jax.tree.map(lambda leaf: leaf[0], run.params), batch, depth=1))
+        loss = float(one.loss(jax.tree.map(lambda leaf: leaf[0], run.params), batch))
         assert best - 1e-4 * best < loss < 1.01 * best  # paired; Adam's noise at a constant rate
 
 
 def test_bad_training_is_refused():
     with pytest.raises(ValueError, match="parameters of 2 seeds"):
-        train(start(2), TASKS, RECIPE, steps=1, seeds=[0])
+        train(start(2), PROBLEM, RECIPE, steps=1, seeds=[0])
     with pytest.raises(ValueError, match="0 steps"):
-        train(start(1), TASKS, RECIPE, steps=0, seeds=[0])
+        train(start(1), PROBLEM, RECIPE, steps=0, seeds=[0])
     bad = jax.tree.map(lambda leaf: leaf * jnp.nan, start(1))
     with pytest.raises(FloatingPointError, match="seed 4 at step 0.*learning rate"):
-        train(bad, TASKS, RECIPE, steps=2, seeds=[4])
+        train(bad, PROBLEM, RECIPE, steps=2, seeds=[4])
 
 
 def test_sensitivities_are_the_weights_that_descent_finds():

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from icl.attention import Layer, init_layers, predict
+from icl.batches import Regression
 from icl.tasks import Sequence, Tasks, sample_tasks, sequences
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.runs.command import Preset
@@ -44,9 +45,9 @@ class Icl:
 
 
 class Task(NamedTuple):
-    """What is trained: the law, the recipe, where to start, the key of the draws, and the steps of a call."""
+    """What is trained: tasks and model, the recipe, where to start, the key of the draws, and the steps of a call."""
 
-    tasks: Tasks
+    regression: Regression
     recipe: Recipe
     start: Layer
     key: jax.Array
@@ -59,7 +60,7 @@ class Task(NamedTuple):
 
 def _ours(task: Task):
     """`icl.training.training_steps`: batch last, sums of outer products, blocks of 128 tasks, all steps in one scan."""
-    run = training_steps(task.tasks, task.recipe, task.steps, data_mesh(1))
+    run = training_steps(task.regression, task.recipe, task.steps, data_mesh(1))
     add = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf[None], tree))
     params, keys, first = add(task.start), task.key[None], jnp.zeros((), jnp.int32)
     moments = jax.vmap(make_optimizer(task.recipe).init)(params)
@@ -73,24 +74,24 @@ def _ours(task: Task):
 
 def _plain(task: Task):
     """The same draws, `icl.attention.predict` of one sequence under `jax.vmap`, a compiled call per step."""
-    return _per_step(task, lambda key: sequences(sample_tasks(key, task.tasks, task.recipe.batch_size)))
+    return _per_step(task, lambda key: sequences(task.regression.sample(key, task.recipe.batch_size)))
 
 
 def _plain_sampled(task: Task):
     """The same with every task drawn by a key of its own, as the paper's code does."""
 
     def sample(key: jax.Array) -> Sequence:
-        return jax.vmap(lambda k: sample_tasks(k, task.tasks))(jax.random.split(key, task.recipe.batch_size))
+        return jax.vmap(lambda k: sample_tasks(k, task.regression.tasks))(jax.random.split(key, task.recipe.batch_size))
 
     return _per_step(task, sample)
 
 
 def _per_step(task: Task, sample: Callable[[jax.Array], Sequence]) -> Callable[[], np.ndarray]:
-    recipe = task.recipe
-    optimizer = make_optimizer(recipe)
+    model = task.regression
+    optimizer = make_optimizer(task.recipe)
 
     def loss(params: Layer, batch: Sequence) -> jax.Array:
-        said = jax.vmap(lambda s: predict(params, s, depth=recipe.depth, clip=recipe.token_clip))(batch)
+        said = jax.vmap(lambda s: predict(params, s, depth=model.depth, clip=model.clip))(batch)
         return jnp.mean(jnp.sum((said - batch.y_q) ** 2, axis=1)) / 2
 
     @jax.jit
@@ -148,10 +149,10 @@ def check(config: Icl) -> None:
 
 
 def _task(config: Icl, K: int) -> Task:
-    recipe = Recipe(K, batch_size=config.batch_size, token_clip=10.0 if K > 3 else None)
+    regression = Regression(Tasks(dim=config.dim, context=config.context), K, clip=10.0 if K > 3 else None)
     keys = jax.random.split(jax.random.key(config.seed))
     start = init_layers(keys[0], config.dim + 1, layers=1 if K <= 2 else K, scale=0.002 / K)
-    return Task(Tasks(dim=config.dim, context=config.context), recipe, start, keys[1], config.steps)
+    return Task(regression, Recipe(batch_size=config.batch_size), start, keys[1], config.steps)
 
 
 BENCH = Bench(
