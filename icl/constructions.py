@@ -71,3 +71,63 @@ def descent_layers(
     P[:, 0, range(dim, dim + m), range(dim, dim + m)] = etas[:, None] / context
     dtype = dtype or jnp.zeros(()).dtype
     return Layer(*(jnp.asarray(weights, dtype) for weights in (W_K, W_Q, W_V, P)))
+
+
+def softmax_descent_layer(dim: int, context: int, eta: float, *, sharpness: float = 0.01, dtype: Any = None) -> Layer:
+    """Two heads of softmax attention whose difference is linear, and together a step of gradient descent.
+
+    Scores are `±ε x_iᵀ x_j`. As `softmax(z)_i = (1 + z_i - mean z)/N + O(ε²)` for small scores, heads of opposite signs cancel
+    all even powers, and what remains is a step on inputs less their mean over the context:
+
+        y_j <- y_j - (η/N) Σ_i y_i (x_i - x̄)ᵀ x_j + O(ε²)
+
+    Args:
+        dim: d; context: N; eta: η.
+        sharpness: ε. The smaller, the more nearly linear, and the larger the values that cancel.
+        dtype: default, JAX's float.
+
+    Raises:
+        ValueError: sizes below 1, or a sharpness that is not above 0.
+
+    Example:
+        >>> softmax_descent_layer(3, 4, 0.5).P.shape
+        (1, 2, 4, 4)
+
+    Source: this package; that two heads do it is observed in von Oswald et al. 2023, App. A.9.
+    """
+    if not sharpness > 0:
+        raise ValueError(f"sharpness {sharpness}: it is above 0")
+    one = descent_layers(dim, context, eta, dtype=dtype)
+    scale = sharpness * (dim + 1) ** 0.5  # scores are divided by the root of the key size
+    signs = jnp.array([1.0, -1.0], one.P.dtype)[None, :, None, None]
+    W_K, W_V = (jnp.repeat(weights, 2, axis=1) for weights in (one.W_K, one.W_V))
+    return Layer(W_K, signs * scale * one.W_Q, W_V, signs * (context / (2 * sharpness)) * one.P)
+
+
+def diagonal_layers(rates: Float[Array, "L 4"], dim: int, *, dtype: Any = None) -> Layer:
+    """Layers of two heads that change x and y by four scalars each: `icl.mixed_noise.diagonal_answer` as attention.
+
+    Args:
+        rates: w_xx, w_xy, w_yx, w_yy of each layer.
+        dim: d.
+        dtype: default, JAX's float.
+
+    Raises:
+        ValueError: rates that are not four per layer.
+
+    Example:
+        >>> diagonal_layers(jnp.zeros((3, 4)), 5).P.shape
+        (3, 2, 6, 6)
+
+    Source: Vladymyrov et al. 2024, Sec. 3.
+    """
+    if rates.ndim != 2 or rates.shape[1] != 4 or dim < 1:
+        raise ValueError(f"rates {rates.shape}, d = {dim}: wanted [layers, 4], and at least one input")
+    L, width = len(rates), dim + 1
+    x, y = np.diag([1.0] * dim + [0.0]), np.diag([0.0] * dim + [1.0])
+    xx, xy, yx, yy = np.asarray(rates, np.float64).T[:, :, None, None]
+    M = np.broadcast_to(np.stack([x, y]), (L, 2, width, width))  # heads that compare x, and y
+    R = np.stack([xx * x + yx * y, xy * x + yy * y], axis=1)
+    eye = np.broadcast_to(np.eye(width), M.shape)
+    dtype = dtype or jnp.zeros(()).dtype
+    return Layer(*(jnp.asarray(weights, dtype) for weights in (eye, M, R, eye)))

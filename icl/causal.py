@@ -1,0 +1,53 @@
+"""A causal transformer that reads a prompt x_1, y_1, x_2, .. and answers y_t at x_t, for every t at once.
+
+Source: Garg et al. 2022, Sec. 3: GPT-2 with linear maps in place of tokens.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class CausalTransformer(nn.Module):
+    """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleaved points and values.
+
+    width: channels; layers: blocks; heads: of each, which divide the width.
+
+    Example:
+        >>> import jax
+        >>> model = CausalTransformer(width=8, layers=1, heads=2)
+        >>> X, y = jnp.ones((3, 5, 2)), jnp.ones((3, 5))
+        >>> model.apply(model.init(jax.random.key(0), X, y), X, y).shape
+        (3, 5)
+
+    Source: Garg et al. 2022, Sec. 3, with width 256, 12 layers and 8 heads.
+    """
+
+    width: int = 64
+    layers: int = 3
+    heads: int = 4
+
+    @nn.compact
+    def __call__(self, X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B T"]:
+        """The answers [B, T] to prompts, `answers[t]` from x_1, y_1, .., x_t alone."""
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} for {self.heads} heads: choose a multiple")
+        B, T, d = X.shape
+        E = nn.Dense(self.width, name="read_in")(interleaved(X, y))
+        E = E + self.param("positions", nn.initializers.normal(0.02), (2 * T, self.width))[None]
+        mask = nn.make_causal_mask(jnp.zeros((B, 2 * T)))
+        for _ in range(self.layers):
+            E = E + nn.MultiHeadDotProductAttention(self.heads)(nn.LayerNorm()(E), mask=mask)
+            E = E + nn.Dense(self.width)(nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(E))))
+        return nn.Dense(1, name="read_out")(nn.LayerNorm()(E))[:, ::2, 0]
+
+
+def interleaved(X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B 2*T d"]:
+    """Tokens x_1, (y_1, 0, .., 0), x_2, ..
+
+    Example:
+        >>> interleaved(jnp.ones((1, 1, 2)), jnp.full((1, 1), 3.0)).tolist()
+        [[[1.0, 1.0], [3.0, 0.0]]]
+    """
+    values = jnp.zeros_like(X).at[..., 0].set(y)
+    return jnp.stack([X, values], axis=2).reshape(len(X), -1, X.shape[2])

@@ -1,0 +1,297 @@
+"""Classes of functions to learn in context, scored at every prefix of a prompt, and shifts of prompts.
+
+A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor sees x_1, y_1, .., x_t and answers y_t, for
+every t. All is for one prompt; `jax.vmap` makes it many.
+
+Source: Garg, Tsipras, Liang, Valiant 2022.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
+Shift = Literal[
+    "none",
+    "random quadrants",
+    "opposite quadrants",
+    "orthogonal query",
+    "query seen",
+    "half subspace",
+    "skewed",
+    "x times 1/3",
+    "x times 3",
+    "y times 1/3",
+    "y times 3",
+    "noise",
+]
+KINDS, SHIFTS = get_args(Kind), get_args(Shift)
+_tree_depth = 4
+
+
+class Prompt(NamedTuple):
+    """Points and values; many have one more, first, axis. X: [T, d]; y: [T]."""
+
+    X: Float[Array, "*prompts T d"]
+    y: Float[Array, "*prompts T"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionClass:
+    """A law of functions of x ~ N(0, I).
+
+    kind: linear: `wᵀx`, w ~ N(0, I). sparse: the same with `nonzero` entries. noisy: the same and noise of variance 1.
+        quadratic: `wᵀ(x²) / sqrt(3)`. relu: `sqrt(2/h) aᵀ relu(W x)` with h = `hidden`. tree: leaves N(0, 1) of a tree of depth
+        4 that asks whether random coordinates are above 0.
+    dim: d; points: T.
+    nonzero, hidden: of sparse and relu.
+
+    Raises:
+        ValueError: a kind that is not there, sizes below 1, or more nonzero entries than inputs.
+
+    Example:
+        >>> FunctionClass("tree", dim=3, points=5).sample(jax.random.key(0)).y.shape
+        (5,)
+
+    Source: Garg et al. 2022, Sec. 3 and 5.
+    """
+
+    kind: Kind = "linear"
+    dim: int = 20
+    points: int = 41
+    nonzero: int = 3
+    hidden: int = 100
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"class {self.kind!r}: choose one of {', '.join(KINDS)}")
+        if min(self.dim, self.points, self.nonzero, self.hidden) < 1 or (self.kind == "sparse" and self.nonzero > self.dim):
+            raise ValueError(
+                f"dim {self.dim}, points {self.points}, nonzero {self.nonzero}, hidden {self.hidden}: each at least 1, "
+                "and no more nonzero weights than inputs"
+            )
+
+    def sample(self, key: Array, shift: Shift = "none") -> Prompt:
+        """One prompt: a function, its points, and what a shift makes of them."""
+        return sample_prompt(key, self, shift)
+
+    @property
+    def power(self) -> float:
+        """E[f(x)²], by which losses are divided."""
+        return {"linear": self.dim, "sparse": self.nonzero, "noisy": self.dim + 1, "quadratic": self.dim, "relu": self.dim}.get(
+            self.kind, 1.0
+        )
+
+
+def sample_prompt(key: Array, law: FunctionClass, shift: Shift = "none") -> Prompt:
+    """One prompt of a class under a shift: of its points, of the query that is last, of scales, or of noise.
+
+    random, opposite quadrants: each coordinate has one sign over the context, the query any, or the opposite. orthogonal query:
+    the last point is orthogonal to those before. query seen: it is one of them. half subspace: points lie in one of d/2
+    dimensions. skewed: coordinate k has variance proportional to 1/k², rotated. Scales and noise (of variance 1) are as named.
+
+    Raises:
+        ValueError: a shift that is not there, or one that a prompt has no room for.
+
+    Example:
+        >>> prompt = sample_prompt(jax.random.key(0), FunctionClass(dim=4, points=3), "orthogonal query")
+        >>> bool(jnp.abs(prompt.X[:2] @ prompt.X[2]).max() < 1e-5)
+        True
+
+    Source: Garg et al. 2022, Sec. 4.
+    """
+    if shift not in SHIFTS:
+        raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
+    if (shift == "orthogonal query" and law.points > law.dim) or (shift == "half subspace" and law.dim < 2):
+        raise ValueError(
+            f"shift {shift!r} with {law.points} points in {law.dim} dimensions: take fewer points, or more dimensions"
+        )
+    if shift in ("query seen", "opposite quadrants", "random quadrants") and law.points < 2:
+        raise ValueError(f"shift {shift!r} with {law.points} point: take more")
+    key_x, key_f, key_shift, key_noise = jax.random.split(key, 4)
+    X = _shifted_points(jax.random.normal(key_x, (law.points, law.dim)), shift, key_shift)
+    y = jax.vmap(sample_function(key_f, law))(X)
+    if law.kind == "noisy" or shift == "noise":
+        y = y + jax.random.normal(key_noise, y.shape)
+    return Prompt(X, y * {"y times 1/3": 1 / 3, "y times 3": 3.0}.get(shift, 1.0))
+
+
+def sample_function(key: Array, law: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:
+    """A random function of a class, without the noise of "noisy".
+
+    Source: Garg et al. 2022, Sec. 3 and 5.
+    """
+    key, more = jax.random.split(key)
+    w = jax.random.normal(key, (law.dim,))
+    if law.kind == "sparse":
+        w = w * (jax.random.permutation(more, law.dim) < law.nonzero)
+    if law.kind == "quadratic":
+        return lambda x: w @ x**2 / 3**0.5
+    if law.kind == "relu":
+        a, W = jax.random.normal(key, (law.hidden,)), jax.random.normal(more, (law.hidden, law.dim))
+        return lambda x: (2 / law.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x))
+    if law.kind == "tree":
+        asked = jax.random.randint(key, (2**_tree_depth - 1,), 0, law.dim)
+        leaves = jax.random.normal(more, (2**_tree_depth,))
+        return functools.partial(_tree_value, asked, leaves)
+    return lambda x: w @ x
+
+
+def _tree_value(asked: Array, leaves: Array, x: Array) -> Array:
+    """Down a tree whose node n has the children 2n + 1 and 2n + 2."""
+    node = jnp.zeros((), asked.dtype)
+    for _ in range(_tree_depth):
+        node = 2 * node + 1 + (x[asked[node]] > 0)
+    return leaves[node - len(asked)]
+
+
+def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
+    T, d = X.shape
+    if shift in ("random quadrants", "opposite quadrants"):
+        signs = jax.random.rademacher(key, (d,), X.dtype)
+        query = -signs * jnp.abs(X[-1]) if shift == "opposite quadrants" else X[-1]
+        return jnp.concatenate([signs * jnp.abs(X[:-1]), query[None]])
+    if shift == "orthogonal query":
+        basis, _ = jnp.linalg.qr(X[:-1].T)
+        return X.at[-1].add(-basis @ (basis.T @ X[-1]))
+    if shift == "query seen":
+        return X.at[-1].set(X[jax.random.randint(key, (), 0, T - 1)])
+    if shift == "half subspace":
+        basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d // 2)))
+        return X @ basis @ basis.T
+    if shift == "skewed":
+        basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d)))
+        scale = 1 / jnp.arange(1, d + 1)
+        return X * (scale / jnp.sqrt(jnp.mean(scale**2))) @ basis.T
+    return X * {"x times 1/3": 1 / 3, "x times 3": 3.0}.get(shift, 1.0)
+
+
+Predictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array, " T"], Float[Array, " d"]], Float[Array, ""]]
+
+
+def at_every_prefix(predictor: Predictor, prompt: Prompt) -> Float[Array, " T"]:
+    """A predictor's answers to y_1, .., y_T, each from the pairs before it.
+
+    Args:
+        predictor: `(X, y, seen, x) -> answer`, with `seen` [T] 1 for the pairs that it may use and 0 for others, which are 0.
+        prompt: one.
+
+    Example:
+        >>> prompt = Prompt(jnp.eye(3), jnp.array([1.0, 2.0, 6.0]))
+        >>> at_every_prefix(lambda X, y, seen, x: y.sum() / jnp.maximum(seen.sum(), 1), prompt).tolist()
+        [0.0, 1.0, 1.5]
+    """
+    T = len(prompt.y)
+
+    def one(t: Array) -> Array:
+        seen = (jnp.arange(T) < t).astype(prompt.y.dtype)
+        return predictor(prompt.X * seen[:, None], prompt.y * seen, seen, prompt.X[t])
+
+    return jax.vmap(one)(jnp.arange(T))
+
+
+def zero(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """0, the mean of all functions."""
+    return jnp.zeros((), y.dtype)
+
+
+def least_squares(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """`w = X⁺ y`, of least norm where there are many."""
+    return jnp.linalg.pinv(X, rtol=1e-5) @ y @ x
+
+
+def averaging(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """`w = Xᵀ y / t`, right on average where x ~ N(0, I)."""
+    return (y @ X / jnp.maximum(jnp.sum(seen), 1)) @ x
+
+
+def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
+    """The mean y of the k nearest points, of all where there are fewer."""
+    distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
+    near = (jnp.argsort(jnp.argsort(distance)) < k) * seen
+    return y @ near / jnp.maximum(jnp.sum(near), 1)
+
+
+def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
+    """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by sweeps over its coordinates.
+
+    Source: Friedman, Hastie, Tibshirani 2010, Eq. 8.
+    """
+    t = jnp.maximum(jnp.sum(seen), 1)
+    A, b = X.T @ X / t, X.T @ y / t
+
+    def coordinate(k: Array, w: Array) -> Array:
+        rest = b[k] - A[k] @ w + A[k, k] * w[k]
+        step = jnp.sign(rest) * jnp.maximum(jnp.abs(rest) - alpha, 0)
+        return w.at[k].set(jnp.where(A[k, k] > 0, step / jnp.where(A[k, k] > 0, A[k, k], 1), 0))
+
+    def sweep(w: Array, _: None) -> tuple[Array, None]:
+        return lax.fori_loop(0, len(w), coordinate, w), None
+
+    return lax.scan(sweep, jnp.zeros_like(b), None, length=sweeps)[0] @ x
+
+
+def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
+    """`w = M_k Xᵀ y` with `M_{k+1} = 2 M_k - M_k A M_k` and `A = XᵀX`, which tends to the pseudo-inverse of A.
+
+    It starts from `M_0 = A / ||A||²`, with the largest row sum as the norm, so that every step squares what is missing.
+
+    Source: Fu et al. 2023, Sec. 3; Schulz 1933.
+    """
+    A = X.T @ X
+    size = jnp.maximum(jnp.max(jnp.sum(jnp.abs(A), axis=1)), jnp.finfo(A.dtype).tiny ** 0.5)
+    M = lax.fori_loop(0, steps, lambda _, M: 2 * M - M @ A @ M, A / size**2)
+    return M @ (X.T @ y) @ x
+
+
+def baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, Predictor]:
+    """What a class is compared with, by name."""
+    common: dict[str, Predictor] = {
+        "zero": zero,
+        "least squares": least_squares,
+        "3 nearest neighbours": nearest_neighbours,
+        "averaging": averaging,
+    }
+    if kind in ("linear", "noisy", "sparse"):
+        common |= {f"Newton, {steps} steps": functools.partial(newton, steps=steps) for steps in (4, 8, 12)}
+    if kind == "sparse":
+        common[f"Lasso {alpha:g}"] = functools.partial(lasso, alpha=alpha)
+    return common
+
+
+def prefix_losses(answers: Float[Array, "prompts T"], y: Float[Array, "prompts T"]) -> Float[Array, " T"]:
+    """Half the mean squared error at every prefix.
+
+    Example:
+        >>> prefix_losses(jnp.zeros((2, 1)), jnp.array([[1.0], [3.0]])).tolist()
+        [2.5]
+    """
+    return jnp.mean((answers - y) ** 2, axis=0) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Prompts of a class with the batch last, and the mean loss over all prefixes: what `icl.train` samples and lowers.
+
+    law: of the functions.
+    model: `(params, X [B, T, d], y [B, T]) -> answers [B, T]`, causal.
+    """
+
+    law: FunctionClass
+    model: Callable[[Any, Array, Array], Array]
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Prompt:
+        """Fresh prompts, batch last."""
+        prompts = jax.vmap(self.law.sample)(jax.random.split(key, size))
+        return Prompt(*(jnp.moveaxis(leaf, 0, -1).astype(dtype or leaf.dtype) for leaf in prompts))
+
+    def loss(self, params: Any, batch: Prompt) -> Float[Array, ""]:
+        """Half the mean squared error, mean over prefixes."""
+        X, y = (jnp.moveaxis(leaf, -1, 0) for leaf in batch)
+        return jnp.mean(prefix_losses(self.model(params, X, y), y))
