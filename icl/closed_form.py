@@ -74,7 +74,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
 
     Args:
         tasks: their law.
-        factor: A; default, sqrt(s) I.
+        factor: A; default, the diagonal of the law's standard deviations.
         C: symmetric covariance of the weights; default, c² I.
 
     Raises:
@@ -86,7 +86,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
     """
     d, N = tasks.dim, tasks.context
     dtype = jnp.zeros(()).dtype if factor is None else factor.dtype
-    A = jnp.sqrt(jnp.asarray(tasks.variance, dtype)) * jnp.eye(d, dtype=dtype) if factor is None else factor
+    A = jnp.diag(jnp.asarray(tasks.spreads, dtype)) if factor is None else factor
     C = jnp.asarray(tasks.weight_scale, dtype) ** 2 * jnp.eye(d, dtype=dtype) if C is None else C
     if A.shape != (d, d) or C.shape != (d, d):
         raise ValueError(f"factor {A.shape}, C {C.shape}: wanted {(d, d)}, the inputs of the tasks")

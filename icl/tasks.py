@@ -27,7 +27,7 @@ MIXED = ("exponential", "normal", "laplace")
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["input_range", "weight_scale", "noise"],
-    meta_fields=["dim", "context", "outputs", "inputs"],
+    meta_fields=["dim", "context", "outputs", "inputs", "scales"],
 )
 @dataclasses.dataclass(frozen=True)
 class Tasks:
@@ -42,9 +42,10 @@ class Tasks:
     input_range: r.
     weight_scale: c.
     noise: standard deviation of what is added to the context's y.
+    scales: what each coordinate of x is multiplied by, d numbers; default, nothing.
 
     Raises:
-        ValueError: a size below 1, or a law that is not there.
+        ValueError: a size below 1, a law that is not there, or other than d scales.
 
     Example:
         >>> tasks = Tasks(dim=3, context=5)
@@ -61,18 +62,34 @@ class Tasks:
     input_range: Scalar = 1.0
     weight_scale: Scalar = 1.0
     noise: Scalar = 0.0
+    scales: tuple[float, ...] | None = None
 
     def __post_init__(self):
         if min(self.dim, self.context, self.outputs) < 1:
             raise ValueError(f"dim {self.dim}, context {self.context}, outputs {self.outputs}: each is at least 1")
         if self.inputs not in get_args(Inputs):
             raise ValueError(f"inputs {self.inputs!r}: choose one of {', '.join(get_args(Inputs))}")
+        if self.scales is not None and len(self.scales) != self.dim:
+            raise ValueError(f"scales {self.scales} of {self.dim} inputs: give one for each")
 
     @property
     def variance(self) -> Scalar:
-        """s = r²/12, the variance of a coordinate; of mixture, r²/(N d), the mean square of the context's."""
+        """s = r²/12, the variance of a coordinate; of mixture, r²/(N d), the mean square of the context's.
+
+        Raises:
+            ValueError: coordinates of different scales.
+        """
+        if self.scales is not None:
+            raise ValueError(f"scales {self.scales}: there is no one variance; use icl.exact_moments")
         r = self.input_range
         return r**2 / (self.context * self.dim) if self.inputs == "mixture" else r**2 / 12
+
+    @property
+    def spreads(self) -> tuple[Scalar, ...]:
+        """The standard deviation of each coordinate, those of the exponential about its mean."""
+        if self.scales is None:
+            return (self.variance**0.5,) * self.dim
+        return tuple(dataclasses.replace(self, scales=None).variance ** 0.5 * scale for scale in self.scales)
 
     @property
     def kurtosis(self) -> float:
@@ -122,6 +139,9 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
 def _drawn(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
     key_x, key_w, key_noise = jax.random.split(key, 3)
     X, x_q = _inputs(key_x, tasks, batch, dtype)
+    if tasks.scales is not None:
+        scales = jnp.asarray(tasks.scales, dtype).reshape(-1, *[1] * len(batch))
+        X, x_q = X * scales[None], x_q * scales
     W = jnp.asarray(tasks.weight_scale, dtype) * jax.random.normal(key_w, (tasks.outputs, tasks.dim, *batch), dtype)
     Y, y_q = contract(turned(X), turned(W)), contract(turned(W), x_q[:, None])[:, 0]
     if noisy:

@@ -3,6 +3,7 @@
 python -m launch.icl --out runs/icl_one
 python -m launch.icl --experiment multi-step --layers 2 --out runs/icl_two
 python -m launch.icl --experiment all --out runs/icl
+python -m launch.icl --experiment copy softmax --out runs/icl_copy
 """
 
 import sys
@@ -13,7 +14,7 @@ from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.mesh import use_devices
 from jexplicit.runs.progress import console
-from launch.icl_config import EXPERIMENTS, PRESETS, Config, check, make_tasks
+from launch.icl_config import PRESETS, Config, check, chosen, make_tasks
 from launch.icl_experiments import RUN
 from launch.icl_models import Job
 
@@ -27,9 +28,8 @@ def run(config: Config) -> None:
     job = Job(config, folder, make_tasks(config))
     told = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
     console.print(f"[bold]in-context learning[/] {told}")
-    for experiment in EXPERIMENTS:  # in this order, as later ones read what earlier ones train
-        if experiment in config.experiment or "all" in config.experiment:
-            RUN[experiment](job)
+    for experiment in chosen(config):
+        RUN[experiment](job)
     report = write_icl_report(folder.path)
     console.print(icl_table(folder.rows()))
     seconds = time.perf_counter() - start

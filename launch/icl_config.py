@@ -1,15 +1,60 @@
 """The configuration of launch.icl, its presets, and what it refuses."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from icl.batches import Regression
+from icl.function_classes import KINDS, FunctionClass, Kind
+from icl.mixed_noise import MixedNoise
+from icl.nonlinear import Waves
 from icl.tasks import Tasks
 from icl.training import Recipe
 from jexplicit.runs.command import Preset
 
-Experiment = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N", "all"]
-EXPERIMENTS: tuple[Experiment, ...] = ("one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N")
+Experiment = Literal[
+    "one-step",
+    "multi-step",
+    "out-of-distribution",
+    "rollout",
+    "curvature",
+    "scaling-N",
+    "nonlinear",
+    "copy",
+    "softmax",
+    "layernorm",
+    "phase",
+    "finite-data",
+    "noisy",
+    "function-classes",
+]
+EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
+LINEAR, BEYOND = EXPERIMENTS[:6], EXPERIMENTS[6:]  # what `all` and `beyond` stand for
+
+
+class Effort(NamedTuple):
+    """Training steps and runs of an experiment."""
+
+    steps: int
+    seeds: int
+
+
+# Where they differ from 5000 steps and 5 seeds: what is run where --steps and --seeds do not say, and what the paper ran.
+DEFAULT_EFFORT = {
+    "nonlinear": Effort(6000, 1),
+    "copy": Effort(10_000, 2),
+    "softmax": Effort(5000, 3),
+    "layernorm": Effort(5000, 3),
+    "phase": Effort(5000, 10),
+    "finite-data": Effort(5000, 1),
+    "noisy": Effort(5000, 1),
+    "function-classes": Effort(3000, 1),
+}
+FULL_EFFORT = {
+    "nonlinear": Effort(20_000, 5),
+    "copy": Effort(10_000, 5),
+    "phase": Effort(5000, 10),
+    "function-classes": Effort(500_001, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -18,9 +63,15 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[Experiment, ...] = ("one-step",)
+    experiment: tuple[Experiment | Literal["all", "beyond"], ...] = ("one-step",)
     """one-step: one layer and one step of descent. multi-step: --layers layers, GD and GD++. out-of-distribution: both on other
-    tasks. rollout: one layer applied 50 times. curvature: what GD++ does to eigenvalues. scaling-N: other sizes."""
+    tasks. rollout: one layer applied 50 times. curvature: what GD++ does to eigenvalues. scaling-N: other sizes.
+    all: these six.
+
+    nonlinear: sine waves, through an embedding and an MLP. copy: tokens that hold x and y apart. softmax: one and two heads
+    with softmax. layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training
+    tasks. noisy: other covariances, noise, and noise that differs by task. function-classes: a causal transformer on other
+    functions. beyond: these eight."""
     layers: int = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -29,10 +80,12 @@ class Config:
     """d, inputs."""
     context: int = 10
     """N, pairs in the context."""
-    seeds: int = 5
-    """Training runs, of seeds --seed, --seed + 1, ..; all at once."""
-    steps: int = 5000
-    """Training steps from random weights, each on --batch-size fresh tasks."""
+    seeds: int | None = None
+    """Training runs, of seeds --seed, --seed + 1, ..; all at once. Default 5; phase 10, softmax and layernorm 3, copy 2,
+    nonlinear, finite-data, noisy and function-classes 1."""
+    steps: int | None = None
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 6000,
+    function-classes 3000."""
     warm_steps: int = 1000
     """multi-step: training steps from the closed form's weights; 0 leaves this out."""
     batch_size: int = 2048
@@ -57,6 +110,21 @@ class Config:
     """scaling-N: sizes N = d of the one-step comparison."""
     scaling_steps: int = 2000
     """scaling-N: training steps, of the first seed alone; 0 leaves training out."""
+    waves: Literal["code", "paper"] = "code"
+    """nonlinear: amplitudes 0.1 to 0.5 that fix the phase too, as in the paper's code; or, as in its text, 0.1 to 5, with
+    phases of their own."""
+    training_tasks: tuple[int, ...] = (128, 512, 2048, 8192)
+    """finite-data: tasks to train on, all of them at every step."""
+    noise_levels: tuple[float, ...] = (5.0,)
+    """noisy: standard deviations of which each task has one; a single number is the most of a uniform law."""
+    diagonal_layers: tuple[int, ...] = (1, 2, 3, 4)
+    """noisy: numbers K of layers of four scalars each."""
+    functions: tuple[Kind, ...] = KINDS
+    """function-classes: which."""
+    function_dim: int = 5
+    """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
+    transformer: tuple[int, int, int] = (64, 3, 4)
+    """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
     devices: int | None = None
     """Devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: int = 0
@@ -65,9 +133,10 @@ class Config:
     """Continue an interrupted run in --out, with its own configuration."""
 
 
+_EFFORT = Effort(5000, 5)
 _TINY = Config(
     out="runs/icl_tiny",
-    experiment=("all",),
+    experiment=("all", "beyond"),
     dim=3,
     context=4,
     seeds=2,
@@ -77,6 +146,11 @@ _TINY = Config(
     validation_tasks=500,
     test_tasks=2_000,
     solver_contexts=500,
+    training_tasks=(16, 64),
+    diagonal_layers=(1, 2),
+    functions=("linear", "tree"),
+    function_dim=2,
+    transformer=(16, 1, 2),
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
@@ -101,8 +175,43 @@ PRESETS = {
         ),
         "five layers of their own, the paper's 50,000 steps, some 18 CPU-ms each: 15 CPU-minutes a seed.",
     ),
-    "all": Preset(Config(out="runs/icl", experiment=("all",)), "every experiment at K = 1 and 2."),
+    "all": Preset(Config(out="runs/icl", experiment=("all",)), "every experiment on linear regression, at K = 1 and 2."),
+    "beyond": Preset(Config(out="runs/icl_beyond", experiment=("beyond",)), "the other experiments, the long ones shortened."),
+    "beyond-full": Preset(
+        Config(
+            out="runs/icl_beyond_full",
+            experiment=("nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy"),
+            seeds=5,
+            steps=20_000,
+        ),
+        "20,000 steps and five seeds of each; hours on 2 CPU cores.",
+    ),
+    "functions-full": Preset(
+        Config(
+            out="runs/icl_functions_full",
+            experiment=("function-classes",),
+            steps=500_001,
+            batch_size=64,
+            learning_rate=1e-4,
+            function_dim=20,
+            transformer=(256, 12, 8),
+        ),
+        "the model and steps of Garg et al., without their curriculum; for an accelerator.",
+    ),
 }
+
+
+def effort(config: Config, experiment: str) -> Effort:
+    """Training steps and seeds of an experiment."""
+    steps, seeds = DEFAULT_EFFORT.get(experiment, _EFFORT)
+    return Effort(config.steps or steps, config.seeds or seeds)
+
+
+def chosen(config: Config) -> list[str]:
+    """The experiments that were asked for, in the order in which later ones read what earlier ones train."""
+    groups = {"all": LINEAR, "beyond": BEYOND}
+    wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
+    return [name for name in EXPERIMENTS if name in wanted]
 
 
 def make_tasks(config: Config, *, dim: int | None = None, context: int | None = None) -> Tasks:
@@ -114,6 +223,24 @@ def make_tasks(config: Config, *, dim: int | None = None, context: int | None = 
 def make_regression(config: Config, tasks: Tasks, depth: int) -> Regression:
     """K layers on tasks, their tokens held as the paper's code or text has it."""
     return Regression(tasks, depth, clip=10.0 if depth > (3 if config.settings == "code" else 2) else None)
+
+
+def make_noise(config: Config) -> MixedNoise:
+    """Tasks whose noise differs: twice as many pairs as inputs."""
+    levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
+    return MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
+
+
+def make_functions(config: Config, kind: Kind) -> FunctionClass:
+    """A class of functions, prompts of 2 d + 1 points."""
+    d = config.function_dim
+    return FunctionClass(kind, dim=d, points=2 * d + 1, nonzero=min(3, d))
+
+
+def make_waves(config: Config) -> Waves:
+    """Sine waves of the paper's code or text."""
+    paper = config.waves == "paper"
+    return Waves(context=config.context, amplitude=(0.1, 5.0) if paper else (0.1, 0.5), independent=paper)
 
 
 def make_recipe(config: Config, depth: int) -> Recipe:
@@ -135,11 +262,11 @@ def init_scale(config: Config, depth: int, width: int) -> float:
 def check(config: Config) -> None:
     """Refuse flags that make no sense, before anything is written."""
     if not config.experiment:
-        raise ValueError(f"--experiment without a value: give some of {', '.join(EXPERIMENTS)}, or all")
+        raise ValueError(f"--experiment without a value: give some of {', '.join(EXPERIMENTS)}, all, or beyond")
     if not 1 <= config.layers <= 24:
         raise ValueError(f"--layers {config.layers}: stacks have 1 to 24 layers")
     for name in ("dim", "context", "seeds", "steps", "batch_size", "validation_tasks", "test_tasks", "solver_contexts"):
-        if getattr(config, name) < 1:
+        if getattr(config, name) is not None and getattr(config, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(config, name)}: it is at least 1")
     if min(config.warm_steps, config.scaling_steps, config.seed) < 0:
         raise ValueError(
@@ -149,3 +276,16 @@ def check(config: Config) -> None:
         raise ValueError(f"--learning-rate {config.learning_rate}: it is above 0")
     if not config.contexts or not config.dims or min(config.contexts + config.dims) < 1:
         raise ValueError(f"--contexts {config.contexts}, --dims {config.dims}: give sizes of at least 1")
+    for name in ("training_tasks", "diagonal_layers", "functions"):
+        values = getattr(config, name)
+        if not values or (name != "functions" and min(values) < 1):
+            raise ValueError(f"--{name.replace('_', '-')} {values}: give some, numbers at least 1")
+    width, layers, heads = config.transformer
+    if min(config.transformer) < 1 or width % heads:
+        raise ValueError(f"--transformer {width} {layers} {heads}: at least 1 each, the width a multiple of the heads")
+    chosen_names = chosen(config)
+    if "noisy" in chosen_names:
+        make_noise(config)
+    if "function-classes" in chosen_names:
+        for kind in config.functions:
+            make_functions(config, kind)

@@ -16,6 +16,7 @@ from icl.report import CURVATURE, WEIGHTS
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.progress import stage
 from launch.icl_config import make_tasks
+from launch.icl_functions import function_classes
 from launch.icl_models import (
     SPECTRUM,
     SWEEP,
@@ -31,6 +32,9 @@ from launch.icl_models import (
     random_key,
     trained_layers,
 )
+from launch.icl_noisy import noisy
+from launch.icl_tokens import copy, nonlinear
+from launch.icl_variants import finite_data, layernorm, phase, softmax
 
 _sweep_tasks = 5000  # at most
 _dampings = (0.5, 0.75, 1.0)
@@ -165,6 +169,14 @@ RUN: dict[str, Callable[[Job], None]] = {
     "rollout": rollout,
     "curvature": curvature,
     "scaling-N": scaling_n,
+    "nonlinear": nonlinear,
+    "copy": copy,
+    "softmax": softmax,
+    "layernorm": layernorm,
+    "phase": phase,
+    "finite-data": finite_data,
+    "noisy": noisy,
+    "function-classes": function_classes,
 }
 
 

@@ -20,7 +20,7 @@ from icl.polynomials import Polynomial, context_eigenvalues, optimal_polynomial
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from launch.icl_config import Config, init_scale, make_recipe, make_regression
+from launch.icl_config import Config, effort, init_scale, make_recipe, make_regression
 from launch.icl_training import load_trained, train_and_save
 
 _block = 10_000  # test tasks that are measured at a time
@@ -75,6 +75,10 @@ class Family(NamedTuple):
     seeds: list[int | None]
 
 
+_measures = (
+    *("seed", "start", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds"),
+    *("sensitivity_own", "sensitivity_next", "sensitivity_other", "adjusted_loss", "prefix"),
+)
 Name = tuple[str, str | None]  # predictor and, where it was trained, its start
 
 
@@ -133,7 +137,7 @@ def families(job: Job, model: Model, params: Mapping[str, Layer] | None = None) 
     K, tasks = model.layers, model.tasks
     penalty = max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2
 
-    by_descent, by_attention = _by_descent(K), _by_attention(make_regression(job.config, tasks, K))
+    by_descent, by_attention = _by_descent(K), by_attention_of(make_regression(job.config, tasks, K))
 
     def single(tree: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
@@ -165,8 +169,9 @@ def _by_descent(K: int) -> Predict:
 
 
 @functools.cache
-def _by_attention(regression: Regression) -> Predict:
-    return regression.predict  # cached: a method is another object each time
+def by_attention_of(regression: Regression) -> Predict:
+    """The answers of layers; the same function for the same model, so that it is compiled once."""
+    return regression.predict  # a method is another object each time
 
 
 def _by_ridge(penalty: Array, batch: Sequence) -> Array:
@@ -192,15 +197,16 @@ def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | 
     if (done := load_trained(job.folder, name, Layer(*"KQVP"))) is not None:
         return done
     named = families(job, model)
-    steps = steps or (config.steps if start == "cold" else config.warm_steps)
-    numbers = list(range(config.seed, config.seed + (seeds or config.seeds)))
+    usual = effort(config, "one-step")
+    steps = steps or (usual.steps if start == "cold" else config.warm_steps)
+    numbers = list(range(config.seed, config.seed + (seeds or usual.seeds)))
     validation = sample_tasks(random_key(job, VALIDATION), model.tasks, config.validation_tasks)
-    measured = _references(named, model, validation)
+    measured = references(named, model, validation)
 
     def evaluate(params: Layer) -> Mapping[str, Any]:
         entries = []
-        for layers in _each(params):
-            told = _compared(named["constructed", None].predict, layers, validation, measured)
+        for layers in each(params):
+            told = compared(named["constructed", None].predict, layers, validation, measured)
             gd = {f"gd_{what}": value for what, value in told["gd"].items()}
             entries.append({"loss": told["loss"], **told[reference(model)], **(gd if model.layers > 1 else {})})
         return {what: [float(entry[what]) for entry in entries] for what in entries[0] if "above" not in what}
@@ -250,13 +256,16 @@ def add_row(job: Job, experiment: str, model: Model, predictor: str, **more: Any
         "recurrent": model.recurrent,
         "dim": model.tasks.dim,
         "context": model.tasks.context,
-        **dict.fromkeys(("seed", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds")),
-        "steps": 0,
-        "start": None,
         "reference": reference(model),
         "inputs": model.tasks.inputs,
-        "settings": job.config.settings,
-    } | more
+        **more,
+    }
+    write_row(job, **row)
+
+
+def write_row(job: Job, **row: Any) -> None:
+    """Add a row to results.json; what is not said is not measured."""
+    row = {"task": "linear", "heads": 1, "steps": 0, "settings": job.config.settings, **dict.fromkeys(_measures)} | row
     job.folder.log(event="row", **row)
     job.folder.add_row(row)
 
@@ -298,10 +307,10 @@ def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) ->
     sums: dict[tuple[Name, int], list[dict[str, float]]] = {}
     for block in range(blocks):
         batch = sample_tasks(jax.random.fold_in(random_key(job, TEST), block), model.tasks, size)
-        theirs = _references(named, model, batch)
+        theirs = references(named, model, batch)
         for name, family in named.items():
-            for n, weights in enumerate(_each(family.weights)):
-                told = _compared(family.predict, weights, batch, theirs)
+            for n, weights in enumerate(each(family.weights)):
+                told = compared(family.predict, weights, batch, theirs)
                 one = {"loss": told["loss"], "square": told["square"], **told[reference(model)]}
                 sums.setdefault((name, n), []).append({what: float(value) for what, value in one.items()})
         progress((block + 1) * size, blocks * size)
@@ -314,16 +323,16 @@ def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) ->
     return {name: [mean(sums[name, n]) for n in range(len(family.seeds))] for name, family in named.items()}
 
 
-def _each(weights: Any) -> list[Any]:
+def each(weights: Any) -> list[Any]:
     """The entries of stacked weights."""
     leaves, shape = jax.tree.flatten(jax.tree.map(np.asarray, weights))
     return [jax.tree.unflatten(shape, [leaf[n] for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
-def _references(named: Mapping[Name, Family], model: Model, batch: Sequence) -> dict[str, Answers]:
+def references(named: Mapping[Name, Family], model: Model, batch: Sequence) -> dict[str, Answers]:
     """The answers of the descents that others are compared with."""
     families = {what: named[what, None] for what in sorted({"gd", reference(model)})}
-    return {what: _answers(family.predict, _each(family.weights)[0], batch) for what, family in families.items()}
+    return {what: _answers(family.predict, each(family.weights)[0], batch) for what, family in families.items()}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -332,7 +341,7 @@ def _answers(predict: Predict, weights: Any, batch: Sequence) -> Answers:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _compared(predict: Predict, weights: Any, batch: Sequence, references: dict[str, Answers]) -> dict[str, Any]:
+def compared(predict: Predict, weights: Any, batch: Sequence, references: dict[str, Answers]) -> dict[str, Any]:
     """Mean loss and mean squared loss of a predictor on tasks and, by reference, how far from its answers."""
     ours = _answers(predict, weights, batch)
     apart = {

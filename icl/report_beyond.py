@@ -1,0 +1,3 @@
+"""Report."""
+
+WAVES, HEADS = "waves.npz", "heads.npz"
