@@ -40,13 +40,13 @@ def training_figure(
         for start, curve in curves.items():
             colour = COLOURS["trained" if start == "cold" else "warm"]
             for ax, what in zip(axes, ("loss", "cosine", "prediction_difference"), strict=True):
-                _band(ax, curve, what, colour, f"trained, {start} start")
-            _band(axes[2], curve, "model_difference", colour, None, linestyle="--")
+                band(ax, curve, what, colour, f"trained, {start} start")
+            band(axes[2], curve, "model_difference", colour, None, linestyle="--")
         for name, loss in levels.items():
             label = f"{NAMES.get(name, name)} {loss:.4f}"
             axes[0].axhline(loss, color=COLOURS[name], linestyle=":" if name == "closed_form" else "--", label=label)
         axes[0].set(xlabel="training step", ylabel="validation loss (half mean square)", yscale="log")
-        _plain_log(axes[0])
+        plain_log(axes[0])
         axes[1].set(xlabel="training step", ylabel=f"cosine of sensitivities with {NAMES[target]}")
         axes[2].set(xlabel="training step", ylabel=f"distance to {NAMES[target]}", yscale="log")
         axes[2].set_ylim(bottom=max(axes[2].get_ylim()[0], 1e-3))  # a start from the closed form is at 0
@@ -105,7 +105,7 @@ def rollout_figure(paths: Mapping[float, Mapping[str, np.ndarray]], path: Path) 
             most = max(float(np.nanmax(losses[:, :1])) for losses in by_name.values())
             ax.set(xscale="log", yscale="log", xlabel="steps", title=f"damping {damping:g}")
             ax.set_ylim(top=min(ax.get_ylim()[1], 10 * most))
-            _plain_log(ax)
+            plain_log(ax)
         axes.flat[0].set_ylabel("loss (half mean square)")
         axes.flat[0].legend(fontsize=8, frameon=False)
         save_figure(fig, path)
@@ -184,7 +184,7 @@ def curvature_figure(
         for ax in axes[1:]:
             ax.set_xticks(sizes, [str(n) for n in sizes])
             ax.minorticks_off()
-            _plain_log(ax)
+            plain_log(ax)
         save_figure(fig, path)
 
 
@@ -211,14 +211,14 @@ def scaling_figure(losses: Mapping[str, Mapping[int, float]], path: Path) -> Non
         save_figure(fig, path)
 
 
-def _band(ax: Any, curve: Sequence[dict[str, Any]], what: str, colour: str, label: str | None, **style: Any) -> None:
+def band(ax: Any, curve: Sequence[dict[str, Any]], what: str, colour: str, label: str | None, **style: Any) -> None:
     """The mean over seeds as a line, their range as a band."""
     steps, values = [entry["step"] for entry in curve], np.array([entry[what] for entry in curve])
     ax.plot(steps, values.mean(axis=1), color=colour, label=label, **style)
     ax.fill_between(steps, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.2, linewidth=0)
 
 
-def _plain_log(ax: Any) -> None:
+def plain_log(ax: Any) -> None:
     """Labels at more places of a log axis than powers of ten where losses span few of them."""
     low, high = ax.get_ylim()
     decades = np.log10(high / low)

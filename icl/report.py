@@ -15,9 +15,9 @@ from icl.figures import (
     training_figure,
     weights_figure,
 )
+from icl.reading import CURVATURE, WEIGHTS, curve, groups, mean_of
+from icl.report_beyond import beyond_sections
 from jexplicit.runs.folder import read_config, read_events, read_rows
-
-CURVATURE, WEIGHTS = "curvature.npz", "weights_{model}.npz"
 
 # The paper's numbers, d = N = 10 and inputs U(-1/2, 1/2), by (K, recurrent, predictor). Its figures print few, so those with a
 # dagger were measured by running its published code.
@@ -47,18 +47,18 @@ def icl_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="loss (the paper's in grey)", title_justify="left")
     for heading in ("", "predictor", "loss", "paper", "cosine", "gamma", "s"):
         table.add_column(heading, justify="left" if heading in ("", "predictor") else "right", no_wrap=True)
-    for group in _groups([row for row in rows if row["experiment"] in ("one-step", "multi-step", "curvature")]):
+    for group in groups([row for row in rows if row["experiment"] in ("one-step", "multi-step", "curvature")]):
         row = group[0]
         name = row["predictor"] + (f", {row['start']}" if row["start"] else "")
         gamma = row["gamma"] if not isinstance(row["gamma"], list) else None
         table.add_row(
             f"K = {row['layers']}, N = {row['context']}",
             name,
-            f"[bold]{_mean(group, 'loss', '.4f')}[/]",
+            f"[bold]{mean_of(group, 'loss', '.4f')}[/]",
             f"[dim]{_paper(row)}[/]",
-            _mean(group, "cosine", ".4f"),
-            "" if gamma is None else _mean(group, "gamma", ".3f"),
-            _mean(group, "seconds", ".0f"),
+            mean_of(group, "cosine", ".4f"),
+            "" if gamma is None else mean_of(group, "gamma", ".3f"),
+            mean_of(group, "seconds", ".0f"),
         )
     return table
 
@@ -78,6 +78,7 @@ def write_icl_report(out: Path) -> Path:
         if shown := [row for row in rows if row["experiment"] == experiment]:
             lines += [f"## {title}", "", *_table(shown), "", *_training(out, shown, title)]
     lines += _section_shifts(out) + _section_rollout(out) + _section_curvature(out, rows) + _section_scaling(out, rows)
+    lines += beyond_sections(out, rows)
     report = out / "report.md"
     report.write_text("\n".join(lines))
     return report
@@ -100,7 +101,7 @@ def steps_saved(cold: Sequence[dict[str, Any]], warm: Sequence[dict[str, Any]], 
 def _training(out: Path, rows: Sequence[dict[str, Any]], title: str) -> list[str]:
     """The training curves and weights of an experiment."""
     model = _model_name(rows[0])
-    curves = {start: curve for start in ("cold", "warm") if (curve := _curve(out, f"{start}_{model}"))}
+    curves = {start: found for start in ("cold", "warm") if (found := curve(out, f"{start}_{model}"))}
     levels = {event["predictor"]: event["loss"] for event in read_events(out, "reference") if event["model"].endswith(model)}
     target = rows[0]["reference"]
     figures, lines = out / "figures", []
@@ -187,37 +188,23 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
         "| K | d | N | predictor | loss | paper | above | cosine | model diff. | prediction diff. | η | γ | steps | seconds |"
     ]
     lines += ["|---" * 14 + "|"]
-    for group in _groups(rows):
+    for group in groups(rows):
         row = group[0]
         name = row["predictor"] + (f", {row['start']} start, {len(group)} seeds" if row["start"] else "")
         spread = [r["loss"] for r in group]
         loss = f"**{np.mean(spread):.5f}**" + (f" ({min(spread):.5f} to {max(spread):.5f})" if len(group) > 1 else "")
-        measures = (_mean(group, what, ".4f") for what in ("cosine", "model_difference", "prediction_difference"))
+        measures = (mean_of(group, what, ".4f") for what in ("cosine", "model_difference", "prediction_difference"))
         rates = (_rates(group, what) for what in ("eta", "gamma"))
-        above = _mean(group, "above_reference", "+.5f")
+        above = mean_of(group, "above_reference", "+.5f")
         cells = [_kind(row), str(row["dim"]), str(row["context"]), name, loss, _paper(row), above, *measures, *rates]
-        lines.append("| " + " | ".join([*cells, str(row["steps"] or ""), _mean(group, "seconds", ".1f")]) + " |")
+        lines.append("| " + " | ".join([*cells, str(row["steps"] or ""), mean_of(group, "seconds", ".1f")]) + " |")
     return lines
-
-
-def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows that differ in the seed alone."""
-    groups: dict[Any, list[dict[str, Any]]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in ("experiment", "layers", "recurrent", "dim", "context", "predictor", "start"))
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
-
-
-def _mean(group: Sequence[dict[str, Any]], what: str, form: str) -> str:
-    values = [row[what] for row in group if row.get(what) is not None]
-    return format(float(np.mean(values)), form) if values else ""
 
 
 def _rates(group: Sequence[dict[str, Any]], what: str) -> str:
     if isinstance(group[0][what], list):
         return ", ".join(f"{rate:.3g}" for rate in group[0][what])
-    return _mean(group, what, ".4g")
+    return mean_of(group, what, ".4g")
 
 
 def _kind(row: dict[str, Any]) -> str:
@@ -244,9 +231,3 @@ def _told_name(model: str) -> str:
 def _paper(row: dict[str, Any]) -> str:
     told = row["settings"] == "code" and row["dim"] == row["context"] == 10 and row["start"] in (None, "cold")
     return PAPER_LOSS.get((row["layers"], row["recurrent"], row["predictor"]), "") if told else ""
-
-
-def _curve(out: Path, model: str) -> list[dict[str, Any]]:
-    """The evaluations of a trained model from metrics.jsonl; one that a resumed run repeated counts once."""
-    entries = {event["step"]: event for event in read_events(out, "evaluation") if event["model"] == model}
-    return [entries[step] for step in sorted(entries)]

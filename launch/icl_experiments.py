@@ -12,7 +12,7 @@ from icl.attention import Layer, maps, roll_out
 from icl.comparison import condition_numbers, path_losses, sweep_loss, turned_curvature
 from icl.descent import gradient_descent
 from icl.polynomials import context_eigenvalues
-from icl.report import CURVATURE, WEIGHTS
+from icl.reading import CURVATURE, WEIGHTS
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.progress import stage
 from launch.icl_config import make_tasks

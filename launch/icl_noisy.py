@@ -62,17 +62,14 @@ def _anisotropic(job: Job) -> None:
         params = train_and_save(job.folder, name, start, problem, make_recipe(config, 1), **more)
 
     built = descent_layers(d, N, 1.0, preconditioner=G.T)
-    seeded = zip(numbers, each(params), strict=True)
+    trained = zip(numbers, each(params), strict=True)
     named: list[tuple[str, int | None, Callable[[Sequence], jax.Array]]] = [
         ("zero", None, lambda b: jnp.zeros_like(b.y_q)),
         ("gd", None, batched(lambda s: gradient_descent(s, eta)[-1])),
         ("closed_form", None, batched(lambda s: gradient_descent(s, 1.0, preconditioner=G.T)[-1])),
         ("constructed", None, lambda b: problem.predict(built, b)),
         ("ridge", None, batched(lambda s: ridge(s, _label_noise**2))),
-        *(
-            ("trained", seed, lambda b, one=one: problem.predict(one, b))
-            for seed, one in zip(numbers, each(params), strict=True)
-        ),
+        *(("trained", seed, lambda b, one=one: problem.predict(one, b)) for seed, one in trained),
     ]
     batch = sample_tasks(random_key(job, TEST), tasks, min(config.test_tasks, 100_000))
     theirs = jax.jit(lambda b: answers(dict((n, f) for n, _, f in named)["closed_form"], b))(batch)

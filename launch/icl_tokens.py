@@ -12,7 +12,7 @@ from icl.batches import half_square
 from icl.comparison import Answers, answers, difference
 from icl.copying import Copying, CopySensitivity, apart, coded, copy_sensitivity, copying_layers, read_out, unit_codes
 from icl.nonlinear import Network, NonlinearRegression, init_network, ridge_on_features, sample_waves
-from icl.report_beyond import WAVES
+from icl.reading import WAVES
 from icl.tasks import Sequence
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
@@ -82,7 +82,9 @@ def _measure_waves(
             write_row(
                 job, **about, predictor=name, loss=float(jnp.mean(told[name].loss)), initial_loss=initial, **apart, **more
             )
-            penalty = min(_penalties, key=lambda penalty: float(by_ridge(one, validation, jnp.asarray(penalty))))
+            # the smallest penalties leave float32 without an answer
+            tried = [float(by_ridge(one, validation, jnp.asarray(penalty))) for penalty in _penalties]
+            penalty = _penalties[int(np.nanargmin(tried))]
             loss = float(by_ridge(one, batch, jnp.asarray(penalty)))
             write_row(job, **about, predictor="ridge", start=name, loss=loss, penalty=float(penalty), **more)
     _save_waves(job, problem, {name: each(of_seeds)[0] for name, of_seeds in params.items()})

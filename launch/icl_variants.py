@@ -12,7 +12,7 @@ from icl.attention import Layer, init_layers, maps
 from icl.batches import Regression
 from icl.comparison import sweep_loss
 from icl.constructions import softmax_descent_layer
-from icl.report_beyond import HEADS
+from icl.reading import HEADS
 from icl.tasks import sample_tasks
 from jexplicit.runs.progress import stage
 from launch.icl_config import effort, init_scale, make_recipe, make_regression
