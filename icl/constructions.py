@@ -73,7 +73,9 @@ def descent_layers(
     return Layer(*(jnp.asarray(weights, dtype) for weights in (W_K, W_Q, W_V, P)))
 
 
-def softmax_descent_layer(dim: int, context: int, eta: float, *, sharpness: float = 0.01, dtype: Any = None) -> Layer:
+def softmax_descent_layer(
+    dim: int, context: int, eta: float, *, sharpness: float = 0.01, outputs: int = 1, dtype: Any = None
+) -> Layer:
     """Two heads of softmax attention whose difference is linear, and together a step of gradient descent.
 
     Scores are `±ε x_iᵀ x_j`. As `softmax(z)_i = (1 + z_i - mean z)/N + O(ε²)` for small scores, heads of opposite signs cancel
@@ -82,7 +84,7 @@ def softmax_descent_layer(dim: int, context: int, eta: float, *, sharpness: floa
         y_j <- y_j - (η/N) Σ_i y_i (x_i - x̄)ᵀ x_j + O(ε²)
 
     Args:
-        dim: d; context: N; eta: η.
+        dim: d; context: N; eta: η; outputs: m.
         sharpness: ε. The smaller, the more nearly linear, and the larger the values that cancel.
         dtype: default, JAX's float.
 
@@ -97,8 +99,8 @@ def softmax_descent_layer(dim: int, context: int, eta: float, *, sharpness: floa
     """
     if not sharpness > 0:
         raise ValueError(f"sharpness {sharpness}: it is above 0")
-    one = descent_layers(dim, context, eta, dtype=dtype)
-    scale = sharpness * (dim + 1) ** 0.5  # scores are divided by the root of the key size
+    one = descent_layers(dim, context, eta, outputs=outputs, dtype=dtype)
+    scale = sharpness * (dim + outputs) ** 0.5  # scores are divided by the root of the key size
     signs = jnp.array([1.0, -1.0], one.P.dtype)[None, :, None, None]
     W_K, W_V = (jnp.repeat(weights, 2, axis=1) for weights in (one.W_K, one.W_V))
     return Layer(W_K, signs * scale * one.W_Q, W_V, signs * (context / (2 * sharpness)) * one.P)

@@ -130,7 +130,7 @@ def sample_function(key: Array, law: FunctionClass) -> Callable[[Float[Array, " 
     key, more = jax.random.split(key)
     w = jax.random.normal(key, (law.dim,))
     if law.kind == "sparse":
-        w = w * (jax.random.permutation(more, law.dim) < law.nonzero)
+        w = jnp.where(jax.random.permutation(more, law.dim) < law.nonzero, w, 0)
     if law.kind == "quadratic":
         return lambda x: w @ x**2 / 3**0.5
     if law.kind == "relu":
@@ -147,16 +147,16 @@ def _tree_value(asked: Array, leaves: Array, x: Array) -> Array:
     """Down a tree whose node n has the children 2n + 1 and 2n + 2."""
     node = jnp.zeros((), asked.dtype)
     for _ in range(_tree_depth):
-        node = 2 * node + 1 + (x[asked[node]] > 0)
+        node = 2 * node + 1 + (x[asked[node]] > 0).astype(node.dtype)
     return leaves[node - len(asked)]
 
 
 def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
     T, d = X.shape
     if shift in ("random quadrants", "opposite quadrants"):
-        signs = jax.random.rademacher(key, (d,), X.dtype)
-        query = -signs * jnp.abs(X[-1]) if shift == "opposite quadrants" else X[-1]
-        return jnp.concatenate([signs * jnp.abs(X[:-1]), query[None]])
+        signs = jax.random.rademacher(key, (1, d), X.dtype)
+        query = -signs * jnp.abs(X[-1:]) if shift == "opposite quadrants" else X[-1:]
+        return jnp.concatenate([signs * jnp.abs(X[:-1]), query])
     if shift == "orthogonal query":
         basis, _ = jnp.linalg.qr(X[:-1].T)
         return X.at[-1].add(-basis @ (basis.T @ X[-1]))
@@ -167,8 +167,8 @@ def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
         return X @ basis @ basis.T
     if shift == "skewed":
         basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d)))
-        scale = 1 / jnp.arange(1, d + 1)
-        return X * (scale / jnp.sqrt(jnp.mean(scale**2))) @ basis.T
+        scale = 1 / jnp.arange(1, d + 1, dtype=X.dtype)
+        return X * (scale / jnp.sqrt(jnp.mean(scale**2)))[None] @ basis.T
     return X * {"x times 1/3": 1 / 3, "x times 3": 3.0}.get(shift, 1.0)
 
 
@@ -214,7 +214,7 @@ def averaging(X: Array, y: Array, seen: Array, x: Array) -> Array:
 def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
     """The mean y of the k nearest points, of all where there are fewer."""
     distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
-    near = (jnp.argsort(jnp.argsort(distance)) < k) * seen
+    near = jnp.where(jnp.argsort(jnp.argsort(distance)) < k, seen, 0)
     return y @ near / jnp.maximum(jnp.sum(near), 1)
 
 

@@ -125,7 +125,7 @@ def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Se
     u = jax.random.uniform(key_a, batch, dtype)
     a, p = low + (high - low) * u, jnp.pi * (jax.random.uniform(key_p, batch, dtype) if waves.independent else u)
     x = waves.input_range * jax.random.uniform(key_x, (waves.context + 1, 1, *batch), dtype, -0.5, 0.5)
-    y = a * jnp.sin(x + p)
+    y = a[None, None] * jnp.sin(x + p[None, None])
     return Sequence(x[:-1], y[:-1], x[-1], y[-1])
 
 

@@ -33,36 +33,52 @@ class Source(NamedTuple):
 
 SOURCES = {
     "nonlinear": Source(
-        *("Nonlinear regression", 20_000, 5),
-        "attention on learned features and the control that descends on them say the same, before the layer and after (Fig. 4).",
+        "Nonlinear regression",
+        20_000,
+        5,
+        "attention on learned features and the control that descends say the same, before the layer and after (Fig. 4).",
     ),
     "copy": Source(
-        *("Copying", 10_000, 5),
-        "the loss drops to that of one step of descent, just after the first layer has begun to look at the next token (Fig. 5).",
+        "Copying",
+        10_000,
+        5,
+        "the loss drops to that of one step of descent, just after the first layer begins to look at the next token (Fig. 5).",
     ),
     "softmax": Source(
-        *("Softmax", 5000, 5),
+        "Softmax",
+        5000,
+        5,
         "one head is clearly worse than descent; two come close, and their products cancel off the diagonal (Fig. 11, 12).",
     ),
     "layernorm": Source(
-        *("Layer normalisation", 5000, 5),
+        "Layer normalisation",
+        5000,
+        5,
         "worse than descent on the training tasks, flatter on larger inputs (Fig. 14).",
     ),
     "phase": Source(
-        *("Phase transitions", 5000, 10),
+        "Phase transitions",
+        5000,
+        10,
         "with one head some seeds stay on a plateau for long; two heads remove it (Fig. 15).",
     ),
     "finite-data": Source(
-        *("Finite training sets", 5000, 1),
+        "Finite training sets",
+        5000,
+        1,
         "128 and 512 tasks are too few, from 2048 on the layer is nearly aligned with descent (Fig. 16).",
     ),
     "noisy": Source(
-        *("Noise", None, None),
-        "the best single layer is descent with a preconditioner (Ahn et al. 2023, Zhang et al. 2024); four scalars a layer adapt to "
-        "noise that differs, GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024, 200,000 steps).",
+        "Noise",
+        None,
+        None,
+        "the best single layer is descent with a preconditioner (Ahn et al. 2023, Zhang et al. 2024); four scalars a layer "
+        "adapt to noise that differs, GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024).",
     ),
     "function-classes": Source(
-        *("Classes of functions", 500_001, 1),
+        "Classes of functions",
+        500_001,
+        1,
         "a transformer of 12 layers in 20 dimensions is near least squares on linear functions and Lasso on sparse ones, and "
         "beats greedy trees on trees (Garg et al. 2022).",
     ),

@@ -41,7 +41,7 @@ class Tasks:
         and multiplied by r (the paper's other inputs).
     input_range: r.
     weight_scale: c.
-    noise: standard deviation of what is added to the context's y.
+    noise: standard deviation of what is added to the context's y; an array of one for each task where a batch is sampled.
     scales: what each coordinate of x is multiplied by, d numbers; default, nothing.
 
     Raises:
@@ -145,7 +145,8 @@ def _drawn(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: 
     W = jnp.asarray(tasks.weight_scale, dtype) * jax.random.normal(key_w, (tasks.outputs, tasks.dim, *batch), dtype)
     Y, y_q = contract(turned(X), turned(W)), contract(turned(W), x_q[:, None])[:, 0]
     if noisy:
-        Y = Y + jnp.asarray(tasks.noise, dtype) * jax.random.normal(key_noise, Y.shape, dtype)
+        noise = jnp.broadcast_to(jnp.asarray(tasks.noise, dtype), Y.shape)  # one number, or one for each task of a batch
+        Y = Y + noise * jax.random.normal(key_noise, Y.shape, dtype)
     return Sequence(X, Y, x_q, y_q)
 
 

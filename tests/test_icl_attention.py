@@ -26,12 +26,13 @@ from icl import (
     squared_error,
     tokens,
 )
+from icl.constructions import softmax_descent_layer
 from icl.descent import paper_rates
 
 # compiled whole, which takes less time than compiling every operation
-predict = jax.jit(stacks.predict, static_argnames=("depth", "clip"))
+predict = jax.jit(stacks.predict, static_argnames=("depth", "clip", "softmax", "layernorm"))
 roll_out = jax.jit(stacks.roll_out, static_argnames=("steps", "y_only"))
-predict_batch = jax.jit(batches.predict_batch, static_argnames=("depth", "clip"))
+predict_batch = jax.jit(batches.predict_batch, static_argnames=("depth", "clip", "softmax", "layernorm"))
 gradient_descent = jax.jit(descent.gradient_descent, static_argnames="steps")
 gd_plus_plus = jax.jit(descent.gd_plus_plus, static_argnames="steps")
 ridge = jax.jit(descent.ridge)
@@ -62,7 +63,7 @@ def test_a_stack_is_the_loop_of_the_paper(layers, heads, depth):
 
 @pytest.mark.parametrize(
     ("layers", "heads", "depth", "clip", "dtype"),
-    [(1, 2, 2, 0.8, jnp.float64), (2, 1, 2, None, jnp.float64), (2, 1, 2, None, jnp.float32)],
+    [(1, 2, 2, 0.8, jnp.float64), (2, 1, 2, None, jnp.float32)],
 )
 def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, clip, dtype):
     batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=6, outputs=2, input_range=2.0), 9, dtype=dtype)
@@ -83,6 +84,48 @@ def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, cli
     np.testing.assert_allclose(ours, theirs, **tolerance)
     for a, b in zip(our_gradient, their_gradient, strict=True):
         np.testing.assert_allclose(a, b, rtol=10 * tolerance["rtol"], atol=50 * tolerance["atol"])
+
+
+@pytest.mark.parametrize(("layers", "softmax", "layernorm"), [(1, True, True), (2, (True, False), False), (2, True, True)])
+def test_softmax_and_layer_normalisation_are_the_loop_of_the_paper(layers, softmax, layernorm):
+    """Layers of their own do not normalise what the first of them reads."""
+    batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=6), 3)
+    weights = random_layers(1, 5, layers, 2)
+    ours = predict_batch(weights, batch, softmax=softmax, layernorm=layernorm)
+    for n, one in enumerate(zip(*sequences(batch), strict=True)):
+        one = Sequence(*one)
+        E = np.asarray(tokens(one))
+        for layer in range(layers):
+            read = E
+            if layernorm and (layer or layers == 1):
+                read = (E - E.mean(axis=1, keepdims=True)) / np.sqrt(E.var(axis=1, keepdims=True) + 1e-5)
+            update = np.zeros_like(E)
+            for W_K, W_Q, W_V, P in zip(*(np.asarray(w)[layer] for w in weights), strict=True):
+                for j, e in enumerate(read):
+                    a = np.array([(W_K @ k) @ (W_Q @ e) for k in read[:-1]])
+                    if softmax if isinstance(softmax, bool) else softmax[layer]:
+                        a = np.exp(a / len(W_K) ** 0.5) / np.exp(a / len(W_K) ** 0.5).sum()
+                    update[j] += P @ sum(w * (W_V @ v) for w, v in zip(a, read[:-1], strict=True))
+            E = E + update
+        np.testing.assert_allclose(ours[:, n], -E[-1, 4:], **EXACT)
+        single = predict(weights, one, softmax=softmax, layernorm=layernorm)
+        np.testing.assert_allclose(single, -E[-1, 4:], **EXACT)
+    with pytest.raises(ValueError, match="softmax .* for 1 layers"):
+        predict(random_layers(1, 5, 1, 1), Sequence(*(leaf[..., 0] for leaf in batch)), softmax=(True, False))
+
+
+def test_two_softmax_heads_of_opposite_signs_are_a_step_on_centred_inputs():
+    """To second order in the sharpness: a tenth of it is a hundredth of the difference."""
+    batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5, outputs=2), 4)
+    centred = batch.X - jnp.mean(batch.X, axis=0, keepdims=True)
+    step = 0.7 / 5 * jnp.einsum("nmb,ndb,db->mb", batch.Y, centred, batch.x_q)
+    apart = []
+    for sharpness in (0.1, 0.01):
+        layer = softmax_descent_layer(3, 5, 0.7, sharpness=sharpness, outputs=2)
+        apart.append(float(jnp.abs(predict_batch(layer, batch, softmax=True) - step).max()))
+    assert apart[0] < 1e-4 and apart[1] == pytest.approx(apart[0] / 100, rel=0.05)
+    with pytest.raises(ValueError, match="sharpness 0"):
+        softmax_descent_layer(3, 5, 0.7, sharpness=0.0)
 
 
 @pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (3, 2, 5), (12, 8, 45)])
