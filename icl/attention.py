@@ -172,7 +172,7 @@ def plan(
     return [Step(layer, answers[n], layernorm and (n > 0 or not own), n == len(stack) - 1) for n, layer in enumerate(stack)]
 
 
-def layer_norm(E: Float[Array, "n width"], *, axis: int = -1) -> Float[Array, "n width"]:
+def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*tokens"]:
     """Tokens shifted and scaled to mean 0 and variance 1, without weights: those of the next layer can do as much.
 
     Example:

@@ -106,7 +106,7 @@ def softmax_descent_layer(
     return Layer(W_K, signs * scale * one.W_Q, W_V, signs * (context / (2 * sharpness)) * one.P)
 
 
-def diagonal_layers(rates: Float[Array, "L 4"], dim: int, *, dtype: Any = None) -> Layer:
+def diagonal_layers(rates: Float[np.ndarray, "L 4"], dim: int, *, dtype: Any = None) -> Layer:
     """Layers of two heads that change x and y by four scalars each: `icl.mixed_noise.diagonal_answer` as attention.
 
     Args:
@@ -118,7 +118,7 @@ def diagonal_layers(rates: Float[Array, "L 4"], dim: int, *, dtype: Any = None) 
         ValueError: rates that are not four per layer.
 
     Example:
-        >>> diagonal_layers(jnp.zeros((3, 4)), 5).P.shape
+        >>> diagonal_layers(np.zeros((3, 4)), 5).P.shape
         (3, 2, 6, 6)
 
     Source: Vladymyrov et al. 2024, Sec. 3.

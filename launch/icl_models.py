@@ -326,7 +326,7 @@ def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) ->
 def each(weights: Any) -> list[Any]:
     """The entries of stacked weights."""
     leaves, shape = jax.tree.flatten(jax.tree.map(np.asarray, weights))
-    return [jax.tree.unflatten(shape, [leaf[n] for leaf in leaves]) for n in range(len(leaves[0]))]
+    return [jax.tree.unflatten(shape, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
 def references(named: Mapping[Name, Family], model: Model, batch: Sequence) -> dict[str, Answers]:

@@ -95,12 +95,13 @@ def _save_waves(job: Job, problem: NonlinearRegression, models: dict[str, Networ
     tasks = sample_waves(jax.random.fold_in(random_key(job, TEST), 1), problem.tasks, _shown)
     reach = problem.tasks.input_range / 2
     grid = jnp.linspace(-reach, reach, 100)
+    said_of = jax.jit(problem.answer)
     kept: dict[str, Any] = {"x": grid, "X": tasks.X[:, 0], "Y": tasks.Y[:, 0]}
     for n in range(_shown):
         same = [jnp.repeat(leaf[..., n : n + 1], len(grid), axis=-1) for leaf in (tasks.X, tasks.Y)]
         batch = Sequence(*same, grid[None], jnp.zeros((1, len(grid)), grid.dtype))
         for name, one in models.items():
-            said = problem.answer(one, batch)
+            said = said_of(one, batch)
             kept |= {f"{name} initial {n}": said.initial[0], f"{name} final {n}": said.final[0]}
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in kept.items()}
     np.savez_compressed(job.folder.path / WAVES, **arrays)

@@ -48,7 +48,7 @@ def test_diagonal_layers_are_the_loop_of_the_paper_and_attention():
                     target[j] += yx * y[i] * (X[i] @ X[j]) + yy * y[i] ** 2 * y[j]
             X, y = moved, target
         assert float(ours[0, n]) == pytest.approx(-y[-1], rel=1e-10)
-    np.testing.assert_allclose(predict_batch(diagonal_layers(jnp.asarray(RATES), 3), few), ours, rtol=1e-10)
+    np.testing.assert_allclose(predict_batch(diagonal_layers(RATES, 3), few), ours, rtol=1e-10)
 
 
 def test_two_of_the_four_scalars_are_gd_plus_plus():
@@ -76,7 +76,7 @@ def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior():
 def test_rates_that_are_not_four_per_layer_are_refused(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
     with pytest.raises(ValueError, match=r"wanted \[layers, 4\]"):
-        diagonal_layers(jnp.zeros((2, 3)), 3)
+        diagonal_layers(np.zeros((2, 3)), 3)
     with pytest.raises(ValueError, match=r"wanted \[layers, 4\]"):
         fit_diagonal(BATCH, np.zeros((2, 3)))
 
