@@ -3,7 +3,11 @@
 Source: Garg et al. 2022, Sec. 3: GPT-2 with linear maps in place of tokens.
 """
 
+import functools
+from typing import Any
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,7 +15,7 @@ from jaxtyping import Array, Float
 class CausalTransformer(nn.Module):
     """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleaved points and values.
 
-    width: channels; layers: blocks; heads: of each, which divide the width.
+    width: channels; layers: blocks; heads: of each, which divide the width; dtype: of the parameters.
 
     Example:
         >>> import jax
@@ -26,20 +30,27 @@ class CausalTransformer(nn.Module):
     width: int = 64
     layers: int = 3
     heads: int = 4
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B T"]:
         """The answers [B, T] to prompts, `answers[t]` from x_1, y_1, .., x_t alone."""
         if self.width % self.heads:
             raise ValueError(f"width {self.width} for {self.heads} heads: choose a multiple")
-        B, T, d = X.shape
-        E = nn.Dense(self.width, name="read_in")(interleaved(X, y))
-        E = E + self.param("positions", nn.initializers.normal(0.02), (2 * T, self.width))[None]
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # flax's own layers need them
+            return self._answers(X, y)
+
+    def _answers(self, X: Array, y: Array) -> Array:
+        B, T, _ = X.shape
+        dense = functools.partial(nn.Dense, param_dtype=self.dtype)
+        norm = functools.partial(nn.LayerNorm, param_dtype=self.dtype)
+        positions = self.param("positions", nn.initializers.normal(0.02), (2 * T, self.width), self.dtype)
+        E = dense(self.width, name="read_in")(interleaved(X, y)) + positions[None]
         mask = nn.make_causal_mask(jnp.zeros((B, 2 * T)))
         for _ in range(self.layers):
-            E = E + nn.MultiHeadDotProductAttention(self.heads)(nn.LayerNorm()(E), mask=mask)
-            E = E + nn.Dense(self.width)(nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(E))))
-        return nn.Dense(1, name="read_out")(nn.LayerNorm()(E))[:, ::2, 0]
+            E = E + nn.MultiHeadDotProductAttention(self.heads, param_dtype=self.dtype)(norm()(E), mask=mask)
+            E = E + dense(self.width)(nn.gelu(dense(4 * self.width)(norm()(E))))
+        return dense(1, name="read_out")(norm()(E))[:, ::2, 0]
 
 
 def interleaved(X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B 2*T d"]:

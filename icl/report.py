@@ -16,7 +16,7 @@ from icl.figures import (
     weights_figure,
 )
 from icl.reading import CURVATURE, WEIGHTS, curve, groups, mean_of
-from icl.report_beyond import beyond_sections
+from icl.report_beyond import SOURCES, beyond_sections, is_detail
 from jexplicit.runs.folder import read_config, read_events, read_rows
 
 # The paper's numbers, d = N = 10 and inputs U(-1/2, 1/2), by (K, recurrent, predictor). Its figures print few, so those with a
@@ -46,13 +46,17 @@ def icl_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The results as a table for the terminal, seeds as mean and range."""
     table = Table(title="loss (the paper's in grey)", title_justify="left")
     for heading in ("", "predictor", "loss", "paper", "cosine", "gamma", "s"):
-        table.add_column(heading, justify="left" if heading in ("", "predictor") else "right", no_wrap=True)
-    for group in groups([row for row in rows if row["experiment"] in ("one-step", "multi-step", "curvature")]):
+        number = heading not in ("", "predictor")
+        table.add_column(
+            heading, justify="right" if number else "left", no_wrap=True, min_width=6 * (heading == "loss") or None
+        )
+    shown = ("one-step", "multi-step", "curvature", *SOURCES)
+    for group in groups([row for row in rows if row["experiment"] in shown and not is_detail(row)]):
         row = group[0]
         name = row["predictor"] + (f", {row['start']}" if row["start"] else "")
         gamma = row["gamma"] if not isinstance(row["gamma"], list) else None
         table.add_row(
-            f"K = {row['layers']}, N = {row['context']}",
+            _about(row),
             name,
             f"[bold]{mean_of(group, 'loss', '.4f')}[/]",
             f"[dim]{_paper(row)}[/]",
@@ -61,6 +65,16 @@ def icl_table(rows: Sequence[dict[str, Any]]) -> Table:
             mean_of(group, "seconds", ".0f"),
         )
     return table
+
+
+def _about(row: dict[str, Any]) -> str:
+    """What was asked of a predictor, for the table on the terminal."""
+    if row["experiment"] not in SOURCES:
+        return f"K = {row['layers']}, N = {row['context']}"
+    heads = f", {row['heads']} heads" if row["heads"] > 1 and row["predictor"] == "trained" else ""
+    task = f", {row['task']}" if row["task"] != "linear" or row["experiment"] == "function-classes" else ""
+    size = f", {row['training_tasks']} tasks" if row.get("training_tasks") else ""
+    return f"{row['experiment']}{task}{size}, K = {row['layers']}{heads}"
 
 
 def write_icl_report(out: Path) -> Path:

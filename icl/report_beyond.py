@@ -127,6 +127,11 @@ def extent(experiment: str, rows: Rows) -> str:
     return f"{told}. The source shows: {shows}"
 
 
+def is_detail(row: dict[str, Any]) -> bool:
+    """Whether a row is of a shifted prompt or of a shorter prefix, which tables of all experiments leave out."""
+    return row["prefix"] is not None and (row["shift"] != "none" or row["prefix"] < row["context"])
+
+
 def _table(rows: Rows, *, names: Mapping[str, str] | None = None) -> list[str]:
     """Rows of several seeds as one line of means, of all measures that any row has."""
     columns = {head: what for head, what in _columns.items() if any(row.get(what[0]) is not None for row in rows)}
@@ -256,7 +261,7 @@ def _functions(out: Path, rows: Rows) -> list[str]:
         if event["shift"] == "none" and event["seed"] in (None, rows[-1]["seed"]):
             losses.setdefault(event["task"], {})[event["predictor"]] = np.array(event["losses"])
     prefixes_figure(losses, out / "figures" / "function_classes.png")
-    plain = [row for row in rows if row["shift"] == "none" and row["prefix"] == row["context"]]
+    plain = [row for row in rows if not is_detail(row)]
     lines = ["After the whole prompt:", "", *_table(plain), "![by pairs seen](figures/function_classes.png)", ""]
     shifted = [row for row in rows if row["task"] == "linear" and row["prefix"] == row["context"]]
     shifts = list(dict.fromkeys(row["shift"] for row in shifted))

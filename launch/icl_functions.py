@@ -32,8 +32,8 @@ def function_classes(job: Job) -> None:
 def _of_kind(job: Job, kind: Kind) -> None:
     config, law = job.config, make_functions(job.config, kind)
     width, layers, heads = config.transformer
-    model = CausalTransformer(width, layers, heads)
-    problem = Prompts(law, _answers_of(model))
+    model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
+    problem = Prompts(law, model.apply)
     steps, seeds = effort(config, "function-classes")
     numbers = list(range(config.seed, config.seed + seeds))
     name = f"functions_{kind}"
@@ -75,7 +75,7 @@ def _predictors(kind: Kind, model: CausalTransformer, params: list[Any], seeds: 
         (name, None): jax.jit(jax.vmap(functools.partial(at_every_prefix, predictor)))
         for name, predictor in baselines(kind).items()
     }
-    answers = jax.jit(_answers_of(model))
+    answers = jax.jit(model.apply)
     for seed, one in zip(seeds, params, strict=True):
         named["trained", seed] = lambda prompts, one=one: answers(one, prompts.X, prompts.y)
     return named
@@ -101,11 +101,3 @@ def _measure(job: Job, law: FunctionClass, shift: Shift, predictors: Predictors,
         sizes = {"recurrent": False, "dim": law.dim, "context": T - 1, "test_tasks": number}
         for t in sorted({0, law.dim // 2, min(law.dim, T - 1), T - 1}):
             write_row(job, **about, **sizes, **more, prefix=t, loss=float(losses[t]), loss_by_power=told[t])
-
-
-def _answers_of(model: CausalTransformer) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
-    def answers(params: Any, X: jax.Array, y: jax.Array) -> jax.Array:
-        with jax.numpy_dtype_promotion("standard"):  # flax mixes dtypes
-            return model.apply(params, X, y)  # pyright: ignore[reportReturnType]
-
-    return answers
