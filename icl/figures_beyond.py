@@ -38,8 +38,8 @@ def waves_figure(curves: Mapping[str, Curve], zero: float, waves: Mapping[str, n
                 ax.plot(waves["x"], waves[f"{name} initial {n}"], ":", color=colours[name], label=f"{name}, before")
             ax.plot(waves["X"][:, n], waves["Y"][:, n], "o", color="black", markersize=4, label="context")
             ax.set(xlabel="x", ylabel="y" if n == 0 else "")
-        for ax in axes[:2]:
-            ax.legend(fontsize=7, frameon=False)
+        axes[0].legend(fontsize=7, frameon=False)
+        axes[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         save_figure(fig, path)
 
 

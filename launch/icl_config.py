@@ -40,7 +40,7 @@ class Effort(NamedTuple):
 
 # Where they differ from 5000 steps and 5 seeds: what is run where --steps and --seeds do not say, and what the paper ran.
 DEFAULT_EFFORT = {
-    "nonlinear": Effort(6000, 1),
+    "nonlinear": Effort(4000, 1),
     "copy": Effort(10_000, 2),
     "softmax": Effort(5000, 3),
     "layernorm": Effort(5000, 3),
@@ -84,7 +84,7 @@ class Config:
     """Training runs, of seeds --seed, --seed + 1, ..; all at once. Default 5; phase 10, softmax and layernorm 3, copy 2,
     nonlinear, finite-data, noisy and function-classes 1."""
     steps: int | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 6000,
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 4000,
     function-classes 3000."""
     warm_steps: int = 1000
     """multi-step: training steps from the closed form's weights; 0 leaves this out."""
