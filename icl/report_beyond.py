@@ -170,17 +170,17 @@ def _copy(out: Path, rows: Rows) -> list[str]:
 
 
 def _drop(entries: Sequence[dict[str, Any]], levels: Mapping[str, float]) -> list[str]:
-    """When the look at the next token and the loss came half of their way, in a sentence."""
+    """When each seed began to look at the next token, and when its loss was half of its way, in a sentence."""
     half = (levels["zero"] + levels["gd"]) / 2
-    looks = np.array([np.mean(entry["sensitivity_next"]) for entry in entries])
-    rise = next(e["step"] for e, look in zip(entries, looks, strict=True) if look >= looks.max() / 2)
-    fell = next((e["step"] for e in entries if np.mean(e["loss"]) <= half), None)
-    if fell is None:
-        return [f"The loss is not yet half of its way to one step of descent after {entries[-1]['step']} steps.", ""]
-    return [
-        f"The sensitivity to the next token is at half its height by step {rise}, the loss half of its way by step {fell}.",
-        "",
-    ]
+    told = []
+    for n in range(len(entries[0]["loss"])):
+        looks = (e["step"] for e in entries if e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
+        fell = (e["step"] for e in entries if e["loss"][n] <= half)
+        told.append(" and ".join("never" if (step := next(steps, None)) is None else str(step) for steps in (looks, fell)))
+    what = (
+        "The step from which the next token tells more than twice as much as others, and from which the loss is half of its way"
+    )
+    return [f"{what} to one step of descent, by seed: {'; '.join(told)}.", ""]
 
 
 def _softmax(out: Path, rows: Rows) -> list[str]:

@@ -53,7 +53,7 @@ def nonlinear(job: Job) -> None:
             job, f"nonlinear_{name}", _networks(name == "trained"), problem, recipe, steps, numbers, evaluate
         )
     with stage("testing nonlinear"):
-        _measure_waves(job, problem, params, numbers, steps, validation)
+        _measure_waves(job, problem, params, numbers, validation)
 
 
 def _networks(attention: bool) -> Callable[[jax.Array], Network]:
@@ -62,7 +62,7 @@ def _networks(attention: bool) -> Callable[[jax.Array], Network]:
 
 
 def _measure_waves(
-    job: Job, problem: NonlinearRegression, params: dict[str, Network], seeds: list[int], steps: int, validation: Sequence
+    job: Job, problem: NonlinearRegression, params: dict[str, Network], seeds: list[int], validation: Sequence
 ) -> None:
     number = min(job.config.test_tasks, 10_000)
     batch = problem.sample(random_key(job, TEST), number)
@@ -76,7 +76,7 @@ def _measure_waves(
         models = {name: each(of_seeds)[n] for name, of_seeds in params.items()}
         told = {name: said(one) for name, one in models.items()}
         for name, one in models.items():
-            more: dict[str, Any] = {"seed": seed, "steps": steps, "seconds": _seconds(job, f"nonlinear_{name}")}
+            more: dict[str, Any] = {"seed": seed, **_run(job, f"nonlinear_{name}")}
             apart = _difference(told[name], told["control"]) if name == "trained" else {}
             initial = float(before(one))
             write_row(
@@ -156,7 +156,7 @@ def copy(job: Job) -> None:
     for n, one in enumerate(each(params)):
         _, sensitivity = measured(one)
         told = {f"sensitivity_{what}": float(value) for what, value in sensitivity._asdict().items()}
-        more = {"seed": numbers[n], "steps": steps, "seconds": _seconds(job, "copy"), **told}
+        more = {"seed": numbers[n], **_run(job, "copy"), **told}
         write_row(job, **about, layers=2, predictor="trained", loss=float(problem.loss(one, batch)), **more)
 
 
@@ -174,5 +174,7 @@ def _difference(ours: Answers, theirs: Answers) -> dict[str, float]:
     return {what: float(value) for what, value in difference(ours, theirs)._asdict().items()}
 
 
-def _seconds(job: Job, name: str) -> float:
-    return next(event["seconds"] for event in job.folder.events("trained") if event["model"] == name)
+def _run(job: Job, name: str) -> dict[str, Any]:
+    """Steps and seconds of a training run, for its rows."""
+    event = next(event for event in job.folder.events("trained") if event["model"] == name)
+    return {"steps": event["steps"], "seconds": event["seconds"]}
