@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
@@ -88,6 +90,32 @@ def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10)
     for index, document in enumerate(documents):
         (dev if index // block % every == every // 2 else train).append(document)
     return train, dev
+
+
+def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
+    """Shuffle documents and cut them into train, dev and test, 80 / 10 / 10.
+
+    For documents whose neighbours do not belong together, as lines of a list; others are better cut by `split_documents`.
+
+    Args:
+        documents: at least 3 documents.
+        seed: of the shuffle.
+
+    Returns:
+        Train, dev and test documents; together they are all documents, no part is empty.
+
+    Raises:
+        ValueError: fewer than 3 documents.
+
+    >>> [len(part) for part in split_in_three(list(range(50)))]
+    [40, 5, 5]
+    """
+    M = len(documents)
+    if M < 3:
+        raise ValueError(f"{M} document(s) cannot be split into train, dev and test: use a text of 3 or more lines")
+    shuffled = [documents[m] for m in np.random.default_rng(seed).permutation(M)]
+    tenth = max(1, M // 10)
+    return shuffled[: M - 2 * tenth], shuffled[M - 2 * tenth : M - tenth], shuffled[M - tenth :]
 
 
 def docs_corpus() -> Corpus:

@@ -4,9 +4,8 @@ Everything here reads arrays and pytrees, so it serves networks of flax and expl
 `hidden_layers` takes the arrays out of a network.
 """
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -159,16 +158,15 @@ def leaf_names(params: Any) -> list[str]:
         >>> leaf_names({"hidden": {"bias": 0, "kernel": 1}})
         ['hidden/bias', 'hidden/kernel']
     """
-    paths = jax.tree_util.tree_leaves_with_path(params)
-    return ["/".join(str(getattr(entry, "key", entry)) for entry in path) for path, _ in paths]
+    return [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
-def _by_layer(seen: Any, gradients: Any) -> Sequence[tuple[str, Array, Array]]:
-    """(name of the layer, z, gradient) of flax's nested collections."""
-    name_of = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-    flat = {name_of(path): g for path, g in jax.tree_util.tree_leaves_with_path(gradients)}
-    found = []
-    for path, z in jax.tree_util.tree_leaves_with_path(seen, is_leaf=lambda node: isinstance(node, tuple)):
-        name = name_of(path)
-        found.append((name.removesuffix("/z").removeprefix("network/"), z[0], flat[name]))
-    return found
+def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
+    """(name of the layer, z, its gradient) of flax's nested collections, where a hidden layer's are called z."""
+    flat, by_z = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
+    named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
+    return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

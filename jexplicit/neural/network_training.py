@@ -26,12 +26,14 @@ class NetworkState(NamedTuple):
     params: of the network.
     statistics: running mean and variance of every BatchNorm; empty without.
     optimizer: the optimiser's state.
+    steps: taken so far.
     ratios: [leaves] update-to-data ratio of every array of parameters at the last step, in the order of jax.tree.leaves.
     """
 
     params: Any
     statistics: Any
     optimizer: Any
+    steps: Array
     ratios: Array
 
 
@@ -40,7 +42,9 @@ def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransforma
     copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), variables)
     leaves = jax.tree.leaves(copied["params"])
     ratios = jnp.zeros(len(leaves), leaves[0].dtype)
-    return NetworkState(copied["params"], copied["batch_stats"], optimizer.init(copied["params"]), ratios)
+    return NetworkState(
+        copied["params"], copied["batch_stats"], optimizer.init(copied["params"]), jnp.zeros((), jnp.int32), ratios
+    )
 
 
 def variables_of(state: NetworkState) -> dict[str, Any]:
@@ -84,7 +88,7 @@ def network_step(
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
         ratios = jnp.stack(jax.tree.leaves(update_to_data(updates, state.params)))
-        return NetworkState(params, statistics, optimizer_state, ratios), loss * len(batch[0])
+        return NetworkState(params, statistics, optimizer_state, state.steps + 1, ratios), loss * len(batch[0])
 
     return step
 
@@ -99,14 +103,14 @@ def training_step(
 def recorded(
     step: Callable[[NetworkState, Batch], tuple[NetworkState, Array]], every: int, record: Callable[[int, np.ndarray], None]
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
-    """The step, which also calls `record(calls so far, update-to-data ratios)` at its first call and then every so many."""
+    """The step, which also calls `record(steps taken, update-to-data ratios)` at its first call and then every so many."""
     calls = 0
 
     def recording(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
         nonlocal calls
         state, loss = step(state, batch)
         if calls % every == 0:
-            record(calls, np.asarray(state.ratios))  # now: the next step is given the state's memory
+            record(int(state.steps), np.asarray(state.ratios))  # now: the next step is given the state's memory
         calls += 1
         return state, loss
 

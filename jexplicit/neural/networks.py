@@ -3,8 +3,9 @@
     hidden layer    z = W x + b,  BatchNorm(z) in the place of b where it is asked for,  a = φ(z);  residual: a = x + φ(z)
     network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
 
-Hidden layers keep their pre-activations in flax's collection `intermediates`, and let gradients with respect to them be taken
-by `perturbations` (jexplicit.neural.diagnostics). Parameters are plain dictionaries of arrays.
+In flax's collection `intermediates` hidden layers keep their pre-activations `z`, and a network the `features` that its last
+layer reads; gradients with respect to z are taken by `perturbations` (jexplicit.neural.diagnostics). Parameters are plain
+dictionaries of arrays.
 """
 
 from collections.abc import Sequence
@@ -85,6 +86,7 @@ class FullyConnected(nn.Module):
             x = Hidden(
                 width, self.activation, self.bias, self.norm, self.residual, self.weights, self.dtype, name=f"hidden_{n + 1}"
             )(x, train=train)
+        self.sow("intermediates", "features", x)
         kernel = _scaled(initializer(self.weights, "linear"), self.output_scale)
         return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=kernel, param_dtype=self.dtype, name="output")(x)
 
