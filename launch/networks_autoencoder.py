@@ -46,8 +46,8 @@ def run_autoencoder(config: AutoencoderConfig, folder: RunFolder) -> None:
     measure_trained(job, "linear, trained", linear, data, anomalies)
     bottleneck = FullyConnected((config.width, k, config.width), D, activation=config.activation)
     variables = measure_trained(job, "bottleneck", bottleneck, data, anomalies)
-    f = measure_memory(job, data._replace(train=few), anomalies)
-    save_pictures(job, images.train_images.shape[1:], data, bottleneck, variables, few, f)
+    maps = [measure_memory(job, data._replace(train=few), anomalies, scale) for scale in config.memory_scales]
+    save_pictures(job, images.train_images.shape[1:], data, bottleneck, variables, few, maps[-1])
 
 
 def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
@@ -111,12 +111,11 @@ def auc(model: FullyConnected, variables: dict[str, Any], data: Data, anomalies:
     return {"anomaly_auc": anomaly_auc(normal, strange)}
 
 
-def measure_memory(job: Job, data: Data, anomalies: np.ndarray) -> Any:
+def measure_memory(job: Job, data: Data, anomalies: np.ndarray, scale: float) -> Any:
     """Train a wide and deep autoencoder on few examples, see whether it contracts around them, and give its map."""
-    config, name = job.config, "over-parameterised"
-    model = FullyConnected(
-        (config.memory_width,) * config.memory_depth, data.outputs, activation=config.memory_activation, weights="glorot_normal"
-    )
+    config, name = job.config, f"over-parameterised, weights x {scale:g}"
+    model = FullyConnected((config.memory_width,) * config.memory_depth, data.outputs, activation=config.memory_activation)
+    random = init_variables(model, jax.random.key(config.seed), data.train.X[:2])
 
     def f_of(variables: dict[str, Any]) -> Any:
         return lambda x: jnp.asarray(model.apply(variables, x[None]))[0]
@@ -140,11 +139,10 @@ def measure_memory(job: Job, data: Data, anomalies: np.ndarray) -> Any:
 
     plan = Plan(
         name=name,
-        model=f"{name}, {config.memory_depth} x {config.memory_width}",
+        model=f"{config.memory_depth} x {config.memory_width} {config.memory_activation}",
         network=model,
-        variables=init_variables(model, jax.random.key(config.seed), data.train.X[:2]),
+        variables=jax.tree.map(lambda W: W * scale, random),
         objective="squared_error",
-        initializer="glorot_normal",
         activation=config.memory_activation,
         learning_rate=config.memory_rate,
         cooling="cosine",

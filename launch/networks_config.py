@@ -158,13 +158,15 @@ class AutoencoderConfig(Pictures):
     """Width of its hidden layers."""
     memory_depth: int = 4
     """Number of its hidden layers."""
-    memory_activation: Activation = "tanh"
+    memory_activation: Activation = "relu"
     """Of the over-parameterised autoencoder."""
-    memory_steps: int = 4000
+    memory_scales: tuple[float, ...] = (1.0, 0.4)
+    """Factors on its random weights, He's law; a network for each. Small ones contract more."""
+    memory_steps: int = 3000
     """Full-batch steps of its training."""
     memory_rate: float = 1e-3
     """Its learning rate."""
-    iterations: int = 200
+    iterations: int = 500
     """How often its map is applied."""
     noise: float = 0.5
     """Noise of the starting points, in standard deviations of the data."""
@@ -291,6 +293,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 memories=2,
                 memory_width=32,
                 memory_depth=2,
+                memory_scales=(0.4,),
                 memory_steps=50,
                 iterations=10,
             ),
@@ -334,7 +337,7 @@ def check(config: Any) -> None:
             raise ValueError(f"{flag} {value}: it is above 0, and finite")
         if field.name in _not_empty and not value:
             raise ValueError(f"{flag} needs at least one value")
-        if field.name == "rates" and not all(0 < rate < float("inf") for rate in value):
+        if field.name in ("rates", "memory_scales") and not all(0 < rate < float("inf") for rate in value):
             raise ValueError(f"{flag} {value}: every one is above 0, and finite")
         if field.name in _widths and any(width < 1 for width in value):
             raise ValueError(f"{flag} {value}: every one is at least 1")
@@ -366,5 +369,5 @@ _at_least_one = (
     "sweep_steps grid_steps grid"
 ).split()
 _positive = "learning_rate output_scale memory_rate lowest highest noise".split()
-_not_empty = "starts initializers optimizers rates".split()
+_not_empty = "starts initializers optimizers rates memory_scales".split()
 _widths = "hidden widths depths".split()

@@ -94,13 +94,15 @@ def about(images: Images) -> dict[str, Any]:
 
 
 def centred_data(images: Images) -> Data:
-    """Pixels less the training images' mean, and one-hot labels; dev is the last tenth of the training images."""
+    """Pixels less the training images' mean, over their standard deviation, and one-hot labels; dev is their last tenth."""
     train, test = (pixel_features(X, images.levels) for X in (images.train_images, images.test_images))
     kept = len(train) - max(1, len(train) // 10)
     mean = train[:kept].mean(axis=0)
     Y, Y_test = (one_hot(labels, images.outputs) for labels in (images.train_labels, images.test_labels))
-    parts = (train[:kept] - mean, Y[:kept]), (train[kept:] - mean, Y[kept:]), (test - mean, Y_test)
-    return Data(*(Part(*part) for part in parts), labels=images.train_labels[:kept].astype(np.int64), outputs=images.outputs)
+    scale = float((train[:kept] - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
+    train, test = (train - mean) / scale, (test - mean) / scale
+    parts = Part(train[:kept], Y[:kept]), Part(train[kept:], Y[kept:]), Part(test, Y_test)
+    return Data(*parts, labels=images.train_labels[:kept].astype(np.int64), outputs=images.outputs)
 
 
 def network(config: Any, data: Data, **chosen: Any) -> FullyConnected:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "silu", "linear"]
 
 LEAK = 0.01  # slope of the leaky ReLU below 0
-ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "leaky_relu": functools.partial(jax.nn.leaky_relu, negative_slope=LEAK),
     "tanh": jnp.tanh,
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 _flat = 0.05  # of the slope at 0 or above: a tanh is flat beyond ±0.975, a sigmoid below 0.013 and above 0.987
 
 
-def activation(name: Activation) -> Callable[[Array], Array]:
+def activation(name: str) -> Callable[[Array], Array]:
     """φ of a name.
 
     Raises:
@@ -38,7 +38,7 @@ def activation(name: Activation) -> Callable[[Array], Array]:
     return ACTIVATIONS[name]
 
 
-def is_flat(name: Activation, z: Float[Array, "..."]) -> Bool[Array, "..."]:
+def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:
     """Where a pre-activation z lies in a flat region of φ, so that hardly any gradient passes: `|φ'(z)| < 0.05 φ'(z0)`.
 
     z0 is 0 for tanh and sigmoid, where they are steepest, and 1 for the activations that bend at 0.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.neural.activations import Activation, activation, is_flat
+from jexplicit.neural.activations import activation, is_flat
 from jexplicit.neural.objectives import Objective
 
 
@@ -73,7 +73,7 @@ def hidden_layers(
     return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
 
 
-def layer_statistics(values: LayerValues, phi: Activation) -> LayerStatistics:
+def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
     """Numbers of one layer from what passes through it.
 
     Example:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.neural.activations import ACTIVATIONS, LEAK, Activation
+from jexplicit.neural.activations import ACTIVATIONS, LEAK
 
 Initializer = Callable[[Array, Any, Any], Array]
 InitializerName = Literal["glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "standard", "zeros"]
@@ -32,7 +32,7 @@ INITIALIZERS: tuple[InitializerName, ...] = (
     "zeros",
 )
 
-GAINS: dict[Activation, float] = {
+GAINS: dict[str, float] = {
     "linear": 1.0,
     "tanh": 1.0,
     "sigmoid": 4.0,
@@ -44,7 +44,7 @@ GAINS: dict[Activation, float] = {
 Other tables have 5/3 for tanh, which makes up for its flat ends in deep stacks."""
 
 
-def initializer(name: InitializerName, activation: Activation) -> Initializer:
+def initializer(name: str, activation: str) -> Initializer:
     """The law of a layer's weights, `(key, shape, dtype) -> W` with shape [n_in, n_out], from jax.nn.initializers.
 
     `zeros` leaves a network of two or more layers without biases where it is: every gradient has a factor that is zero
@@ -78,7 +78,7 @@ def initializer(name: InitializerName, activation: Activation) -> Initializer:
 
 
 @functools.cache
-def standard_scale(activation: Activation) -> float:
+def standard_scale(activation: str) -> float:
     """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1), by Gauss-Hermite quadrature.
 
     The lecture prints N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]; between layers of one width that is c/n_in, which alone keeps the

@@ -149,7 +149,7 @@ class MLPLanguageModel(nn.Module):
         elif self.direct == "tokens":
             tables = self.param("direct", nn.initializers.zeros, (X.shape[1], N, N), self.dtype)
             for k in range(X.shape[1]):
-                logits += tables[k][X[:, k]]
+                logits += jnp.take(tables[k], X[:, k], axis=0)
         return logits
 
 

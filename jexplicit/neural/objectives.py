@@ -35,7 +35,7 @@ class Objective(NamedTuple):
     outputs: Callable[[Array], Array]
 
 
-def objective(name: ObjectiveName) -> Objective:
+def objective(name: str) -> Objective:
     """The objective of a name.
 
     Raises:
@@ -81,7 +81,7 @@ def _softmax_cross_entropy_sensitivity(z: Float[Array, "B N"], y: Array) -> Floa
     return jax.nn.softmax(z) - (jax.nn.one_hot(y, z.shape[1], dtype=z.dtype) if y.ndim == 1 else y)
 
 
-OBJECTIVES: dict[ObjectiveName, Objective] = {
+OBJECTIVES: dict[str, Objective] = {
     "squared_error": Objective(_squared_error, lambda z, y: z - y, lambda z: z),
     "sigmoid_squared_error": Objective(_sigmoid_squared_error, _sigmoid_squared_error_sensitivity, jax.nn.sigmoid),
     "binary_cross_entropy": Objective(_binary_cross_entropy, lambda z, y: jax.nn.sigmoid(z) - y, jax.nn.sigmoid),

@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Float
 
 _share_of_sweep = 20  # one part of so many is averaged over; centred, as a decaying mean would lag behind the rates
-_decades_below = 0.5  # of the lowest point, where the curve is still falling
+_below = 10.0  # what diverges needs steps to show, so the lowest loss comes late
 
 
 class RangeTest(NamedTuple):
@@ -93,14 +93,14 @@ def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
 
 
 def pick_rate(rates: Float[np.ndarray, " S"], smoothed: Float[np.ndarray, " S"]) -> float:
-    """The rate half a decade below that of the lowest smoothed loss: high, and still stable.
+    """A tenth of the rate of the lowest smoothed loss, where the loss is still falling.
 
     Raises:
         ValueError: no finite loss.
     """
     if not np.isfinite(smoothed).any():
         raise ValueError(f"no finite loss from rate {rates[0]:g} on: begin the sweep lower")
-    return float(max(rates[int(np.argmin(smoothed))] / 10**_decades_below, rates[0]))
+    return float(max(rates[int(np.argmin(smoothed))] / _below, rates[0]))
 
 
 def grid_search(run: Callable[[Array], Array], rates: Float[np.ndarray, " R"]) -> tuple[float, Float[np.ndarray, " R"]]:

@@ -17,7 +17,7 @@ SamplerName = Literal["round-robin", "uniform", "balanced"]
 SAMPLERS: tuple[SamplerName, ...] = ("round-robin", "uniform", "balanced")
 
 
-def sampler(name: SamplerName, labels: Integer[np.ndarray, " M"]) -> Order:
+def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
     """The order of a name: `(seed, epoch) -> M example indices`.
 
     Args:

@@ -34,7 +34,8 @@ of pre-activations in a flat region of the nonlinearity, *dead* that of units wh
 """
 _memory = """\
 A map contracts near a training example, and iterating it leads back there, where all eigenvalues of its Jacobian are below 1 in
-modulus (*spectral radius*); where even its largest singular value is, every single step shrinks distances.
+modulus (*spectral radius*); where even its largest singular value is, every single step shrinks distances. *From noise*: noisy
+training examples whose iterates end in their own; *from test*: test examples whose iterates end in any training example.
 """
 
 
@@ -189,17 +190,15 @@ def _memories(rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
     lines = ["## Anomalies", "", f"Class {found[0]['anomaly']} is not in the training examples. Area under the ROC curve:", ""]
     lines += ["| network | AUC |", "|---|---|", *(f"| {row['name']} | {row['anomaly_auc']:.3f} |" for row in found), ""]
-    for row in found:
-        if "attractors" in row:
-            lines += ["## Memories", "", _memory]
-            lines += [
-                f"Largest singular value {row['largest_singular_value']:.3f}, largest spectral radius "
-                f"{row['largest_spectral_radius']:.3f}, attractors {row['attractors']}. Of noisy starts "
-                f"{100 * row['recalled_from_noise']:.0f} % come back to their own example, and "
-                f"{100 * row['recalled_from_test']:.0f} % of the test examples end in one of them.",
-                "",
-            ]
-    return lines
+    memories = [row for row in found if "attractors" in row]
+    lines += ["## Memories", "", _memory]
+    lines += ["| network | largest singular value | largest spectral radius | attractors | from noise % | from test % |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for row in memories:
+        recalled = " | ".join(f"{100 * row[f'recalled_from_{where}']:.0f}" for where in ("noise", "test"))
+        jacobian = f"{row['largest_singular_value']:.3f} | {row['largest_spectral_radius']:.3f}"
+        lines.append(f"| {row['name']} | {jacobian} | {row['attractors']} | {recalled} |")
+    return [*lines, ""]
 
 
 def _pictures(out: Path) -> list[str]:
