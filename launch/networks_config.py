@@ -47,6 +47,8 @@ class Training(Common):
     """An optimiser of optax."""
     learning_rate: float = 1e-3
     """Of the mean loss of a batch."""
+    weight_decay: float = 0.1
+    """Of adamw, times the learning rate."""
     cooling: CoolingName = "cosine"
     """Of the learning rate. step: a tenth after two thirds. exponential: down to a hundredth. linear, cosine: down to 0."""
     sampler: SamplerName = "round-robin"
@@ -341,7 +343,7 @@ def check(config: Any) -> None:
             raise ValueError(f"{flag} {value}: every one is above 0, and finite")
         if field.name in _widths and any(width < 1 for width in value):
             raise ValueError(f"{flag} {value}: every one is at least 1")
-        if field.name in ("samples", "batch_size", "seed") and value < 0:
+        if field.name in ("samples", "batch_size", "seed", "weight_decay") and value < 0:
             raise ValueError(f"{flag} {value}: it is not below 0")
     if getattr(config, "limit", None) is not None and config.limit < 30:
         raise ValueError(f"--limit {config.limit}: use at least 30")

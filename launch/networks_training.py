@@ -67,6 +67,7 @@ class Plan(NamedTuple):
     activation: Activation = "relu"
     optimizer: OptimizerName = "adam"
     learning_rate: float = 1e-3
+    weight_decay: float = 0.1
     cooling: CoolingName = "constant"
     sampler: SamplerName = "round-robin"
     batch_size: int = 128
@@ -93,7 +94,7 @@ def add_row(job: Job, row: dict[str, Any]) -> None:
 
 def plan_from(config: Any, **chosen: Any) -> Plan:
     """A plan with the training flags of a config, but for what is chosen."""
-    flags = "initializer activation optimizer learning_rate cooling sampler batch_size epochs patience".split()
+    flags = "initializer activation optimizer learning_rate weight_decay cooling sampler batch_size epochs patience".split()
     return Plan(**{**{name: getattr(config, name) for name in flags}, **chosen})
 
 
@@ -110,7 +111,8 @@ def measure(
     M = len(data.train.X)
     batch_size = min(plan.batch_size or M, M)
     steps = plan.epochs * -(-M // batch_size)
-    optimizer = make_optimizer(plan.optimizer, cooled(plan.cooling, plan.learning_rate, steps))
+    rate = cooled(plan.cooling, plan.learning_rate, steps)
+    optimizer = make_optimizer(plan.optimizer, rate, weight_decay=plan.weight_decay)
     score = scorer(plan.network, goal)
     leaves = leaf_names(plan.variables["params"])
     checkpoints = model_path(job, f"{plan.name}.partial")
@@ -171,6 +173,7 @@ def measure(
         "first_loss": first,
         "hockey_stick": hockey_stick(first, data.outputs).detected if plan.objective == "softmax_cross_entropy" else None,
         "learning_rate": plan.learning_rate,
+        "weight_decay": plan.weight_decay if plan.optimizer == "adamw" else None,
         "cooling": plan.cooling,
         "batch_size": batch_size,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(trained.params["params"])),

@@ -62,6 +62,7 @@ def hidden_layers(
         >>> {name: layer.gradient.shape for name, layer in values.items()}
         {'hidden_1': (5, 4), 'hidden_2': (5, 3)}
     """
+    X, Y = jnp.asarray(X), jnp.asarray(Y)
     unchanged = model.init(jax.random.key(0), X).get("perturbations", {})  # zeros of the shape of every z
 
     def mean_loss(perturbations: Any) -> tuple[Array, Any]:

@@ -145,7 +145,8 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
     @jax.jit
     def summed(variables: dict[str, Any], X: Any, Y: Any) -> tuple[Array, Array]:
         z = model.apply(variables, X)
-        right = z.argmax(axis=1) == (Y if Y.ndim == 1 else Y.argmax(axis=1))
+        labels = Y if Y.ndim == 1 else Y.argmax(axis=1)
+        right = z.argmax(axis=1).astype(labels.dtype) == labels
         return objective.loss(z, Y).sum(), right.sum()
 
     def score(variables: dict[str, Any], X: Any, Y: Any) -> Scores:

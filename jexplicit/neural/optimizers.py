@@ -9,6 +9,7 @@ With the gradient g of step k, all operations elementwise:
     adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)
     adam        M, V decaying means, each divided by 1 - β^k;   W -= η M/(√V + ε)
     nadam       adam with Nesterov's look ahead
+    adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
 AdaDelta is Zeiler's (2012): the running RMS of its own updates gives them the unit of W, so that η = 1. Lecture slides at times
 write `W -= η M/√(V + ε)` under that name, with M a decaying mean of the gradients: that is Adam without its division by
@@ -21,7 +22,7 @@ from typing import Any, Literal
 import jax
 import optax
 
-OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam"]
+OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam", "adamw"]
 CoolingName = Literal["constant", "step", "exponential", "linear", "cosine"]
 Rate = float | jax.Array | optax.Schedule
 
@@ -36,16 +37,27 @@ _optimizers: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "adam": optax.adam,
     "nadam": optax.nadam,
 }
-OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam")
+OPTIMIZERS: tuple[OptimizerName, ...] = (
+    "sgd",
+    "momentum",
+    "nesterov",
+    "adagrad",
+    "rmsprop",
+    "adadelta",
+    "adam",
+    "nadam",
+    "adamw",
+)
 COOLINGS: tuple[CoolingName, ...] = ("constant", "step", "exponential", "linear", "cosine")
 
 
-def make_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
+def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.1) -> optax.GradientTransformation:
     """The optimiser of a name, on the gradient of a batch's mean loss.
 
     Args:
         name: one of OPTIMIZERS.
         rate: η, a number (traced too, so that a grid of rates can be vmapped) or a schedule (see `cooled`).
+        weight_decay: λ of adamw.
 
     Raises:
         ValueError: another name.
@@ -55,9 +67,9 @@ def make_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
         >>> optimizer.update(jax.numpy.ones(1), optimizer.init(jax.numpy.zeros(1)))[0].item()
         -0.5
     """
-    if name not in _optimizers:
+    if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
-    return _optimizers[name](rate)
+    return optax.adamw(rate, weight_decay=weight_decay) if name == "adamw" else _optimizers[name](rate)
 
 
 def cooled(name: str, rate: float, steps: int) -> optax.Schedule:
