@@ -47,7 +47,7 @@ class Training(Common):
     """An optimiser of optax."""
     learning_rate: float = 1e-3
     """Of the mean loss of a batch."""
-    weight_decay: float = 0.1
+    weight_decay: float = 0.02
     """Of adamw, times the learning rate."""
     cooling: CoolingName = "cosine"
     """Of the learning rate. step: a tenth after two thirds. exponential: down to a hundredth. linear, cosine: down to 0."""
@@ -108,8 +108,12 @@ class MLPConfig(Text, Training):
     """Of the hidden layers."""
     output_scale: float = 0.1
     """Factor on the random weights of the last layer; 1 shows a hockey stick in the loss."""
-    learning_rate: float = 2e-3
+    optimizer: OptimizerName = "adamw"
+    """An optimiser of optax."""
+    learning_rate: float = 5e-3
     """Of the mean loss of a batch."""
+    batch_size: int = 256
+    """Examples per step; 0 takes all of them, full-batch descent."""
     epochs: int = 30
     """Passes over the data, at most."""
     direct: Direct = "none"
@@ -280,6 +284,18 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 samples=2,
             ),
             "100 documents of docs by character, two epochs from every start.",
+        ),
+        "docs": Preset(
+            MLPConfig(
+                out="runs/mlp_docs",
+                vocab_size=514,
+                embedding=30,
+                direct="tokens",
+                starts=("cold", "output", "explicit", "calibrated"),
+                batch_size=1024,
+                epochs=8,
+            ),
+            "docs in 514 subwords, four starts for as many steps.",
         ),
     },
     "fcnn": {

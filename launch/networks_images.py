@@ -17,7 +17,7 @@ from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
 from jexplicit.solution import explicit_solution, priming_number
 from launch.networks_config import FCNNConfig, InitializersConfig, OptimizersConfig, Pictures
-from launch.networks_search import grid_of_rates
+from launch.networks_rates import grid_of_rates
 from launch.networks_training import Data, Job, Part, add_row, has_row, measure, plan_from
 
 

@@ -116,7 +116,7 @@ def network(config: Any, text: TextData) -> MLPLanguageModel:
 
 
 def measure_start(job: Job, text: TextData, solved: Any, start: str) -> dict[str, Any]:
-    """Train the network from one start, and add its row; the time that a solution takes counts."""
+    """Train the network from one start, and add its row; start_seconds are what a solution took."""
     config, model = job.config, network(job.config, text)
     name = f"mlp-{start}"
     more: dict[str, Any] = {"direct": config.direct, "start_seconds": 0.0}

@@ -67,7 +67,7 @@ class Plan(NamedTuple):
     activation: Activation = "relu"
     optimizer: OptimizerName = "adam"
     learning_rate: float = 1e-3
-    weight_decay: float = 0.1
+    weight_decay: float = 0.02
     cooling: CoolingName = "constant"
     sampler: SamplerName = "round-robin"
     batch_size: int = 128

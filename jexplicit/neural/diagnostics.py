@@ -4,6 +4,7 @@ Everything here reads arrays and pytrees, so it serves networks of flax and expl
 `hidden_layers` takes the arrays out of a network.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -63,14 +64,15 @@ def hidden_layers(
         {'hidden_1': (5, 4), 'hidden_2': (5, 3)}
     """
     X, Y = jnp.asarray(X), jnp.asarray(Y)
-    unchanged = model.init(jax.random.key(0), X).get("perturbations", {})  # zeros of the shape of every z
+    shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
+    unchanged = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes)
 
     def mean_loss(perturbations: Any) -> tuple[Array, Any]:
         read = {**variables, "perturbations": perturbations}
         z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"])
         return objective.loss(z, Y).mean(), seen.get("intermediates", {})
 
-    gradients, seen = jax.grad(mean_loss, has_aux=True)(unchanged)
+    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
     return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
 
 
@@ -83,14 +85,13 @@ def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
         >>> numbers.saturated, numbers.dead  # the second unit never speaks
         (0.75, 0.5)
     """
-    a, flat = activation(phi)(values.z), is_flat(phi, values.z)
-    return LayerStatistics(
-        mean=float(a.mean()),
-        std=float(a.std()),
-        gradient_std=float(values.gradient.std()) * len(a),
-        saturated=float(np.mean(np.asarray(flat))),
-        dead=float(np.mean(np.asarray(flat.all(axis=0)))),
-    )
+    return LayerStatistics(*map(float, _statistics(values, phi)))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
+    a, flat = activation(phi)(values.z), is_flat(phi, values.z).astype(values.z.dtype)
+    return a.mean(), a.std(), values.gradient.std() * len(a), flat.mean(), flat.min(axis=0).mean()
 
 
 def update_to_data(updates: Any, params: Any) -> Any:

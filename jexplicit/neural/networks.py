@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -61,7 +62,6 @@ class FullyConnected(nn.Module):
         softmax is log N.
 
     Example:
-        >>> import jax
         >>> model = FullyConnected(hidden=(8,), outputs=3)
         >>> variables = model.init(jax.random.key(0), jnp.ones((1, 5)))
         >>> model.apply(variables, jnp.ones((2, 5))).shape
@@ -105,7 +105,6 @@ class MLPLanguageModel(nn.Module):
     activation, norm, residual, weights, output_scale: as in FullyConnected.
 
     Example:
-        >>> import jax
         >>> model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,))
         >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 3), int))
         >>> model.apply(variables, jnp.array([[4, 0, 1]])).shape
@@ -165,14 +164,13 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
         ValueError: inputs without a row or without a column.
 
     Example:
-        >>> import jax
         >>> model = FullyConnected(hidden=(4,), outputs=2, norm=True)
         >>> sorted(init_variables(model, jax.random.key(0), jnp.ones((2, 3))))
         ['batch_stats', 'params']
     """
     if 0 in inputs.shape:
         raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
-    made = model.init(key, jnp.asarray(inputs))
+    made = jax.jit(model.init)(key, jnp.asarray(inputs))
     return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
 
 

@@ -51,7 +51,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = (
 COOLINGS: tuple[CoolingName, ...] = ("constant", "step", "exponential", "linear", "cosine")
 
 
-def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.1) -> optax.GradientTransformation:
+def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
     """The optimiser of a name, on the gradient of a batch's mean loss.
 
     Args:
