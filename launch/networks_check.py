@@ -9,15 +9,13 @@ import numpy as np
 import optax
 
 from jexplicit.neural.checklist import Verdict, all_examples_verdict, one_example_verdict
-from jexplicit.neural.networks import FullyConnected, init_variables
+from jexplicit.neural.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.neural.objectives import objective
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
 from launch.networks_config import CheckConfig
 from launch.networks_images import about, centred_data, read_pictures
 from launch.networks_training import Data, Job, Part, Plan, add_row, has_row, measure
-
-_goal = "squared_error"
 
 
 def run_check(config: CheckConfig, folder: RunFolder) -> None:
@@ -67,7 +65,7 @@ def verdict_of_one(job: Job, plan: Plan, one: Part) -> Verdict:
     X, Y = map(jnp.asarray, one)
 
     def loss(params: Any) -> Any:
-        return objective(plan.objective).loss(plan.network.apply({**plan.variables, "params": params}, X), Y).mean()
+        return objective(plan.objective).loss(network_outputs(plan.network, {**plan.variables, "params": params}, X), Y).mean()
 
     gradient = float(optax.tree_utils.tree_norm(jax.grad(loss)(plan.variables["params"])))
     return one_example_verdict(losses, input_norm=float(np.linalg.norm(one.X)), gradient_norm=gradient, bias=False)
@@ -91,7 +89,7 @@ def plan_of(job: Job, data: Data, name: str, hidden: tuple[int, ...], bias: bool
         model=f"FCNN {'-'.join(map(str, hidden))}",
         network=model,
         variables=init_variables(model, jax.random.key(config.seed), data.train.X[:1]),
-        objective=_goal,
+        objective="squared_error",
         initializer=config.initializer,
         optimizer=config.optimizer,
         learning_rate=config.learning_rate,

@@ -272,6 +272,7 @@ class CheckConfig(Pictures):
 
 
 _TINY_TRAINING: dict[str, Any] = {"hidden": (16,), "epochs": 2, "batch_size": 64}
+_TINY_DEEP: dict[str, Any] = {**_TINY_TRAINING, "hidden": (16, 16)}
 _TINY_TEXT: dict[str, Any] = {"limit": 100, "tokenizer": "char", "embedding": 4}
 PRESETS: dict[str, dict[str, Preset]] = {
     "mlp-lm": {
@@ -326,7 +327,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "initializers": {
         "tiny": Preset(
-            InitializersConfig(out="runs/initializers_tiny", limit=200, **(_TINY_TRAINING | {"hidden": (16, 16)})),
+            InitializersConfig(out="runs/initializers_tiny", limit=200, **_TINY_DEEP),
             "200 of the 8x8 digits, two hidden layers.",
         ),
     },

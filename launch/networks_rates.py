@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.neural.network_training import initial_state, network_step
+from jexplicit.neural.network_training import initial_state, network_step, variables_of
+from jexplicit.neural.networks import network_outputs
 from jexplicit.neural.objectives import objective
 from jexplicit.neural.optimizers import make_optimizer
 from jexplicit.neural.rate_search import grid_search, range_test, sweep_schedule, train_scanned
@@ -35,7 +36,7 @@ def sweep(job: Job, plan: Plan, data: Data) -> float:
     with stage("range test"):
         state = initial_state(plan.variables, optimizer)
         test = range_test(mean_step, state, batches, lowest=config.lowest, highest=config.highest)
-    rates, losses, smoothed = (np.where(np.isfinite(part), part, None).tolist() for part in test[:3])
+    rates, losses, smoothed = ([float(x) if np.isfinite(x) else None for x in part] for part in test[:3])
     job.folder.log(event="sweep", rates=rates, losses=losses, smoothed=smoothed, picked=test.picked)
     console.print(f"    the range test picks {test.picked:.3g}")
     return test.picked
@@ -54,8 +55,7 @@ def grid_of_rates(job: Job, plan: Plan, data: Data, rates: np.ndarray, steps: in
         optimizer = make_optimizer(plan.optimizer, rate)
         state = initial_state(plan.variables, optimizer)
         state, _ = train_scanned(network_step(plan.network, goal, optimizer), state, batches)
-        z = plan.network.apply({"params": state.params, "batch_stats": state.statistics}, X)
-        return goal.loss(z, Y).mean()
+        return goal.loss(network_outputs(plan.network, variables_of(state), X), Y).mean()
 
     with stage(f"grid of rates, {plan.name}"):
         picked, losses = grid_search(run, rates)

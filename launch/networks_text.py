@@ -18,7 +18,7 @@ from jexplicit.data.text import docs_corpus, make_corpus, read_documents, split_
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.evaluation import evaluate
 from jexplicit.language_model import TokenTables, bigram_model, explicit_language_model, unigram_model
-from jexplicit.neural.networks import MLPLanguageModel, init_variables
+from jexplicit.neural.networks import Direct, MLPLanguageModel, init_variables
 from jexplicit.neural.sampling import sample_documents
 from jexplicit.neural.warm_starts import direct_start, output_start
 from jexplicit.runs.folder import RunFolder, write_json
@@ -55,8 +55,8 @@ def run_mlp_lm(config: MLPConfig, folder: RunFolder) -> None:
         for name in ("unigram", "bigram", "explicit", "calibrated"):
             measure_solved(job, text, solved, name)
     for start in config.starts:
-        variables = measure_start(job, text, solved, start)
-    write_json(folder.path / "samples.json", samples(config, text, network(config, text), best_variables(job) or variables))
+        measure_start(job, text, solved, start)
+    write_json(folder.path / "samples.json", samples(config, text, network(config, text), best_variables(job)))
 
 
 def read_text(config: Text) -> TextData:
@@ -99,7 +99,7 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
 def network(config: Any, text: TextData) -> MLPLanguageModel:
     """The network of the flags."""
     N, K = text.tokenizer.vocab_size, config.context
-    direct = getattr(config, "direct", "none")
+    direct: Direct = getattr(config, "direct", "none")
     if direct == "tokens":
         check_memory(data_mesh(1), 6 * 4 * K * N**2, f"{K} tables of {N} x {N}, their gradient and the optimiser's state")
     return MLPLanguageModel(
@@ -115,7 +115,7 @@ def network(config: Any, text: TextData) -> MLPLanguageModel:
     )
 
 
-def measure_start(job: Job, text: TextData, solved: Any, start: str) -> dict[str, Any]:
+def measure_start(job: Job, text: TextData, solved: Any, start: str) -> None:
     """Train the network from one start, and add its row; start_seconds are what a solution took."""
     config, model = job.config, network(job.config, text)
     name = f"mlp-{start}"
@@ -132,7 +132,7 @@ def measure_start(job: Job, text: TextData, solved: Any, start: str) -> dict[str
             more["start_seconds"] = time.perf_counter() - begin
     kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
     plan = plan_from(config, name=name, model=kind, network=model, variables=variables, start=start)
-    return measure(job, plan, text.data, **more)
+    measure(job, plan, text.data, **more)
 
 
 def solve(text: TextData, config: MLPConfig, name: str) -> TokenTables:
@@ -199,10 +199,10 @@ def _guess(tables: Any, x: Array) -> Array:
     return jnp.argmax(logits(tables, x))
 
 
-def best_variables(job: Job) -> dict[str, Any] | None:
+def best_variables(job: Job) -> dict[str, Any]:
     """Those of the trained model with the lowest dev loss."""
     trained = [row for row in job.folder.rows() if row["start"]]
-    return load_variables(job, min(trained, key=lambda row: row["dev_loss"])["name"]) if trained else None
+    return load_variables(job, min(trained, key=lambda row: row["dev_loss"])["name"])
 
 
 def samples(config: MLPConfig, text: TextData, model: MLPLanguageModel, variables: dict[str, Any]) -> list[str]:

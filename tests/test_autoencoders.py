@@ -43,10 +43,10 @@ def test_the_linear_autoencoder_is_principal_components():
 
 def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
     model = FullyConnected((2,), 6, activation="linear", bias=False, weights="glorot_normal", dtype=jnp.float64)
-    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 1500))
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 8000))
     step = network_step(model, objective("squared_error"), optimizer)
     state = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
-    batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (1500, *part.shape)), (X, X))
+    batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (8000, *part.shape)), (X, X))
     state, losses = jax.jit(train_scanned, static_argnums=0)(step, state, batches)
     best = float(reconstruction_errors(linear_autoencoder(X, 2)(X), X).sum())
     assert best * (1 - 1e-9) <= float(losses[-1]) < 1.001 * best < float(losses[0])

@@ -5,6 +5,7 @@ allowed, with n = 60,000: 3 %.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -38,7 +39,7 @@ def test_the_standard_scheme_s_constant():
     assert standard_scale("relu") == pytest.approx(2, rel=1e-9) and standard_scale("linear") == pytest.approx(1, rel=1e-9)
     z = np.random.default_rng(0).normal(size=1_000_000)
     for name in ("tanh", "sigmoid", "silu", "leaky_relu"):
-        mean_square = np.mean(np.asarray(ACTIVATIONS[name](z)) ** 2)
+        mean_square = np.mean(np.asarray(ACTIVATIONS[name](jnp.asarray(z))) ** 2)
         assert standard_scale(name) * mean_square == pytest.approx(1, rel=0.005)
 
 

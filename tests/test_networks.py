@@ -3,6 +3,8 @@
 Tolerances are those of float64: 1e-12 for sums of a few dozen products, 1e-6 for central differences.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from jax.test_util import check_grads
 
 from jexplicit.neural.activations import ACTIVATIONS, is_flat
 from jexplicit.neural.network_training import initial_state, network_step, scorer, variables_of
-from jexplicit.neural.networks import FullyConnected, MLPLanguageModel, init_variables
+from jexplicit.neural.networks import FullyConnected, MLPLanguageModel, init_variables, network_outputs
 from jexplicit.neural.objectives import objective
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly", "promotion")
@@ -64,7 +66,7 @@ def test_the_language_model_is_bengio_s_equation(direct):
     made = init_variables(model, jax.random.key(0), TOKENS)
     params = jax.tree.map(lambda leaf: np.asarray(RNG.normal(size=leaf.shape)), made["params"])
     C, hidden, output = params["embedding"]["embedding"], params["network"]["hidden_1"]["Dense_0"], params["network"]["output"]
-    logits = model.apply({"params": params}, TOKENS)
+    logits = network_outputs(model, {"params": params}, TOKENS)
     for m, context in enumerate(TOKENS):
         x = np.concatenate([C[token] for token in context])
         expected = output["bias"] + np.tanh(x @ hidden["kernel"] + hidden["bias"]) @ output["kernel"]
@@ -93,23 +95,24 @@ def test_a_residual_layer_adds_its_input_where_widths_agree():
     first, second, output = (made["params"][name] for name in ("hidden_1", "hidden_2", "output"))
     a = X + np.maximum(X @ first["Dense_0"]["kernel"], 0)  # of width 4, as X; the next is of width 3
     expected = np.maximum(a @ second["Dense_0"]["kernel"], 0) @ output["kernel"]
-    np.testing.assert_allclose(residual.apply(made, X), expected, rtol=1e-12)
-    assert not np.allclose(plain.apply(made, X), expected)
+    np.testing.assert_allclose(network_outputs(residual, made, X), expected, rtol=1e-12)
+    assert not np.allclose(network_outputs(plain, made, X), expected)
 
 
 def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_inference():
     model = FullyConnected((3,), 2, norm=True, activation="linear", dtype=jnp.float64)
     made = init_variables(model, jax.random.key(0), X)
     _, seen = model.apply(made, X, train=True, mutable=["batch_stats", "intermediates"])
-    z = seen["intermediates"]["hidden_1"]["z"][0]
+    z = jnp.asarray(seen["intermediates"]["hidden_1"]["z"][0])
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-12)
     raw = X @ made["params"]["hidden_1"]["Dense_0"]["kernel"]
     np.testing.assert_allclose(z.var(axis=0), raw.var(axis=0) / (raw.var(axis=0) + 1e-5), rtol=1e-9)  # its epsilon
-    updated = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
+    updated: Any = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
     np.testing.assert_allclose(updated["mean"], 0.1 * raw.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(updated["var"], 0.9 + 0.1 * raw.var(axis=0), rtol=1e-7)  # the first one is float32
-    inference = model.apply({**made, "batch_stats": seen["batch_stats"]}, X)
-    np.testing.assert_allclose(model.apply({**made, "batch_stats": seen["batch_stats"]}, X[:1]), inference[:1], rtol=1e-12)
+    variables = {**made, "batch_stats": seen["batch_stats"]}
+    inference = network_outputs(model, variables, X)
+    np.testing.assert_allclose(network_outputs(model, variables, X[:1]), inference[:1], rtol=1e-12)  # whatever its batch
     assert "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
 
 
@@ -124,7 +127,7 @@ def test_running_statistics_come_to_those_of_the_data():
 def test_a_feature_that_never_changes_does_no_harm():
     constant = np.concatenate([X, np.full((6, 1), 3.0)], axis=1)
     model = FullyConnected((3,), 2, norm=True, dtype=jnp.float64)
-    assert np.isfinite(model.apply(trained(model, constant, Y, steps=5), constant)).all()
+    assert np.isfinite(network_outputs(model, trained(model, constant, Y, steps=5), constant)).all()
 
 
 def test_weights_of_zero_never_move():

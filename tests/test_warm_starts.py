@@ -1,5 +1,7 @@
 """Explicit warm starts of the neural language model, sampling from it, and the split of a text in three."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from jexplicit.data.text import split_in_three
 from jexplicit.evaluation import evaluate
 from jexplicit.language_model import explicit_language_model
 from jexplicit.neural.network_training import scorer
-from jexplicit.neural.networks import MLPLanguageModel, init_variables
+from jexplicit.neural.networks import Direct, MLPLanguageModel, init_variables, network_outputs
 from jexplicit.neural.objectives import objective
 from jexplicit.neural.sampling import sample_documents
 from jexplicit.neural.warm_starts import direct_start, output_start
@@ -26,7 +28,7 @@ X, Y = (part.astype(np.int32) for part in contexts(STREAM, K, eos=True))
 GOAL = objective("softmax_cross_entropy")
 
 
-def network(direct="tokens", **changes):
+def network(direct: Direct = "tokens", **changes: Any):
     model = MLPLanguageModel(N, 2, (6,), direct, dtype=jnp.float64, **changes)
     return model, init_variables(model, jax.random.key(0), X)
 
@@ -42,7 +44,8 @@ def test_a_direct_start_is_the_explicit_model():
 
 def test_a_direct_start_needs_its_connection_and_its_shape():
     solved = explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat", eos=True)
-    for direct in ("none", "embedding"):
+    without: list[Direct] = ["none", "embedding"]
+    for direct in without:
         with pytest.raises(ValueError, match="direct='tokens'"):
             direct_start(network(direct)[1], solved)
     with pytest.raises(ValueError, match=r"tables \(1, 7, 7\) for a direct connection \(2, 7, 7\)"):
@@ -77,7 +80,7 @@ def test_sampled_documents_end_in_pads_and_follow_the_model():
     for now, following in ((0, 2), (2, 3), (3, 4), (4, 0)):
         tables[0, now, following] = 100.0
     made["params"]["direct"] = jnp.asarray(tables)
-    options = {"context": K, "documents": 3, "length": 6}
+    options: dict[str, Any] = {"context": K, "documents": 3, "length": 6}
     drawn = sample_documents(jax.random.key(0), model, made, **options)
     np.testing.assert_array_equal(drawn, [[2, 3, 4, 0, 0, 0]] * 3)
     banned = sample_documents(jax.random.key(0), model, made, banned=(2,), **options)
@@ -92,7 +95,7 @@ def test_sampling_has_the_model_s_probabilities():
     """The first token of 4000 documents: frequencies within 5 standard deviations, √(p (1 - p)/4000) < 0.008."""
     model, made = network("none", output_scale=3.0)
     drawn = sample_documents(jax.random.key(1), model, made, context=K, documents=4000, length=1)
-    p = jax.nn.softmax(model.apply(made, jnp.zeros((1, K), int)))[0]
+    p = jax.nn.softmax(network_outputs(model, made, jnp.zeros((1, K), int)))[0]
     np.testing.assert_allclose(np.bincount(drawn[:, 0], minlength=N) / 4000, p, atol=0.04)
 
 

@@ -13,7 +13,7 @@ A uniform law on ±b has the variance b²/3. Weights of zero are the one choice 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from jexplicit.neural.activations import ACTIVATIONS, LEAK
 
-Initializer = Callable[[Array, Any, Any], Array]
+Initializer = Callable[..., Array]
 InitializerName = Literal["glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "standard", "zeros"]
 INITIALIZERS: tuple[InitializerName, ...] = (
     "glorot_normal",
@@ -72,8 +72,8 @@ def initializer(name: str, activation: str) -> Initializer:
         return jax.nn.initializers.zeros
     if name == "standard":
         return jax.nn.initializers.variance_scaling(standard_scale(activation), "fan_in", "normal")
-    scheme, law = name.split("_")
-    fan = {"glorot": "fan_avg", "he": "fan_in"}[scheme]  # Glorot's 2/(n_in + n_out) is one over the mean of the two
+    fan = "fan_avg" if name.startswith("glorot") else "fan_in"  # Glorot's 2/(n_in + n_out) is one over the mean of the two
+    law = "uniform" if name.endswith("uniform") else "normal"
     return jax.nn.initializers.variance_scaling(GAINS[activation] ** 2, fan, law)
 
 

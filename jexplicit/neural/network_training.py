@@ -15,6 +15,7 @@ import optax
 from jaxtyping import Array
 
 from jexplicit.neural.diagnostics import update_to_data
+from jexplicit.neural.networks import network_outputs
 from jexplicit.neural.objectives import Objective
 
 Batch = tuple[Any, Any]
@@ -144,7 +145,7 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
 
     @jax.jit
     def summed(variables: dict[str, Any], X: Any, Y: Any) -> tuple[Array, Array]:
-        z = model.apply(variables, X)
+        z = network_outputs(model, variables, X)
         labels = Y if Y.ndim == 1 else Y.argmax(axis=1)
         right = z.argmax(axis=1).astype(labels.dtype) == labels
         return objective.loss(z, Y).sum(), right.sum()

@@ -174,5 +174,10 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
     return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
 
 
+def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) -> Array:
+    """Outputs in inference, [B, N]: BatchNorm reads its running statistics."""
+    return jnp.asarray(model.apply(variables, inputs))
+
+
 def _scaled(make, factor: float):
     return lambda key, shape, dtype: make(key, shape, dtype) * jnp.asarray(factor, dtype)

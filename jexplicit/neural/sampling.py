@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 
 from jexplicit.contexts import PAD
 from jexplicit.generation import restrict
+from jexplicit.neural.networks import network_outputs
 
 
 def sample_documents(
@@ -55,7 +56,7 @@ def sample_documents(
 
     def step(state: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], Array]:
         X, ended = state
-        logits = model.apply(variables, X)
+        logits = network_outputs(model, variables, X)
         allowed = logits.at[:, list(banned)].set(-jnp.inf) if banned else logits
         rows = jax.vmap(lambda row: restrict(row / temperature, top_k=top_k))(allowed)
         drawn = jnp.where(ended, PAD, jax.random.categorical(key, rows)).astype(X.dtype)

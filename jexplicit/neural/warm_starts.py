@@ -13,6 +13,7 @@ Correlated features make the solution overconfident, in proportion to K, so s is
 number.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -107,13 +108,12 @@ def _feature_sums(
     @jax.jit
     def part(X: Array, Y: Array):
         z, seen = model.apply(variables, X, mutable=["intermediates"])
-        h = seen["intermediates"]["network"]["features"][0]
-        N = z.shape[1]
+        h, N = jnp.asarray(seen["intermediates"]["network"]["features"][0]), z.shape[1]
         return jax.ops.segment_sum(h, Y, N).T, jax.ops.segment_sum(jnp.ones_like(h[:, 0]), Y, N), h.min(axis=0)
 
     parts = [part(X[m : m + _chunk], Y[m : m + _chunk]) for m in range(0, len(Y), _chunk)]
     G, f, lowest = zip(*parts, strict=True)
-    return sum(G[1:], G[0]), sum(f[1:], f[0]), jnp.stack(lowest).min(axis=0)
+    return functools.reduce(jnp.add, G), functools.reduce(jnp.add, f), jnp.stack(lowest).min(axis=0)
 
 
 def _with_output(variables: dict[str, Any], W: Array, b: Array) -> dict[str, Any]:
