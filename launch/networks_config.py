@@ -263,7 +263,7 @@ class CheckConfig(Pictures):
     """Of the mean loss: 1e-4 goes with adam, 0.01 with sgd."""
     steps: int = 1000
     """Steps on the single example."""
-    epochs: int = 30
+    epochs: int = 200
     """Passes over all of the data."""
     batch_size: int = 32
     """Examples per step on all of the data."""

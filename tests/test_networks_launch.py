@@ -130,6 +130,7 @@ def test_weights_of_zero_stay_zero(tmp_path):
     assert found["zero last layer"]["train_loss"] < np.log(10) - 0.01
 
 
+@pytest.mark.slow
 def test_optimisers_objectives_and_coolings_side_by_side(tmp_path):
     out = tmp_path / "run"
     compared = "--optimizers sgd --objectives squared_error --coolings cosine --rates 0.01 0.1 --grid-steps 5".split()
@@ -139,6 +140,7 @@ def test_optimisers_objectives_and_coolings_side_by_side(tmp_path):
     assert found["optimizer sgd"]["learning_rate"] == 0.1 and found["objective squared_error"]["dev_perplexity"] is None
 
 
+@pytest.mark.slow
 def test_the_search_for_a_rate(tmp_path, text):
     out = tmp_path / "run"
     task = ["--task", "mlp-lm", "--train", str(text), "--tokenizer", "char", "--context", "2", "--embedding", "2"]
@@ -149,6 +151,7 @@ def test_the_search_for_a_rate(tmp_path, text):
     assert (out / "figures" / "search.png").exists()
 
 
+@pytest.mark.slow
 def test_autoencoders(tmp_path):
     out = tmp_path / "run"
     flags = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-depth 1 --memory-steps 20 --iterations 5 --width 8"

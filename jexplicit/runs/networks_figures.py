@@ -32,17 +32,18 @@ def curves_figure(
         fig, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels) + 1.2, 3.6), squeeze=False)
         for ax, (title, curves) in zip(axes.flat, panels.items(), strict=True):
             for n, (name, curve) in enumerate(curves.items()):
-                steps, values = zip(*curve, strict=True)
+                steps, values = np.array(curve, float).T
+                steps = np.maximum(steps, steps[1] / 2)  # the start, on a logarithmic axis
                 ax.plot(
                     steps, values, color=_colours[n % len(_colours)], linestyle="-" if n < len(_colours) else "--", label=name
                 )
             for n, (name, value) in enumerate((levels or {}).items()):
                 ax.axhline(value, color=_colours[-1 - n % len(_colours)], linestyle=":", label=name)
-            ax.set(title=title, xlabel="step", ylabel=label)
+            ax.set(title=title, xscale="log", xlabel="step (start at half of the first)", ylabel=label)
             if log:
                 ax.set_yscale("log")
                 plain_ticks(ax.yaxis)
-            ax.legend(fontsize=8, frameon=False)
+            ax.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         save_figure(fig, path)
 
 
