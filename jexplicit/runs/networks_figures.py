@@ -40,6 +40,7 @@ def curves_figure(
             for n, (name, value) in enumerate((levels or {}).items()):
                 ax.axhline(value, color=_colours[-1 - n % len(_colours)], linestyle=":", label=name)
             ax.set(title=title, xscale="log", xlabel="step (start at half of the first)", ylabel=label)
+            plain_ticks(ax.xaxis)
             if log:
                 ax.set_yscale("log")
                 plain_ticks(ax.yaxis)
