@@ -284,7 +284,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 starts=("cold", "output", "explicit", "calibrated"),
                 samples=2,
             ),
-            "100 documents of docs by character, two epochs from every start.",
+            "100 documents of docs by character, two epochs from every start; half a minute on 2 CPU cores.",
         ),
         "docs": Preset(
             MLPConfig(
@@ -300,8 +300,13 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
     },
     "fcnn": {
-        "tiny": Preset(FCNNConfig(out="runs/fcnn_tiny", limit=200, **_TINY_TRAINING), "200 of the 8x8 digits."),
-        "mnist": Preset(FCNNConfig(out="runs/fcnn_mnist", data="mnist"), "MNIST, 784-128-10."),
+        "tiny": Preset(
+            FCNNConfig(out="runs/fcnn_tiny", limit=200, **_TINY_TRAINING), "200 of the 8x8 digits; 15 s on 2 CPU cores."
+        ),
+        "mnist": Preset(
+            FCNNConfig(out="runs/fcnn_mnist", data="mnist"),
+            "MNIST, 784-128-10, 1 minute on 2 CPU cores: 97.9 % of the test images.",
+        ),
     },
     "autoencoder": {
         "tiny": Preset(
@@ -316,31 +321,31 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 memory_steps=50,
                 iterations=10,
             ),
-            "200 of the 8x8 digits.",
+            "200 of the 8x8 digits; under a minute on 2 CPU cores.",
         ),
     },
     "lr-search": {
         "tiny": Preset(
             RateConfig(out="runs/rate_tiny", limit=200, **_TINY_TRAINING, sweep_steps=100, grid=3, grid_steps=20),
-            "200 of the 8x8 digits.",
+            "200 of the 8x8 digits; under a minute on 2 CPU cores.",
         ),
     },
     "initializers": {
         "tiny": Preset(
             InitializersConfig(out="runs/initializers_tiny", limit=200, **_TINY_DEEP),
-            "200 of the 8x8 digits, two hidden layers.",
+            "200 of the 8x8 digits, two hidden layers; under a minute on 2 CPU cores.",
         ),
     },
     "optimizers": {
         "tiny": Preset(
             OptimizersConfig(out="runs/optimizers_tiny", limit=200, **_TINY_TRAINING, rates=(1e-3, 1e-2, 0.1), grid_steps=10),
-            "200 of the 8x8 digits.",
+            "200 of the 8x8 digits; under a minute on 2 CPU cores.",
         ),
     },
     "check": {
         "tiny": Preset(
             CheckConfig(out="runs/check_tiny", limit=200, width=64, widths=(128,), depths=(2,), learning_rate=1e-3, steps=300),
-            "200 of the 8x8 digits, a rate of 0.001 and 300 steps on the one example.",
+            "200 of the 8x8 digits, a rate of 0.001 and 300 steps on the one example; half a minute on 2 CPU cores.",
         ),
     },
 }
