@@ -296,8 +296,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 batch_size=1024,
                 epochs=8,
             ),
-            "docs in 514 subwords, four starts for as many steps, 3 minutes each on 2 CPU cores. With 3 epochs: calibrated 26.0, "
-            "cold 20.4, from the calibrated solution 23.7 (dev perplexity).",
+            "docs in 514 subwords, four starts for as many steps, 3 minutes each on 2 CPU cores. With 3 epochs: calibrated "
+            "26.0, cold 20.4, from the calibrated solution 23.7 (dev perplexity).",
         ),
     },
     "fcnn": {
