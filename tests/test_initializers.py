@@ -53,6 +53,12 @@ def test_the_standard_scheme_keeps_the_scale_through_ten_layers():
     assert np.mean(b**2) < 0.002
 
 
+def test_the_standard_scheme_serves_under_jit():
+    standard_scale.cache_clear()
+    W = jax.jit(lambda key: initializer("standard", "silu")(key, SHAPE, np.float64))(jax.random.key(0))
+    assert float(W.var()) * n_in == pytest.approx(standard_scale("silu"), rel=0.03)
+
+
 def test_zeros_are_zero():
     assert not initializer("zeros", "relu")(jax.random.key(0), SHAPE, np.float32).any()
 

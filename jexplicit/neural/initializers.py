@@ -89,5 +89,6 @@ def standard_scale(activation: str) -> float:
         (2.0, 2.536)
     """
     z, weight = np.polynomial.hermite_e.hermegauss(100)
-    square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
+    with jax.ensure_compile_time_eval():  # a number, also where a network is initialised under jit
+        square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
     return float(weight.sum() / (weight @ square))
