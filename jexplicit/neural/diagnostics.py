@@ -58,7 +58,7 @@ def hidden_layers(
     Example:
         >>> from jexplicit.neural.networks import FullyConnected, init_variables
         >>> from jexplicit.neural.objectives import objective
-        >>> model, X, Y = FullyConnected((4, 3), 2), jnp.ones((5, 2)), jnp.ones((5, 2))
+        >>> model, X, Y = FullyConnected((4, 3), 2), jnp.ones((5, 2), jnp.float32), jnp.ones((5, 2), jnp.float32)
         >>> values = hidden_layers(model, init_variables(model, jax.random.key(0), X), objective("squared_error"), X, Y)
         >>> {name: layer.gradient.shape for name, layer in values.items()}
         {'hidden_1': (5, 4), 'hidden_2': (5, 3)}

@@ -66,7 +66,7 @@ def network_step(
     Example:
         >>> from jexplicit.neural.networks import FullyConnected, init_variables
         >>> from jexplicit.neural.objectives import objective
-        >>> model, X, Y = FullyConnected((8,), 1), jnp.ones((4, 2)), jnp.ones((4, 1))
+        >>> model, X, Y = FullyConnected((8,), 1), jnp.ones((4, 2), jnp.float32), jnp.ones((4, 1), jnp.float32)
         >>> state = initial_state(init_variables(model, jax.random.key(0), X), optax.sgd(0.1))
         >>> step = jax.jit(network_step(model, objective("squared_error"), optax.sgd(0.1)))
         >>> losses = []

@@ -63,8 +63,8 @@ class FullyConnected(nn.Module):
 
     Example:
         >>> model = FullyConnected(hidden=(8,), outputs=3)
-        >>> variables = model.init(jax.random.key(0), jnp.ones((1, 5)))
-        >>> model.apply(variables, jnp.ones((2, 5))).shape
+        >>> variables = model.init(jax.random.key(0), jnp.ones((1, 5), jnp.float32))
+        >>> model.apply(variables, jnp.ones((2, 5), jnp.float32)).shape
         (2, 3)
 
     Source: Radhakrishnan 2024, Definition 1.
@@ -165,7 +165,7 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
 
     Example:
         >>> model = FullyConnected(hidden=(4,), outputs=2, norm=True)
-        >>> sorted(init_variables(model, jax.random.key(0), jnp.ones((2, 3))))
+        >>> sorted(init_variables(model, jax.random.key(0), jnp.ones((2, 3), jnp.float32)))
         ['batch_stats', 'params']
     """
     if 0 in inputs.shape:
