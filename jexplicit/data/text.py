@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
@@ -88,6 +90,33 @@ def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10)
     for index, document in enumerate(documents):
         (dev if index // block % every == every // 2 else train).append(document)
     return train, dev
+
+
+def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
+    """Shuffle documents and deal them into train, dev and test, 80 / 10 / 10: of every ten the ninth is dev, the last test.
+
+    For documents whose neighbours do not belong together, as lines of a list; others are better cut by `split_documents`.
+
+    Args:
+        documents: at least 3 documents.
+        seed: of the shuffle.
+
+    Returns:
+        Train, dev and test documents; together they are all documents, no part is empty.
+
+    Raises:
+        ValueError: fewer than 3 documents.
+
+    >>> [len(part) for part in split_in_three(list(range(55)))]
+    [45, 5, 5]
+    """
+    M = len(documents)
+    if M < 3:
+        raise ValueError(f"{M} document(s) cannot be split into train, dev and test: use a text of 3 or more lines")
+    shuffled = [documents[m] for m in np.random.default_rng(seed).permutation(M)]
+    deal = min(10, M)  # fewer than ten documents: one of each
+    dev, test = shuffled[deal - 2 :: deal], shuffled[deal - 1 :: deal]
+    return [document for m, document in enumerate(shuffled) if m % deal < deal - 2], dev, test
 
 
 def docs_corpus() -> Corpus:

@@ -1,8 +1,8 @@
 """One training loop for every model that is trained by gradients.
 
 A step is a pure function `(state, batch) -> (state, loss)`; its state is donated, so it must be compiled. The order of the
-data is a permutation drawn from (seed, epoch) alone, so a run that stops anywhere continues from its last checkpoint with the
-very batches that an uninterrupted run would have seen: the results are the same bit for bit.
+data is drawn from (seed, epoch) alone, by default as a permutation, so a run that stops anywhere continues from its last
+checkpoint with the very batches that an uninterrupted run would have seen: the results are the same bit for bit.
 """
 
 import json
@@ -75,6 +75,7 @@ def train(
     batch_size: int,
     epochs: int,
     seed: int = 0,
+    order: Callable[[int, int], np.ndarray] | None = None,
     patience: int | None = None,
     checkpoints: Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -93,6 +94,7 @@ def train(
         batch_size: examples per step.
         epochs: passes over the data, at most.
         seed: of the order of the data.
+        order: `(seed, epoch) -> size example indices`, pure (jexplicit.neural.samplers); default, every example once.
         patience: stop after so many epochs without a lower dev loss; default, never.
         checkpoints: folder for checkpoints; where it holds one, training continues from it.
         checkpoint_seconds: time between two checkpoints.
@@ -101,7 +103,7 @@ def train(
 
     Raises:
         FloatingPointError: a loss that is not finite, with the epoch and step.
-        ValueError: a batch size or number of epochs below 1, or a checkpoint of another model.
+        ValueError: a batch size or number of epochs below 1, an order of another length, or a checkpoint of another model.
     """
     if batch_size < 1 or epochs < 1 or size < 1:
         raise ValueError(f"batch size {batch_size}, epochs {epochs}, {size} examples: all must be at least 1")
@@ -118,10 +120,12 @@ def train(
     epoch, first, losses, best_epoch, before, history = position
     start = saved = time.perf_counter()
     while epoch <= epochs and not _out_of_patience(history, best_epoch, patience):
-        order = epoch_order(seed, epoch, size)
+        drawn = epoch_order(seed, epoch, size) if order is None else order(seed, epoch)
+        if len(drawn) != size:
+            raise ValueError(f"an order of {len(drawn)} examples in epoch {epoch}, of {size}: draw as many as there are")
         waiting: list[jax.Array] = []
         for n in range(first, steps):
-            state, loss = step(state, batch(order[n * batch_size : (n + 1) * batch_size]))
+            state, loss = step(state, batch(drawn[n * batch_size : (n + 1) * batch_size]))
             waiting.append(loss)
             if len(waiting) == _steps_between_checks or n == steps - 1:
                 losses += _finite(waiting, epoch, n + 1 - len(waiting))

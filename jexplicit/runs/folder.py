@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 _where_not_what = ("out", "resume", "devices")  # fields that may differ between a run and its continuation
-_libraries = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "scikit-learn", "sentencepiece")
+_libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
 
 
 class RunFolder:

@@ -1,0 +1,52 @@
+"""Elementwise nonlinearities φ by name, and where they are flat."""
+
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "silu", "linear"]
+
+LEAK = 0.01  # slope of the leaky ReLU below 0
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "leaky_relu": functools.partial(jax.nn.leaky_relu, negative_slope=LEAK),
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+    "linear": lambda z: z,
+}
+
+_flat = 0.05  # of the slope at 0 or above: a tanh is flat beyond ±0.975, a sigmoid below 0.013 and above 0.987
+
+
+def activation(name: str) -> Callable[[Array], Array]:
+    """φ of a name.
+
+    Raises:
+        ValueError: another name.
+
+    Example:
+        >>> activation("relu")(jnp.array([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation {name!r}: choose one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:
+    """Where a pre-activation z lies in a flat region of φ, so that hardly any gradient passes: `|φ'(z)| < 0.05 φ'(z0)`.
+
+    z0 is 0 for tanh and sigmoid, where they are steepest, and 1 for the activations that bend at 0.
+
+    Example:
+        >>> is_flat("tanh", jnp.array([-3.0, 0.5])).tolist(), is_flat("relu", jnp.array([-0.1, 0.1])).tolist()
+        ([True, False], [True, False])
+    """
+    slope = jnp.vectorize(jax.grad(activation(name)))
+    steepest = slope(jnp.asarray(0.0 if name in ("tanh", "sigmoid") else 1.0, z.dtype))
+    return jnp.abs(slope(z)) < _flat * steepest

@@ -1,0 +1,142 @@
+"""The search for a learning rate: a quick sweep within one run, then a grid of separate runs.
+
+Rates span orders of magnitude, so both are spaced evenly in their logarithm: as many per decade.
+
+The *range test* raises the rate from step to step, `η_s = η_0 (η_S/η_0)^{s/(S-1)}`. The loss falls, then flattens, then grows:
+where it is lowest, the rate has just become too high for the steepest direction (on a quadratic, η > 2/λ_max).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+_share_of_sweep = 20  # one part of so many is averaged over; centred, as a decaying mean would lag behind the rates
+_below = 10.0  # what diverges needs steps to show, so the lowest loss comes late
+
+
+class RangeTest(NamedTuple):
+    """The outcome of a range test: rates, losses [S], the smoothed losses, and the rate that is picked."""
+
+    rates: Float[np.ndarray, " S"]
+    losses: Float[np.ndarray, " S"]
+    smoothed: Float[np.ndarray, " S"]
+    picked: float
+
+
+def sweep_schedule(lowest: float, highest: float, steps: int) -> optax.Schedule:
+    """The rate by step of an exponential sweep, from lowest to highest.
+
+    Raises:
+        ValueError: rates that are not 0 < lowest < highest, or fewer than 2 steps.
+
+    Example:
+        >>> schedule = sweep_schedule(0.001, 1.0, 4)
+        >>> [round(float(schedule(s)), 4) for s in range(4)]
+        [0.001, 0.01, 0.1, 1.0]
+    """
+    if not 0 < lowest < highest < float("inf") or steps < 2:
+        raise ValueError(f"a sweep of {steps} steps from {lowest} to {highest}: give 0 < lowest < highest, 2 or more steps")
+    return optax.exponential_decay(lowest, steps - 1, highest / lowest)
+
+
+def range_test(
+    step: Callable[[Any, Any], tuple[Any, Array]], state: Any, batches: Any, *, lowest: float, highest: float
+) -> RangeTest:
+    """One run whose rate rises exponentially, as one compiled scan.
+
+    Args:
+        step: `(state, batch) -> (state, loss)`, with an optimiser on `sweep_schedule(lowest, highest, S)`.
+        state: where to start; it is not changed.
+        batches: pytree of arrays [S, ...], one batch per step.
+        lowest: first rate.
+        highest: last rate.
+
+    Raises:
+        ValueError: every loss is NaN or infinite.
+
+    Example:
+        >>> schedule = sweep_schedule(1e-3, 10.0, 100)
+        >>> def step(state, batch):  # J = w²: λ = 2, stable below η = 1
+        ...     w, s = state
+        ...     return (w - schedule(s) * 2 * w, s + 1), w**2
+        >>> test = range_test(step, (jnp.array(1.0), 0), jnp.zeros(100), lowest=1e-3, highest=10.0)
+        >>> 0.1 < test.picked < 1
+        True
+
+    Source: Smith 2017.
+    """
+    losses = np.asarray(jax.jit(lambda: jax.lax.scan(step, state, batches)[1])(), np.float64)
+    rates = np.geomspace(lowest, highest, len(losses))
+    smoothed = smooth(losses)
+    return RangeTest(rates, losses, smoothed, pick_rate(rates, smoothed))
+
+
+def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
+    """Mean of each loss and its neighbours, a twentieth of the sweep; infinite from the first loss on that is not finite.
+
+    Example:
+        >>> smooth(np.array([2.0, 4.0, np.inf, 1.0])).tolist()
+        [2.0, 4.0, inf, inf]
+    """
+    finite = np.isfinite(losses)
+    n = len(losses) if finite.all() else int(finite.argmin())
+    window = np.ones(min(2 * (len(losses) // _share_of_sweep // 2) + 1, max(n, 1)))
+    smoothed = np.full(len(losses), np.inf)
+    if n:
+        smoothed[:n] = np.convolve(losses[:n], window, "same") / np.convolve(np.ones(n), window, "same")
+    return smoothed
+
+
+def pick_rate(rates: Float[np.ndarray, " S"], smoothed: Float[np.ndarray, " S"]) -> float:
+    """A tenth of the rate of the lowest smoothed loss, where the loss is still falling.
+
+    Raises:
+        ValueError: no finite loss.
+    """
+    if not np.isfinite(smoothed).any():
+        raise ValueError(f"no finite loss from rate {rates[0]:g} on: begin the sweep lower")
+    return float(max(rates[int(np.argmin(smoothed))] / _below, rates[0]))
+
+
+def grid_search(run: Callable[[Array], Array], rates: Float[np.ndarray, " R"]) -> tuple[float, Float[np.ndarray, " R"]]:
+    """Separate runs of every rate, side by side under `vmap`, and the rate with the lowest final loss.
+
+    Args:
+        run: `rate -> final loss`, a pure function (see `train_scanned`).
+        rates: [R], above 0.
+
+    Returns:
+        the best rate, and the final loss of each; a run that diverged has the loss infinity.
+
+    Raises:
+        ValueError: no rates, one that is not above 0, or runs that all diverged.
+
+    Example:
+        >>> rates = np.array([0.01, 0.1, 1.5])
+        >>> best, losses = grid_search(lambda rate: (1 - 2 * rate) ** 20, rates)  # w after ten steps on J = w², squared
+        >>> best
+        0.1
+    """
+    if not len(rates) or not np.all(np.asarray(rates) > 0):
+        raise ValueError(f"rates {list(map(float, rates))}: give at least one, all above 0")
+    losses = np.asarray(jax.jit(jax.vmap(run))(jnp.asarray(rates)), np.float64)
+    losses = np.where(np.isfinite(losses), losses, np.inf)
+    if not np.isfinite(losses).any():
+        raise ValueError(f"every rate from {min(rates):g} to {max(rates):g} diverged: try lower ones")
+    return float(rates[int(np.argmin(losses))]), losses
+
+
+def train_scanned(step: Callable[[Any, Any], tuple[Any, Array]], state: Any, batches: Any) -> tuple[Any, Array]:
+    """A whole run as one scan, for `grid_search`: final state and the losses [S].
+
+    Args:
+        step: `(state, batch) -> (state, loss)`.
+        state: where to start.
+        batches: pytree of arrays [S, ...].
+    """
+    return jax.lax.scan(step, state, batches)
