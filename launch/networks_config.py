@@ -273,7 +273,7 @@ class CheckConfig(Pictures):
 
 _TINY_TRAINING: dict[str, Any] = {"hidden": (16,), "epochs": 2, "batch_size": 64}
 _TINY_DEEP: dict[str, Any] = {**_TINY_TRAINING, "hidden": (16, 16)}
-_TINY_TEXT: dict[str, Any] = {"limit": 100, "tokenizer": "char", "embedding": 4}
+_TINY_TEXT: dict[str, Any] = {"limit": 30, "tokenizer": "char", "embedding": 4}
 PRESETS: dict[str, dict[str, Preset]] = {
     "mlp-lm": {
         "tiny": Preset(
@@ -284,7 +284,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 starts=("cold", "output", "explicit", "calibrated"),
                 samples=2,
             ),
-            "100 documents of docs by character, two epochs from every start; half a minute on 2 CPU cores.",
+            "30 documents of docs by character, two epochs from every start; half a minute on 2 CPU cores.",
         ),
         "docs": Preset(
             MLPConfig(
