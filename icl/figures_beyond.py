@@ -25,7 +25,8 @@ def waves_figure(curves: Mapping[str, Curve], zero: float, waves: Mapping[str, n
     """
     colours, number = {"trained": COLOURS["trained"], "control": COLOURS["gd"]}, waves["X"].shape[1]
     with plt.rc_context(STYLE):
-        fig, axes = plt.subplots(1, 1 + number, figsize=(3.6 * (1 + number), 3.3))
+        fig, grid = plt.subplots(1, 1 + number, figsize=(3.6 * (1 + number), 3.3), squeeze=False)
+        axes = grid[0]
         for name, curve in curves.items():
             band(axes[0], curve, "loss", colours[name], f"{name}, after the layer")
             band(axes[0], curve, "initial_loss", colours[name], f"{name}, before it", linestyle=":")

@@ -30,6 +30,7 @@ from icl.contraction import contract, turned
 from icl.descent import ridge
 from icl.polynomials import context_eigenvalues, optimal_polynomial
 from icl.tasks import Sequence, Tasks, sample_tasks
+from icl.training import blocked_gradient
 
 _floor = 1e-3  # smallest noise in penalties, of which 0 would make contexts with N = d ill-conditioned
 
@@ -156,9 +157,9 @@ def fit_diagonal(batch: Sequence, start: Float[np.ndarray, "K 4"], *, plus_plus:
 
 
 @jax.jit
-@jax.value_and_grad
-def _diagonal_loss(rates: Array, batch: Sequence) -> Array:
-    return half_square(diagonal_answer(rates, batch), batch.y_q)
+def _diagonal_loss(rates: Array, batch: Sequence) -> tuple[Array, Array]:
+    """The loss and its gradient, a block of tasks at a time, which fits the cache."""
+    return blocked_gradient(rates, batch, lambda rates, batch: half_square(diagonal_answer(rates, batch), batch.y_q))
 
 
 def plus_plus_start(key: Array, law: MixedNoise, layers: int, *, contexts: int = 5000) -> Float[np.ndarray, "K 4"]:

@@ -150,9 +150,9 @@ def _table(rows: Rows, *, names: Mapping[str, str] | None = None) -> list[str]:
 
 
 def _levels(out: Path, model: str) -> dict[str, float]:
-    names = {"gd": "GD", "gd++": "GD++"}
+    names: dict[str, str] = {"gd": "GD", "gd++": "GD++"}
     events = [event for event in read_events(out, "reference") if event["model"] == model]
-    return {names.get(event["predictor"], event["predictor"]): event["loss"] for event in events}
+    return {names.get(str(event["predictor"]), str(event["predictor"])): event["loss"] for event in events}
 
 
 def _nonlinear(out: Path, rows: Rows) -> list[str]:

@@ -84,8 +84,10 @@ class Trained(NamedTuple):
         return self.history[-1]["seconds"]
 
 
-def blocked_gradient(params: Any, batch: Any, problem: Problem, *, block: int | None = None) -> tuple[Float[Array, ""], Any]:
-    """The loss of a batch and its gradient, a block of tasks at a time.
+def blocked_gradient(
+    params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int | None = None
+) -> tuple[Float[Array, ""], Any]:
+    """The mean loss `(params, batch) -> loss` of a batch and its gradient, a block of tasks at a time.
 
     Raises:
         ValueError: a block that does not divide the batch.
@@ -94,7 +96,7 @@ def blocked_gradient(params: Any, batch: Any, problem: Problem, *, block: int | 
     block = block or _default_block(B)
     if B % block:
         raise ValueError(f"block {block} for batches of {B}: choose a divisor")
-    gradient = jax.value_and_grad(problem.loss)
+    gradient = jax.value_and_grad(loss)
 
     def add(total: Any, n: Array) -> tuple[Any, None]:
         part = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, n * block, block, -1), batch)
@@ -124,7 +126,7 @@ def training_steps(
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
         batch = problem.sample(key, recipe.batch_size, jax.tree.leaves(state.params)[0].dtype)
-        loss, gradient = blocked_gradient(state.params, batch, problem, block=recipe.block)
+        loss, gradient = blocked_gradient(state.params, batch, problem.loss, block=recipe.block)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
             updates, moved = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)

@@ -33,7 +33,7 @@ def _of_kind(job: Job, kind: Kind) -> None:
     config, law = job.config, make_functions(job.config, kind)
     width, layers, heads = config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
-    problem = Prompts(law, model.apply)
+    problem = Prompts(law, model.apply)  # pyright: ignore[reportArgumentType]
     steps, seeds = effort(config, "function-classes")
     numbers = list(range(config.seed, config.seed + seeds))
     name = f"functions_{kind}"
@@ -45,7 +45,7 @@ def _of_kind(job: Job, kind: Kind) -> None:
         return model.init(jax.random.fold_in(key, 0), X, X[:, :, 0])
 
     start = draw(jnp.stack([jax.random.key(seed) for seed in numbers]))
-    if (params := load_trained(job.folder, name, start)) is None:
+    if (params := load_trained(job.folder, name, jax.tree.structure(start))) is None:
         validation = problem.sample(random_key(job, VALIDATION), min(config.validation_tasks, _test_prompts))
         loss = jax.jit(lambda one: problem.loss(one, validation))
 

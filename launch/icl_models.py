@@ -79,6 +79,7 @@ _measures = (
     *("seed", "start", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds"),
     *("sensitivity_own", "sensitivity_next", "sensitivity_other", "adjusted_loss", "prefix"),
 )
+_structure = jax.tree.structure(Layer(W_K=0, W_Q=0, W_V=0, P=0))  # pyright: ignore[reportArgumentType]
 Name = tuple[str, str | None]  # predictor and, where it was trained, its start
 
 
@@ -194,7 +195,7 @@ def reference(model: Model) -> str:
 def trained_layers(job: Job, model: Model, start: str = "cold", *, steps: int | None = None, seeds: int | None = None) -> Layer:
     """The layers of every seed, [seeds, layers, ...], trained now or by the run that this one resumes."""
     config, name = job.config, f"{start}_{model.name}"
-    if (done := load_trained(job.folder, name, Layer(*"KQVP"))) is not None:
+    if (done := load_trained(job.folder, name, _structure)) is not None:
         return done
     named = families(job, model)
     usual = effort(config, "one-step")

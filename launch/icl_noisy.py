@@ -21,7 +21,7 @@ from launch.icl_models import SPECTRUM, TEST, VALIDATION, Job, each, has_rows, r
 from launch.icl_training import load_trained, train_and_save
 
 _label_noise = 1.0  # standard deviation, of labels whose own is of the order of sqrt(d)
-_fitted_tasks = 20_000
+_fitted_tasks, _coarse_tasks = 20_000, 2000
 _block = 10_000  # test tasks at a time
 
 
@@ -51,12 +51,12 @@ def _anisotropic(job: Job) -> None:
         return init_layers(jax.random.fold_in(key, 0), d + 1, scale=init_scale(config, 1, d + 1))
 
     start = draw(jnp.stack([jax.random.key(seed) for seed in numbers]))
-    if (params := load_trained(job.folder, name, start)) is None:
+    if (params := load_trained(job.folder, name, jax.tree.structure(start))) is None:
         validation = problem.sample(random_key(job, VALIDATION), config.validation_tasks)
-        loss = jax.jit(lambda one: problem.loss(one, validation))
+        validated = jax.jit(lambda one: problem.loss(one, validation))
 
         def evaluate(params: Layer) -> dict[str, list[float]]:
-            return {"loss": [float(loss(one)) for one in each(params)]}
+            return {"loss": [float(validated(one)) for one in each(params)]}
 
         more = {"steps": steps, "seeds": numbers, "evaluate": evaluate, "devices": config.devices}
         params = train_and_save(job.folder, name, start, problem, make_recipe(config, 1), **more)
@@ -97,6 +97,7 @@ def _mixed(job: Job) -> None:
     """Layers of two and of four scalars, fitted, and ridge regression of four kinds, all less the one that knows the noise."""
     law = make_noise(job.config)
     fitted, _ = sample_mixed(random_key(job, VALIDATION), law, min(_fitted_tasks, 2 * job.config.validation_tasks))
+    few = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted)
     predictors: dict[tuple[str, int], Callable[[Sequence], Any]] = {}
     numbers: dict[tuple[str, int], dict[str, Any]] = {}
     with stage("fitting ridge regressions"):
@@ -108,7 +109,8 @@ def _mixed(job: Job) -> None:
             for name, plus_plus in (("gd++", True), ("diagonal", False)):
                 starts = [best["gd++", K] if ("gd++", K) in best else start]
                 starts += [np.vstack([rates, np.zeros((K - len(rates), 4))]) for (n, _), rates in best.items() if n == name]
-                found = min((fit_diagonal(fitted, s, plus_plus=plus_plus) for s in starts), key=lambda found: found.loss)
+                coarse = min((fit_diagonal(few, s, plus_plus=plus_plus) for s in starts), key=lambda found: found.loss)
+                found = fit_diagonal(fitted, coarse.rates, plus_plus=plus_plus, steps=60)
                 best[name, K] = found.rates
                 rates = jnp.asarray(found.rates, fitted.X.dtype)
                 predictors[name, K] = lambda batch, rates=rates: diagonal_answer(rates, batch)

@@ -98,8 +98,8 @@ def _save_waves(job: Job, problem: NonlinearRegression, models: dict[str, Networ
     said_of = jax.jit(problem.answer)
     kept: dict[str, Any] = {"x": grid, "X": tasks.X[:, 0], "Y": tasks.Y[:, 0]}
     for n in range(_shown):
-        same = [jnp.repeat(leaf[..., n : n + 1], len(grid), axis=-1) for leaf in (tasks.X, tasks.Y)]
-        batch = Sequence(*same, grid[None], jnp.zeros((1, len(grid)), grid.dtype))
+        X, Y = (jnp.repeat(leaf[..., n : n + 1], len(grid), axis=-1) for leaf in (tasks.X, tasks.Y))
+        batch = Sequence(X, Y, grid[None], jnp.zeros((1, len(grid)), grid.dtype))
         for name, one in models.items():
             said = said_of(one, batch)
             kept |= {f"{name} initial {n}": said.initial[0], f"{name} final {n}": said.final[0]}
@@ -163,7 +163,7 @@ def copy(job: Job) -> None:
 def _trained(job: Job, name: str, draw: Any, problem: Any, recipe: Recipe, steps: int, seeds: list[int], evaluate: Any) -> Any:
     """Parameters of every seed, from random ones."""
     start = draw(jnp.stack([jax.random.key(seed) for seed in seeds]))
-    if (done := load_trained(job.folder, name, start)) is not None:
+    if (done := load_trained(job.folder, name, jax.tree.structure(start))) is not None:
         return done
     every = max(1, min(500, steps // _evaluations))
     more = {"steps": steps, "seeds": seeds, "evaluate": evaluate, "every": every, "devices": job.config.devices}

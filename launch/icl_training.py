@@ -15,18 +15,18 @@ from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
 
 
-def load_trained(folder: RunFolder, name: str, like: Any) -> Any | None:
+def load_trained(folder: RunFolder, name: str, structure: Any) -> Any | None:
     """The parameters of a finished training run, each leaf with the seeds first; None where there are none yet.
 
     Args:
         folder: of the run.
         name: of the model.
-        like: a pytree of the same structure.
+        structure: of the parameters' pytree.
     """
     path = _path(folder, name)
     if not is_checkpoint(path):
         return None
-    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
+    return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
 
 
 def train_and_save(

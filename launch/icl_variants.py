@@ -128,7 +128,7 @@ def _layers(
         return init_layers(jax.random.fold_in(key, 0), width, heads=heads, scale=scale)
 
     start = draw(jnp.stack([jax.random.key(seed) for seed in seeds]))
-    if (done := load_trained(job.folder, name, start)) is not None:
+    if (done := load_trained(job.folder, name, jax.tree.structure(start))) is not None:
         return done
     validation = sample_tasks(random_key(job, VALIDATION), model.tasks, config.validation_tasks)
     measured = references(families(job, model), model, validation)

@@ -57,11 +57,11 @@ def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
     layers, batch = init_layers(jax.random.key(0), 3, scale=0.5), sample_tasks(jax.random.key(1), TASKS, 24)
     expected = jax.jit(jax.value_and_grad(lambda p: PROBLEM.loss(p, batch)))(layers)
     for block in (1, 8):
-        ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, PROBLEM, block=block))(layers)
+        ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, PROBLEM.loss, block=block))(layers)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
     with pytest.raises(ValueError, match="block 7 for batches of 24"):
-        blocked_gradient(layers, batch, PROBLEM, block=7)
+        blocked_gradient(layers, batch, PROBLEM.loss, block=7)
 
 
 def test_the_first_step_is_adam_s_by_hand(trained):
