@@ -209,24 +209,30 @@ class TunedRidge(NamedTuple):
         return self.multiplier * jnp.maximum(variance, self.threshold)
 
 
+@jax.jit
+def _ridge_loss(batch: Sequence, penalty: Array) -> Array:
+    return half_square(ridge_answer(batch, penalty), batch.y_q)
+
+
 def constant_penalty(batch: Sequence) -> float:
     """The one penalty with the lowest loss on given tasks."""
-    loss = jax.jit(lambda log: half_square(ridge_answer(batch, jnp.full(batch.X.shape[-1], jnp.exp(log))), batch.y_q))
-    found = scipy.optimize.minimize_scalar(lambda log: float(loss(log)), bounds=(-8.0, 8.0), method="bounded")
-    return float(np.exp(found.x))
+
+    def loss(log: float) -> float:
+        return float(_ridge_loss(batch, jnp.full(batch.X.shape[-1], np.exp(log), batch.X.dtype)))
+
+    return float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-8.0, 8.0), method="bounded").x))
 
 
 def tuned_ridge(batch: Sequence) -> TunedRidge:
     """The multiplier and threshold with the lowest loss on given tasks, by Nelder-Mead from the adaptive penalty."""
     variance = jax.jit(estimated_variance)(batch)
 
-    @jax.jit
-    def loss(logs: Array) -> Array:
-        return half_square(ridge_answer(batch, TunedRidge(*jnp.exp(logs)).penalty(variance)), batch.y_q)
+    def loss(logs: np.ndarray) -> float:
+        return float(_ridge_loss(batch, TunedRidge(*(float(value) for value in np.exp(logs))).penalty(variance)))
 
     start = np.log([1.0, float(jnp.median(variance)) / 4])
     options = {"xatol": 1e-2, "fatol": 1e-6}
-    found = scipy.optimize.minimize(lambda logs: float(loss(jnp.asarray(logs))), start, method="Nelder-Mead", options=options)
+    found = scipy.optimize.minimize(loss, start, method="Nelder-Mead", options=options)
     return TunedRidge(*(float(value) for value in np.exp(found.x)))
 
 
