@@ -14,16 +14,9 @@ install_import_hook("icl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep4
 jax.config.update("jax_num_cpu_devices", 8)
 jax.devices()  # start JAX now, so that no launcher under test changes the number of devices
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)  # tests compile much and compute little
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-
-@pytest.fixture(scope="module")
-def compiled_quickly():
-    """XLA without most optimisations, for tests that compile much and compute little: a third of the time of a step."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from jexplicit.neural.networks import FullyConnected, init_variables
 from jexplicit.neural.objectives import objective
 from jexplicit.neural.rate_search import train_scanned
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(20, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(20, 6)))
 

@@ -19,8 +19,6 @@ from jexplicit.neural.networks import FullyConnected, MLPLanguageModel, init_var
 from jexplicit.neural.objectives import objective
 from jexplicit.solution import explicit_solution, priming_number
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 RNG = np.random.default_rng(0)
 
 

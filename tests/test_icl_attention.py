@@ -37,8 +37,6 @@ gradient_descent = jax.jit(descent.gradient_descent, static_argnames="steps")
 gd_plus_plus = jax.jit(descent.gd_plus_plus, static_argnames="steps")
 ridge = jax.jit(descent.ridge)
 gradient = jax.jit(jax.grad(squared_error))
-
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 EXACT: Any = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
 
 

@@ -18,7 +18,6 @@ from icl.copying import (
     unit_codes,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASKS = Tasks(dim=3, context=4, input_range=2.0)
 
 

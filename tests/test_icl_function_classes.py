@@ -24,8 +24,6 @@ from icl.function_classes import (
     sample_prompt,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_functions_have_the_power_that_losses_are_divided_by(kind):

@@ -14,7 +14,6 @@ from icl import training
 from launch import icl, icl_training
 from launch.icl_config import PRESETS, Config, check, init_scale, make_recipe, make_regression, make_tasks
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 200 --warm-steps 100 --batch-size 16 --validation-tasks 100 --test-tasks 100 "
     "--solver-contexts 100 --contexts 3 --dims 2 --scaling-steps 100"

@@ -28,7 +28,6 @@ from icl.mixed_noise import (
     tuned_ridge,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 LAW = MixedNoise(dim=3, context=8, levels=3.0)
 BATCH, SIGMA = sample_mixed(jax.random.key(0), LAW, 600)
 RATES = np.array([[-0.03, 0.02, -0.09, 0.01], [-0.01, -0.02, -0.05, 0.02]])

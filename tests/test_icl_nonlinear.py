@@ -18,7 +18,6 @@ from icl.nonlinear import (
     sample_waves,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 WAVES = Waves(context=6)
 NETWORK = init_network(jax.random.key(0), channels=5, hidden=7, scale=1.0)
 BATCH = sample_waves(jax.random.key(1), WAVES, 4)

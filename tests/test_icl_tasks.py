@@ -9,8 +9,6 @@ import pytest
 from icl.contraction import contract
 from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.mark.parametrize("inputs", sorted(KURTOSIS))
 def test_inputs_have_the_variance_and_kurtosis_that_the_closed_form_reads(inputs):

@@ -33,7 +33,6 @@ from icl.report import steps_saved
 from icl.tasks import sequences
 from icl.training import blocked_gradient, train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TASKS, RECIPE = Tasks(dim=2, context=3), Recipe(batch_size=24)
 PROBLEM = Regression(TASKS, depth=2)
 

@@ -356,7 +356,7 @@ def test_a_trained_model_is_saved_with_its_best_epoch(trained, files, capsys):
     assert "method optimum" in capsys.readouterr().err.replace("\n", " ")
 
 
-@pytest.mark.parametrize("stop", [3, 17])
+@pytest.mark.parametrize("stop", [3, pytest.param(17, marks=pytest.mark.slow)])
 def test_interrupted_training_resumes_to_the_same_rows(trained, files, tmp_path, monkeypatch, stop):
     from jexplicit.neural import training
     from launch import lm_training

@@ -17,7 +17,7 @@ from jexplicit.neural.network_training import initial_state, network_step, score
 from jexplicit.neural.networks import FullyConnected, MLPLanguageModel, init_variables, network_outputs
 from jexplicit.neural.objectives import objective
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "promotion")
+pytestmark = pytest.mark.usefixtures("promotion")
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 2))

@@ -13,8 +13,6 @@ from jexplicit.neural.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.networks_report import write_networks_report
 from launch import networks, networks_config, networks_images, networks_training
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SETTINGS = "model start optimizer initializer sampler objective steps seconds".split()
 SCORES = "train_loss dev_loss test_loss dev_perplexity test_accuracy".split()
 MLP = "--limit 30 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 2 --batch-size 512 --samples 1".split()

@@ -20,8 +20,6 @@ from jexplicit.neural.sampling import sample_documents
 from jexplicit.neural.warm_starts import direct_start, output_start
 from jexplicit.solution import explicit_solution
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 N, K = 7, 2
 STREAM = stream_of(random_documents(0, 60, N, 9))
 X, Y = (part.astype(np.int32) for part in contexts(STREAM, K, eos=True))
