@@ -108,7 +108,9 @@ def _mixed(job: Job) -> None:
             start = plus_plus_start(random_key(job, SPECTRUM), law, K, contexts=min(5000, job.config.solver_contexts))
             for name, plus_plus in (("gd++", True), ("diagonal", False)):
                 starts = [best["gd++", K] if ("gd++", K) in best else start]
-                starts += [np.vstack([rates, np.zeros((K - len(rates), 4))]) for (n, _), rates in best.items() if n == name]
+                # fewer layers and more that do nothing, or little: from nothing at all the search may not find away
+                fewer = [rates for (n, _), rates in best.items() if n == name]
+                starts += [np.vstack([r, *[scale * r[-1:]] * (K - len(r))]) for r in fewer for scale in (0.0, 0.1)]
                 coarse = min((fit_diagonal(few, s, plus_plus=plus_plus) for s in starts), key=lambda found: found.loss)
                 found = fit_diagonal(fitted, coarse.rates, plus_plus=plus_plus, steps=60)
                 best[name, K] = found.rates
