@@ -193,7 +193,8 @@ def prefixes_figure(losses: Mapping[str, Mapping[str, np.ndarray]], path: Path) 
         handles: dict[str, Any] = {}
         for ax in axes.flat:
             handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        fig.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "fontsize": 8, "frameon": False}
+        axes[0, -1].legend(list(handles.values()), list(handles), **place)
         save_figure(fig, path)
 
 
