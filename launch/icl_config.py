@@ -38,7 +38,7 @@ class Effort(NamedTuple):
     seeds: int
 
 
-# Where they differ from 5000 steps and 5 seeds: what is run where --steps and --seeds do not say, and what the paper ran.
+# Where --steps and --seeds do not say, and not 5000 steps and 5 seeds.
 DEFAULT_EFFORT = {
     "nonlinear": Effort(4000, 1),
     "copy": Effort(10_000, 2),
@@ -48,12 +48,6 @@ DEFAULT_EFFORT = {
     "finite-data": Effort(5000, 1),
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
-}
-FULL_EFFORT = {
-    "nonlinear": Effort(20_000, 5),
-    "copy": Effort(10_000, 5),
-    "phase": Effort(5000, 10),
-    "function-classes": Effort(500_001, 1),
 }
 
 

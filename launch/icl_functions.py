@@ -14,23 +14,27 @@ from icl.function_classes import SHIFTS, FunctionClass, Kind, Prompt, Prompts, S
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl_config import effort, make_functions
-from launch.icl_models import TEST, VALIDATION, Job, each, has_rows, random_key, write_row
+from launch.icl_models import TEST, VALIDATION, Job, each, has_rows, random_key, trained_in, write_rows
 from launch.icl_training import load_trained, train_and_save
 
 _batch = 64  # prompts per step, as Garg et al. have it
 _test_prompts = 1280
 _evaluations = 20
+_roomy = ("orthogonal query", "half subspace")  # shifts that need two dimensions
 
 
 def function_classes(job: Job) -> None:
     """A transformer for each class, and baselines; linear functions also on shifted prompts."""
     for kind in job.config.functions:
-        if not has_rows(job, "function-classes", task=kind):
-            _of_kind(job, kind)
+        _of_kind(job, kind)
 
 
 def _of_kind(job: Job, kind: Kind) -> None:
     config, law = job.config, make_functions(job.config, kind)
+    shifts = [shift for shift in (SHIFTS if kind == "linear" else SHIFTS[:1]) if law.dim > 1 or shift not in _roomy]
+    left = [shift for shift in shifts if not has_rows(job, "function-classes", task=kind, shift=shift)]
+    if not left:
+        return
     width, layers, heads = config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
     problem = Prompts(law, model.apply)  # pyright: ignore[reportArgumentType]
@@ -58,12 +62,10 @@ def _of_kind(job: Job, kind: Kind) -> None:
         params = train_and_save(job.folder, name, start, problem, recipe, **more)
     predictors = _predictors(law.kind, model, each(params), numbers)
     with stage(f"testing {kind} functions"):
-        for shift in SHIFTS if kind == "linear" else SHIFTS[:1]:
-            if law.dim == 1 and shift in ("orthogonal query", "half subspace"):
-                continue  # there is no room
+        for shift in left:
             # a query that is orthogonal to all others comes after d - 1 of them
             fits = replace(law, points=law.dim) if shift == "orthogonal query" else law
-            _measure(job, fits, shift, predictors, law.points, steps)
+            _measure(job, fits, shift, predictors, law.points)
 
 
 Predictors = dict[tuple[str, int | None], Callable[[Prompt], jax.Array]]
@@ -81,7 +83,7 @@ def _predictors(kind: Kind, model: CausalTransformer, params: list[Any], seeds: 
     return named
 
 
-def _measure(job: Job, law: FunctionClass, shift: Shift, predictors: Predictors, points: int, steps: int) -> None:
+def _measure(job: Job, law: FunctionClass, shift: Shift, predictors: Predictors, points: int) -> None:
     """Losses at every prefix of test prompts, divided by E[f²], as an event, and rows at some.
 
     Prompts are filled up to the points that the transformer has positions for; what is filled in comes after all answers.
@@ -89,15 +91,16 @@ def _measure(job: Job, law: FunctionClass, shift: Shift, predictors: Predictors,
     number, T = min(job.config.test_tasks, _test_prompts), law.points
     prompts = jax.vmap(lambda key: law.sample(key, shift))(jax.random.split(random_key(job, TEST), number))
     filled = Prompt(*(jnp.pad(leaf, ((0, 0), (0, points - T), *[(0, 0)] * (leaf.ndim - 2))) for leaf in prompts))
-    run = next(event for event in job.folder.events("trained") if event["model"] == f"functions_{law.kind}")
+    run, rows = trained_in(job, f"functions_{law.kind}"), []
     for (name, seed), answers in predictors.items():
         losses = np.asarray(prefix_losses(answers(filled)[:, :T], prompts.y))
         told = (losses / law.power).tolist()
         job.folder.log(event="prefixes", task=law.kind, shift=shift, predictor=name, seed=seed, losses=told)
         _, layers, heads = job.config.transformer
-        trained = {"layers": layers, "heads": heads, "steps": steps, "seconds": run["seconds"], "start": "cold"}
+        trained = {"layers": layers, "heads": heads, **run, "start": "cold"}
         more: dict[str, Any] = trained if name == "trained" else {"layers": 0}
         about = {"experiment": "function-classes", "task": law.kind, "shift": shift, "predictor": name, "seed": seed}
         sizes = {"recurrent": False, "dim": law.dim, "context": T - 1, "test_tasks": number}
         for t in sorted({0, law.dim // 2, min(law.dim, T - 1), T - 1}):
-            write_row(job, **about, **sizes, **more, prefix=t, loss=float(losses[t]), loss_by_power=told[t])
+            rows.append({**about, **sizes, **more, "prefix": t, "loss": float(losses[t]), "loss_by_power": told[t]})
+    write_rows(job, rows)

@@ -264,6 +264,18 @@ def add_row(job: Job, experiment: str, model: Model, predictor: str, **more: Any
     write_row(job, **row)
 
 
+def trained_in(job: Job, name: str) -> dict[str, Any]:
+    """Steps and seconds of a finished training run, for its rows."""
+    event = next(event for event in job.folder.events("trained") if event["model"] == name)
+    return {"steps": event["steps"], "seconds": event["seconds"]}
+
+
+def write_rows(job: Job, rows: list[dict[str, Any]]) -> None:
+    """Add the rows of an experiment that is measured to the end: a run that is stopped before measures it again."""
+    for row in rows:
+        write_row(job, **row)
+
+
 def write_row(job: Job, **row: Any) -> None:
     """Add a row to results.json; what is not said is not measured."""
     row = {"task": "linear", "heads": 1, "steps": 0, "settings": job.config.settings, **dict.fromkeys(_measures)} | row

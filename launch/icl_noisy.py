@@ -17,7 +17,7 @@ from icl.mixed_noise import baselines, diagonal_answer, fit_diagonal, plus_plus_
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.progress import stage
 from launch.icl_config import effort, init_scale, make_noise, make_recipe
-from launch.icl_models import SPECTRUM, TEST, VALIDATION, Job, each, has_rows, random_key, write_row
+from launch.icl_models import SPECTRUM, TEST, VALIDATION, Job, each, has_rows, random_key, trained_in, write_row, write_rows
 from launch.icl_training import load_trained, train_and_save
 
 _label_noise = 1.0  # standard deviation, of labels whose own is of the order of sqrt(d)
@@ -74,17 +74,18 @@ def _anisotropic(job: Job) -> None:
     batch = sample_tasks(random_key(job, TEST), tasks, min(config.test_tasks, 100_000))
     theirs = jax.jit(lambda b: answers(dict((n, f) for n, _, f in named)["closed_form"], b))(batch)
     exact = {"gd": float(solution_loss(eta * jnp.eye(d), moments)), "closed_form": float(solution_loss(G, moments))}
-    seconds = next(event["seconds"] for event in job.folder.events("trained") if event["model"] == name)
+    rows: list[dict[str, Any]] = []
     with stage("testing other covariances"):
         for predictor, seed, predict in named:
             ours = jax.jit(lambda b, predict=predict: answers(predict, b))(batch)
             apart = {what: float(value) for what, value in difference(ours, theirs)._asdict().items()}
             more: dict[str, Any] = {"eta": eta} if predictor == "gd" else {}
-            more |= {"steps": steps, "seconds": seconds, "start": "cold"} if predictor == "trained" else {}
+            more |= {**trained_in(job, name), "start": "cold"} if predictor == "trained" else {}
             sizes = {"layers": 1, "recurrent": True, "dim": d, "context": N, "test_tasks": batch.y_q.shape[1]}
             loss = float(jnp.mean(ours.loss))
             more |= {"population_loss": exact.get(predictor), "reference": "closed_form"}
-            write_row(job, **about, **sizes, predictor=predictor, seed=seed, loss=loss, **apart, **more)
+            rows.append({**about, **sizes, "predictor": predictor, "seed": seed, "loss": loss, **apart, **more})
+    write_rows(job, rows)
 
 
 def _best_rate(loss: Callable[[float], float]) -> float:

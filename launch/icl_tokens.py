@@ -17,7 +17,19 @@ from icl.tasks import Sequence
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl_config import effort, make_waves
-from launch.icl_models import TEST, VALIDATION, Job, Model, descent, each, families, has_rows, random_key, write_row
+from launch.icl_models import (
+    TEST,
+    VALIDATION,
+    Job,
+    Model,
+    descent,
+    each,
+    families,
+    has_rows,
+    random_key,
+    trained_in,
+    write_rows,
+)
 from launch.icl_training import load_trained, train_and_save
 
 _evaluations = 20  # of a run
@@ -71,23 +83,23 @@ def _measure_waves(
     by_ridge = jax.jit(lambda one, batch, penalty: half_square(ridge_on_features(one.encoder, batch, penalty), batch.y_q))
     about = {"experiment": "nonlinear", "task": "sine", "layers": 1, "recurrent": True, "dim": 1}
     about |= {"context": job.config.context, "test_tasks": number}
-    write_row(job, **about, predictor="zero", loss=float(jnp.mean(batch.y_q**2) / 2))
+    rows: list[dict[str, Any]] = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     for n, seed in enumerate(seeds):
         models = {name: each(of_seeds)[n] for name, of_seeds in params.items()}
         told = {name: said(one) for name, one in models.items()}
         for name, one in models.items():
-            more: dict[str, Any] = {"seed": seed, **_run(job, f"nonlinear_{name}")}
+            more: dict[str, Any] = {"seed": seed, **trained_in(job, f"nonlinear_{name}")}
             apart = _difference(told[name], told["control"]) if name == "trained" else {}
             initial = float(before(one))
-            write_row(
-                job, **about, predictor=name, loss=float(jnp.mean(told[name].loss)), initial_loss=initial, **apart, **more
-            )
+            loss = float(jnp.mean(told[name].loss))
+            rows.append({**about, "predictor": name, "loss": loss, "initial_loss": initial, **apart, **more})
             # the smallest penalties leave float32 without an answer
             tried = [float(by_ridge(one, validation, jnp.asarray(penalty))) for penalty in _penalties]
             penalty = _penalties[int(np.nanargmin(tried))]
             loss = float(by_ridge(one, batch, jnp.asarray(penalty)))
-            write_row(job, **about, predictor="ridge", start=name, loss=loss, penalty=float(penalty), **more)
+            rows.append({**about, "predictor": "ridge", "start": name, "loss": loss, "penalty": float(penalty), **more})
     _save_waves(job, problem, {name: each(of_seeds)[0] for name, of_seeds in params.items()})
+    write_rows(job, rows)
 
 
 def _save_waves(job: Job, problem: NonlinearRegression, models: dict[str, Network]) -> None:
@@ -148,16 +160,17 @@ def copy(job: Job) -> None:
     eta = float(descent(job, model, "gd").rates.eta[0])
     by_hand = copying_layers(tasks.dim, tasks.context, eta)
     codes = jnp.asarray(unit_codes(tasks.context), batch.X.dtype)
-    write_row(job, **about, layers=0, predictor="zero", loss=0.5 * float(jnp.mean(batch.y_q**2)))
+    rows: list[dict[str, Any]] = [{"layers": 0, "predictor": "zero", "loss": 0.5 * float(jnp.mean(batch.y_q**2))}]
     gd = half_square(step.predict(each(step.weights)[0], batch), batch.y_q)
-    write_row(job, **about, layers=1, predictor="gd", loss=float(gd), eta=eta)
+    rows.append({"layers": 1, "predictor": "gd", "loss": float(gd), "eta": eta})
     built = half_square(jax.jit(lambda batch: read_out(by_hand, coded(apart(batch), codes)))(batch), batch.y_q)
-    write_row(job, **about, layers=2, heads=2, predictor="constructed", loss=float(built), eta=eta)
+    rows.append({"layers": 2, "heads": 2, "predictor": "constructed", "loss": float(built), "eta": eta})
     for n, one in enumerate(each(params)):
         _, sensitivity = measured(one)
         told = {f"sensitivity_{what}": float(value) for what, value in sensitivity._asdict().items()}
-        more = {"seed": numbers[n], **_run(job, "copy"), **told}
-        write_row(job, **about, layers=2, predictor="trained", loss=float(problem.loss(one, batch)), **more)
+        more = {"seed": numbers[n], **trained_in(job, "copy"), **told}
+        rows.append({"layers": 2, "predictor": "trained", "loss": float(problem.loss(one, batch)), **more})
+    write_rows(job, [about | row for row in rows])
 
 
 def _trained(job: Job, name: str, draw: Any, problem: Any, recipe: Recipe, steps: int, seeds: list[int], evaluate: Any) -> Any:
@@ -172,9 +185,3 @@ def _trained(job: Job, name: str, draw: Any, problem: Any, recipe: Recipe, steps
 
 def _difference(ours: Answers, theirs: Answers) -> dict[str, float]:
     return {what: float(value) for what, value in difference(ours, theirs)._asdict().items()}
-
-
-def _run(job: Job, name: str) -> dict[str, Any]:
-    """Steps and seconds of a training run, for its rows."""
-    event = next(event for event in job.folder.events("trained") if event["model"] == name)
-    return {"steps": event["steps"], "seconds": event["seconds"]}

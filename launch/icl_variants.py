@@ -51,12 +51,12 @@ def softmax(job: Job) -> None:
         named["trained", f"{heads} heads"] = Family(by_attention_of(problem), params, _seeds(job, "softmax"))
     built = softmax_descent_layer(job.tasks.dim, job.tasks.context, _centred_rate(job))
     named["constructed", "2 heads"] = Family(by_attention_of(problem), jax.tree.map(lambda leaf: leaf[None], built), [None])
-    _write(job, "softmax", model, named)
     shown: dict[str, Any] = {}
     for name in (("trained", "1 heads"), ("trained", "2 heads"), ("constructed", "2 heads")):
         M, R = maps(each(named[name].weights)[0])  # [1, heads, width, width]
         shown["{}, {}".format(*name)] = np.asarray(M[0] * R[0, :, -1:, -1:])
     np.savez_compressed(job.folder.path / HEADS, **shown)
+    _write(job, "softmax", model, named)
 
 
 def layernorm(job: Job) -> None:
