@@ -126,5 +126,6 @@ def attended(
     scores = (contract(context, jnp.einsum("ce,enb->cnb", M_h, tokens)) for M_h in M)
     if softmax:
         scores = (jax.nn.softmax(a, axis=0) for a in scores)
-    values = (jnp.einsum("ce,enb->cnb", R_h, context) for R_h in R)
-    return functools.reduce(jnp.add, (contract(turned(V), a) for V, a in zip(values, scores, strict=True)))
+    # R after the sum over the context, not before: of the last layer's tokens only the query is asked for.
+    sums = (contract(turned(context), a) for a in scores)
+    return functools.reduce(jnp.add, (jnp.einsum("ce,enb->cnb", R_h, s) for R_h, s in zip(R, sums, strict=True)))
