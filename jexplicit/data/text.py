@@ -301,28 +301,52 @@ def _read_files(files: Iterable[str]) -> list[str]:
     return [document for path in files for document in _file_documents(path)]
 
 
-def _file_documents(path: str) -> list[str]:
+def iterate_documents(paths: Paths) -> Iterator[str]:
+    """The documents of `read_documents` one after the other, for text that memory cannot hold.
+
+    Paths are looked at now, files read as documents are asked for, when their errors come too.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("to be\\nor not")
+    ...     next(iterate_documents(folder))
+    'to be'
+    """
+    return (document for path in _list_files(paths) for document in _file_documents(path))
+
+
+def _file_documents(path: str) -> Iterator[str]:
     # str.splitlines would also cut at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
-    lines = _read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    documents = [line for line in lines if line.strip()]
-    if not documents:
+    empty = True
+    for text in _file_lines(path):
+        for line in text.removesuffix("\n").split("\r"):
+            if line.strip():
+                empty = False
+                yield line
+    if empty:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
-    return documents
 
 
-def _read_text(path: str) -> str:
+def _file_lines(path: str) -> Iterator[str]:
+    """Lines that end at \\n, a byte-order mark dropped."""
+    start = 0
     try:
-        data = Path(path).read_bytes()
-        if path.endswith(".gz"):
-            data = gzip.decompress(data)
+        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+            for line in file:
+                text = _decoded(path, line, start)
+                yield text if start else text.removeprefix("\ufeff")
+                start += len(line)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file ({error}): compress or download it again") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
-    if (zero := data.find(b"\0")) >= 0:
-        raise ValueError(f"{path} is a binary file (NUL at byte {zero}): give plain text, in UTF-8 and not UTF-16")
+
+
+def _decoded(path: str, line: bytes, start: int) -> str:
+    if (zero := line.find(b"\0")) >= 0:
+        raise ValueError(f"{path} is a binary file (NUL at byte {start + zero}): give plain text, in UTF-8 and not UTF-16")
     try:
-        return data.decode("utf-8").removeprefix("\ufeff")
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        found = f"0x{data[error.start]:02x} at byte {error.start}"
+        found = f"0x{line[error.start]:02x} at byte {start + error.start}"
         raise ValueError(f"{path} is not UTF-8 text ({found}): convert it (iconv -f latin1 -t utf-8)") from error

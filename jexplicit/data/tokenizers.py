@@ -85,6 +85,11 @@ class Tokenizer:
         """Number of token ids, `<pad>` and `<unk>` among them."""
         return len(self._pieces)
 
+    @property
+    def sha256(self) -> str:
+        """The hash of the tokenizer: its ids mean the same where this is the same."""
+        return hashlib.sha256(self.kind.encode() + self.model).hexdigest()
+
     def encode(self, text: str) -> np.ndarray:
         """Token ids of a text, without `<pad>`.
 

@@ -1,0 +1,310 @@
+"""A token stream in files, for text that memory cannot hold: tokenised once, read through windows.
+
+The files of a folder one after the other are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type
+that holds the vocabulary, little-endian. `index.json` names them, with the number of their tokens and a checksum of each. A
+file begins where a document does, so each is read and checked without the others.
+"""
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from jexplicit.contexts import PAD
+from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+
+_INDEX = "index.json"
+_LAYOUT = 1
+_shard_tokens = 1 << 26  # 128 MB of uint16
+_batch = 512  # documents encoded at a time
+_block = 1 << 24  # bytes checked at a time
+
+
+class Stream(Protocol):
+    """Token ids `<pad> d_1 <pad> ... d_n <pad>`, in memory, in a memory map or in `Shards`: what is counted."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> np.ndarray: ...
+
+
+class Shard(NamedTuple):
+    """One file of a stream: its name, how many tokens it holds, of how many documents, and the CRC-32 of its bytes."""
+
+    file: str
+    tokens: int
+    documents: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A token stream in a folder, sliced like an array; only what is asked for is read.
+
+    folder: where.
+    dtype: of the tokens.
+    vocab_size: N.
+    tokenizer: the hash of the tokenizer whose ids these are; empty where there is none.
+    shards: the files, in order.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     writer = ShardWriter(folder, vocab_size=9, shard_tokens=3)
+        ...     for document in ([5, 6], [7], [8, 8]):
+        ...         writer.add(np.array([*document, PAD]), documents=1)
+        ...     stream = writer.close()
+        ...     [shard.tokens for shard in stream.shards], stream[:].tolist(), stream[2:5].tolist()
+        ([4, 5], [0, 5, 6, 0, 7, 0, 8, 8, 0], [6, 0, 7])
+    """
+
+    folder: Path
+    dtype: np.dtype
+    vocab_size: int
+    tokenizer: str
+    shards: tuple[Shard, ...]
+
+    def __len__(self) -> int:
+        return sum(shard.tokens for shard in self.shards)
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        first, last, step = where.indices(len(self))
+        if step != 1:
+            raise ValueError(f"every {step}-th token of a stream in shards: slices take neighbours only")
+        parts = [self._read(shard, max(first - start, 0), last - start) for start, shard in self._overlapping(first, last)]
+        return np.concatenate([np.zeros(0, self.dtype), *parts])
+
+    @property
+    def documents(self) -> int:
+        """How many documents the stream was made of, those without a token included."""
+        return sum(shard.documents for shard in self.shards)
+
+    def verify(self, first: int = 0, last: int | None = None, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Compare the files that hold tokens first .. last - 1 with their checksums.
+
+        Raises:
+            ValueError: a damaged file, by its name.
+        """
+        files = self._overlapping(first, len(self) if last is None else last)
+        in_all, done = sum(shard.tokens for _, shard in files), 0
+        for _, shard in files:
+            path, crc = self.folder / shard.file, 0
+            with _opened(path) as file:
+                while block := file.read(_block):
+                    crc, done = zlib.crc32(block, crc), done + len(block) // self.dtype.itemsize
+                    if progress:
+                        progress(done, in_all)
+            if crc != shard.crc32:
+                raise ValueError(
+                    f"shard {path} is damaged (CRC-32 {crc:08x}, written {shard.crc32:08x}): write the shards again"
+                )
+
+    def _overlapping(self, first: int, last: int) -> list[tuple[int, Shard]]:
+        """The shards that hold tokens first .. last - 1, each with where it starts."""
+        starts = np.cumsum([0, *(shard.tokens for shard in self.shards)]).tolist()
+        both = zip(starts, self.shards, strict=False)
+        return [(start, shard) for start, shard in both if start < last and start + shard.tokens > first]
+
+    def _read(self, shard: Shard, first: int, last: int) -> np.ndarray:
+        """A copy: a memory map that stays would count as the process's own memory."""
+        path, size = self.folder / shard.file, self.dtype.itemsize
+        last = min(last, shard.tokens)
+        with _opened(path) as file:
+            file.seek(first * size)
+            tokens = np.fromfile(file, self.dtype.newbyteorder("<"), last - first)
+        if len(tokens) != last - first:
+            raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: write the shards again")
+        return tokens.astype(self.dtype, copy=False)
+
+
+class ShardWriter:
+    """Writes a stream in shards; what a killed writer has finished stays, and another one in the same folder goes on there.
+
+    Args:
+        folder: to write.
+        vocab_size: N.
+        tokenizer: hash of the tokenizer, for readers to compare.
+        shard_tokens: tokens after which a shard is closed, at the end of a document.
+
+    Raises:
+        ValueError: shards of another tokenizer in the folder, or a folder that cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike, *, vocab_size: int, tokenizer: str = "", shard_tokens: int = _shard_tokens):
+        if shard_tokens < 1:
+            raise ValueError(f"shards of {shard_tokens} tokens: at least one each")
+        self._folder, self._shard_tokens = Path(folder), shard_tokens
+        self._vocab_size, self._tokenizer, self._dtype = vocab_size, tokenizer, np.min_scalar_type(vocab_size - 1)
+        self._shards: list[Shard] = []
+        self.complete = False
+        if (found := _read_index(self._folder)) is not None:
+            if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
+                raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
+            self._shards, self.complete = list(_as_shards(found["shards"])), found["complete"]
+        self.documents = sum(shard.documents for shard in self._shards)
+        self._parts, self._open_tokens, self._open_documents = [], 0, 0
+        if not self._shards:
+            self._take(np.array([PAD], self._dtype), 0)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
+
+    def add(self, tokens: np.ndarray, *, documents: int) -> None:
+        """Append whole documents, each followed by `<pad>`.
+
+        Raises:
+            ValueError: tokens that are not this; a disk that is full.
+        """
+        if self.complete:
+            raise ValueError(f"{self._folder} holds a whole stream already: choose another folder")
+        if len(tokens):
+            if tokens[-1] != PAD:
+                raise ValueError(f"documents that end in token {tokens[-1]}: end each in <pad> ({PAD})")
+            if not 0 <= tokens.min() <= tokens.max() < self._vocab_size:
+                raise ValueError(f"token ids {tokens.min()} to {tokens.max()} in a vocabulary of {self._vocab_size}")
+        self._take(tokens.astype(self._dtype, copy=False), documents)
+        if self._open_tokens >= self._shard_tokens:
+            self._flush()
+
+    def close(self) -> Shards:
+        """Write what is left and mark the stream as whole.
+
+        Raises:
+            ValueError: no token at all; a disk that is full.
+        """
+        if self._open_tokens + sum(shard.tokens for shard in self._shards) < 3:
+            raise ValueError(f"no token for {self._folder}: give documents that hold text")
+        if self._open_tokens:
+            self._flush()
+        self._write_index(complete=True)
+        return read_shards(self._folder)
+
+    def _take(self, tokens: np.ndarray, documents: int) -> None:
+        self._parts.append(tokens)
+        self._open_tokens += len(tokens)
+        self._open_documents += documents
+
+    def _flush(self) -> None:
+        data = np.concatenate(self._parts)
+        data = (data.byteswap() if sys.byteorder == "big" else data).tobytes()
+        shard = Shard(f"{len(self._shards):05}.tokens", self._open_tokens, self._open_documents, zlib.crc32(data))
+        write_whole(self._folder / shard.file, data)
+        self._shards.append(shard)
+        self._write_index(complete=False)
+        self.documents += shard.documents
+        self._parts, self._open_tokens, self._open_documents = [], 0, 0
+
+    def _write_index(self, *, complete: bool) -> None:
+        about = {"layout": _LAYOUT, "vocab_size": self._vocab_size, "tokenizer": self._tokenizer, "complete": complete}
+        index = {**about, "shards": [shard._asdict() for shard in self._shards]}
+        write_whole(self._folder / _INDEX, (json.dumps(index, indent=1) + "\n").encode())
+
+
+def write_shards(
+    folder: str | os.PathLike,
+    documents: Iterable[str],
+    tokenizer: Tokenizer,
+    *,
+    shard_tokens: int = _shard_tokens,
+    progress: Progress | None = None,
+) -> Shards:
+    """Tokenise documents into shards: the stream of `encode_documents`. A stream that is there already is read.
+
+    Args:
+        folder: to write; where a killed run left shards, their documents are skipped.
+        documents: texts, the same and in the same order each time.
+        tokenizer: the tokenizer.
+        shard_tokens: tokens of a shard.
+        progress: called with (documents done, -1), as their number is not known.
+
+    Raises:
+        ValueError: shards of another tokenizer there; a disk that is full.
+    """
+    writer = ShardWriter(folder, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.sha256, shard_tokens=shard_tokens)
+    if writer.complete:
+        return read_shards(folder)
+    rest, done = islice(documents, writer.documents, None), writer.documents
+    while batch := list(islice(rest, _batch)):
+        writer.add(encode_documents(tokenizer, batch)[1:], documents=len(batch))
+        done += len(batch)
+        if progress:
+            progress(done, -1)
+    return writer.close()
+
+
+def read_shards(folder: str | os.PathLike) -> Shards:
+    """The stream in a folder.
+
+    Raises:
+        ValueError: no whole stream there, or a file that is missing or of another size.
+    """
+    folder = Path(folder)
+    index = _read_index(folder)
+    if index is None or not index["complete"]:
+        state = "no shards" if index is None else "shards that are not all written"
+        raise ValueError(f"{folder} holds {state}: write them with python -m launch.shards --out")
+    vocab_size = index["vocab_size"]
+    stream = Shards(
+        folder, np.dtype(np.min_scalar_type(vocab_size - 1)), vocab_size, index["tokenizer"], _as_shards(index["shards"])
+    )
+    for shard in stream.shards:
+        path, size = folder / shard.file, shard.tokens * stream.dtype.itemsize
+        if not path.is_file() or path.stat().st_size != size:
+            found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
+            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; write the shards again")
+    return stream
+
+
+def write_whole(path: Path, data: bytes | Iterator[bytes]) -> None:
+    """Write a file that is seen whole or not at all, and that a crash of the machine does not take back.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with open(partial, "wb") as file:
+            for block in (data,) if isinstance(data, bytes) else data:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ValueError(f"{path} cannot be written ({error.strerror}): make room, or choose another folder") from error
+
+
+def _as_shards(listed: list[dict]) -> tuple[Shard, ...]:
+    return tuple(Shard(**shard) for shard in listed)
+
+
+def _read_index(folder: Path) -> dict | None:
+    path = folder / _INDEX
+    if not path.exists():
+        return None
+    try:
+        index = json.loads(path.read_text())
+        _as_shards(index["shards"])
+        if index["layout"] != _LAYOUT or not {"vocab_size", "tokenizer", "complete"} <= index.keys():
+            raise ValueError(f"layout {index['layout']}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"index {path} is damaged or of another version ({error}): write the shards again") from error
+    return index
+
+
+def _opened(path: Path):
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise ValueError(f"shard {path} cannot be read ({error.strerror}): write the shards again") from error
