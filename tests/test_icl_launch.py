@@ -184,10 +184,15 @@ def test_the_paper_s_text_is_a_setting():
     assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
 
 
+def run_optimised(*flags: str) -> None:
+    """In a process of its own: this one compiles without optimisations, and full-size training would take ten times as long."""
+    subprocess.run([sys.executable, "-m", "launch.icl", *flags], check=True, stderr=subprocess.DEVNULL)
+
+
 @pytest.mark.slow
 def test_one_step_reaches_the_closed_form(tmp_path):
     out = tmp_path / "run"
-    assert icl.main(["--out", str(out), "--test-tasks", "100000"]) == 0
+    run_optimised("--out", str(out), "--test-tasks", "100000")
     told = [row for row in rows(out) if row["predictor"] == "trained"]
     best = next(row["loss"] for row in rows(out) if row["predictor"] == "closed_form")
     assert len(told) == 5
@@ -198,7 +203,7 @@ def test_one_step_reaches_the_closed_form(tmp_path):
 @pytest.mark.slow
 def test_two_recurrent_layers_reach_gd_plus_plus(tmp_path):
     out = tmp_path / "run"
-    assert icl.main(["--preset", "two-steps", "--out", str(out), "--test-tasks", "100000"]) == 0
+    run_optimised("--preset", "two-steps", "--out", str(out), "--test-tasks", "100000")
     best = next(row["loss"] for row in rows(out) if row["predictor"] == "gd++")
     losses = [row["loss"] for row in rows(out) if row["predictor"] == "trained" and row["start"] == "cold"]
     assert len(losses) == 5 and np.mean(losses) <= 1.03 * best
