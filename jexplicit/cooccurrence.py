@@ -2,8 +2,8 @@
 
 Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
 The counts are integers from end to end and are all that a fit needs: Sum, Cat, every radius up to the counted one, and the
-noise model follow from them. A pair's id is the flat `j * N + i`, added into a donated table; devices count their own part
-of the stream and meet in ONE reduction at the end.
+noise model follow from them. A pair's id is the flat `j * N + i`, added into a donated table; devices and processes count
+their own parts of the stream and meet in ONE reduction at the end.
 """
 
 import functools
@@ -15,8 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.contexts import check_token_ids, context_columns, with_leading_pads
+from jexplicit.contexts import context_columns
+from jexplicit.data.shards import Stream
 from jexplicit.runs.mesh import AXIS, check_memory, data_mesh
+from jexplicit.runs.processes import part_of_process, sum_over_processes
+from jexplicit.streaming import Saving, check_stream, feed
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -26,32 +29,36 @@ _chunk_positions = 1 << 18  # amortises the dispatch; the block (0.5 MB of uint1
 
 
 def count(
-    stream: np.ndarray,
+    stream: Stream,
     *,
     radius: int,
     vocab_size: int,
     mesh: Mesh | None = None,
     chunk: int = _chunk_positions,
+    saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Counts:
     """Co-occurrence counts of every target with the token k places before it, k = 1..radius.
 
-    `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size and number of devices
-    change the speed, never a count.
+    `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size, number of devices,
+    number of processes and interruptions change the speed, never a count.
 
     Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
+            `jexplicit.data.shards.Shards`, of which a window is in memory at a time.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
-        mesh: devices to share the work; default, the first device.
+        mesh: devices of this process to share its part of the work; default, the first one.
         chunk: positions that one device counts per step.
-        progress: called with (positions done, positions in all) after every step.
+        saving: where partial counts are kept, for a killed pass to go on from; default, nowhere.
+        progress: called with (positions done, positions in all), of this process, after every step.
 
     Returns:
-        K tables [N, N].
+        K tables [N, N], of all processes together, in each of them.
 
     Raises:
-        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1.
+        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1,
+            a damaged shard or partial count.
 
     Example:
         >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
@@ -60,35 +67,102 @@ def count(
 
     Source: paper, Eq. 2 and Sec. 3.1.
     """
-    mesh = mesh or data_mesh(1)
-    N, K = vocab_size, radius
-    if N * N > INT32_CELLS - 1:
-        raise ValueError(
-            f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
-            f"{int(np.sqrt(INT32_CELLS - 1))}"
-        )
-    x = with_leading_pads(np.asarray(stream), K)
-    check_token_ids(x, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
-    if chunk < 1:
-        raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
+    check_stream(stream)
+    first, last = part_of_process(1, len(stream))
+    counter = DenseCounter(radius=radius, vocab_size=vocab_size, mesh=mesh, chunk=chunk, positions=last - first)
+    feed(counter, stream, first, last, saving=saving, progress=progress)
+    return sum_over_processes(counter.tables())
 
-    check_memory(mesh, 4 * K * N * N, "tables of counts")
-    positions = len(x) - K
-    span = -(-positions // mesh.size)  # positions per device
-    chunk = min(chunk, span)
-    step = _counting_step(mesh, K, N)
-    total: Counts = ()
-    tables, unmerged = _zero_tables(mesh, K, N), 0
-    for start in range(0, span, chunk):
-        if unmerged + chunk * mesh.size >= INT32_CELLS:  # no cell can have passed 2^31 yet
-            total, tables, unmerged = merge_counts(total, _reduce(tables, N)), _zero_tables(mesh, K, N), 0
-        blocks, lengths = _blocks(x, K, span, start, chunk, mesh.size)
-        sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-        tables = step(tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
-        unmerged += chunk * mesh.size
-        if progress:
-            progress(min((start + chunk) * mesh.size, positions), positions)
-    return merge_counts(total, _reduce(tables, N))
+
+class DenseCounter:
+    """Adds windows of a stream into tables on the devices of a mesh, each of which counts a part of every window.
+
+    Args:
+        radius: K.
+        vocab_size: N.
+        mesh: default, the first device.
+        chunk: positions of a device per window.
+        positions: how many will come in all, where that is known to be few.
+
+    Raises:
+        ValueError: K < 1, chunk < 1, a vocabulary whose flat ids would overflow int32, tables that memory cannot hold.
+
+    Example:
+        >>> counter = DenseCounter(radius=1, vocab_size=3)
+        >>> counter.add(np.array([0, 1, 2])), counter.add(np.array([2, 0]))
+        (None, None)
+        >>> counter.tables()[0].tolist()
+        [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    """
+
+    def __init__(
+        self,
+        *,
+        radius: int,
+        vocab_size: int,
+        mesh: Mesh | None = None,
+        chunk: int = _chunk_positions,
+        positions: int | None = None,
+    ):
+        N, K = vocab_size, radius
+        if K < 1:
+            raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
+        if N * N > INT32_CELLS - 1:
+            raise ValueError(
+                f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
+                f"{int(np.sqrt(INT32_CELLS - 1))}"
+            )
+        if chunk < 1:
+            raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
+        self.radius, self.vocab_size = K, N
+        self._mesh = mesh or data_mesh(1)
+        self._chunk = chunk if positions is None else max(1, min(chunk, -(-positions // self._mesh.size)))
+        check_memory(self._mesh, 4 * K * N * N, "tables of counts")
+        self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
+        self._tables: tuple[jax.Array, ...] = ()
+        self._unmerged = 0
+
+    @property
+    def span(self) -> int:
+        """Positions that the devices count in one step."""
+        return self._chunk * self._mesh.size
+
+    def add(self, window: np.ndarray) -> None:
+        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count."""
+        if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
+            self._merge()
+        if not self._tables:
+            self._tables = _zero_tables(self._mesh, self.radius, self.vocab_size)
+        blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
+        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        step = _counting_step(self._mesh, self.radius, self.vocab_size)
+        jax.block_until_ready(self._tables)  # one window at a time: those that wait would fill the memory
+        self._tables = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
+        self._unmerged += self.span
+
+    def tables(self) -> Counts:
+        """The counts so far, in host memory."""
+        self._merge()
+        N = self.vocab_size
+        return self._total or tuple(np.zeros((N, N), np.int32) for _ in range(self.radius))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The counts so far, by name."""
+        return {f"C_{k}": C for k, C in enumerate(self.tables(), 1)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from the counts of another counter."""
+        self._total = tuple(state[f"C_{k}"] for k in range(1, self.radius + 1))
+
+    def _merge(self) -> None:
+        """The devices' tables summed, into those on the host; one offset after the other, as the tables are large."""
+        new, self._tables = list(self._tables), ()
+        old, self._total = list(self._total), ()
+        merged = []
+        while new:
+            counted = _reduce(new.pop(0), self.vocab_size)
+            merged.append(_add_exactly(old.pop(0), counted) if old else counted)
+        self._total, self._unmerged = (*merged, *old), 0
 
 
 def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts:
@@ -158,15 +232,14 @@ def _add_exactly(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.add(x, y, dtype=np.int32 if fits else np.int64)
 
 
-def _blocks(x: np.ndarray, K: int, span: int, start: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """One block of `K + chunk` tokens per device and how many of its positions count: [devices, K + chunk], [devices]."""
-    blocks = np.zeros((devices, K + chunk), x.dtype)
+    blocks = np.zeros((devices, K + chunk), window.dtype)
     lengths = np.zeros(devices, np.int32)
     for d in range(devices):
-        first, end = d * span + start, min((d + 1) * span, d * span + start + chunk, len(x) - K)
-        if end > first:
-            lengths[d] = end - first
-            blocks[d, : K + end - first] = x[first : K + end]
+        part = window[d * chunk : (d + 1) * chunk + K]
+        if len(part) > K:
+            blocks[d, : len(part)], lengths[d] = part, len(part) - K
     return blocks, lengths
 
 
@@ -199,10 +272,9 @@ def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
     return tuple(_zeros(mesh, N * N)() for _ in range(K))
 
 
-def _reduce(tables: tuple[jax.Array, ...], N: int) -> Counts:
-    """The one reduction: devices' tables summed and brought to the host."""
-    summed = [table if len(table) == 1 else _sum_devices(table) for table in tables]
-    return tuple(np.asarray(table).reshape(N, N) for table in summed)
+def _reduce(table: jax.Array, N: int) -> np.ndarray:
+    """One table of all devices together, on the host."""
+    return np.asarray(table if len(table) == 1 else _sum_devices(table)).reshape(N, N)
 
 
 @jax.jit

@@ -9,16 +9,17 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from jexplicit.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.runs.files import write_whole
 
 _INDEX = "index.json"
 _LAYOUT = 1
@@ -27,6 +28,7 @@ _batch = 512  # documents encoded at a time
 _block = 1 << 24  # bytes checked at a time
 
 
+@runtime_checkable
 class Stream(Protocol):
     """Token ids `<pad> d_1 <pad> ... d_n <pad>`, in memory, in a memory map or in `Shards`: what is counted."""
 
@@ -199,7 +201,7 @@ class ShardWriter:
         data = np.concatenate(self._parts)
         data = (data.byteswap() if sys.byteorder == "big" else data).tobytes()
         shard = Shard(f"{len(self._shards):05}.tokens", self._open_tokens, self._open_documents, zlib.crc32(data))
-        write_whole(self._folder / shard.file, data)
+        write_whole(self._folder / shard.file, lambda file: file.write(data))
         self._shards.append(shard)
         self._write_index(complete=False)
         self.documents += shard.documents
@@ -208,7 +210,8 @@ class ShardWriter:
     def _write_index(self, *, complete: bool) -> None:
         about = {"layout": _LAYOUT, "vocab_size": self._vocab_size, "tokenizer": self._tokenizer, "complete": complete}
         index = {**about, "shards": [shard._asdict() for shard in self._shards]}
-        write_whole(self._folder / _INDEX, (json.dumps(index, indent=1) + "\n").encode())
+        text = json.dumps(index, indent=1) + "\n"
+        write_whole(self._folder / _INDEX, lambda file: file.write(text.encode()))
 
 
 def write_shards(
@@ -264,25 +267,6 @@ def read_shards(folder: str | os.PathLike) -> Shards:
             found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
             raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; write the shards again")
     return stream
-
-
-def write_whole(path: Path, data: bytes | Iterator[bytes]) -> None:
-    """Write a file that is seen whole or not at all, and that a crash of the machine does not take back.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "wb") as file:
-            for block in (data,) if isinstance(data, bytes) else data:
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ValueError(f"{path} cannot be written ({error.strerror}): make room, or choose another folder") from error
 
 
 def _as_shards(listed: list[dict]) -> tuple[Shard, ...]:

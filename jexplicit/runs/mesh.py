@@ -9,7 +9,7 @@ AXIS = "data"
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
-    """A one-axis mesh over the first `devices` devices.
+    """A one-axis mesh over the first `devices` devices of this process.
 
     The axis is `Auto`: jax.make_mesh would make it Explicit, and a scatter on sharded arrays then raises.
 
@@ -23,7 +23,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
         >>> data_mesh(1).size
         1
     """
-    available = jax.devices()
+    available = jax.local_devices()
     if devices is not None and not 1 <= devices <= len(available):
         raise ValueError(f"{devices} devices asked for, {len(available)} present: use --devices {len(available)} or fewer")
     return jax.make_mesh((devices or len(available),), (AXIS,), axis_types=(AxisType.Auto,), devices=available[:devices])
