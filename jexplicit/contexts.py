@@ -94,10 +94,22 @@ def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[
         >>> X.tolist(), Y.tolist()
         ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
     """
-    x = with_leading_pads(stream, K)
-    Y = x[K:]
+    return window_contexts(with_leading_pads(stream, K), K, eos=eos)
+
+
+def window_contexts(
+    window: np.ndarray, K: int, *, eos: bool = False
+) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+    """Contexts and targets of the predictions in `window[K:]`; the K tokens before them serve as context only.
+
+    Example:
+        >>> X, Y = window_contexts(np.array([0, 5, 6, 0]), 1)
+        >>> X.tolist(), Y.tolist()
+        ([[0], [5]], [5, 6])
+    """
+    Y = window[K:]
     predicted = slice(None) if eos else Y != PAD
-    return np.stack([c[predicted] for c in context_columns(x, K)], axis=1), Y[predicted]
+    return np.stack([c[predicted] for c in context_columns(window, K)], axis=1), Y[predicted]
 
 
 def distinct_contexts(

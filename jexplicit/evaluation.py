@@ -14,8 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.contexts import check_token_ids, contexts, distinct_contexts
+from jexplicit.contexts import PAD, check_token_ids, distinct_contexts, window_contexts
 from jexplicit.cooccurrence import Counts, count
+from jexplicit.data.shards import Stream
 from jexplicit.language_model import TokenTables, with_targets
 from jexplicit.softmax import (
     Tables,
@@ -26,6 +27,9 @@ from jexplicit.softmax import (
     target_logits,
 )
 from jexplicit.solution import column_sums
+from jexplicit.streaming import check_stream, windows
+
+_window = 1 << 22  # positions
 
 
 class Evaluation(NamedTuple):
@@ -69,7 +73,7 @@ class Attribution(NamedTuple):
 
 def evaluate(
     model: TokenTables,
-    stream: np.ndarray,
+    stream: Stream,
     *,
     counts: Counts | None = None,
     sample: int | None = None,
@@ -105,9 +109,11 @@ def evaluate(
 
 
 def sampled_positions(
-    stream: np.ndarray, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
+    stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
     """Contexts and targets of a stream, or of a seeded sample of its positions, drawn without replacement.
+
+    The stream is read by windows; only what is drawn is kept.
 
     Raises:
         ValueError: a token id that the vocabulary does not have.
@@ -117,12 +123,27 @@ def sampled_positions(
         >>> X.shape, Y.shape
         ((2, 2), (2,))
     """
-    check_token_ids(stream, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
-    X, Y = contexts(stream, K, eos=eos)
-    if sample is None or sample >= len(Y):
-        return X, Y
-    drawn = np.sort(np.random.default_rng(seed).choice(len(Y), sample, replace=False, shuffle=False))
-    return X[drawn], Y[drawn]
+    check_stream(stream)
+
+    def parts():
+        return windows(stream, 1, len(stream), radius=K, span=_window)
+
+    M = 0
+    for tokens in parts():
+        check_token_ids(tokens, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
+        M += len(tokens) - K if eos else np.count_nonzero(tokens[K:] != PAD)
+    if sample is None or sample >= M:
+        drawn = np.arange(M)
+    else:
+        drawn = np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
+    X, Y, before = [], [], 0
+    for tokens in parts():
+        x, y = window_contexts(tokens, K, eos=eos)
+        own = drawn[np.searchsorted(drawn, before) : np.searchsorted(drawn, before + len(y))] - before
+        X.append(x[own])
+        Y.append(y[own])
+        before += len(y)
+    return np.concatenate(X), np.concatenate(Y)
 
 
 def log_probabilities(
@@ -148,7 +169,9 @@ def attribute(model: TokenTables, X: Integer[np.ndarray, "M K"], Y: Integer[np.n
     return Attribution(*(np.asarray(part) for part in parts))
 
 
-def log_mean_cooccurrences(model: TokenTables, F: tuple[Array, ...], X: Integer[np.ndarray, "M K"]) -> Float[np.ndarray, " N"]:
+def log_mean_cooccurrences(
+    model: TokenTables, F: tuple[Array, ...], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
+) -> Float[np.ndarray, " N"]:
     """`log <E_G[F_i]>`: the K-power mean, over contexts, of the geometric mean of a context's co-occurrences with i.
 
     `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
@@ -158,6 +181,7 @@ def log_mean_cooccurrences(model: TokenTables, F: tuple[Array, ...], X: Integer[
         model: tables solved from F.
         F: the co-occurrence blocks.
         X: [M, K] contexts to average over.
+        n: [M] how often each counts; default, once.
 
     Returns:
         [N] natural logarithms; the paper assumes them to be log f_i plus a constant.
@@ -165,7 +189,7 @@ def log_mean_cooccurrences(model: TokenTables, F: tuple[Array, ...], X: Integer[
     Source: paper, Eq. 11-14 and Fig. 1 left.
     """
     K = model.radius
-    distinct, n = distinct_contexts(X, ordered=model.ordered)
+    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
     log_weights = np.log(n / n.sum())
     block = 512
     padding = -len(distinct) % block

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.contexts import distinct_contexts
 from jexplicit.runs.mesh import AXIS, data_mesh
+from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 Tables = Sequence[Float[Array, "N N"]]
 
@@ -65,25 +66,29 @@ def map_contexts(
 ) -> np.ndarray:
     """`one(tables, x)` for every row of X, block by block and device by device, gathered on the host.
 
+    Several processes share the rows, and each gets the whole answer.
+
     `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever arrays it
     reads; they are placed on every device.
     """
     mesh = mesh or data_mesh(1)
+    X = X[slice(*part_of_process(0, len(X)))]
     block = 64 if mesh.devices.flat[0].platform == "cpu" else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
-    calls = -(-len(X) // (_contexts_per_call * mesh.size))
-    call = -(-len(X) // (calls * block * mesh.size)) * block * mesh.size  # equal calls: little of the last one is padding
+    calls = max(1, -(-len(X) // (_contexts_per_call * mesh.size)))
+    blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
+    call = blocks * block * mesh.size
     apply = _mapped(one, mesh, block)
     everywhere = NamedSharding(mesh, PartitionSpec())
     placed = {id(table): jax.device_put(table, everywhere) for table in tables}  # Sum's one table is placed once
     tables = tuple(placed[id(table)] for table in tables)
     out = []
-    for start in range(0, len(X), call):
+    for start in range(0, max(1, len(X)), call):
         part = np.zeros((call, X.shape[1]), np.int32)
         part[: len(X) - start] = X[start : start + call]
         out.append(np.asarray(apply(tables, part))[: len(X) - start])
         if progress:
             progress(min(start + call, len(X)), len(X))
-    return np.concatenate(out)
+    return gather_over_processes(np.concatenate(out))
 
 
 def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:

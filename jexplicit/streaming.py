@@ -155,7 +155,7 @@ def _checksum(stream: Stream, first: int, last: int) -> list[int]:
         return [shard.crc32 for shard in stream.shards]
     crc = 0
     for start in range(first, last, _block):
-        crc = zlib.crc32(np.ascontiguousarray(stream[start : min(start + _block, last)]), crc)
+        crc = zlib.crc32(np.ascontiguousarray(stream[start : min(start + _block, last)]).data, crc)
     return [crc]
 
 
@@ -166,7 +166,7 @@ def _path(saving: Saving) -> Path:
 def _save(counter: Counter, saving: Saving, about: str, done: int) -> None:
     saving.folder.mkdir(parents=True, exist_ok=True)
     note = np.frombuffer(about.encode(), np.uint8)
-    save_arrays(_path(saving), {"about": note, "done": np.int64(done), **counter.state()})
+    save_arrays(_path(saving), {"about": note, "done": np.array(done), **counter.state()})
 
 
 def _restore(counter: Counter, saving: Saving, about: str, first: int) -> int:

@@ -6,9 +6,12 @@ python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
 
 import functools
 import itertools
+import shutil
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import jax
 import numpy as np
@@ -18,15 +21,29 @@ from rich.markup import escape
 from jexplicit.bitcipher import check_bits
 from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
+from jexplicit.data.shards import read_shards
 from jexplicit.data.text import Corpus, docs_corpus, installed_corpus, make_corpus, text_corpus
+from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.generation import generate_text
 from jexplicit.joint_model import RADIUS
+from jexplicit.language_model import target_counts
 from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder, write_json
-from jexplicit.runs.mesh import use_devices
+from jexplicit.runs.mesh import parse_bytes, peak_bytes, use_devices, within_memory
+from jexplicit.runs.processes import agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.reports import language_model_table, write_language_model_report
-from jexplicit.saving import export_model, has_counts, has_model, load_counts, load_model, save_counts, save_tokenizer
+from jexplicit.saving import (
+    LanguageModel,
+    export_model,
+    has_counts,
+    has_model,
+    load_counts,
+    load_model,
+    save_counts,
+    save_tokenizer,
+)
+from jexplicit.streaming import Saving
 from launch.lm_bitcipher import measure_coded
 from launch.lm_calibrated import measure_calibrated, split
 from launch.lm_config import PRESETS, Config, check
@@ -41,40 +58,59 @@ def run(config: Config) -> None:
     start = time.perf_counter()
     config = replace(config, corpus="text") if config.train else config
     check(config)
+    place = join_others(config)
     mesh = use_devices(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume)
-    console.print(f"[bold]explicit language model[/] on {mesh.size} x {mesh.devices.flat[0].device_kind}")
+    processes = f"{jax.process_count()} processes of " if place else ""
+    console.print(f"[bold]explicit language model[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
 
-    corpus = read_corpus(config)
-    text = tokenize(config, corpus)
+    text, source = read_text(config)
     for bits in config.bits if "bitcipher" in config.methods else ():
         check_bits(bits, text.tokenizer.vocab_size)  # before anything is counted
-    save_tokenizer(folder.path, text.tokenizer)
+    if is_first():
+        save_tokenizer(folder.path, text.tokenizer)
     counts, count_seconds = count_or_load(config, folder, text, mesh)
     about = {
-        "train_tokens": int(np.count_nonzero(text.train)),
+        "train_tokens": int(target_counts(counts).sum()) if counts else int(np.count_nonzero(text.train[:])),
         "dev_tokens": int(np.count_nonzero(text.dev)),
         "vocab_size": text.tokenizer.vocab_size,
         "count_seconds": count_seconds,
-        "corpus": corpus.name,
-        "corpus_sha256": corpus.sha256,
+        "corpus": source.name,
+        "corpus_sha256": source.sha256,
     }
     job = Job(config, folder, text, counts, mesh, about)
     if counts:
         measure(job, "unigram", "none", 0)
         measure(job, "bigram", "none", 1)
     measure_methods(job)
+    meet("rows")
+    model = load_model(folder.path) if has_model(folder.path) else None
+    if is_first():
+        finish(config, folder, model, start)
 
-    samples = write_samples(config, folder)
+
+def finish(config: Config, folder: RunFolder, model: LanguageModel | None, start: float) -> None:
+    """Samples of the best model, tables and figures of the finished run."""
+    samples = write_samples(config, folder, model)
     report = write_language_model_report(folder.path)
     console.print(language_model_table(folder.rows()))
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
-    if config.export:
-        export_model(config.export, load_model(config.out))
+    if config.export and model:
+        export_model(config.export, model)
         console.print(f"exported {config.export}", soft_wrap=True)
     seconds = time.perf_counter() - start
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+
+
+def join_others(config: Config) -> BinaryIO | None:
+    """Become one of several processes where --coordinator says so; what is returned holds this one's place until it ends."""
+    if config.coordinator is None:
+        return None
+    place = hold_place(config.out, config.process_id) if config.process_id is not None else None
+    join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
+    console.quiet = not is_first()
+    return place or hold_place(config.out, jax.process_index())
 
 
 def measure_methods(job: Job) -> None:
@@ -99,6 +135,47 @@ def measure_methods(job: Job) -> None:
             else:
                 for bits in config.bits:
                     measure_coded(job, features, radius, bits)
+
+
+class Source(NamedTuple):
+    """Where the text of a run comes from."""
+
+    name: str
+    sha256: str
+
+
+def read_text(config: Config) -> tuple[TokenizedCorpus, Source]:
+    """Streams of token ids, and where they come from.
+
+    Of several processes the first one tokenises, and the others then find its tokens in the cache.
+    """
+    if config.corpus.startswith("shards:"):
+        return read_sharded(Path(config.corpus.removeprefix("shards:")))
+    if not is_first():
+        meet("tokens")
+    corpus = read_corpus(config)
+    text = tokenize(config, corpus)
+    if is_first():
+        meet("tokens")
+    agree("text", corpus.sha256)
+    return text, Source(corpus.name, corpus.sha256)
+
+
+def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
+    """What launch.shards wrote: the training text stays on the disk.
+
+    Raises:
+        ValueError: no shards there, or shards of another tokenizer than the one beside them.
+    """
+    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    train, dev = (read_shards(folder / part) for part in ("train", "dev"))
+    for shards in (train, dev):
+        if shards.tokenizer != tokenizer.sha256:
+            raise ValueError(
+                f"{shards.folder} holds tokens of another tokenizer than tokenizer.model beside it: write both again"
+            )
+    agree("shards", train.sha256 + dev.sha256)
+    return TokenizedCorpus(tokenizer, train, dev[:], cached=True), Source(str(folder), train.sha256)
 
 
 def read_corpus(config: Config) -> Corpus:
@@ -127,20 +204,25 @@ def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh
         return load_counts(folder.path), folder.events("count")[-1]["seconds"]
     joint = {"joint", "joint+cache"} & set(config.methods)
     N, K = text.tokenizer.vocab_size, max(*config.radius, RADIUS if joint else 1)
+    if config.memory is not None:
+        mesh = within_memory(mesh, parse_bytes(config.memory), 4 * K * N * N, K)
+    saving = Saving(folder.path / "checkpoints" / "counting", config.checkpoint_seconds)
     with stage("counting", "positions") as progress:
         start = time.perf_counter()
-        counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, progress=progress)
+        counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, saving=saving, progress=progress)
         seconds = time.perf_counter() - start
-    folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K)
+    folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes())
     save_counts(folder.path, counts)
+    if is_first():
+        shutil.rmtree(saving.folder, ignore_errors=True)
     return counts, seconds
 
 
-def write_samples(config: Config, folder: RunFolder) -> list[str]:
+def write_samples(config: Config, folder: RunFolder, best: LanguageModel | None) -> list[str]:
     """Text generated by the model with the lowest dev perplexity, kept in samples.json."""
     samples = []
-    if config.samples and has_model(folder.path):
-        model, tokenizer = load_model(folder.path)
+    if config.samples and best:
+        model, tokenizer = best
         for key in jax.random.split(jax.random.key(config.seed), config.samples):
             samples.append(generate_text(key, model, tokenizer, "", 40, temperature=0.8, top_k=50))
     write_json(folder.path / "samples.json", samples)

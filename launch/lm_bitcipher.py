@@ -21,13 +21,15 @@ def measure_coded(job: Job, features: Features, radius: int, bits: int) -> None:
     begin = time.perf_counter()
     codes = bit_cipher(np.bincount(job.text.train[1:], minlength=job.about["vocab_size"]), bits)
     with stage(name, "positions") as progress:
-        model = coded_language_model(job.text.train, codes, features=features, radius=radius, eos=config.eos, progress=progress)
+        model = coded_language_model(
+            job.text.train[:], codes, features=features, radius=radius, eos=config.eos, progress=progress
+        )
     jax.block_until_ready(model.tables)
     seconds = time.perf_counter() - begin
     with stage(f"perplexity of {name}", "contexts") as progress:
         start = time.perf_counter()
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
-        train = evaluate_coded(model, job.text.train, sample=config.train_sample or None, **shared)
+        train = evaluate_coded(model, job.text.train[:], sample=config.train_sample or None, **shared)
         dev = evaluate_coded(model, job.text.dev, **shared)
         eval_seconds = time.perf_counter() - start
     more = {

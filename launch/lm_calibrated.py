@@ -38,7 +38,7 @@ class HeldOut(NamedTuple):
 
 def split(job: Job) -> HeldOut:
     """Hold out documents; the counts of the rest are those of the whole less theirs, so nothing is counted twice."""
-    train = job.text.train
+    train = job.text.train[:]
     rest, held = hold_out(train, positions=max(_held_out_tokens, int(_held_out_share * len(train))))
     held_counts = count(held, radius=len(job.counts), vocab_size=len(job.counts[0]), mesh=job.mesh)
     return HeldOut(rest, held, tuple(C - H for C, H in zip(job.counts, held_counts, strict=True)))
@@ -85,7 +85,7 @@ def fit_held_out(job: Job, held_out: HeldOut, rows: OffsetRows, solve: Callable[
 def fit_left_out(job: Job, rows: OffsetRows) -> Calibration:
     """The exponents of Cat from counted positions, each left out of its own rows."""
     config, K = job.config, len(rows.tables)
-    X, Y = contexts(job.text.train, K, eos=config.eos)
+    X, Y = contexts(job.text.train[:], K, eos=config.eos)
     m = drawn(job, len(Y))
     with stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
         own = left_out_rows(job.counts, X[m], Y[m], eos=config.eos, smoothing=config.smoothing)

@@ -8,6 +8,7 @@ import optax
 from jexplicit.calibrated import Smoothing
 from jexplicit.language_model import Features
 from jexplicit.runs.command import Preset
+from jexplicit.runs.mesh import parse_bytes
 
 Method = Literal["explicit", "cold", "warm", "optimum", "calibrated", "scaling", "joint", "joint+cache", "bitcipher"]
 
@@ -18,9 +19,10 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the saved models."""
-    corpus: Literal["docs", "installed", "text"] = "docs"
+    corpus: str = "docs"
     """docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for millions
-    of words without a download. text: the files of --train (implied by it)."""
+    of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised into DIR,
+    of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
     dev: tuple[str, ...] = ()
@@ -84,6 +86,19 @@ class Config:
     """Also write the model with the lowest dev perplexity to this .safetensors file."""
     devices: int | None = None
     """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change."""
+    memory: str | None = None
+    """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between two saves of partial counts, from which --resume goes on."""
+    coordinator: str | None = None
+    """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out lies where
+    all can write. Results do not change."""
+    num_processes: int | None = None
+    """Several processes: how many."""
+    process_id: int | None = None
+    """Several processes: which one this is, from 0."""
+    join_seconds: int = 60
+    """Several processes: seconds to wait for each other at the start."""
     seed: int = 0
     """Of every random choice: evaluation sample and generated text."""
     resume: bool = False
@@ -119,6 +134,23 @@ PRESETS = {
 
 def check(config: Config) -> None:
     """Refuse flags that make no sense, before anything is written."""
+    kind, _, name = config.corpus.partition(":")
+    if kind not in (("shards", "tfds") if name else ("docs", "installed", "text")):
+        raise ValueError(f"--corpus {config.corpus}: choose docs, installed, text, shards:DIR or tfds:NAME")
+    several = config.coordinator is not None
+    if not several and (config.num_processes, config.process_id) != (None, None):
+        raise ValueError(
+            f"--num-processes {config.num_processes} --process-id {config.process_id} without --coordinator HOST:PORT"
+        )
+    if config.memory is not None:
+        parse_bytes(config.memory)
+    for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
+        if allowed and (others := set(config.methods) - {"explicit"}):
+            raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods explicit there")
+    if not config.checkpoint_seconds > 0 or config.join_seconds < 1:
+        raise ValueError(
+            f"--checkpoint-seconds {config.checkpoint_seconds}, --join-seconds {config.join_seconds}: both are above 0"
+        )
     if config.corpus == "text" and not config.train:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and config.corpus != "text":

@@ -47,7 +47,7 @@ def measure_joint(job: Job, held_out: Callable[[], HeldOut], method: str) -> Non
     log_step(job, method, len(tables.names), fitted.loss)
     names, begin = tables.names, begin + time.perf_counter() - paused
     del tables  # as large as the next ones
-    text = joint_text(job.text.train, eos=eos)
+    text = joint_text(job.text.train[:], eos=eos)
     start = time.perf_counter()
     with stage(f"{method}: tables", "features") as progress:
         tables = joint_tables(text, job.counts, **options, progress=progress)

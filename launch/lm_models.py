@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jexplicit.contexts import contexts
 from jexplicit.cooccurrence import Counts
 from jexplicit.data.cache import TokenizedCorpus
-from jexplicit.evaluation import Evaluation, evaluate, fit_scaling, log_mean_cooccurrences
+from jexplicit.evaluation import Evaluation, evaluate, fit_scaling, log_mean_cooccurrences, sampled_positions
 from jexplicit.language_model import (
     Features,
     TokenTables,
@@ -20,9 +20,11 @@ from jexplicit.language_model import (
     explicit_language_model,
     target_counts,
     unigram_model,
+    with_targets,
 )
 from jexplicit.neural.decoder import kkt_residual
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import stage
 from jexplicit.runs.reports import scaling_path
 from jexplicit.saving import distinct_tables
@@ -106,7 +108,7 @@ def label(method: str, features: str, radius: int) -> str:
 
 def measure_kkt(job: Job, model: TokenTables) -> float:
     """The distance from the optimum, over all of the training text: on a sample it would measure the sample."""
-    X, Y = contexts(job.text.train, model.radius, eos=model.eos)
+    X, Y = contexts(job.text.train[:], model.radius, eos=model.eos)
     with stage("KKT residual"):
         return kkt_residual(model, X, Y, mesh=job.mesh)
 
@@ -120,15 +122,24 @@ def solve(job: Job, method: str, features: str, radius: int) -> TokenTables:
     return explicit_language_model(job.counts, features=cast(Features, features), radius=radius, eos=job.config.eos)
 
 
+def scaling_contexts(job: Job, radius: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The contexts that the scaling assumption averages over, and how often each counts: at K = 1 all of them, from counts."""
+    config = job.config
+    if radius == 1:
+        n = with_targets(job.counts[0], eos=config.eos).sum(axis=1, dtype=np.int64)
+        return np.flatnonzero(n)[:, None], n[n > 0]
+    options = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
+    return sampled_positions(job.text.train, radius, len(job.counts[0]), **options)[0], None
+
+
 def measure_scaling(job: Job, model: TokenTables) -> dict[str, float]:
-    """The line of the scaling assumption; its points go into the run folder, for the figure."""
+    """The line of the scaling assumption; the first process puts its points into the run folder, for the figure."""
     config, radius = job.config, model.radius
     F = cooccurrence_blocks(job.counts, features=model.features, radius=radius, eos=config.eos)
-    X, _ = contexts(job.text.train, radius, eos=config.eos)
-    if radius > 1:  # at K = 1 there are only N different contexts
-        X = np.random.default_rng(config.seed).choice(X, min(config.scaling_sample, len(X)), replace=False)
-    f, log_means = target_counts(job.counts, eos=config.eos), log_mean_cooccurrences(model, F, X)
-    path = scaling_path(job.folder.path, model.features, radius)
-    path.parent.mkdir(exist_ok=True)
-    np.savez_compressed(path, f=f, log_means=log_means)
+    X, n = scaling_contexts(job, radius)
+    f, log_means = target_counts(job.counts, eos=config.eos), log_mean_cooccurrences(model, F, X, n)
+    if is_first():
+        path = scaling_path(job.folder.path, model.features, radius)
+        path.parent.mkdir(exist_ok=True)
+        np.savez_compressed(path, f=f, log_means=log_means)
     return {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}

@@ -53,7 +53,7 @@ def measure_swept(job: Job, held_out: Callable[[], HeldOut], features: Features,
         swept = token_scaling_sweeps(
             start.model,
             job.counts,
-            job.text.train,
+            job.text.train[:],
             sweeps=config.sweeps,
             noise=not discount,
             discount=discount,

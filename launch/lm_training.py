@@ -37,7 +37,7 @@ def measure_trained(job: Job, method: str, features: Features, radius: int) -> N
     noise = noise_model(token_counts(job.counts)) if config.parameters == "decoder" else None
     optimizer = make_optimizer(config)
     read = functools.partial(token_tables, features=features, radius=radius, eos=eos, noise=noise)
-    X, Y = contexts(job.text.train, radius, eos=eos)
+    X, Y = contexts(job.text.train[:], radius, eos=eos)
     sparse = noise is None and config.optimizer in _sparse_optimizers
     shape = {"features": features, "vocab_size": len(job.counts[0]), "size": config.batch_size, "sparse": sparse}
     name, checkpoints = label(method, features, radius), _checkpoints(job, method, features, radius)
@@ -108,7 +108,7 @@ def measure_optimum(job: Job, features: Features, radius: int) -> None:
             found = bigram_optimum(job.counts, eos=eos)
         else:
             start = explicit_language_model(job.counts, features=features, radius=radius, eos=eos)
-            pairs = context_pairs(job.text.train, start.vocab_size, eos=eos)
+            pairs = context_pairs(job.text.train[:], start.vocab_size, eos=eos)
             log = functools.partial(job.folder.log, event="iteration", features=features, radius=radius)
             iterations = job.config.optimum_iterations
             found = optimum(start, job.counts, pairs, iterations=iterations, on_iteration=lambda i: log(**i), progress=progress)

@@ -299,7 +299,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     with caplog.at_level(logging.WARNING):
         made = streams(make_corpus("prose", PROSE, PROSE[:2]), tmp_path / "file" / "cache")
-    assert made.train.size > 2 and not made.cached
+    assert len(made.train) > 2 and not made.cached
     assert "set JEXPLICIT_CACHE_DIR to a folder of yours" in caplog.text
 
 

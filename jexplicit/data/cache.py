@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
+from jexplicit.data.shards import Stream
 from jexplicit.data.text import Corpus
 from jexplicit.data.tokenizers import PAD_ID, Progress, Tokenizer, encode_documents, train_tokenizer
 
@@ -27,7 +28,7 @@ class TokenizedCorpus(NamedTuple):
     """Tokenizer trained on a corpus, and the token streams of its train and dev documents."""
 
     tokenizer: Tokenizer
-    train: np.ndarray
+    train: Stream
     dev: np.ndarray
     cached: bool
 
@@ -118,7 +119,7 @@ def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
 def _writers(made: TokenizedCorpus) -> tuple[Callable[[Path], None], ...]:
     return (
         made.tokenizer.save,
-        lambda path: np.save(path, made.train),
+        lambda path: np.save(path, made.train[:]),
         lambda path: np.save(path, made.dev),
     )
 

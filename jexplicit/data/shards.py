@@ -5,6 +5,7 @@ that holds the vocabulary, little-endian. `index.json` names them, with the numb
 file begins where a document does, so each is read and checked without the others.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -90,6 +91,12 @@ class Shards:
     def documents(self) -> int:
         """How many documents the stream was made of, those without a token included."""
         return sum(shard.documents for shard in self.shards)
+
+    @property
+    def sha256(self) -> str:
+        """What names the stream: the hash of its files' checksums and of its tokenizer's."""
+        parts = [self.tokenizer, str(self.vocab_size), *(f"{shard.tokens} {shard.crc32}" for shard in self.shards)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def verify(self, first: int = 0, last: int | None = None, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Compare the files that hold tokens first .. last - 1 with their checksums.

@@ -1,4 +1,7 @@
-"""Pytrees of arrays on disk, through orbax: written whole or not at all."""
+"""Pytrees of arrays on disk, through orbax: written whole or not at all.
+
+Several processes call these functions all or none, as orbax lets them wait for each other; the first one writes.
+"""
 
 import os
 import re

@@ -2,11 +2,13 @@
 
 import dataclasses
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import tyro
 from rich.markup import escape
 
@@ -59,14 +61,27 @@ def run_command(
     try:
         argv, default = _defaults(argv, config, presets)
         run(tyro.cli(config, prog=prog, args=argv, default=default, description=description))  # pyright: ignore[reportArgumentType]
-    except (ValueError, FloatingPointError) as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    except (ValueError, FloatingPointError, jax.errors.JaxRuntimeError) as error:
+        together = jax.distributed.is_initialized()
+        if isinstance(error, jax.errors.JaxRuntimeError) and not together:
+            raise
+        console.quiet = False
+        console.print(f"[bold red]error:[/] {escape(_alone(error) if together else str(error))}", soft_wrap=True)
+        if together:  # the runtime's own farewell would wait for the other processes, which wait for this one
+            sys.stderr.flush()
+            os._exit(2)
         return 2
     except KeyboardInterrupt:
         resumable = any(field.name == "resume" for field in dataclasses.fields(config))  # pyright: ignore[reportArgumentType]
         console.print("interrupted" + ("; the same command with --resume continues" if resumable else ""))
         return 130
     return 0
+
+
+def _alone(error: Exception) -> str:
+    """An error of one of several processes; where the runtime has lost another process, what to do."""
+    lost = ": another process has ended; start all of them again with --resume" * isinstance(error, jax.errors.JaxRuntimeError)
+    return f"process {jax.process_index()}: {str(error).splitlines()[0]}{lost}"
 
 
 def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -> tuple[list[str], C | None]:

@@ -17,14 +17,21 @@ from typing import Any
 
 import jax
 
-_where_not_what = ("out", "resume", "devices")  # fields that may differ between a run and its continuation
+from jexplicit.runs.processes import agree, is_first
+
+# Fields that may differ between a run and its continuation.
+_where_not_what = (
+    *("out", "resume", "devices", "memory", "checkpoint_seconds"),
+    *("coordinator", "num_processes", "process_id", "join_seconds"),
+)
 _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
 
 
 class RunFolder:
     """A folder that one launcher's run writes into.
 
-    Opening it writes config.json and environment.json; `resume` continues a run of the same configuration.
+    Opening it writes config.json and environment.json; `resume` continues a run of the same configuration. Of several
+    processes the first one writes, and the others hold what they would have written.
 
     Raises:
         ValueError: the folder holds a run already and `resume` is off; it holds another configuration; it cannot be written.
@@ -42,6 +49,10 @@ class RunFolder:
             if changed:
                 was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
                 raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")
+        self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
+        agree(f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)]))
+        if not is_first():
+            return
         try:
             (self.path / "figures").mkdir(parents=True, exist_ok=True)
             write_json(self.path / "config.json", described)
@@ -51,6 +62,8 @@ class RunFolder:
 
     def log(self, **event: Any) -> None:
         """Append one line to metrics.jsonl."""
+        if not is_first():
+            return
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(json.dumps({"time": round(time.time(), 3), **event}) + "\n")
 
@@ -60,11 +73,13 @@ class RunFolder:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of results.json so far."""
-        return read_rows(self.path) if (self.path / "results.json").exists() else []
+        return list(self._rows)
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add a measured model to results.json."""
-        write_json(self.path / "results.json", {"rows": [*self.rows(), row]})
+        self._rows.append(json.loads(json.dumps(row)))
+        if is_first():
+            write_json(self.path / "results.json", {"rows": self._rows})
 
 
 def read_config(out: str | os.PathLike) -> dict[str, Any] | None:
@@ -110,6 +125,11 @@ def write_json(path: Path, value: Any) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(value, indent=1) + "\n")
     os.replace(partial, path)
+
+
+def _same_everywhere(described: dict[str, Any]) -> dict[str, Any]:
+    """The fields that all processes of a run share."""
+    return {name: value for name, value in described.items() if name not in _where_not_what}
 
 
 def _plain(config: Any) -> dict[str, Any]:

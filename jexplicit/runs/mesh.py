@@ -1,11 +1,15 @@
 """Devices as one axis over which data is split."""
 
 import os
+import re
+import sys
 
 import jax
 from jax.sharding import AxisType, Mesh
 
 AXIS = "data"
+_runtime_bytes = 600 * 10**6  # Python, its libraries, XLA and what it compiles
+_units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
@@ -43,6 +47,57 @@ def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
             f"{what} take {mesh.size} x {bytes_per_device / 1e9:.1f} GB on {mesh.size} devices and this machine has "
             f"{present / 1e9:.1f} GB: use fewer --devices, a smaller --vocab-size or a smaller --radius"
         )
+
+
+def parse_bytes(size: str) -> int:
+    """A number of bytes, as a person writes it.
+
+    Raises:
+        ValueError: no number with a unit.
+
+    Example:
+        >>> parse_bytes("2GB"), parse_bytes("1.5 GiB")
+        (2000000000, 1610612736)
+    """
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]+)\s*", size)
+    if not found or found[2].upper() not in _units or found[1].count(".") > 1 or not float(found[1]) > 0:
+        raise ValueError(f"memory {size!r}: give a number and a unit, such as 2GB or 512MiB")
+    return int(float(found[1]) * _units[found[2].upper()])
+
+
+def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Mesh:
+    """As many devices of a mesh as can hold tables of their own within a memory that they share.
+
+    Beside the devices' tables there are the sum of one offset's and, after the first save, that of all of them.
+
+    Args:
+        mesh: the devices.
+        budget: bytes of this process.
+        table_bytes: of one device's tables, of all offsets.
+        offsets: K.
+
+    Raises:
+        ValueError: not even one device's fit.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return mesh  # tables lie in the accelerators' own memory
+    host = _runtime_bytes + table_bytes + 2 * table_bytes // offsets
+    devices = min(mesh.size, (budget - host) // table_bytes)
+    if devices < 1:
+        raise ValueError(
+            f"--memory {budget / 1e9:.1f}GB: counting with tables of {table_bytes / 1e9:.1f} GB takes "
+            f"{(host + table_bytes) / 1e9:.1f} GB; allow that, or use a smaller --vocab-size or --radius"
+        )
+    return data_mesh(int(devices))
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has held so far; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def use_devices(devices: int | None = None) -> Mesh:
