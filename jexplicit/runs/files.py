@@ -55,7 +55,8 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         {'x': array([0, 1, 2])}
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with open(path, "rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and what it holds is made again") from error
