@@ -1,0 +1,271 @@
+"""Co-occurrence counts of large vocabularies, as sparse tables made by sorting.
+
+A dense table has N² cells, most of them zero: with 128,000 tokens it takes 65 GB. Here a block of pairs becomes sorted
+keys `j * N + i`, which runs of equal keys turn into counts: a sparse table. Tables of like size are added up, as the levels
+of a log-structured merge tree are, so that n pairs cost O(n log n); those that pass a budget of memory wait in files and are
+added up a few rows at a time. Counts stay integers: no size of block, order of merging or spilling changes one.
+
+Source: O'Neil et al. 1996, The log-structured merge-tree.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from jaxtyping import Integer
+from scipy.sparse import csr_array
+
+from jexplicit.contexts import check_token_ids, context_columns
+
+SparseCounts = tuple[csr_array, ...]
+"""C_1 .. C_K, [N, N] each, with sorted columns in every row: int32, or int64 once a cell could pass 2^31."""
+
+_CELL_BOUND = 2**31
+_block_positions = 1 << 20  # sorted at once: the keys of one offset are 8 MB
+_bytes_per_key = 48  # of a block while it is sorted and its runs are counted
+_least_memory = 1 << 20
+
+
+class SparseCounter:
+    """Counts a stream window by window: `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]` for k = 1..K.
+
+    Args:
+        radius: K, the largest offset in tokens.
+        vocab_size: N, the number of token ids.
+        memory: bytes that counting may take beside the windows; counts beyond wait in files, and so do the tables then.
+            Default: no bound, no files.
+        scratch: folder for those files, which have no name and go with the tables; default, the system's temporary folder.
+
+    Raises:
+        ValueError: K < 1, N < 1 or N > 2^31, or a memory too small to count in.
+
+    Example:
+        >>> counter = SparseCounter(1, 3)
+        >>> counter.add(np.array([0, 1, 2, 0, 1, 0]))
+        >>> C, = counter.tables()
+        >>> C.toarray().tolist()  # rows: the context <pad>, 1, 2; columns: the target
+        [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
+
+    Source: paper, Eq. 2 and Sec. 3.1.
+    """
+
+    def __init__(self, radius: int, vocab_size: int, *, memory: int | None = None, scratch: str | Path | None = None):
+        if radius < 1:
+            raise ValueError(f"radius K = {radius}: a context needs at least one token; use K >= 1")
+        if not 1 <= vocab_size <= 2**31:
+            raise ValueError(f"vocabulary {vocab_size}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
+        least = _least_memory + 128 * radius * vocab_size  # some tables per offset, each with 4 bytes per row
+        if memory is not None and memory < least:
+            raise ValueError(
+                f"memory of {memory} bytes: sparse counts of {radius} offsets and vocabulary {vocab_size} need at least {least}"
+            )
+        self.radius, self.vocab_size, self.positions = radius, vocab_size, 0
+        self._memory, self._scratch = memory, scratch
+        # A quarter of the memory for keys, a quarter for tables; their sum takes as much again while it is made.
+        self._block = min(_block_positions, memory // 4 // (8 * radius + _bytes_per_key)) if memory else _block_positions
+        self._keys: list[list[np.ndarray]] = [[] for _ in range(radius)]
+        self._waiting = 0  # positions in _keys
+        self._tables: list[list[csr_array]] = [[] for _ in range(radius)]
+        self._spilled: list[list[csr_array]] = [[] for _ in range(radius)]
+
+    def add(self, window: Integer[np.ndarray, " L"]) -> None:
+        """Count the targets `window[K:]` with the K tokens before each; the first K tokens serve as context only.
+
+        Raises:
+            ValueError: a window that is not of integers or not longer than K, or a token id out of range.
+        """
+        K, N = self.radius, self.vocab_size
+        window = np.asarray(window)
+        if window.ndim != 1 or not np.issubdtype(window.dtype, np.integer) or len(window) < K:
+            raise ValueError(
+                f"a {window.dtype} window of shape {window.shape}: pass one axis of integers, K = {K} context tokens before "
+                "the targets"
+            )
+        if len(window) == K:
+            return
+        check_token_ids(window, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
+        key_type = np.uint32 if N * N <= 2**32 else np.int64
+        for start in range(0, len(window) - K, self._block):
+            part = window[start : start + K + self._block]
+            i = part[K:].astype(key_type)
+            for keys, j in zip(self._keys, context_columns(part, K), strict=True):
+                keys.append(j.astype(key_type) * key_type(N) + i)
+            self._waiting += len(i)
+            if self._waiting >= self._block:
+                self._sort()
+        self.positions += len(window) - K
+
+    def tables(self) -> SparseCounts:
+        """C_1 .. C_K of all windows so far; counting may go on afterwards."""
+        self._sort()
+        return tuple(self._table_of(k) for k in range(self.radius))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The counts as plain arrays, for a checkpoint; `restored` takes them back."""
+        state = {name: np.array(getattr(self, name), np.int64) for name in ("radius", "vocab_size", "positions")}
+        for k, C in enumerate(self.tables(), start=1):
+            state |= {f"indptr_{k}": C.indptr, f"indices_{k}": C.indices, f"data_{k}": C.data}
+        return state
+
+    @classmethod
+    def restored(
+        cls, state: dict[str, np.ndarray], *, memory: int | None = None, scratch: str | Path | None = None
+    ) -> "SparseCounter":
+        """The counter that a `state` was taken from: what it counts next adds to the same counts.
+
+        Raises:
+            ValueError: a state with an array missing, or whose counts are not those of its positions.
+        """
+        try:
+            counter = cls(int(state["radius"]), int(state["vocab_size"]), memory=memory, scratch=scratch)
+            counter.positions = int(state["positions"])
+            N = counter.vocab_size
+            parts = [tuple(state[f"{name}_{k + 1}"] for name in ("data", "indices", "indptr")) for k in range(counter.radius)]
+        except KeyError as error:
+            raise ValueError(f"a state of sparse counts without {error}: it is damaged; use an older checkpoint") from error
+        for k, (data, indices, indptr) in enumerate(parts):
+            counted = int(data.sum(dtype=np.int64))
+            whole = len(indptr) == N + 1 and len(data) == len(indices) == indptr[-1]
+            if not whole or counted != counter.positions:
+                raise ValueError(
+                    f"a state of sparse counts with {counted} pairs at offset {k + 1} for {counter.positions} positions: "
+                    "it is damaged; use an older checkpoint"
+                )
+            counter._tables[k] = [_table(data, indices, indptr, N)]
+        counter._spill_beyond_memory()
+        return counter
+
+    def _sort(self) -> None:
+        """Turn the waiting keys into one table per offset, and add up tables of like size."""
+        if not self._waiting:
+            return
+        for k, keys in enumerate(self._keys):
+            block = np.concatenate(keys)
+            keys.clear()
+            block.sort()
+            _push(self._tables[k], _counted_runs(block, self.vocab_size), _sum)
+        self._waiting = 0
+        self._spill_beyond_memory()
+
+    def _spill_beyond_memory(self) -> None:
+        if self._memory is None or sum(_bytes(C) for tables in self._tables for C in tables) <= self._memory // 4:
+            return
+        for tables, spilled in zip(self._tables, self._spilled, strict=True):
+            _push(spilled, self._sum_in_files(tables), self._sum_in_files)
+            tables.clear()
+
+    def _table_of(self, k: int) -> csr_array:
+        tables, spilled = self._tables[k], self._spilled[k]
+        if not tables and not spilled:
+            tables.append(csr_array((self.vocab_size, self.vocab_size), dtype=np.int32))
+        if len(tables) + len(spilled) > 1:
+            if spilled:
+                self._spilled[k], self._tables[k] = [self._sum_in_files(spilled + tables)], []
+            else:
+                self._tables[k] = [_sum(tables[::-1])]  # the smallest first
+        return (self._spilled[k] or self._tables[k])[0]
+
+    def _sum_in_files(self, tables: list[csr_array]) -> csr_array:
+        pairs = max((self._memory or 0) // 4 // 64, 1)  # up to 16 bytes each, in the tables, their sum and what is written
+        return _sum_in_files(tables, pairs=pairs, scratch=self._scratch)
+
+
+def merge_sparse(a: SparseCounts, b: SparseCounts) -> SparseCounts:
+    """Counts of two bodies of text together, `C_k + C'_k`, in int64 where a cell could pass 2^31.
+
+    An empty tuple is the counts of no text.
+
+    Example:
+        >>> C = (csr_array(np.full((1, 1), 2**31 - 1, np.int32)),)
+        >>> merge_sparse(C, C)[0].data.item(), merge_sparse(C, C)[0].dtype.name
+        (4294967294, 'int64')
+    """
+    if not a or not b:
+        return a or b
+    if len(a) != len(b) or a[0].shape != b[0].shape:
+        raise ValueError(
+            f"counts of {len(a)} offsets and vocabulary {a[0].shape[0]} do not merge with {len(b)} offsets and vocabulary "
+            f"{b[0].shape[0]}: count both with the same radius and tokenizer"
+        )
+    return tuple(_add(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _counted_runs(keys: np.ndarray, N: int) -> csr_array:
+    """Sorted keys `j * N + i` as a table: a run of n equal keys is a cell of count n."""
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    n = np.diff(first, append=len(keys)).astype(np.int32)
+    distinct = keys[first]
+    row_starts = np.arange(N + 1, dtype=np.int64) * N
+    indptr = np.searchsorted(distinct.astype(np.int64), row_starts)
+    return _table(n, (distinct % distinct.dtype.type(N)).astype(np.int32), indptr, N)
+
+
+def _table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, N: int) -> csr_array:
+    """The table of these arrays, without a copy of them if their index type is the smallest that fits."""
+    index_type = np.int32 if len(indices) < 2**31 else np.int64
+    table = csr_array((data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False)), shape=(N, N))
+    table.has_canonical_format = True  # so that sums are merges of sorted rows
+    return table
+
+
+def _add(x: csr_array, y: csr_array) -> csr_array:
+    fits = int(x.data.max(initial=0)) + int(y.data.max(initial=0)) < _CELL_BOUND
+    total = x.astype(np.int32 if fits else np.int64, copy=False) + y.astype(np.int32 if fits else np.int64, copy=False)
+    total.has_canonical_format = True
+    return total
+
+
+def _push(tables: list[csr_array], table: csr_array, total: Callable[[list[csr_array]], csr_array]) -> None:
+    """Put a table on top of larger ones: while the one below is less than twice as large, they become one."""
+    tables.append(table)
+    while len(tables) > 1 and tables[-2].nnz < 2 * tables[-1].nnz:
+        tables[-2:] = [total(tables[-2:])]
+
+
+def _sum(tables: list[csr_array]) -> csr_array:
+    return functools.reduce(_add, tables)
+
+
+def _sum_in_files(tables: list[csr_array], *, pairs: int, scratch: str | Path | None) -> csr_array:
+    """The sum of tables as a map of files, made from a few rows at a time that hold about so many pairs.
+
+    The files have no name: they go with the table, however the process ends.
+    """
+    N = tables[0].shape[0]
+    in_rows = sum(np.diff(C.indptr).astype(np.int64) for C in tables)
+    before = np.concatenate([[0], np.cumsum(in_rows)])
+    dtype = np.int32 if sum(int(C.data.max(initial=0)) for C in tables) < _CELL_BOUND else np.int64
+    lengths, row = [], 0
+    try:
+        with tempfile.TemporaryFile(dir=scratch) as data, tempfile.TemporaryFile(dir=scratch) as indices:
+            while row < N:
+                stop = max(row + 1, int(np.searchsorted(before, before[row] + pairs, "right")) - 1)
+                part = functools.reduce(_add, [_rows(C, row, stop) for C in tables])
+                data.write(part.data.astype(dtype).tobytes())
+                indices.write(part.indices.astype(np.int32).tobytes())
+                lengths.append(np.diff(part.indptr))
+                row = stop
+            mapped = [_mapped(data, dtype), _mapped(indices, np.int32)]
+    except OSError as error:
+        folder = scratch or tempfile.gettempdir()
+        remedy = f"sparse counts do not fit in {folder}; use a scratch folder with more room, or more memory"
+        raise OSError(error.errno, f"{error.strerror}: {remedy}") from error
+    return _table(*mapped, np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)]), N)
+
+
+def _rows(C: csr_array, start: int, stop: int) -> csr_array:
+    rows = C[start:stop]
+    rows.has_canonical_format = True
+    return rows
+
+
+def _mapped(file: IO[bytes], dtype: type) -> np.ndarray:
+    file.flush()
+    return np.memmap(file, dtype, "r") if file.tell() else np.zeros(0, dtype)
+
+
+def _bytes(C: csr_array) -> int:
+    return C.data.nbytes + C.indices.nbytes + C.indptr.nbytes
