@@ -23,7 +23,7 @@ from jexplicit.contexts import distinct_contexts
 from jexplicit.evaluation import Evaluation, sampled_positions
 from jexplicit.sparse_model import SparseTables
 
-_product_bytes = 1 << 26  # of the products v that are held at once
+_product_bytes = 1 << 23  # of the products v that are held at once: more would leave the cache
 _cells_at_once = 1 << 23  # of sparse rows, copied together
 _exponent_range = 700  # nats
 
@@ -83,9 +83,13 @@ def sparse_log_partition(
     last = np.append(first[1:], len(X))
     Z = np.zeros(len(X))
     several = max(_product_bytes // (8 * N), 1)
+    products = np.empty((several, N))
     for g in range(0, len(first), several):
         start, stop = first[g], last[g : g + several][-1]
-        v = np.stack([_product(model, w, x) for x in X[first[g : g + several], :-1]])
+        prefixes = X[first[g : g + several], :-1]
+        v = products[: len(prefixes)]
+        for row, x in zip(v, prefixes, strict=True):
+            row[:] = _product(model, w, x)
         which = np.repeat(np.arange(len(v)), last[g : g + several] - first[g : g + several])
         t = model.weight[X[start:stop, -1]]
         Z[start:stop] = chebval(2 * t - 1, (v @ smooth.T)[which].T, tensor=False)
