@@ -10,12 +10,12 @@ Source: O'Neil et al. 1996, The log-structured merge-tree.
 
 import functools
 import tempfile
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
-from jaxtyping import Integer
 from scipy.sparse import csr_array
 
 from jexplicit.contexts import check_token_ids, context_columns
@@ -69,9 +69,9 @@ class SparseCounter:
         self._keys: list[list[np.ndarray]] = [[] for _ in range(radius)]
         self._waiting = 0  # positions in _keys
         self._tables: list[list[csr_array]] = [[] for _ in range(radius)]
-        self._spilled: list[list[csr_array]] = [[] for _ in range(radius)]
+        self._spilled: list[list[_FileTable]] = [[] for _ in range(radius)]
 
-    def add(self, window: Integer[np.ndarray, " L"]) -> None:
+    def add(self, window: np.ndarray) -> None:
         """Count the targets `window[K:]` with the K tokens before each; the first K tokens serve as context only.
 
         Raises:
@@ -154,23 +154,24 @@ class SparseCounter:
         if self._memory is None or sum(_bytes(C) for tables in self._tables for C in tables) <= self._memory // 4:
             return
         for tables, spilled in zip(self._tables, self._spilled, strict=True):
-            _push(spilled, self._sum_in_files(tables), self._sum_in_files)
+            _push(spilled, self._sum_in_file(tables), self._sum_in_file)
             tables.clear()
 
     def _table_of(self, k: int) -> csr_array:
         tables, spilled = self._tables[k], self._spilled[k]
-        if not tables and not spilled:
-            tables.append(csr_array((self.vocab_size, self.vocab_size), dtype=np.int32))
-        if len(tables) + len(spilled) > 1:
-            if spilled:
-                self._spilled[k], self._tables[k] = [self._sum_in_files(spilled + tables)], []
-            else:
-                self._tables[k] = [_sum(tables[::-1])]  # the smallest first
-        return (self._spilled[k] or self._tables[k])[0]
+        if spilled:
+            if len(tables) + len(spilled) > 1:
+                spilled[:] = [self._sum_in_file([*spilled, *tables])]
+                tables.clear()
+            return spilled[0].mapped()
+        if len(tables) != 1:
+            zero = csr_array((self.vocab_size, self.vocab_size), dtype=np.int32)
+            tables[:] = [_sum([zero, *tables[::-1]])]  # the smallest first
+        return tables[0]
 
-    def _sum_in_files(self, tables: list[csr_array]) -> csr_array:
+    def _sum_in_file(self, tables: Sequence["csr_array | _FileTable"]) -> "_FileTable":
         pairs = max((self._memory or 0) // 4 // 64, 1)  # up to 16 bytes each, in the tables, their sum and what is written
-        return _sum_in_files(tables, pairs=pairs, scratch=self._scratch)
+        return _sum_in_file(tables, pairs=pairs, scratch=self._scratch)
 
 
 def merge_sparse(a: SparseCounts, b: SparseCounts) -> SparseCounts:
@@ -187,8 +188,8 @@ def merge_sparse(a: SparseCounts, b: SparseCounts) -> SparseCounts:
         return a or b
     if len(a) != len(b) or a[0].shape != b[0].shape:
         raise ValueError(
-            f"counts of {len(a)} offsets and vocabulary {a[0].shape[0]} do not merge with {len(b)} offsets and vocabulary "
-            f"{b[0].shape[0]}: count both with the same radius and tokenizer"
+            f"counts of {len(a)} offsets and vocabulary {_rows_of(a[0])} do not merge with {len(b)} offsets and vocabulary "
+            f"{_rows_of(b[0])}: count both with the same radius and tokenizer"
         )
     return tuple(_add(x, y) for x, y in zip(a, b, strict=True))
 
@@ -204,21 +205,31 @@ def _counted_runs(keys: np.ndarray, N: int) -> csr_array:
 
 
 def _table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, N: int) -> csr_array:
-    """The table of these arrays, without a copy of them if their index type is the smallest that fits."""
+    """The table with these cells and N columns, without a copy of them if their index type is the smallest that fits."""
     index_type = np.int32 if len(indices) < 2**31 else np.int64
-    table = csr_array((data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False)), shape=(N, N))
-    table.has_canonical_format = True  # so that sums are merges of sorted rows
+    table = csr_array(
+        (data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False)), shape=(len(indptr) - 1, N)
+    )
+    return _canonical(table)
+
+
+def _canonical(table: Any) -> csr_array:
+    """The table, marked as having sorted rows without duplicates: its sums are then merges."""
+    table.has_canonical_format = True
     return table
+
+
+def _rows_of(C: csr_array) -> int:
+    return len(C.indptr) - 1
 
 
 def _add(x: csr_array, y: csr_array) -> csr_array:
     fits = int(x.data.max(initial=0)) + int(y.data.max(initial=0)) < _CELL_BOUND
     total = x.astype(np.int32 if fits else np.int64, copy=False) + y.astype(np.int32 if fits else np.int64, copy=False)
-    total.has_canonical_format = True
-    return total
+    return _canonical(total)
 
 
-def _push(tables: list[csr_array], table: csr_array, total: Callable[[list[csr_array]], csr_array]) -> None:
+def _push(tables: list[Any], table: Any, total: Callable[[list[Any]], Any]) -> None:
     """Put a table on top of larger ones: while the one below is less than twice as large, they become one."""
     tables.append(table)
     while len(tables) > 1 and tables[-2].nnz < 2 * tables[-1].nnz:
@@ -229,42 +240,67 @@ def _sum(tables: list[csr_array]) -> csr_array:
     return functools.reduce(_add, tables)
 
 
-def _sum_in_files(tables: list[csr_array], *, pairs: int, scratch: str | Path | None) -> csr_array:
-    """The sum of tables as a map of files, made from a few rows at a time that hold about so many pairs.
-
-    The files have no name: they go with the table, however the process ends.
-    """
-    N = tables[0].shape[0]
-    in_rows = sum(np.diff(C.indptr).astype(np.int64) for C in tables)
+def _sum_in_file(tables: Sequence["csr_array | _FileTable"], *, pairs: int, scratch: str | Path | None) -> "_FileTable":
+    """The sum of tables, made from a few rows at a time that hold about so many pairs."""
+    N, row = len(tables[0].indptr) - 1, 0
+    in_rows = functools.reduce(np.add, [np.diff(C.indptr).astype(np.int64) for C in tables])
     before = np.concatenate([[0], np.cumsum(in_rows)])
-    dtype = np.int32 if sum(int(C.data.max(initial=0)) for C in tables) < _CELL_BOUND else np.int64
-    lengths, row = [], 0
     try:
-        with tempfile.TemporaryFile(dir=scratch) as data, tempfile.TemporaryFile(dir=scratch) as indices:
-            while row < N:
-                stop = max(row + 1, int(np.searchsorted(before, before[row] + pairs, "right")) - 1)
-                part = functools.reduce(_add, [_rows(C, row, stop) for C in tables])
-                data.write(part.data.astype(dtype).tobytes())
-                indices.write(part.indices.astype(np.int32).tobytes())
-                lengths.append(np.diff(part.indptr))
-                row = stop
-            mapped = [_mapped(data, dtype), _mapped(indices, np.int32)]
+        total = _FileTable(np.int32 if sum(_largest(C) for C in tables) < _CELL_BOUND else np.int64, scratch)
+        while row < N:
+            stop = max(row + 1, int(np.searchsorted(before, before[row] + pairs, "right")) - 1)
+            total.append(_sum([_rows(C, row, stop) for C in tables]))
+            row = stop
     except OSError as error:
         folder = scratch or tempfile.gettempdir()
         remedy = f"sparse counts do not fit in {folder}; use a scratch folder with more room, or more memory"
         raise OSError(error.errno, f"{error.strerror}: {remedy}") from error
-    return _table(*mapped, np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)]), N)
+    return total
 
 
-def _rows(C: csr_array, start: int, stop: int) -> csr_array:
-    rows = C[start:stop]
-    rows.has_canonical_format = True
-    return rows
+class _FileTable:
+    """A table in two files without a name, which go with it however the process ends."""
+
+    def __init__(self, dtype: type, scratch: str | Path | None):
+        self.indptr, self.largest = np.zeros(1, np.int64), 0
+        self._files = []
+        for kind in (dtype, np.int32):  # cells and columns
+            file = tempfile.TemporaryFile(dir=scratch)
+            weakref.finalize(self, file.close)
+            self._files.append((file, np.dtype(kind)))
+
+    @property
+    def nnz(self) -> int:
+        return int(self.indptr[-1])
+
+    def append(self, rows: csr_array) -> None:
+        for (file, dtype), array in zip(self._files, (rows.data, rows.indices), strict=True):
+            file.write(array.astype(dtype, copy=False).tobytes())
+            file.flush()
+        self.indptr = np.concatenate([self.indptr, self.nnz + rows.indptr[1:].astype(np.int64)])
+        self.largest = max(self.largest, _largest(rows))
+
+    def rows(self, start: int, stop: int) -> csr_array:
+        """Rows that are read, not mapped: what is mapped stays resident after its use."""
+        indptr = self.indptr[start : stop + 1] - self.indptr[start]
+        parts = []
+        for file, dtype in self._files:
+            file.seek(int(self.indptr[start]) * dtype.itemsize)
+            parts.append(np.fromfile(file, dtype, int(indptr[-1])))
+        return _table(parts[0], parts[1], indptr, len(self.indptr) - 1)
+
+    def mapped(self) -> csr_array:
+        """The table, of which only what is read comes into memory."""
+        parts = [np.memmap(file, dtype, "r") if self.nnz else np.zeros(0, dtype) for file, dtype in self._files]
+        return _table(parts[0], parts[1], self.indptr, len(self.indptr) - 1)
 
 
-def _mapped(file: IO[bytes], dtype: type) -> np.ndarray:
-    file.flush()
-    return np.memmap(file, dtype, "r") if file.tell() else np.zeros(0, dtype)
+def _rows(C: csr_array | _FileTable, start: int, stop: int) -> csr_array:
+    return C.rows(start, stop) if isinstance(C, _FileTable) else _canonical(C[start:stop])
+
+
+def _largest(C: csr_array | _FileTable) -> int:
+    return C.largest if isinstance(C, _FileTable) else int(C.data.max(initial=0))
 
 
 def _bytes(C: csr_array) -> int:

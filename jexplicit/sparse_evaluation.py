@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Integer
-from numpy.polynomial.chebyshev import chebinterpolate, chebval
+from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
 from jexplicit.contexts import distinct_contexts
@@ -153,4 +153,7 @@ def _chebyshev_coefficients(slopes: np.ndarray) -> np.ndarray:
     d, R = float(np.abs(slopes).max()), 1
     while 2 * (d / 4) ** R * math.exp(d) / math.factorial(R) > 2**-53:
         R += 1
-    return chebinterpolate(lambda x: np.exp(np.outer((1 + x) / 2, slopes)), R - 1)
+    x = chebpts1(R)
+    coefficients = 2 / R * chebvander(x, R - 1).T @ np.exp(np.outer((1 + x) / 2, slopes))
+    coefficients[0] /= 2
+    return coefficients

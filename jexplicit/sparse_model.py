@@ -85,7 +85,7 @@ def sparse_language_model(
         >>> counter.add(np.array([0, 1, 2, 1, 0]))
         >>> model = sparse_language_model(counter.tables(), features="cat", eos=True)
         >>> np.exp(next_log_probabilities(model, np.array([2]))).round(2).tolist()  # after 2 came 1
-        [0.22, 0.6, 0.17]
+        [0.15, 0.71, 0.15]
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
     """
@@ -132,7 +132,7 @@ def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False, dtype: type 
     C = counts[0] if eos else _without_column(counts[0], PAD)
     n1, n2 = (np.count_nonzero(C.data == c) for c in (1, 2))
     D = n1 / (n1 + 2 * n2) if n1 else 0.5
-    P_cont = _relative_frequencies(np.bincount(C.indices, minlength=C.shape[1]))
+    P_cont = _relative_frequencies(np.bincount(C.indices, minlength=len(C.indptr) - 1))
     different = np.diff(C.indptr)
     freed = D * np.repeat(different, different)  # C(j) γ(j), in every cell of the row
     return _bigram(P_cont, _with_data(C, np.log1p((C.data - D) / (freed * P_cont[C.indices])).astype(dtype)), eos)
