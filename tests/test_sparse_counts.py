@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from jexplicit import sparse_counts
 from jexplicit.cooccurrence import count
-from jexplicit.sparse_counts import SparseCounter, merge_sparse
+from jexplicit.sparse_counts import SparseCounter, count_sparse, merge_sparse
 
 N, K = 9, 3
 DOCUMENTS = random_documents(seed=1, number=60, vocab_size=N, longest=9)
@@ -68,6 +68,17 @@ def test_counts_equal_the_double_loop():
 
 def test_counts_equal_the_dense_ones():
     assert_same_counts(counted().tables(), count(STREAM, radius=K, vocab_size=N))
+
+
+def test_a_stream_is_counted_in_chunks_of_any_size():
+    reports = []
+    for chunk in (7, 100, 10**6):
+        tables = count_sparse(
+            STREAM, radius=K, vocab_size=N, chunk=chunk, progress=lambda done, total: reports.append((done, total))
+        )
+        assert_same_counts(tables, EXPECTED)
+        assert reports[-1] == (len(STREAM) - 1,) * 2
+    assert_same_counts(count_sparse(STREAM, radius=K, vocab_size=N, memory=LEAST_MEMORY), EXPECTED)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (7,), (64, 1, 3), (len(STREAM) - 1,)])
@@ -296,6 +307,13 @@ def test_a_window_shorter_than_its_context_is_refused(window):
 def test_a_radius_or_a_vocabulary_out_of_range_is_refused(radius, vocab_size, said):
     with pytest.raises(ValueError, match=said):
         SparseCounter(radius, vocab_size)
+
+
+def test_a_stream_that_is_malformed_and_a_chunk_without_positions_are_refused():
+    with pytest.raises(ValueError, match="encode_documents"):
+        count_sparse(STREAM[1:], radius=1, vocab_size=N)
+    with pytest.raises(ValueError, match="chunk of 0 positions"):
+        count_sparse(STREAM, radius=1, vocab_size=N, chunk=0)
 
 
 def test_a_memory_too_small_to_count_in_is_refused():

@@ -97,6 +97,11 @@ def test_the_perplexity_equals_that_of_the_dense_model(kind, K):
     assert evaluate_sparse(fit(features=kind, radius=K), stream, sample=20, seed=3).nll == pytest.approx(sampled.nll, rel=1e-12)
 
 
+def test_a_model_of_radius_1_is_evaluated_on_every_position():
+    model = fit(features="cat", radius=1)
+    assert evaluate_sparse(model, stream_of(DEV), sample=5) == evaluate_sparse(model, stream_of(DEV))
+
+
 @ALL
 def test_float32_corrections_agree_with_float64_ones(kind, K, eos):
     model = fit(features=kind, radius=K, eos=eos, dtype=np.float32)
