@@ -29,7 +29,7 @@ from jexplicit.joint_model import RADIUS
 from jexplicit.language_model import target_counts
 from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder, write_json
-from jexplicit.runs.mesh import parse_bytes, peak_bytes, use_devices, within_memory
+from jexplicit.runs.mesh import data_mesh, parse_bytes, peak_bytes, request_devices, within_memory
 from jexplicit.runs.processes import agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.reports import language_model_table, write_language_model_report
@@ -58,8 +58,9 @@ def run(config: Config) -> None:
     start = time.perf_counter()
     config = replace(config, corpus="text") if config.train else config
     check(config)
+    request_devices(config.devices)
     place = join_others(config)
-    mesh = use_devices(config.devices)
+    mesh = data_mesh(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume)
     processes = f"{jax.process_count()} processes of " if place else ""
     console.print(f"[bold]explicit language model[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")

@@ -6,14 +6,15 @@ from pathlib import Path
 from jexplicit.cooccurrence import count
 from jexplicit.data.shards import read_shards
 from jexplicit.runs.files import save_arrays
-from jexplicit.runs.mesh import use_devices
+from jexplicit.runs.mesh import data_mesh, request_devices
 from jexplicit.runs.processes import agree, gather_over_processes, is_first, join, part_of_process
 from jexplicit.streaming import Saving
 
 
 def main(coordinator: str, processes: str, number: str, shards: str, saved: str, out: str, seconds: str) -> None:
+    request_devices(2)
     join(coordinator, int(processes), int(number), seconds=60)
-    mesh = use_devices(2)
+    mesh = data_mesh(2)
     stream = read_shards(shards)
     agree("shards", stream.sha256)
     counts = count(

@@ -44,8 +44,8 @@ def start(folder: Path, processes: int = 2, seconds: float = 1e9) -> list[subpro
 
 def test_two_processes_count_and_gather_what_one_does(tmp_path):
     write_stream(tmp_path / "shards", DOCUMENTS, shard_tokens=2000)
-    for process in start(tmp_path):
-        _, errors = process.communicate(timeout=120)
+    ended = [(process, process.communicate(timeout=120)[1]) for process in start(tmp_path)]
+    for process, errors in ended:
         assert process.returncode == 0, errors
     found = load_arrays(tmp_path / "out.npz")
     stream = stream_of(DOCUMENTS)

@@ -158,9 +158,9 @@ def count_in_a_process(shards, saved, out):
 
 def kill_at_random(tmp_path, kills):
     """Kills the counting at random moments until it has been killed so often; checks every pass that ends."""
-    documents = random_documents(seed=5, number=20_000, vocab_size=N, longest=9)
+    documents = random_documents(seed=5, number=4000, vocab_size=N, longest=9)
     expected = count(stream_of(documents), radius=K, vocab_size=N)
-    write_stream(tmp_path / "shards", documents, shard_tokens=20_000)
+    write_stream(tmp_path / "shards", documents, shard_tokens=5000)
     context = multiprocessing.get_context("forkserver")  # a process that has imported JAX, and not started it
     context.set_forkserver_preload(["jexplicit.cooccurrence"])
     rng, killed, ended, run = np.random.default_rng(0), 0, 0, 0
@@ -169,9 +169,9 @@ def kill_at_random(tmp_path, kills):
         process = context.Process(target=count_in_a_process, args=(tmp_path / "shards", saved, out))
         process.start()
         if killed < kills:
-            path = saved / "process_0_of_1.npz"
-            while not path.exists() and process.is_alive():  # until it counts
-                time.sleep(0.01)
+            path, begun = saved / "process_0_of_1.npz", time.time()
+            while process.is_alive() and not (path.exists() and path.stat().st_mtime > begun):  # until it counts
+                time.sleep(0.005)
             process.join(rng.uniform(0, 0.5))
             process.kill()
         process.join()

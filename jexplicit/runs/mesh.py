@@ -102,10 +102,14 @@ def peak_bytes() -> int | None:
 
 def use_devices(devices: int | None = None) -> Mesh:
     """The mesh a command runs on: `devices` of them, or every accelerator, or one CPU device per core (at most 8, since each
-    holds tables of its own).
-
-    JAX sees a CPU as one device unless told otherwise before its first computation, so launchers call this first.
+    holds tables of its own). Launchers call this before JAX's first computation.
     """
+    request_devices(devices)
+    return data_mesh(devices)
+
+
+def request_devices(devices: int | None = None) -> None:
+    """Have JAX see a CPU as several devices, for which it must be told before it starts: before processes join, too."""
     # XLA:CPU has one thread per core, and a device that waits for the others keeps one: without spare threads an exchange
     # between devices may wait for ever. NPROC is what it reads as the number of cores.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
@@ -113,4 +117,3 @@ def use_devices(devices: int | None = None) -> Mesh:
         jax.config.update("jax_num_cpu_devices", devices or min(os.cpu_count() or 1, 8))
     except RuntimeError:  # JAX already runs (in a notebook, a test): take what there is
         pass
-    return data_mesh(devices)

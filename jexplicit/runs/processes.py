@@ -26,7 +26,7 @@ _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Become one of several processes, before JAX's first computation.
+    """Become one of several processes, before JAX's first computation but after `request_devices`, as this starts JAX.
 
     Args:
         coordinator: HOST:PORT of process 0, any free port; "auto" where JAX knows it itself (SLURM, TPU pods, Open MPI, ...).
