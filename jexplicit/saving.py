@@ -20,6 +20,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.language_model import Features, TokenTables, explicit_language_model
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import read_config, read_rows
+from jexplicit.sparse_counts import SparseCounts, sparse_table
 
 
 class LanguageModel(NamedTuple):
@@ -58,6 +59,27 @@ def load_counts(run: str | os.PathLike) -> Counts:
     return tuple(np.asarray(C) for C in load_checkpoint(_counts_path(run))["counts"])
 
 
+def save_sparse_counts(run: str | os.PathLike, counts: SparseCounts) -> None:
+    """Save a run's sparse counts as `checkpoints/sparse_counts`."""
+    parts = [{name: np.asarray(getattr(C, name)) for name in ("data", "indices", "indptr")} for C in counts]
+    save_checkpoint(Path(run) / "checkpoints" / "sparse_counts", {"counts": parts})
+
+
+def has_sparse_counts(run: str | os.PathLike) -> bool:
+    """Whether a run has finished counting into sparse tables."""
+    return is_checkpoint(Path(run) / "checkpoints" / "sparse_counts")
+
+
+def load_sparse_counts(run: str | os.PathLike) -> SparseCounts:
+    """The sparse counts of a run.
+
+    Raises:
+        ValueError: no readable counts there.
+    """
+    parts = load_checkpoint(Path(run) / "checkpoints" / "sparse_counts")["counts"]
+    return tuple(sparse_table(*(np.asarray(part[name]) for name in ("data", "indices", "indptr"))) for part in parts)
+
+
 def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
     """Save a run's tokenizer as `tokenizer.model`."""
     tokenizer.save(_tokenizer_path(run))
@@ -76,7 +98,7 @@ def distinct_tables(model: TokenTables) -> tuple[Array, ...]:
 
 def has_model(run: str | os.PathLike) -> bool:
     """Whether a run has measured a model that `load_model` can load."""
-    return any(row["method"] not in _without_tables for row in read_rows(run))
+    return any(_has_tables(row) for row in read_rows(run))
 
 
 def load_model(
@@ -111,7 +133,7 @@ def load_model(
     candidates = [
         row
         for row in read_rows(path)
-        if row["method"] not in _without_tables
+        if _has_tables(row)
         and row["method"] == (method or row["method"])
         and row["features"] == (features or row["features"])
         and row["radius"] == (radius or row["radius"])
@@ -167,6 +189,10 @@ def _load_tables(run: Path, row: dict[str, Any], eos: bool) -> TokenTables:
     path = next((path for path in paths if is_checkpoint(path)), paths[0])
     tables = tuple(jnp.asarray(table) for table in load_checkpoint(path)["tables"])
     return TokenTables(tables * (row["radius"] // len(tables)), row["features"], eos)
+
+
+def _has_tables(row: dict[str, Any]) -> bool:
+    return row["method"] not in _without_tables and row.get("tables", "dense") == "dense"
 
 
 def _listed(rows: list[dict[str, Any]]) -> str:

@@ -18,10 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from scipy.sparse import csr_array
 
-from jexplicit.contexts import check_token_ids, context_columns, with_leading_pads
+from jexplicit.contexts import check_token_ids, context_columns
+from jexplicit.data.shards import Stream
+from jexplicit.runs.processes import gather_over_processes, part_of_process
+from jexplicit.streaming import Saving, check_stream, feed
 
 SparseCounts = tuple[csr_array, ...]
 """C_1 .. C_K, [N, N] each, with sorted columns in every row: int32, or int64 once a cell could pass 2^31."""
@@ -74,6 +78,11 @@ class SparseCounter:
         self._tables: list[list[csr_array]] = [[] for _ in range(radius)]
         self._spilled: list[list[_FileTable]] = [[] for _ in range(radius)]
 
+    @property
+    def span(self) -> int:
+        """Positions that it sorts at once."""
+        return self._block
+
     def add(self, window: np.ndarray) -> None:
         """Count the targets `window[K:]` with the K tokens before each; the first K tokens serve as context only.
 
@@ -107,39 +116,41 @@ class SparseCounter:
         return tuple(self._table_of(k) for k in range(self.radius))
 
     def state(self) -> dict[str, np.ndarray]:
-        """The counts as plain arrays, for a checkpoint; `restored` takes them back."""
+        """The counts as plain arrays, for a checkpoint; `restore` takes them back."""
         state = {name: np.array(getattr(self, name), np.int64) for name in ("radius", "vocab_size", "positions")}
         for k, C in enumerate(self.tables(), start=1):
             state |= {f"indptr_{k}": C.indptr, f"indices_{k}": C.indices, f"data_{k}": C.data}
         return state
 
-    @classmethod
-    def restored(
-        cls, state: dict[str, np.ndarray], *, memory: int | None = None, scratch: str | Path | None = None
-    ) -> "SparseCounter":
-        """The counter that a `state` was taken from: what it counts next adds to the same counts.
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from the `state` of another counter: what is counted next adds to the same counts.
 
         Raises:
-            ValueError: a state with an array missing, or whose counts are not those of its positions.
+            ValueError: a state of another radius or vocabulary, with an array missing, or whose counts are not those of its
+                positions.
         """
+        N, sizes = self.vocab_size, ("radius", "vocab_size", "positions")
         try:
-            counter = cls(int(state["radius"]), int(state["vocab_size"]), memory=memory, scratch=scratch)
-            counter.positions = int(state["positions"])
-            N = counter.vocab_size
-            parts = [tuple(state[f"{name}_{k + 1}"] for name in ("data", "indices", "indptr")) for k in range(counter.radius)]
+            radius, vocab_size, positions = (int(state[name]) for name in sizes)
+            parts = [tuple(state[f"{name}_{k + 1}"] for name in ("data", "indices", "indptr")) for k in range(radius)]
         except KeyError as error:
             raise ValueError(f"a state of sparse counts without {error}: it is damaged; use an older checkpoint") from error
+        if (radius, vocab_size) != (self.radius, N):
+            raise ValueError(
+                f"a state of radius {radius} and vocabulary {vocab_size} for a counter of {self.radius} and {N}: count with "
+                "the same radius and tokenizer"
+            )
+        self.positions = positions
         for k, (data, indices, indptr) in enumerate(parts):
             counted = int(data.sum(dtype=np.int64))
             whole = len(indptr) == N + 1 and len(data) == len(indices) == indptr[-1]
-            if not whole or counted != counter.positions:
+            if not whole or counted != positions:
                 raise ValueError(
-                    f"a state of sparse counts with {counted} pairs at offset {k + 1} for {counter.positions} positions: "
+                    f"a state of sparse counts with {counted} pairs at offset {k + 1} for {positions} positions: "
                     "it is damaged; use an older checkpoint"
                 )
-            counter._tables[k] = [_table(data, indices, indptr, N)]
-        counter._spill_beyond_memory()
-        return counter
+            self._tables[k] = [_table(data, indices, indptr, N)]
+        self._spill_beyond_memory()
 
     def _sort(self) -> None:
         """Turn the waiting keys into one table per offset, and add up tables of like size."""
@@ -178,43 +189,41 @@ class SparseCounter:
 
 
 def count_sparse(
-    stream: np.ndarray,
+    stream: Stream,
     *,
     radius: int,
     vocab_size: int,
     memory: int | None = None,
     scratch: str | Path | None = None,
-    chunk: int = _block_positions,
+    saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SparseCounts:
     """The counts of `jexplicit.cooccurrence.count` as sparse tables, for vocabularies that no dense table holds.
 
     Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or shards.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
         memory, scratch: bytes and folder of `SparseCounter`.
-        chunk: positions that are counted between two calls of `progress`.
-        progress: called with (positions done, positions in all).
+        saving: where partial counts are kept, for a killed pass to go on from; default, nowhere.
+        progress: called with (positions done, positions in all), of this process.
+
+    Returns:
+        K tables [N, N], of all processes together, in each of them.
 
     Raises:
-        ValueError: a token id out of range, a malformed stream, chunk < 1, or an error of `SparseCounter`.
+        ValueError: a token id out of range, a malformed stream, or an error of `SparseCounter`.
 
     Example:
         >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
         >>> C.nnz, C[0, 1].item()
         (4, 2)
     """
-    if chunk < 1:
-        raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
+    check_stream(stream)
     counter = SparseCounter(radius, vocab_size, memory=memory, scratch=scratch)
-    x = with_leading_pads(np.asarray(stream), radius)
-    positions = len(x) - radius
-    for start in range(0, positions, chunk):
-        counter.add(x[start : start + radius + chunk])
-        if progress:
-            progress(min(start + chunk, positions), positions)
-    return counter.tables()
+    first, last = part_of_process(1, len(stream))
+    feed(counter, stream, first, last, saving=saving, progress=progress)
+    return _sum_over_processes(counter.tables())
 
 
 def merge_sparse(a: SparseCounts, b: SparseCounts) -> SparseCounts:
@@ -237,6 +246,23 @@ def merge_sparse(a: SparseCounts, b: SparseCounts) -> SparseCounts:
     return tuple(_add(x, y) for x, y in zip(a, b, strict=True))
 
 
+def _sum_over_processes(tables: SparseCounts) -> SparseCounts:
+    """The tables of all processes merged, in each of them."""
+    if jax.process_count() == 1:
+        return tables
+    N, merged = _rows_of(tables[0]), []
+    for C in tables:
+        data, indices = gather_over_processes(C.data.astype(np.int64)), gather_over_processes(C.indices)
+        in_rows = gather_over_processes(np.diff(C.indptr).astype(np.int64)[None])  # [processes, N]
+        ends = np.cumsum(in_rows.sum(axis=1))
+        total = csr_array((N, N), dtype=np.int32)
+        for rows, end in zip(in_rows, ends, strict=True):
+            own = slice(end - rows.sum(), end)
+            total = _add(_canonical(total), _table(data[own], indices[own], np.concatenate([[0], np.cumsum(rows)]), N))
+        merged.append(total)
+    return tuple(merged)
+
+
 def _counted_runs(keys: np.ndarray, N: int) -> csr_array:
     """Sorted keys `j * N + i` as a table: a run of n equal keys is a cell of count n."""
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -245,6 +271,11 @@ def _counted_runs(keys: np.ndarray, N: int) -> csr_array:
     row_starts = np.arange(N + 1, dtype=np.int64) * N
     indptr = np.searchsorted(distinct.astype(np.int64), row_starts)
     return _table(n, (distinct % distinct.dtype.type(N)).astype(np.int32), indptr, N)
+
+
+def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray) -> csr_array:
+    """The table [N, N] with these cells, as they were read from another one."""
+    return _table(data, indices, indptr, len(indptr) - 1)
 
 
 def _table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, N: int) -> csr_array:
@@ -297,7 +328,7 @@ def _sum_in_file(tables: Sequence["csr_array | _FileTable"], *, pairs: int, scra
     except OSError as error:
         folder = scratch or tempfile.gettempdir()
         remedy = f"sparse counts do not fit in {folder}; use a scratch folder with more room, or more memory"
-        raise OSError(error.errno, f"{error.strerror}: {remedy}") from error
+        raise ValueError(f"{error.strerror}: {remedy}") from error
     return total
 
 

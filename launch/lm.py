@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from rich.markup import escape
 
 from jexplicit.bitcipher import check_bits
 from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
-from jexplicit.data.shards import read_shards
+from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.text import Corpus, docs_corpus, installed_corpus, make_corpus, text_corpus
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.generation import generate_text
 from jexplicit.joint_model import RADIUS
-from jexplicit.language_model import target_counts
 from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.mesh import data_mesh, parse_bytes, peak_bytes, request_devices, within_memory
@@ -48,6 +46,7 @@ from launch.lm_bitcipher import measure_coded
 from launch.lm_calibrated import measure_calibrated, split
 from launch.lm_config import PRESETS, Config, check
 from launch.lm_joint import measure_joint
+from launch.lm_large import count_large, for_large, kind_of_tables, measure_large
 from launch.lm_models import Job, measure
 from launch.lm_scaling import measure_swept
 from launch.lm_training import measure_optimum, measure_trained
@@ -70,10 +69,20 @@ def run(config: Config) -> None:
         check_bits(bits, text.tokenizer.vocab_size)  # before anything is counted
     if is_first():
         save_tokenizer(folder.path, text.tokenizer)
-    counts, count_seconds = count_or_load(config, folder, text, mesh)
+    kind = "dense" if set(config.methods) == {"bitcipher"} else kind_of_tables(config, text.tokenizer.vocab_size)
+    saving = Saving(folder.path / "checkpoints" / "counting", config.checkpoint_seconds)
+    counts, large = (), None
+    if kind == "dense":
+        counts, count_seconds = count_or_load(config, folder, text, mesh, saving)
+    else:
+        config = for_large(config, kind)
+        large = count_large(config, folder, text, mesh, kind, saving)
+        count_seconds = large.seconds
+    if is_first():
+        shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     about = {
-        "train_tokens": int(target_counts(counts).sum()) if counts else int(np.count_nonzero(text.train[:])),
-        "dev_tokens": int(np.count_nonzero(text.dev)),
+        "train_tokens": count_tokens(text.train),
+        "dev_tokens": count_tokens(text.dev),
         "vocab_size": text.tokenizer.vocab_size,
         "count_seconds": count_seconds,
         "corpus": source.name,
@@ -83,7 +92,10 @@ def run(config: Config) -> None:
     if counts:
         measure(job, "unigram", "none", 0)
         measure(job, "bigram", "none", 1)
-    measure_methods(job)
+    if large:
+        measure_large(job, large, kind)
+    else:
+        measure_methods(job)
     meet("rows")
     model = load_model(folder.path) if has_model(folder.path) else None
     if is_first():
@@ -197,7 +209,7 @@ def tokenize(config: Config, corpus: Corpus) -> TokenizedCorpus:
         return cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
 
 
-def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh) -> tuple[Counts, float]:
+def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, saving: Saving) -> tuple[Counts, float]:
     """The counts, of this run or of the run that it resumes, and the seconds that they took."""
     if set(config.methods) == {"bitcipher"}:
         return (), 0.0  # nothing of the size of the vocabulary squared
@@ -207,15 +219,12 @@ def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh
     N, K = text.tokenizer.vocab_size, max(*config.radius, RADIUS if joint else 1)
     if config.memory is not None:
         mesh = within_memory(mesh, parse_bytes(config.memory), 4 * K * N * N, K)
-    saving = Saving(folder.path / "checkpoints" / "counting", config.checkpoint_seconds)
     with stage("counting", "positions") as progress:
         start = time.perf_counter()
         counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, saving=saving, progress=progress)
         seconds = time.perf_counter() - start
     folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes())
     save_counts(folder.path, counts)
-    if is_first():
-        shutil.rmtree(saving.folder, ignore_errors=True)
     return counts, seconds
 
 

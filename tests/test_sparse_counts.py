@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from jexplicit import sparse_counts
 from jexplicit.cooccurrence import count
 from jexplicit.sparse_counts import SparseCounter, count_sparse, merge_sparse
+from jexplicit.streaming import Saving
 
 N, K = 9, 3
 DOCUMENTS = random_documents(seed=1, number=60, vocab_size=N, longest=9)
@@ -70,15 +71,21 @@ def test_counts_equal_the_dense_ones():
     assert_same_counts(counted().tables(), count(STREAM, radius=K, vocab_size=N))
 
 
-def test_a_stream_is_counted_in_chunks_of_any_size():
+def test_a_stream_is_counted_and_a_killed_count_goes_on(tmp_path):
     reports = []
-    for chunk in (7, 100, 10**6):
-        tables = count_sparse(
-            STREAM, radius=K, vocab_size=N, chunk=chunk, progress=lambda done, total: reports.append((done, total))
-        )
+    for memory in (None, LEAST_MEMORY):
+        options = {"radius": K, "vocab_size": N, "memory": memory, "saving": Saving(tmp_path / str(memory), -1.0)}
+        tables = count_sparse(STREAM, **options, progress=lambda done, total: reports.append((done, total)))
         assert_same_counts(tables, EXPECTED)
         assert reports[-1] == (len(STREAM) - 1,) * 2
-    assert_same_counts(count_sparse(STREAM, radius=K, vocab_size=N, memory=LEAST_MEMORY), EXPECTED)
+        told = len(reports)
+        assert_same_counts(count_sparse(STREAM, **options, progress=lambda *report: reports.append(report)), EXPECTED)
+        assert len(reports) == told  # all of it was saved
+
+
+def test_a_state_of_another_radius_is_refused():
+    with pytest.raises(ValueError, match=f"a state of radius {K} and vocabulary {N} for a counter of 1 and {N}"):
+        SparseCounter(1, N).restore(counted().state())
 
 
 @pytest.mark.parametrize("sizes", [(1,), (7,), (64, 1, 3), (len(STREAM) - 1,)])
@@ -201,7 +208,8 @@ def test_a_restored_counter_counts_as_if_it_had_never_stopped(position, memory, 
     arrays: dict[str, Any] = counter.state()
     np.savez(tmp_path / "state.npz", **arrays)
     with np.load(tmp_path / "state.npz") as saved:
-        restored = SparseCounter.restored(dict(saved), memory=memory)
+        restored = SparseCounter(K, N, memory=memory)
+        restored.restore(dict(saved))
     assert restored.positions == position
     restored.add(x[position:])
     assert_same_counts(restored.tables(), EXPECTED)
@@ -209,7 +217,8 @@ def test_a_restored_counter_counts_as_if_it_had_never_stopped(position, memory, 
 
 def test_a_state_larger_than_the_memory_is_spilled(large_counts):
     state = counted(LARGE_STREAM, LARGE_N).state()
-    restored = SparseCounter.restored(state, memory=LEAST_MEMORY)
+    restored = SparseCounter(K, LARGE_N, memory=LEAST_MEMORY)
+    restored.restore(state)
     assert any(restored._spilled)
     assert_same_counts(restored.tables(), large_counts)
 
@@ -229,21 +238,21 @@ def test_a_state_with_an_array_missing_is_refused(missing):
     state = counted().state()
     del state[missing]
     with pytest.raises(ValueError, match=f"without '{missing}'.*older checkpoint"):
-        SparseCounter.restored(state)
+        SparseCounter(K, N).restore(state)
 
 
 def test_a_state_with_a_wrong_count_is_refused():
     state = counted().state()
     state["data_2"] = state["data_2"] + (np.arange(len(state["data_2"])) == 3)
     with pytest.raises(ValueError, match=f"{len(STREAM)} pairs at offset 2 for {len(STREAM) - 1} positions.*older checkpoint"):
-        SparseCounter.restored(state)
+        SparseCounter(K, N).restore(state)
 
 
 def test_a_truncated_state_is_refused():
     state = counted().state()
     state["indices_1"] = state["indices_1"][:-1]
     with pytest.raises(ValueError, match="damaged"):
-        SparseCounter.restored(state)
+        SparseCounter(K, N).restore(state)
 
 
 # Merging
@@ -309,11 +318,9 @@ def test_a_radius_or_a_vocabulary_out_of_range_is_refused(radius, vocab_size, sa
         SparseCounter(radius, vocab_size)
 
 
-def test_a_stream_that_is_malformed_and_a_chunk_without_positions_are_refused():
+def test_a_stream_that_is_malformed_is_refused():
     with pytest.raises(ValueError, match="encode_documents"):
         count_sparse(STREAM[1:], radius=1, vocab_size=N)
-    with pytest.raises(ValueError, match="chunk of 0 positions"):
-        count_sparse(STREAM, radius=1, vocab_size=N, chunk=0)
 
 
 def test_a_memory_too_small_to_count_in_is_refused():
@@ -330,7 +337,7 @@ def test_a_full_scratch_folder_is_named(monkeypatch, tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
-    with pytest.raises(OSError, match=f"No space left.*{tmp_path}; use a scratch folder with more room"):
+    with pytest.raises(ValueError, match=f"No space left.*{tmp_path}; use a scratch folder with more room"):
         counted(LARGE_STREAM, LARGE_N, memory=LEAST_MEMORY, scratch=tmp_path)
 
 

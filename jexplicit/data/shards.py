@@ -276,6 +276,16 @@ def read_shards(folder: str | os.PathLike) -> Shards:
     return stream
 
 
+def count_tokens(stream: Stream) -> int:
+    """How many tokens a stream holds beside its `<pad>`s, read a window at a time.
+
+    Example:
+        >>> count_tokens(np.array([0, 5, 6, 0, 7, 0]))
+        3
+    """
+    return sum(int(np.count_nonzero(stream[start : start + _block])) for start in range(0, len(stream), _block))
+
+
 def _as_shards(listed: list[dict]) -> tuple[Shard, ...]:
     return tuple(Shard(**shard) for shard in listed)
 

@@ -39,14 +39,19 @@ def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
     Raises:
         ValueError: the devices together need more than the machine has.
     """
-    if mesh.devices.flat[0].platform != "cpu" or not hasattr(os, "sysconf"):
+    if mesh.devices.flat[0].platform != "cpu":
         return  # an accelerator's own runtime says when its memory is full
-    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    present = host_bytes()
     if mesh.size * bytes_per_device > present:
         raise ValueError(
             f"{what} take {mesh.size} x {bytes_per_device / 1e9:.1f} GB on {mesh.size} devices and this machine has "
             f"{present / 1e9:.1f} GB: use fewer --devices, a smaller --vocab-size or a smaller --radius"
         )
+
+
+def host_bytes() -> float:
+    """The machine's memory; without a bound where the system does not say."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
 
 
 def parse_bytes(size: str) -> int:

@@ -117,9 +117,12 @@ def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
 
 
 def gather_over_processes(part: np.ndarray) -> np.ndarray:
-    """The parts [n_p, ...] of all processes one after the other, on every host. Integers are below 2^31."""
+    """The parts [n_p, ...] of all processes one after the other, on every host; of 4- or 8-byte numbers."""
     if jax.process_count() == 1:
         return part
+    if part.dtype.itemsize == 8:  # JAX would make 4 bytes of them
+        halves = gather_over_processes(np.ascontiguousarray(part)[..., None].view(np.int32))
+        return halves.view(part.dtype)[..., 0]
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(part)))).tolist()
     padded = np.zeros((max(lengths), *part.shape[1:]), part.dtype)
     padded[: len(part)] = part
