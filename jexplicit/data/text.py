@@ -18,6 +18,7 @@ import sysconfig
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -84,12 +85,44 @@ def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10)
     if len(documents) < 2:
         remedy = "use a text of 2 or more lines, or give dev files as well (--dev)"
         raise ValueError(f"{len(documents)} document(s) cannot be split into train and dev: {remedy}")
-    every = min(every, len(documents))
-    block = min(block, len(documents) // every)
     train, dev = [], []
     for index, document in enumerate(documents):
-        (dev if index // block % every == every // 2 else train).append(document)
+        (dev if is_dev(index, len(documents), every=every, block=block) else train).append(document)
     return train, dev
+
+
+def is_dev(index: int, documents: int, *, every: int = 10, block: int = 10) -> bool:
+    """Whether `split_documents` puts a document into dev: a question of its place, and of how many there are below 100.
+
+    >>> [index for index in range(300) if is_dev(index, 300)] == [*range(50, 60), *range(150, 160), *range(250, 260)]
+    True
+    """
+    every = min(every, documents)
+    return index // min(block, documents // every) % every == every // 2
+
+
+def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: int = 10) -> Iterator[T]:
+    """One of the two parts of `split_documents`, of documents too many for memory.
+
+    Args:
+        documents: at least 2, in order.
+        dev: which part.
+        every, block: see `split_documents`.
+
+    Raises:
+        ValueError: those of `split_documents`, once a document is asked for.
+
+    >>> list(iterate_split("abcdefgh", dev=True, every=4, block=1))
+    ['c', 'g']
+    """
+    documents, enough = iter(documents), every * block  # with so many or more, their number plays no part
+    first = list(islice(documents, enough))
+    if len(first) < enough:
+        yield from split_documents(first, every=every, block=block)[dev]
+        return
+    for index, document in enumerate(chain(first, documents)):
+        if is_dev(index, enough, every=every, block=block) == dev:
+            yield document
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
@@ -234,9 +267,7 @@ def text_corpus(train: Paths, dev: Paths = ()) -> Corpus:
     name = ", ".join(_as_list(train))
     if not _as_list(dev):
         return make_corpus(name, *split_documents(read_documents(train)))
-    train_files, dev_files = _list_files(train), _list_files(dev)
-    if shared := sorted(set(train_files) & set(dev_files)):
-        raise ValueError(f"{shared[0]} is in train and in dev: take it out of one, or give no dev to have train split")
+    train_files, dev_files = list_files(train, dev)
     return make_corpus(name, _read_files(train_files), _read_files(dev_files))
 
 
@@ -261,6 +292,21 @@ def read_documents(paths: Paths) -> list[str]:
     ['  to be,', 'or not']
     """
     return _read_files(_list_files(paths))
+
+
+def list_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
+    """The files of train and dev, each once and in order; dev may be none.
+
+    Raises:
+        ValueError: nothing at a path; a file in both.
+
+    >>> list_files([__file__], [])[0] == [os.path.realpath(__file__)]
+    True
+    """
+    train_files, dev_files = _list_files(train), _list_files(dev) if _as_list(dev) else []
+    if shared := sorted(set(train_files) & set(dev_files)):
+        raise ValueError(f"{shared[0]} is in train and in dev: take it out of one, or give no dev to have train split")
+    return train_files, dev_files
 
 
 def _list_files(paths: Paths) -> list[str]:
