@@ -38,8 +38,8 @@ def text_source(train: Paths, dev: Paths = ()) -> Source:
         ValueError: nothing at a path, or a file in both; what a file holds is looked at when it is read.
 
     >>> source = text_source([__file__])
-    >>> next(source.train())[:12], next(source.train())[:12]
-    ('"""Documents', '"""Documents')
+    >>> next(source.train())[3:12], next(source.train())[3:12]
+    ('Documents', 'Documents')
     """
     train_files, dev_files = list_files(train, dev)
     name = ", ".join([str(train)] if isinstance(train, str | os.PathLike) else map(str, train))
