@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +26,8 @@ from jexplicit.runs.progress import console, human, stage
 
 
 @dataclass(frozen=True)
-class Config:
-    """Tokenise text of any size into shards: files of token ids that launch.lm counts through a window."""
+class Text:
+    """Which text, and how it is cut into tokens."""
 
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
@@ -38,16 +38,12 @@ class Config:
     """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
     dev: tuple[str, ...] = ()
     """Held-out text; default, every tenth block of ten training documents."""
-    limit: int | None = None
-    """Use at most this many training documents, and a tenth as many dev documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
     """Subwords, words between white space, or characters."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     tokenizer_documents: int = 1_000_000
     """The tokenizer learns from so many training documents, drawn with --seed; from all, where there are no more."""
-    shard_tokens: int = 1 << 26
-    """Tokens after which a shard ends, at the next 512th document."""
     feature: str = "text"
     """Of tfds:NAME: the feature that holds the text."""
     data_dir: str | None = None
@@ -56,6 +52,17 @@ class Config:
     """Of the documents that the tokenizer learns from."""
 
 
+@dataclass(frozen=True)
+class Config(Text):
+    """Tokenise text of any size into shards: files of token ids that launch.lm counts through a window."""
+
+    limit: int | None = None
+    """Use at most this many training documents, and a tenth as many dev documents."""
+    shard_tokens: int = 1 << 26
+    """Tokens after which a shard ends, at the next 512th document."""
+
+
+_where_not_what = ("out", "runner", "options")
 PRESETS = {
     "tiny": Preset(
         Config(out="runs/tiny-shards", limit=500, vocab_size=512),
@@ -67,7 +74,11 @@ PRESETS = {
 def run(config: Config) -> None:
     """Text -> tokenizer -> shards of train and dev."""
     check(config)
-    source = read_source(config)
+    if config.limit is not None and config.limit < 10:
+        raise ValueError(f"--limit {config.limit}: use at least 10 documents")
+    if config.shard_tokens < 1:
+        raise ValueError(f"--shard-tokens {config.shard_tokens}: at least 1")
+    source = limited(read_source(config), config.limit) if config.limit else read_source(config)
     tokenizer, documents = tokenizer_in(config, source)
     for part, read in (("train", source.train), ("dev", source.dev)):
         with stage(f"tokenising {part}", "documents") as progress:
@@ -77,7 +88,7 @@ def run(config: Config) -> None:
         describe(folder, shards)
 
 
-def check(config: Config) -> None:
+def check(config: Text) -> None:
     """Refuse flags that make no sense, before anything is read or written."""
     named = config.corpus in ("docs", "installed", "text") or config.corpus.removeprefix("tfds:") not in ("", config.corpus)
     if not named:
@@ -88,15 +99,11 @@ def check(config: Config) -> None:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and not config.train:
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
-    if config.limit is not None and config.limit < 10:
-        raise ValueError(f"--limit {config.limit}: use at least 10 documents")
-    if min(config.tokenizer_documents, config.shard_tokens) < 1:
-        raise ValueError(
-            f"--tokenizer-documents {config.tokenizer_documents}, --shard-tokens {config.shard_tokens}: both are at least 1"
-        )
+    if config.tokenizer_documents < 1:
+        raise ValueError(f"--tokenizer-documents {config.tokenizer_documents}: at least 1")
 
 
-def read_source(config: Config) -> Source:
+def read_source(config: Text) -> Source:
     """The documents that the config asks for; text files and TFDS are not read yet."""
     if config.train:
         source = text_source(config.train, config.dev)
@@ -108,23 +115,24 @@ def read_source(config: Config) -> Source:
     else:
         with stage("reading", "source files") as progress:
             source = corpus_source(installed_corpus(progress))
-    return limited(source, config.limit) if config.limit else source
+    return source
 
 
-def tokenizer_in(config: Config, source: Source) -> tuple[Tokenizer, int]:
+def tokenizer_in(config: Text, source: Source) -> tuple[Tokenizer, int]:
     """The tokenizer of the folder, trained where there is none yet, and the number of training documents.
 
     Raises:
         ValueError: the folder was written with other flags or of other text, or cannot be written.
     """
     out = Path(config.out)
-    settings = json.loads(json.dumps({**asdict(replace(config, out="")), "source": source.identity}))
+    what = {name: value for name, value in asdict(config).items() if name not in _where_not_what}
+    settings = json.loads(json.dumps({**what, "source": source.identity}))
     stored = _stored(out / "config.json")
     if stored is not None:
         changed = [name for name in settings if stored.get(name) != settings[name]]
         if changed:
-            what = "; ".join(f"{name} = {_brief(stored.get(name))} (now {_brief(settings[name])})" for name in changed)
-            raise ValueError(f"{out} was written with {what}: give the same flags and text, or choose another --out")
+            was = "; ".join(f"{name} = {_brief(stored.get(name))} (now {_brief(settings[name])})" for name in changed)
+            raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
             return Tokenizer.load(out / "tokenizer.model"), stored["documents"]
     _make_writable(out)
@@ -137,10 +145,7 @@ def tokenizer_in(config: Config, source: Source) -> tuple[Tokenizer, int]:
         tokenizer = train_tokenizer(sample, kind=config.tokenizer, vocab_size=config.vocab_size)
     described = json.dumps({**settings, "documents": documents}, indent=1) + "\n"
     write_whole(out / "config.json", lambda file: file.write(described.encode()))
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save(Path(folder, "tokenizer.model"))
-        model = Path(folder, "tokenizer.model").read_bytes()
-    write_whole(out / "tokenizer.model", lambda file: file.write(model))
+    write_whole(out / "tokenizer.model", lambda file: file.write(tokenizer.file_content()))
     return tokenizer, documents
 
 

@@ -344,7 +344,7 @@ def _folder_files(folder: str) -> list[str]:
 
 
 def _read_files(files: Iterable[str]) -> list[str]:
-    return [document for path in files for document in _file_documents(path)]
+    return [document for path in files for document in file_documents(path)]
 
 
 def iterate_documents(paths: Paths) -> Iterator[str]:
@@ -358,13 +358,32 @@ def iterate_documents(paths: Paths) -> Iterator[str]:
     ...     next(iterate_documents(folder))
     'to be'
     """
-    return (document for path in _list_files(paths) for document in _file_documents(path))
+    return (document for path in _list_files(paths) for document in file_documents(path))
 
 
-def _file_documents(path: str) -> Iterator[str]:
+def file_documents(path: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """The documents of one text file, or of the lines in it that begin at the bytes start .. stop - 1.
+
+    Ranges that follow each other give every document once. A byte-order mark is dropped.
+
+    Args:
+        path: of the file.
+        start: first byte; 0 for a .gz file.
+        stop: after the last byte; default, the end of the file.
+
+    Raises:
+        ValueError: a file that cannot be read, is binary or not UTF-8; a whole file without text.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("to be\\nor not")
+    ...     list(file_documents(str(path), 0, 3)), list(file_documents(str(path), 3))
+    (['to be'], ['or not'])
+    """
     # str.splitlines would also cut at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
-    empty = True
-    for text in _file_lines(path):
+    empty = start == 0 and stop is None
+    for text in _file_lines(path, start, stop):
         for line in text.removesuffix("\n").split("\r"):
             if line.strip():
                 empty = False
@@ -373,12 +392,16 @@ def _file_documents(path: str) -> Iterator[str]:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
 
 
-def _file_lines(path: str) -> Iterator[str]:
+def _file_lines(path: str, start: int, stop: int | None) -> Iterator[str]:
     """Lines that end at \\n, a byte-order mark dropped."""
-    start = 0
     try:
         with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+            if start:
+                file.seek(start - 1)
+                start += len(file.readline()) - 1  # of the line that begins in the range before
             for line in file:
+                if stop is not None and start >= stop:
+                    return
                 text = _decoded(path, line, start)
                 yield text if start else text.removeprefix("\ufeff")
                 start += len(line)

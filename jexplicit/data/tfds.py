@@ -60,6 +60,7 @@ class TfdsText(NamedTuple):
         data_dir: its folder.
         version: the data set's full name, which tells one version from another.
         dev: the split that is dev, or None where there is only train.
+        sizes: number of documents in each split, blank ones included.
     """
 
     name: str
@@ -67,9 +68,13 @@ class TfdsText(NamedTuple):
     data_dir: str | None
     version: str
     dev: str | None
+    sizes: dict[str, int]
 
     def documents(self, split: str) -> Iterator[str]:
         """The documents of a split that are not blank, one after the other, each read when it is asked for.
+
+        Args:
+            split: `train`, or a part of it, `train[100:200]`.
 
         Raises:
             ValueError: a document that is not UTF-8, or cannot be read.
@@ -106,7 +111,8 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
     if "train" not in splits:
         raise ValueError(f"--corpus tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
     dev = next((split for split in _dev_splits if split in splits), None)
-    return TfdsText(name, feature, data_dir and str(data_dir), str(builder.info.full_name), dev)
+    sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
+    return TfdsText(name, feature, data_dir and str(data_dir), str(builder.info.full_name), dev, sizes)
 
 
 def tfds_corpus(
