@@ -7,6 +7,7 @@ Writes what launch.shards writes, and the co-occurrence counts of train. Every w
 paths. Needs the extra `beam`.
 """
 
+import logging
 import shlex
 import sys
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ PRESETS = {
 def run(config: Config) -> None:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     check_beam()
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is shown in one line
     check(config)
     if min(config.radius, config.part_bytes, config.part_documents, config.column_shards) < 1:
         raise ValueError(

@@ -162,7 +162,7 @@ def _stored(path: Path) -> dict[str, Any] | None:
         return None
     try:
         stored = json.loads(path.read_text())
-        stored["documents"], stored["source"]
+        int(stored["documents"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or of another command: choose another --out") from error
     return stored

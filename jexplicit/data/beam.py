@@ -160,7 +160,13 @@ def ingest(
     check_beam()
     if min(radius, column_shards) < 1:
         raise ValueError(f"radius {radius}, {column_shards} column shards: both are at least 1")
-    _run(list(parts), tokenizer, Path(out).absolute(), radius, column_shards, runner, list(options))
+    out = Path(out).absolute()
+    try:
+        for folder in ("train", "dev", "counts"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written ({error.strerror}): choose another --out") from error
+    _run(list(parts), tokenizer, out, radius, column_shards, runner, list(options))
 
 
 def check_beam() -> None:
@@ -223,10 +229,10 @@ def _run(
             lengths = documents | "Lengths" >> beam.Map(lambda part: (part.number, sum(1 for _ in part.read())))
             documents |= "Cut" >> beam.FlatMap(cut_part, beam.pvalue.AsDict(lengths))
         written = documents | "Tokenise and count" >> beam.FlatMap(tokenise).with_outputs("runs", main="shards")
-        written.shards | beam.GroupByKey() | "Index the shards" >> beam.Map(index_stream)
+        _ = written.shards | beam.GroupByKey() | "Index the shards" >> beam.Map(index_stream)
         summed = written.runs | "Sum" >> beam.CombinePerKey(SumRuns())
         tables = summed | "Write the columns" >> beam.FlatMap(write_columns)
-        tables | beam.combiners.ToList() | "Index the tables" >> beam.Map(index_tables)
+        _ = tables | beam.combiners.ToList() | "Index the tables" >> beam.Map(index_tables)
 
 
 def _engine(runner: str) -> str:
@@ -240,7 +246,8 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if found := re.findall(r"^ValueError: (.+?)(?: \[while running .*)?$", str(error), re.MULTILINE):
+        text = f"ValueError: {error}" if isinstance(error, ValueError) else str(error)
+        if found := re.findall(r"^ValueError: (.+?)(?: \[while running .*)?$", text, re.MULTILINE):
             raise ValueError(found[-1]) from error
         raise
 

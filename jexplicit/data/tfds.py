@@ -112,7 +112,7 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
         raise ValueError(f"--corpus tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
     dev = next((split for split in _dev_splits if split in splits), None)
     sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
-    return TfdsText(name, feature, data_dir and str(data_dir), str(builder.info.full_name), dev, sizes)
+    return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes)
 
 
 def tfds_corpus(
