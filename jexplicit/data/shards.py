@@ -84,7 +84,8 @@ class Shards:
         first, last, step = where.indices(len(self))
         if step != 1:
             raise ValueError(f"every {step}-th token of a stream in shards: slices take neighbours only")
-        parts = [self._read(shard, max(first - start, 0), last - start) for start, shard in self._overlapping(first, last)]
+        files = self._overlapping(first, last) if first < last else []
+        parts = [self._read(shard, max(first - start, 0), last - start) for start, shard in files]
         return np.concatenate([np.zeros(0, self.dtype), *parts])
 
     @property
