@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -189,50 +189,52 @@ def _run(
 
     N = tokenizer.vocab_size
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without what it has cached, which is not to be sent around
-
-    class SumRuns(beam.CombineFn):
-        """Adds runs up in the worker before they are sent, and where they arrive."""
-
-        def create_accumulator(self) -> list[Run]:
-            return []
-
-        def add_input(self, runs: list[Run], run: Run) -> list[Run]:
-            return add_run(runs, run)
-
-        def merge_accumulators(self, accumulators: Iterable[list[Run]]) -> list[Run]:
-            return [merge_runs(run for runs in accumulators for run in runs)]
-
-        def extract_output(self, runs: list[Run]) -> Run:
-            return merge_runs(runs)
-
-    def tokenise(part: Part) -> Iterator[Any]:
-        shard, run = tokenise_part(part, tokenizer, out, radius=K if part.split == "train" else None)
-        yield part.split, shard
-        for s, columns in enumerate(split_columns(run, column_shards, vocab_size=N)):
-            if len(columns.keys):
-                yield beam.pvalue.TaggedOutput("runs", (s, columns))
-
-    def write_columns(s_and_run: tuple[int, Run]) -> list[Table]:
-        s, run = s_and_run
-        return write_tables(out / "counts", run, radius=K, vocab_size=N, shard=s, shards=column_shards)
-
-    def index_stream(split_and_shards: tuple[str, Iterable[Shard]]) -> None:
-        split, shards = split_and_shards
-        write_stream_index(out / split, shards, tokenizer)
-
-    def index_tables(tables: list[Table]) -> None:
-        write_tables_index(out / "counts", tables, radius=K, vocab_size=N, tokenizer=tokenizer.sha256)
-
-    with _one_line_errors(), beam.Pipeline(options=PipelineOptions([f"--runner={_engine(runner)}", *options])) as pipeline:
+    flags = PipelineOptions([f"--runner={_engine(runner)}", *options])
+    with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:
         documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
         if parts[0].split == "all":
-            lengths = documents | "Lengths" >> beam.Map(lambda part: (part.number, sum(1 for _ in part.read())))
+            lengths = documents | "Lengths" >> beam.Map(_length)
             documents |= "Cut" >> beam.FlatMap(cut_part, beam.pvalue.AsDict(lengths))
-        written = documents | "Tokenise and count" >> beam.FlatMap(tokenise).with_outputs("runs", main="shards")
-        _ = written.shards | beam.GroupByKey() | "Index the shards" >> beam.Map(index_stream)
-        summed = written.runs | "Sum" >> beam.CombinePerKey(SumRuns())
-        tables = summed | "Write the columns" >> beam.FlatMap(write_columns)
-        _ = tables | beam.combiners.ToList() | "Index the tables" >> beam.Map(index_tables)
+        written = documents | "Tokenise and count" >> beam.Map(_tokenise, tokenizer, out, K)
+        shards = written | "Shards" >> beam.Map(_shard) | beam.GroupByKey()
+        _ = shards | "Index the shards" >> beam.Map(_index_stream, out, tokenizer)
+        # merge_runs adds up in the worker what has one key, before it is sent, and again where it arrives
+        summed = written | "Columns" >> beam.FlatMap(_columns, column_shards, N) | "Sum" >> beam.CombinePerKey(merge_runs)
+        tables = summed | "Write the columns" >> beam.FlatMap(_write_columns, out, K, N, column_shards)
+        _ = tables | beam.combiners.ToList() | "Index the tables" >> beam.Map(_index_tables, out, K, N, tokenizer.sha256)
+
+
+# What the workers do: functions of a module, which travel by their names.
+
+
+def _length(part: Part) -> tuple[int, int]:
+    return part.number, sum(1 for _ in part.read())
+
+
+def _tokenise(part: Part, tokenizer: Tokenizer, out: Path, K: int) -> tuple[str, Shard, Run]:
+    return part.split, *tokenise_part(part, tokenizer, out, radius=K if part.split == "train" else None)
+
+
+def _shard(written: tuple[str, Shard, Run]) -> tuple[str, Shard]:
+    return written[:2]
+
+
+def _columns(written: tuple[str, Shard, Run], column_shards: int, N: int) -> list[tuple[int, Run]]:
+    return [(s, run) for s, run in enumerate(split_columns(written[2], column_shards, vocab_size=N)) if len(run.keys)]
+
+
+def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, tokenizer: Tokenizer) -> None:
+    split, shards = split_and_shards
+    write_stream_index(out / split, shards, tokenizer)
+
+
+def _write_columns(s_and_run: tuple[int, Run], out: Path, K: int, N: int, column_shards: int) -> list[Table]:
+    s, run = s_and_run
+    return write_tables(out / "counts", run, radius=K, vocab_size=N, shard=s, shards=column_shards)
+
+
+def _index_tables(tables: list[Table], out: Path, K: int, N: int, tokenizer: str) -> None:
+    write_tables_index(out / "counts", tables, radius=K, vocab_size=N, tokenizer=tokenizer)
 
 
 def _engine(runner: str) -> str:
