@@ -11,10 +11,9 @@ import logging
 import shlex
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from jexplicit.data.beam import Part, check_beam, file_parts, ingest, list_parts
+from jexplicit.data.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
 from jexplicit.data.shards import read_shards
 from jexplicit.data.sources import Source
 from jexplicit.data.text import list_files
@@ -90,12 +89,7 @@ def parts_of(config: Config, source: Source) -> list[Part]:
     size = config.part_documents
     if config.corpus.startswith("tfds:"):
         data = tfds_text(config.corpus.removeprefix("tfds:"), feature=config.feature, data_dir=config.data_dir)
-        return [
-            Part("all" if data.dev is None else name, n, partial(data.documents, f"{split}[{first}:{first + size}]"))
-            for name, split in (("train", "train"), ("dev", data.dev))
-            if split is not None
-            for n, first in enumerate(range(0, data.sizes[split], size))
-        ]
+        return tfds_parts(data, size=size)
     return list_parts("train", list(source.train()), size=size) + list_parts("dev", list(source.dev()), size=size)
 
 

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from jexplicit.data import tfds
+from jexplicit.data.beam import tfds_parts
 from jexplicit.data.sources import tfds_source
 from jexplicit.data.text import split_documents
 from jexplicit.data.tfds import tfds_corpus, tfds_text
@@ -49,7 +50,10 @@ def installed(monkeypatch):
         def as_data_source(self, split):
             name, _, part = split.partition("[")
             first, _, last = part.rstrip("]").partition(":")
-            return Rows(splits[name][int(first or 0) : int(last) if last else None])
+            rows = splits[name]
+            if last and int(last) > len(rows):
+                raise ValueError(f"Requested slice [{first}:{last}] incompatible with {len(rows)} examples.")
+            return Rows(rows[int(first or 0) : int(last) if last else None])
 
     def builder(name, data_dir, file_format):
         assert file_format == "array_record"  # the format that needs no TensorFlow
@@ -87,6 +91,18 @@ def test_documents_are_read_when_they_are_asked_for(installed):
     documents = tfds_text("small").documents("train[5:50]")
     assert next(documents) == texts("train")[5] and installed.rows_read == [0]
     assert len(tfds_corpus("small", limit=3).train) == 3 and len(installed.rows_read) == 1 + 3 + 3
+
+
+def test_parts_for_workers_hold_every_document_once_and_in_order(installed):
+    for names in (["train", "dev"], ["train", "dev"], ["all"]):
+        data = tfds_text("small")
+        parts = tfds_parts(data, size=50)
+        for name, split in zip(names, ("train", data.dev), strict=False):
+            mine = [part for part in parts if part.split == name]
+            assert [part.number for part in mine] == list(range(len(mine)))
+            assert [document for part in mine for document in part.read()] == texts(split)
+        assert {part.split for part in parts} == set(names)
+        installed.splits.pop(data.dev, None)
 
 
 def test_another_feature_another_split_and_bytes_that_are_no_text_are_refused(installed):

@@ -20,6 +20,7 @@ import numpy as np
 from jexplicit.data.shards import Shard, write_index, write_shard
 from jexplicit.data.sources import Documents
 from jexplicit.data.text import file_documents, is_dev
+from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.sorted_runs import Run, Table, add_run, count_run, merge_runs, split_columns, write_tables, write_tables_index
 
@@ -68,6 +69,16 @@ def list_parts(split: str, documents: Sequence[str], *, size: int) -> list[Part]
     """
     starts = range(0, len(documents), size)
     return [Part(split, n, partial(iter, list(documents[start : start + size]))) for n, start in enumerate(starts)]
+
+
+def tfds_parts(data: TfdsText, *, size: int) -> list[Part]:
+    """A text data set of TFDS, in parts of `size` documents: of train and dev, or of `all` where there is no dev."""
+    parts = []
+    for name, split in (("all" if data.dev is None else "train", "train"), ("dev", data.dev)):
+        in_all = data.sizes[split] if split else 0
+        ranges = (f"{split}[{first}:{min(first + size, in_all)}]" for first in range(0, in_all, size))
+        parts += [Part(name, n, partial(data.documents, where)) for n, where in enumerate(ranges)]
+    return parts
 
 
 def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
