@@ -12,7 +12,7 @@ import pytest
 import reference
 from sklearn.datasets import load_digits
 
-from jexplicit.data import images as module
+from jexplicit.data import tfds
 from jexplicit.data.images import FILES, Images, check_images, one_hot, pixel_features, read_idx, read_images
 
 
@@ -235,7 +235,7 @@ def test_a_tfds_data_set_is_read_through_its_data_source(monkeypatch, tmp_path, 
 
     fake = types.SimpleNamespace(builder=lambda name, data_dir, file_format: Builder())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(module, "_reachable", lambda host, port: True)
+    monkeypatch.setattr(tfds, "_reachable", lambda host, port: True)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
     if broken:
         with pytest.raises(ValueError, match=r"tfds:small could not be read \(RuntimeError: no such checksum\)"):

@@ -9,15 +9,15 @@ levels where MNIST has 256, and so `(X + 1)/17`.
 
 import gzip
 import hashlib
-import importlib.util
 import os
-import socket
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer, UInt8
+
+from jexplicit.data.tfds import prepared_builder, unreadable
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -30,7 +30,6 @@ FILES = {
 _ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the other 360 images of the 8x8 digits come last, and from other writers
 _unsigned_bytes = 8
-_tfds_host = ("storage.googleapis.com", 443)
 
 
 class Images(NamedTuple):
@@ -241,21 +240,12 @@ def _file(folder: Path, file: str) -> Path:
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     """A data set of TFDS with the features `image` and `label`, and the splits train and test; needs no TensorFlow."""
     way_out = "download the idx files and use --data-dir, or --data digits, which is embedded"
-    missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
-    if missing:
-        raise ValueError(f"--data tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
-    prepared = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
-    if not prepared.is_dir() and not _reachable(*_tfds_host):
-        raise ValueError(f"--data tfds:{name}: {_tfds_host[0]} cannot be reached, and {prepared} does not exist: {way_out}")
-    import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
-
+    builder = prepared_builder(name, data_dir, flag="--data", way_out=way_out)
     try:
-        builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
-        builder.download_and_prepare()
         parts = {part: list(builder.as_data_source(split=part)) for part in ("train", "test")}
         arrays = {part: (_grey(rows), np.array([row["label"] for row in rows])) for part, rows in parts.items()}
-    except Exception as error:  # of TFDS, its readers and the network, all of which mean that there is no data
-        raise ValueError(f"--data tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}") from error
+    except Exception as error:  # as in prepared_builder
+        raise unreadable(name, error, flag="--data", way_out=way_out) from error
     (X, Y), (X_test, Y_test) = arrays["train"], arrays["test"]
     return Images(f"tfds:{name}", X, Y.astype(np.uint8), X_test, Y_test.astype(np.uint8), levels=256)
 
@@ -263,11 +253,3 @@ def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
 def _grey(rows: list[Any]) -> np.ndarray:
     """[M, height, width] of images [height, width, channels]; colours are averaged."""
     return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).astype(np.uint8)
-
-
-def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=seconds):
-            return True
-    except OSError:
-        return False

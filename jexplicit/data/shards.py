@@ -84,7 +84,8 @@ class Shards:
         first, last, step = where.indices(len(self))
         if step != 1:
             raise ValueError(f"every {step}-th token of a stream in shards: slices take neighbours only")
-        parts = [self._read(shard, max(first - start, 0), last - start) for start, shard in self._overlapping(first, last)]
+        files = self._overlapping(first, last) if first < last else []
+        parts = [self._read(shard, max(first - start, 0), last - start) for start, shard in files]
         return np.concatenate([np.zeros(0, self.dtype), *parts])
 
     @property
@@ -160,6 +161,7 @@ class ShardWriter:
             if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
                 raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
             self._shards, self.complete = list(_as_shards(found["shards"])), found["complete"]
+            _check_sizes(self._folder, self._shards, self._dtype)  # now, not when hours of work are to be closed
         self.documents = sum(shard.documents for shard in self._shards)
         self._parts, self._open_tokens, self._open_documents = [], 0, 0
         if not self._shards:
@@ -205,20 +207,14 @@ class ShardWriter:
         self._open_documents += documents
 
     def _flush(self) -> None:
-        data = np.concatenate(self._parts)
-        data = (data.byteswap() if sys.byteorder == "big" else data).tobytes()
-        shard = Shard(f"{len(self._shards):05}.tokens", self._open_tokens, self._open_documents, zlib.crc32(data))
-        write_whole(self._folder / shard.file, lambda file: file.write(data))
+        shard = write_shard(self._folder, len(self._shards), np.concatenate(self._parts), documents=self._open_documents)
         self._shards.append(shard)
         self._write_index(complete=False)
         self.documents += shard.documents
         self._parts, self._open_tokens, self._open_documents = [], 0, 0
 
     def _write_index(self, *, complete: bool) -> None:
-        about = {"layout": _LAYOUT, "vocab_size": self._vocab_size, "tokenizer": self._tokenizer, "complete": complete}
-        index = {**about, "shards": [shard._asdict() for shard in self._shards]}
-        text = json.dumps(index, indent=1) + "\n"
-        write_whole(self._folder / _INDEX, lambda file: file.write(text.encode()))
+        write_index(self._folder, self._shards, vocab_size=self._vocab_size, tokenizer=self._tokenizer, complete=complete)
 
 
 def write_shards(
@@ -253,6 +249,48 @@ def write_shards(
     return writer.close()
 
 
+def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
+    """Write one file of a stream, whole or not at all: the same tokens always give the same file.
+
+    Args:
+        folder: of the stream.
+        number: of the file, from which its name is made.
+        tokens: whole documents, each followed by `<pad>`, in the type of the stream; file 0 begins with one `<pad>` more.
+        documents: how many.
+
+    Returns:
+        What the index says of it.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
+    shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
+    write_whole(Path(folder) / shard.file, lambda file: file.write(data))
+    return shard
+
+
+def write_index(
+    folder: str | os.PathLike, shards: Iterable[Shard], *, vocab_size: int, tokenizer: str = "", complete: bool = True
+) -> None:
+    """Name the files of a stream, in order.
+
+    Args:
+        folder: of the stream.
+        shards: its files, as `write_shard` gave them.
+        vocab_size: N.
+        tokenizer: hash of the tokenizer.
+        complete: whether no more will follow.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    about = {"layout": _LAYOUT, "vocab_size": vocab_size, "tokenizer": tokenizer, "complete": complete}
+    index = {**about, "shards": [shard._asdict() for shard in shards]}
+    data = json.dumps({**index, "crc32": _crc32_of(index)}, indent=1) + "\n"
+    write_whole(Path(folder) / _INDEX, lambda file: file.write(data.encode()))
+
+
 def read_shards(folder: str | os.PathLike) -> Shards:
     """The stream in a folder.
 
@@ -268,11 +306,7 @@ def read_shards(folder: str | os.PathLike) -> Shards:
     stream = Shards(
         folder, np.dtype(np.min_scalar_type(vocab_size - 1)), vocab_size, index["tokenizer"], _as_shards(index["shards"])
     )
-    for shard in stream.shards:
-        path, size = folder / shard.file, shard.tokens * stream.dtype.itemsize
-        if not path.is_file() or path.stat().st_size != size:
-            found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; write the shards again")
+    _check_sizes(folder, stream.shards, stream.dtype)
     return stream
 
 
@@ -296,12 +330,25 @@ def _read_index(folder: Path) -> dict | None:
         return None
     try:
         index = json.loads(path.read_text())
-        _as_shards(index["shards"])
-        if index["layout"] != _LAYOUT or not {"vocab_size", "tokenizer", "complete"} <= index.keys():
+        if index.pop("crc32") != _crc32_of(index):
+            raise ValueError("its checksum is another")
+        if index["layout"] != _LAYOUT:
             raise ValueError(f"layout {index['layout']}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): write the shards again") from error
     return index
+
+
+def _crc32_of(index: dict) -> int:
+    return zlib.crc32(json.dumps(index, sort_keys=True).encode())
+
+
+def _check_sizes(folder: Path, shards: Iterable[Shard], dtype: np.dtype) -> None:
+    for shard in shards:
+        path, size = folder / shard.file, shard.tokens * dtype.itemsize
+        if not path.is_file() or path.stat().st_size != size:
+            found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
+            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; write the shards again")
 
 
 def _opened(path: Path):

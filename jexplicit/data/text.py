@@ -18,6 +18,7 @@ import sysconfig
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -84,12 +85,44 @@ def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10)
     if len(documents) < 2:
         remedy = "use a text of 2 or more lines, or give dev files as well (--dev)"
         raise ValueError(f"{len(documents)} document(s) cannot be split into train and dev: {remedy}")
-    every = min(every, len(documents))
-    block = min(block, len(documents) // every)
     train, dev = [], []
     for index, document in enumerate(documents):
-        (dev if index // block % every == every // 2 else train).append(document)
+        (dev if is_dev(index, len(documents), every=every, block=block) else train).append(document)
     return train, dev
+
+
+def is_dev(index: int, documents: int, *, every: int = 10, block: int = 10) -> bool:
+    """Whether `split_documents` puts a document into dev: a question of its place, and of how many there are below 100.
+
+    >>> [index for index in range(300) if is_dev(index, 300)] == [*range(50, 60), *range(150, 160), *range(250, 260)]
+    True
+    """
+    every = min(every, documents)
+    return index // min(block, documents // every) % every == every // 2
+
+
+def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: int = 10) -> Iterator[T]:
+    """One of the two parts of `split_documents`, of documents too many for memory.
+
+    Args:
+        documents: at least 2, in order.
+        dev: which part.
+        every, block: see `split_documents`.
+
+    Raises:
+        ValueError: those of `split_documents`, once a document is asked for.
+
+    >>> list(iterate_split("abcdefgh", dev=True, every=4, block=1))
+    ['c', 'g']
+    """
+    documents, enough = iter(documents), every * block  # with so many or more, their number plays no part
+    first = list(islice(documents, enough))
+    if len(first) < enough:
+        yield from split_documents(first, every=every, block=block)[dev]
+        return
+    for index, document in enumerate(chain(first, documents)):
+        if is_dev(index, enough, every=every, block=block) == dev:
+            yield document
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
@@ -234,9 +267,7 @@ def text_corpus(train: Paths, dev: Paths = ()) -> Corpus:
     name = ", ".join(_as_list(train))
     if not _as_list(dev):
         return make_corpus(name, *split_documents(read_documents(train)))
-    train_files, dev_files = _list_files(train), _list_files(dev)
-    if shared := sorted(set(train_files) & set(dev_files)):
-        raise ValueError(f"{shared[0]} is in train and in dev: take it out of one, or give no dev to have train split")
+    train_files, dev_files = list_files(train, dev)
     return make_corpus(name, _read_files(train_files), _read_files(dev_files))
 
 
@@ -261,6 +292,21 @@ def read_documents(paths: Paths) -> list[str]:
     ['  to be,', 'or not']
     """
     return _read_files(_list_files(paths))
+
+
+def list_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
+    """The files of train and dev, each once and in order; dev may be none.
+
+    Raises:
+        ValueError: nothing at a path; a file in both.
+
+    >>> list_files([__file__], [])[0] == [os.path.realpath(__file__)]
+    True
+    """
+    train_files, dev_files = _list_files(train), _list_files(dev) if _as_list(dev) else []
+    if shared := sorted(set(train_files) & set(dev_files)):
+        raise ValueError(f"{shared[0]} is in train and in dev: take it out of one, or give no dev to have train split")
+    return train_files, dev_files
 
 
 def _list_files(paths: Paths) -> list[str]:
@@ -298,7 +344,7 @@ def _folder_files(folder: str) -> list[str]:
 
 
 def _read_files(files: Iterable[str]) -> list[str]:
-    return [document for path in files for document in _file_documents(path)]
+    return [document for path in files for document in file_documents(path)]
 
 
 def iterate_documents(paths: Paths) -> Iterator[str]:
@@ -312,13 +358,32 @@ def iterate_documents(paths: Paths) -> Iterator[str]:
     ...     next(iterate_documents(folder))
     'to be'
     """
-    return (document for path in _list_files(paths) for document in _file_documents(path))
+    return (document for path in _list_files(paths) for document in file_documents(path))
 
 
-def _file_documents(path: str) -> Iterator[str]:
+def file_documents(path: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """The documents of one text file, or of the lines in it that begin at the bytes start .. stop - 1.
+
+    Ranges that follow each other give every document once. A byte-order mark is dropped.
+
+    Args:
+        path: of the file.
+        start: first byte; 0 for a .gz file.
+        stop: after the last byte; default, the end of the file.
+
+    Raises:
+        ValueError: a file that cannot be read, is binary or not UTF-8; a whole file without text.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("to be\\nor not")
+    ...     list(file_documents(str(path), 0, 3)), list(file_documents(str(path), 3))
+    (['to be'], ['or not'])
+    """
     # str.splitlines would also cut at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
-    empty = True
-    for text in _file_lines(path):
+    empty = start == 0 and stop is None
+    for text in _file_lines(path, start, stop):
         for line in text.removesuffix("\n").split("\r"):
             if line.strip():
                 empty = False
@@ -327,12 +392,16 @@ def _file_documents(path: str) -> Iterator[str]:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
 
 
-def _file_lines(path: str) -> Iterator[str]:
+def _file_lines(path: str, start: int, stop: int | None) -> Iterator[str]:
     """Lines that end at \\n, a byte-order mark dropped."""
-    start = 0
     try:
         with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
+            if start:
+                file.seek(start - 1)
+                start += len(file.readline()) - 1  # of the line that begins in the range before
             for line in file:
+                if stop is not None and start >= stop:
+                    return
                 text = _decoded(path, line, start)
                 yield text if start else text.removeprefix("\ufeff")
                 start += len(line)

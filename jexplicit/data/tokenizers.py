@@ -139,9 +139,13 @@ class Tokenizer:
         return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the tokenizer to a file: a line with its kind and the hash of the model, then the model."""
+        """Write the tokenizer to a file."""
+        Path(path).write_bytes(self.file_content())
+
+    def file_content(self) -> bytes:
+        """What `save` writes: a line with the kind and the hash of the model, then the model."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
-        Path(path).write_bytes(header.encode() + self.model)
+        return header.encode() + self.model
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":

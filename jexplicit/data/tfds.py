@@ -1,0 +1,147 @@
+"""Data sets of TensorFlow Datasets, for images and text: read through random access, which needs no TensorFlow.
+
+TFDS offline tries again for minutes before it gives up, so what can fail is tried first, within seconds.
+"""
+
+import importlib.util
+import os
+import socket
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jexplicit.data.text import Corpus, make_corpus, split_documents
+
+_host = ("storage.googleapis.com", 443)
+_dev_splits = ("validation", "test")
+_text_way_out = "download the text and use --train FILES, or --corpus docs, which is embedded"
+
+
+def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str, way_out: str) -> Any:
+    """The builder of a data set that is ready to be read, downloaded where it was not.
+
+    Args:
+        name: of the data set, as TFDS knows it: `mnist`, `wikipedia/20230601.en`.
+        data_dir: its folder; default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
+        flag: what asked for it, for errors: `--data`.
+        way_out: what to do without it, for errors.
+
+    Raises:
+        ValueError: TFDS is not installed, the data set is not here and cannot be fetched, or TFDS cannot prepare it.
+    """
+    missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ValueError(f"{flag} tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
+    folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
+    if not folder.is_dir() and not _reachable(*_host):
+        raise ValueError(f"{flag} tfds:{name}: {_host[0]} cannot be reached, and {folder} does not exist: {way_out}")
+    import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
+
+    try:
+        builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
+        builder.download_and_prepare()
+    except Exception as error:  # of TFDS, its readers and the network, all of which mean that there is no data
+        raise unreadable(name, error, flag=flag, way_out=way_out) from error
+    return builder
+
+
+def unreadable(name: str, error: Exception, *, flag: str, way_out: str) -> ValueError:
+    """The one error that a user can act on."""
+    return ValueError(f"{flag} tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
+
+
+class TfdsText(NamedTuple):
+    """A text data set that is ready to be read; `documents` reads it.
+
+    Args:
+        name: of the data set.
+        feature: that holds the text.
+        data_dir: its folder.
+        version: the data set's full name, which tells one version from another.
+        dev: the split that is dev, or None where there is only train.
+        sizes: number of documents in each split, blank ones included.
+    """
+
+    name: str
+    feature: str
+    data_dir: str | None
+    version: str
+    dev: str | None
+    sizes: dict[str, int]
+
+    def documents(self, split: str) -> Iterator[str]:
+        """The documents of a split that are not blank, one after the other, each read when it is asked for.
+
+        Args:
+            split: `train`, or a part of it, `train[100:200]`.
+
+        Raises:
+            ValueError: a document that is not UTF-8, or cannot be read.
+        """
+        builder = prepared_builder(self.name, self.data_dir, flag="--corpus", way_out=_text_way_out)
+        try:
+            rows = builder.as_data_source(split=split)
+            for n in range(len(rows)):
+                value = rows[n][self.feature]
+                text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+                if text.strip():
+                    yield text
+        except Exception as error:
+            raise unreadable(self.name, error, flag="--corpus", way_out=_text_way_out) from error
+
+
+def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
+    """A text data set of TFDS, downloaded where it is not here.
+
+    Its split train is train, and validation, or else test, is dev.
+
+    Args:
+        name: as TFDS knows it: `lm1b`, `wikipedia/20230601.en`.
+        feature: that holds the text.
+        data_dir: its folder; default, TFDS's own.
+
+    Raises:
+        ValueError: those of `prepared_builder`; no such feature, and which there are; no split train.
+    """
+    builder = prepared_builder(name, data_dir, flag="--corpus", way_out=_text_way_out)
+    features, splits = list(builder.info.features), list(builder.info.splits)
+    if feature not in features:
+        raise ValueError(f"--corpus tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (--feature)")
+    if "train" not in splits:
+        raise ValueError(f"--corpus tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
+    dev = next((split for split in _dev_splits if split in splits), None)
+    sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
+    return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes)
+
+
+def tfds_corpus(
+    name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None, limit: int | None = None
+) -> Corpus:
+    """A text data set of TFDS in memory; where it has neither validation nor test, `split_documents` cuts dev from train.
+
+    Args:
+        name, feature, data_dir: see `tfds_text`.
+        limit: read at most so many documents of a split, for data sets that memory cannot hold.
+
+    Raises:
+        ValueError: those of `tfds_text`.
+
+    Example::
+
+        from jexplicit.data.tfds import tfds_corpus
+        corpus = tfds_corpus("imdb_reviews")
+    """
+    data = tfds_text(name, feature=feature, data_dir=data_dir)
+    train = list(islice(data.documents("train"), limit))
+    if data.dev is None:
+        return make_corpus(f"tfds:{name}", *split_documents(train))
+    return make_corpus(f"tfds:{name}", train, list(islice(data.documents(data.dev), limit)))
+
+
+def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=seconds):
+            return True
+    except OSError:
+        return False

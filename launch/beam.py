@@ -1,0 +1,102 @@
+"""Tokenise and count text of any size with Apache Beam: on this machine, or on the machines of a Beam runner.
+
+python -m launch.beam --out shards/web --train 'web/*.txt' --dev held-out.txt --radius 4
+python -m launch.beam --out /shared/web --train '/shared/web/*.txt' --runner FlinkRunner --options='--flink_master=HOST:PORT'
+
+Writes what launch.shards writes, and the co-occurrence counts of train. Every worker must see --out and the text under the same
+paths. Needs the extra `beam`.
+"""
+
+import logging
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from jexplicit.data.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
+from jexplicit.data.shards import read_shards
+from jexplicit.data.sources import Source
+from jexplicit.data.text import list_files
+from jexplicit.data.tfds import tfds_text
+from jexplicit.runs.command import Preset, run_command
+from jexplicit.runs.progress import console, stage
+from jexplicit.sorted_runs import read_tables
+from launch.shards import Text, check, describe, read_source, tokenizer_in
+
+
+@dataclass(frozen=True)
+class Config(Text):
+    """Tokenise and count text of any size with Apache Beam."""
+
+    radius: int = 4
+    """Count pairs of tokens up to so many apart."""
+    part_bytes: int = 1 << 26
+    """Bytes of text in the part that one worker takes at a time, and that becomes one shard."""
+    part_documents: int = 10_000
+    """The same in documents, of text that is not in files."""
+    column_shards: int = 8
+    """Files that the columns of a table of counts are dealt to, each summed by one worker."""
+    runner: str = "DirectRunner"
+    """Beam's runner; DirectRunner is this machine."""
+    options: str = ""
+    """Flags of Beam and of the runner, in one string: --options='--direct_num_workers=2'."""
+
+
+PRESETS = {
+    "tiny": Preset(
+        Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000, column_shards=2),
+        "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.",
+    ),
+}
+
+
+def run(config: Config) -> None:
+    """Text -> tokenizer -> shards of train and dev, counts of train."""
+    check_beam()
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is shown in one line
+    check(config)
+    if min(config.radius, config.part_bytes, config.part_documents, config.column_shards) < 1:
+        raise ValueError(
+            f"--radius {config.radius}, --part-bytes {config.part_bytes}, --part-documents {config.part_documents}, "
+            f"--column-shards {config.column_shards}: all are at least 1"
+        )
+    source = read_source(config)
+    parts = parts_of(config, source)
+    tokenizer, documents = tokenizer_in(config, source)
+    with stage("tokenising and counting", "documents") as progress:
+        ingest(
+            parts,
+            tokenizer,
+            config.out,
+            radius=config.radius,
+            column_shards=config.column_shards,
+            runner=config.runner,
+            options=shlex.split(config.options),
+        )
+        progress(documents, documents)
+    for part in ("train", "dev"):
+        describe(Path(config.out, part), read_shards(Path(config.out, part)))
+    pairs = " ".join(str(table.nnz) for table in read_tables(Path(config.out, "counts")))
+    console.print(f"  {Path(config.out, 'counts')}: different pairs 1 .. {config.radius} apart: {pairs}", soft_wrap=True)
+
+
+def parts_of(config: Config, source: Source) -> list[Part]:
+    """What the workers share out among themselves."""
+    if config.train:
+        train, dev = list_files(config.train, config.dev)
+        parts = file_parts("train" if dev else "all", train, size=config.part_bytes)
+        return parts + file_parts("dev", dev, size=config.part_bytes)
+    size = config.part_documents
+    if config.corpus.startswith("tfds:"):
+        data = tfds_text(config.corpus.removeprefix("tfds:"), feature=config.feature, data_dir=config.data_dir)
+        return tfds_parts(data, size=size)
+    return list_parts("train", list(source.train()), size=size) + list_parts("dev", list(source.dev()), size=size)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

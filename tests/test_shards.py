@@ -1,0 +1,404 @@
+"""Token streams in shards: whole and exact whatever interrupts the writing, and every damage named."""
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jexplicit.data import shards as module
+from jexplicit.data.cache import cached_streams
+from jexplicit.data.shards import ShardWriter, read_shards, write_shards
+from jexplicit.data.sources import limited, sample_documents, text_source
+from jexplicit.data.text import iterate_split, make_corpus, read_documents, split_documents, text_corpus
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
+from jexplicit.runs import files
+from launch.shards import main
+
+DOCUMENTS = ["to be", "or not", "", "to be", "that", "is", "the", "question", "whether", "'tis", "nobler", "in the mind", "to"]
+
+
+class Killed(BaseException):
+    """As sudden as SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(DOCUMENTS, kind="char")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Shards of few documents."""
+    monkeypatch.setattr(module, "_batch", 2)
+
+
+def write(folder: Path, tokenizer: Tokenizer, documents=DOCUMENTS, shard_tokens: int = 12):
+    return write_shards(folder, iter(documents), tokenizer, shard_tokens=shard_tokens)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+# The stream
+
+
+@pytest.mark.parametrize("shard_tokens", [1, 12, 30, 10**6])
+def test_shards_are_the_stream_of_encode_documents(tmp_path, small, tokenizer, shard_tokens):
+    stream, whole = write(tmp_path, tokenizer, shard_tokens=shard_tokens), encode_documents(tokenizer, DOCUMENTS)
+    assert len(stream.shards) == {1: 7, 12: 6, 30: 3, 10**6: 1}[shard_tokens]
+    assert stream.dtype == whole.dtype == stream[:].dtype
+    assert (len(stream), stream.documents, stream.tokenizer) == (len(whole), len(DOCUMENTS), tokenizer.sha256)
+    for first in range(0, len(whole) + 2, 3):  # across files, and past the end
+        for last in range(len(whole) + 2):
+            np.testing.assert_array_equal(stream[first:last], whole[first:last])
+    np.testing.assert_array_equal(stream[-5:], whole[-5:])
+    stream.verify()
+    assert all((tmp_path / shard.file).read_bytes()[-1] == 0 for shard in stream.shards)  # each ends a document
+
+
+def test_only_neighbours_are_sliced(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="every 2-th token"):
+        write(tmp_path, tokenizer)[::2]
+
+
+@pytest.mark.parametrize(("vocab_size", "itemsize"), [(256, 1), (257, 2), (65536, 2), (65537, 4)])
+def test_tokens_take_the_smallest_type(tmp_path, vocab_size, itemsize):
+    writer = ShardWriter(tmp_path, vocab_size=vocab_size)
+    writer.add(np.array([vocab_size - 1, 0]), documents=1)
+    assert writer.close()[:].tolist() == [0, vocab_size - 1, 0]
+    assert (tmp_path / "00000.tokens").stat().st_size == 3 * itemsize
+
+
+def test_a_stream_that_is_there_is_not_written_again(tmp_path, small, tokenizer):
+    stream = write(tmp_path, tokenizer)
+    assert write_shards(tmp_path, iter(()), tokenizer) == stream
+    with pytest.raises(ValueError, match="holds a whole stream already"):
+        ShardWriter(tmp_path, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.sha256).add(np.zeros(1, int), documents=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [([5], "end in token 5"), ([-1, 0], "token ids -1 to 0"), ([9, 0], "token ids 0 to 9 in a vocabulary")],
+)
+def test_tokens_that_are_not_documents_of_the_vocabulary_are_refused(tmp_path, tokens, message):
+    with pytest.raises(ValueError, match=message):
+        ShardWriter(tmp_path, vocab_size=9).add(np.array(tokens), documents=1)
+
+
+def test_no_text_is_refused(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="no token for"):
+        write(tmp_path, tokenizer, documents=["", ""])
+
+
+# Kills
+
+
+@pytest.mark.parametrize("moment", ["before", "middle", "after"])
+def test_a_killed_writer_is_continued_exactly(tmp_path, small, tokenizer, monkeypatch, moment):
+    """At every write of a file, before it, in the middle of it, and after it."""
+    shards = len(write(tmp_path / "whole", tokenizer).shards)
+    expected, write_whole, kills = contents(tmp_path / "whole"), files.write_whole, 0
+    for fatal in range(14):
+        writes = iter(range(14))
+
+        def write_or_die(path, write, fatal=fatal, writes=writes):
+            if next(writes) < fatal:
+                return write_whole(path, write)
+            if moment == "middle":
+                with open(path.with_name(path.name + ".partial"), "wb") as file:
+                    file.write(b"\xff\xff\xff")
+            elif moment == "after":
+                write_whole(path, write)
+            raise Killed
+
+        folder = tmp_path / str(fatal)
+        monkeypatch.setattr(module, "write_whole", write_or_die)
+        try:
+            write(folder, tokenizer)
+        except Killed:
+            kills += 1
+            if fatal < 2 * shards or moment != "after":  # the last index was not written
+                with pytest.raises(ValueError, match=r"no shards|not all written"):
+                    read_shards(folder)
+        monkeypatch.setattr(module, "write_whole", write_whole)
+        stream = write(folder, tokenizer)
+        np.testing.assert_array_equal(stream[:], encode_documents(tokenizer, DOCUMENTS))
+        found = {name: data for name, data in contents(folder).items() if not name.endswith(".partial")}
+        assert found == expected
+    assert kills == 2 * shards + 1  # an index with each shard, and the last index
+
+
+def test_only_the_rest_is_tokenised_after_a_kill(tmp_path, small, tokenizer):
+    def dying():
+        yield from DOCUMENTS[:9]
+        raise Killed
+
+    with pytest.raises(Killed):
+        write_shards(tmp_path, dying(), tokenizer, shard_tokens=12)
+    seen = []
+    write_shards(tmp_path, iter(DOCUMENTS), tokenizer, shard_tokens=12, progress=lambda done, _: seen.append(done))
+    assert seen == [10, 12, 13]  # 8 were in shards
+
+
+def test_shards_of_another_tokenizer_are_not_continued(tmp_path, small, tokenizer):
+    write(tmp_path, tokenizer)
+    with pytest.raises(ValueError, match="another tokenizer or vocabulary: choose another folder"):
+        write(tmp_path, train_tokenizer(["xyz"], kind="char"))
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_shard_that_is_cut_or_gone_is_named_before_more_is_written(tmp_path, small, tokenizer, complete):
+    write(tmp_path, tokenizer)
+    if not complete:
+        index = json.loads((tmp_path / "index.json").read_text())
+        kept = [module.Shard(**shard) for shard in index["shards"][:3]]
+        about = {"vocab_size": index["vocab_size"], "tokenizer": index["tokenizer"]}
+        module.write_index(tmp_path, kept, complete=False, **about)
+    path = tmp_path / "00001.tokens"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=rf"00001\.tokens: {size - 1} bytes, and the index says {size} bytes"):
+        write(tmp_path, tokenizer)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"00001\.tokens: missing"):
+        write(tmp_path, tokenizer)
+
+
+# Damage
+
+
+def test_every_damaged_byte_is_found_and_its_file_named(tmp_path, small, tokenizer):
+    stream = write(tmp_path, tokenizer)
+    for shard in stream.shards:
+        path = tmp_path / shard.file
+        data = path.read_bytes()
+        for place in range(len(data)):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(ValueError, match=rf"{shard.file} is damaged \(CRC-32"):
+                read_shards(tmp_path).verify()
+        path.write_bytes(data)
+    start = len(stream[:]) - stream.shards[-1].tokens
+    (tmp_path / stream.shards[0].file).write_bytes(bytes(stream.shards[0].tokens))
+    stream.verify(start)  # elsewhere
+    with pytest.raises(ValueError, match="00000.tokens is damaged"):
+        stream.verify(0, 1)
+
+
+def test_every_damaged_byte_of_the_index_is_found(tmp_path, small, tokenizer):
+    stream = write(tmp_path, tokenizer)
+    path = tmp_path / "index.json"
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            assert read_shards(tmp_path) == stream  # a space became no less blank
+        except ValueError as error:
+            assert "index" in str(error) and "is damaged" in str(error)
+    for place in range(0, len(data) - 1, 7):
+        path.write_bytes(data[:place])
+        with pytest.raises(ValueError, match="index .* is damaged"):
+            read_shards(tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match="holds no shards: write them with"):
+        read_shards(tmp_path)
+
+
+def test_a_file_that_shrinks_or_goes_while_it_is_read_is_named(tmp_path, small, tokenizer):
+    stream = write(tmp_path, tokenizer)
+    (tmp_path / "00001.tokens").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"00001\.tokens ends after 0 of \d+ tokens"):
+        stream[:]
+    (tmp_path / "00001.tokens").unlink()
+    with pytest.raises(ValueError, match=r"00001\.tokens cannot be read"):
+        stream[:]
+
+
+@pytest.mark.parametrize("fails_at", range(6))
+def test_a_full_disk_leaves_whole_shards_to_go_on_from(tmp_path, small, tokenizer, monkeypatch, fails_at):
+    fsync, calls = os.fsync, iter(range(100))
+
+    def full(descriptor):
+        if next(calls) >= fails_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match="cannot be written .No space left on device.: make room"):
+        write(tmp_path, tokenizer)
+    assert not list(tmp_path.glob("*.partial"))
+    monkeypatch.setattr(os, "fsync", fsync)
+    np.testing.assert_array_equal(write(tmp_path, tokenizer)[:], encode_documents(tokenizer, DOCUMENTS))
+
+
+# Documents one by one
+
+
+@pytest.mark.parametrize("n", [2, 3, 9, 10, 11, 55, 99, 100, 101, 1234])
+def test_the_lazy_split_is_split_documents(n):
+    train, dev = split_documents(range(n))
+    assert list(iterate_split(range(n), dev=False)) == train
+    assert list(iterate_split(range(n), dev=True)) == dev
+
+
+def test_too_few_documents_to_split():
+    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split"):
+        list(iterate_split(["one"], dev=False))
+
+
+def test_a_sample_is_in_order_and_reproducible_and_counts_all():
+    sample, in_all = sample_documents(map(str, range(1000)), 50, seed=3)
+    assert in_all == 1000 and sample == sorted(set(sample), key=int) and len(sample) == 50
+    assert sample == sample_documents(map(str, range(1000)), 50, seed=3)[0]
+    assert sample != sample_documents(map(str, range(1000)), 50, seed=4)[0]
+    assert sample_documents(map(str, range(50)), 50) == (list(map(str, range(50))), 50)
+    with pytest.raises(ValueError, match="a sample of 0 documents"):
+        sample_documents(["a"], 0)
+
+
+def test_every_document_is_as_likely():
+    n, size, draws = 20, 5, 500
+    drawn = np.zeros(n)
+    for seed in range(draws):
+        drawn[[int(document) for document in sample_documents(map(str, range(n)), size, seed=seed)[0]]] += 1
+    p = size / n
+    # 20 binomials at once: five standard deviations are passed less than once in 80,000 times
+    assert np.abs(drawn - draws * p).max() < 5 * np.sqrt(draws * p * (1 - p))
+
+
+def test_a_text_source_is_text_corpus_and_is_read_again(tmp_path):
+    a, b = _lines(tmp_path / "a.txt", 321), _lines(tmp_path / "b.txt", 12, "dev")
+    for dev in ((), (b,)):
+        source, corpus = text_source([a], dev), text_corpus([a], dev)
+        for _ in range(2):
+            assert (source.name, list(source.train()), list(source.dev())) == corpus[:3]
+        few = limited(source, 30)
+        assert (list(few.train()), list(few.dev())) == (corpus.train[:30], corpus.dev[:3])
+    with pytest.raises(ValueError, match="a.txt is in train and in dev"):
+        text_source([a], [a])
+
+
+def _lines(path: Path, n: int, word: str = "line") -> str:
+    path.write_text("".join(f"{word} number {line} of {n}, and {line * line % 97}\n" for line in range(n)))
+    return str(path)
+
+
+# The command
+
+
+def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys):
+    path = _lines(tmp_path / "a.txt", 700)
+    assert main(["--out", str(tmp_path / "out"), "--train", path, "--vocab-size", "90"]) == 0
+    text = cached_streams(text_corpus([path]), kind="bpe", vocab_size=90, cache_dir=tmp_path / "cache")
+    assert Tokenizer.load(tmp_path / "out/tokenizer.model") == text.tokenizer
+    for part, stream in (("train", text.train), ("dev", text.dev)):
+        found = read_shards(tmp_path / "out" / part)
+        np.testing.assert_array_equal(found[:], stream)
+        assert found.tokenizer == text.tokenizer.sha256
+    assert "630 documents" in capsys.readouterr().err
+
+
+def test_a_corpus_in_memory_is_limited_as_by_launch_lm(tmp_path, monkeypatch):
+    documents = [f"line {n}\nand {n * n % 97}" for n in range(900)]
+    docs = make_corpus("docs", *split_documents(documents))
+    monkeypatch.setattr("launch.shards.docs_corpus", lambda: docs)
+    assert main(["--preset", "tiny", "--vocab-size", "40", "--out", str(tmp_path / "out")]) == 0
+    corpus = make_corpus("docs", docs.train[:500], docs.dev[:50])
+    text = cached_streams(corpus, kind="bpe", vocab_size=40, cache_dir=tmp_path / "cache")
+    np.testing.assert_array_equal(read_shards(tmp_path / "out/train")[:], text.train)
+    np.testing.assert_array_equal(read_shards(tmp_path / "out/dev")[:], text.dev)
+
+
+def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev(tmp_path):
+    a, b = _lines(tmp_path / "a.txt", 300), _lines(tmp_path / "b.txt", 12, "dev")
+    flags = ["--train", a, "--dev", b, "--tokenizer", "char", "--tokenizer-documents", "5", "--seed", "1"]
+    assert main(["--out", str(tmp_path / "out"), *flags]) == 0
+    tokenizer = Tokenizer.load(tmp_path / "out/tokenizer.model")
+    sample, _ = sample_documents(read_documents([a]), 5, seed=1)
+    assert tokenizer == train_tokenizer(sample, kind="char")
+    np.testing.assert_array_equal(read_shards(tmp_path / "out/dev")[:], encode_documents(tokenizer, read_documents([b])))
+
+
+@pytest.mark.parametrize("fatal", range(0, 12, 2))
+def test_a_killed_command_goes_on_when_it_is_given_again(tmp_path, monkeypatch, fatal):
+    monkeypatch.setattr(module, "_batch", 64)
+    command = ["--train", _lines(tmp_path / "a.txt", 300), "--tokenizer", "char", "--shard-tokens", "1000"]
+    assert main(["--out", str(tmp_path / "whole"), *command]) == 0
+    write_whole, writes = files.write_whole, iter(range(100))
+
+    def write_or_die(path, write):
+        if next(writes) == fatal:
+            raise Killed
+        write_whole(path, write)
+
+    monkeypatch.setattr(module, "write_whole", write_or_die)
+    monkeypatch.setattr("launch.shards.write_whole", write_or_die)
+    with pytest.raises(Killed):
+        main(["--out", str(tmp_path / "out"), *command])
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_batch", 64)
+    assert main(["--out", str(tmp_path / "out"), *command]) == 0
+    for part in (".", "train", "dev"):
+        names = {path.name for path in (tmp_path / "out" / part).iterdir() if path.is_file()}
+        assert names == {path.name for path in (tmp_path / "whole" / part).iterdir() if path.is_file()}
+        for name in names:
+            assert (tmp_path / "out" / part / name).read_bytes() == (tmp_path / "whole" / part / name).read_bytes()
+
+
+def test_other_flags_or_other_text_into_a_folder_are_refused(tmp_path, capsys):
+    path, out = _lines(tmp_path / "a.txt", 100), str(tmp_path / "out")
+    command = ["--out", out, "--train", path, "--tokenizer", "char"]
+    assert main(command) == 0
+    before = (tmp_path / "out/train/00000.tokens").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (tmp_path / "out/train/00000.tokens").stat().st_mtime_ns == before
+    assert main([*command, "--tokenizer-documents", "7"]) == 2
+    assert "was written with tokenizer_documents = 1000000 (now 7): give the same flags" in capsys.readouterr().err
+    Path(path).write_text("another\ntext\n")
+    assert main(command) == 2
+    assert "was written with source = " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--train", "gone.txt"], "no such file: 'gone.txt'"),
+        (["--corpus", "wikipedia"], "--corpus wikipedia: choose docs, installed or tfds:NAME"),
+        (["--corpus", "tfds:"], "--corpus tfds:: choose docs"),
+        (["--corpus", "text"], "--corpus text without --train"),
+        (["--dev", "a.txt"], "dev files go with --train"),
+        (["--corpus", "installed", "--train", "a.txt"], "give one of the two"),
+        (["--limit", "3"], "use at least 10 documents"),
+        (["--shard-tokens", "0"], "--shard-tokens 0: at least 1"),
+        (["--tokenizer-documents", "0"], "--tokenizer-documents 0: at least 1"),
+        (["--train", __file__, "--vocab-size", "300000"], "is more than the text allows"),
+    ],
+)
+def test_the_command_refuses_in_one_line(tmp_path, capsys, flags, message):
+    start = time.perf_counter()
+    assert main(["--out", str(tmp_path / "out"), *flags]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert time.perf_counter() - start < 60
+    assert not (tmp_path / "out/config.json").exists()  # so the mended command may be given the same folder
+
+
+def test_damage_to_the_folder_is_named(tmp_path, capsys):
+    command = ["--out", str(tmp_path / "out"), "--train", _lines(tmp_path / "a.txt", 100), "--tokenizer", "char"]
+    assert main(command) == 0
+    (tmp_path / "out/tokenizer.model").write_bytes(b"")
+    assert main(command) == 2
+    assert "tokenizer.model is not a tokenizer file, or is damaged" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "out/config.json").write_text("{")
+    assert main(command) == 2
+    assert "config.json is damaged or of another command" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_text_is_read(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["--out", str(tmp_path / "file/out"), "--train", _lines(tmp_path / "a.txt", 100)]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "cannot be written (Not a directory): choose another --out" in error and "sampling" not in error
