@@ -22,6 +22,7 @@ from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.text import Corpus, docs_corpus, installed_corpus, make_corpus, text_corpus
+from jexplicit.data.tfds import tfds_corpus
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.generation import generate_text
 from jexplicit.joint_model import RADIUS
@@ -196,6 +197,8 @@ def read_corpus(config: Config) -> Corpus:
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
         if config.corpus == "text":
             corpus = text_corpus(config.train, config.dev)
+        elif config.corpus.startswith("tfds:"):
+            corpus = tfds_corpus(config.corpus.removeprefix("tfds:"))
         else:
             corpus = installed_corpus(progress) if config.corpus == "installed" else docs_corpus()
         if config.limit:

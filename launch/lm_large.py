@@ -82,7 +82,7 @@ def _measure(job: Job, large: Large, kind: str, method: str, features: str, radi
         baseline = sparse_unigram_model if method == "unigram" else sparse_bigram_model
         model = baseline(cast(SparseCounts, large.counts), eos=config.eos)
     solved = time.perf_counter()
-    evaluate = evaluate_sparse if isinstance(model, SparseTables) else evaluate_sharded
+    evaluate: Any = evaluate_sparse if isinstance(model, SparseTables) else evaluate_sharded
     with stage(label(method, features, radius), "contexts") as progress:
         parts = [(job.text.train, config.train_sample), (job.text.dev, config.dev_sample)]
         train, dev = (evaluate(model, x, sample=n or None, seed=config.seed, progress=progress) for x, n in parts)

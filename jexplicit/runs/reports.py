@@ -73,7 +73,9 @@ def write_language_model_report(out: Path) -> Path:
     explicit = [row for row in rows if row["method"] == "explicit"]
     if explicit:
         perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
-        scaling_assumption([_panel(out, row) for row in explicit], out / "figures" / "scaling.png")
+    scaled = [row for row in explicit if "scaling_slope" in row]  # of dense tables
+    if scaled:
+        scaling_assumption([_panel(out, row) for row in scaled], out / "figures" / "scaling.png")
     first = rows[0]
     lines = [
         "# The explicit language model",
@@ -98,10 +100,8 @@ def write_language_model_report(out: Path) -> Path:
         *(("![perplexity by radius](figures/perplexity.png)", "") if explicit else ()),
         *starts_section(out, rows),
         *generalising_section(out, rows),
-        *(_scaling_section(explicit) if explicit else ()),
-        "## Sampled text",
-        "",
-        *(f"```text\n{sample}\n```\n" for sample in samples),
+        *(_scaling_section(scaled) if scaled else ()),
+        *(("## Sampled text", "", *(f"```text\n{sample}\n```\n" for sample in samples)) if samples else ()),
     ]
     report = out / "report.md"
     report.write_text("\n".join(lines))
