@@ -1,7 +1,7 @@
 """What a learned rule is compared with: the same network trained by gradient descent, plain and normalised alike.
 
-The normalised network has each layer's pre-activations normalised over the minibatch, with a scale and shift of its own that are
-trained too, in training and when it is asked: all that a learner's forward pass has. Much of what a learned rule gains over
+The normalised network has each layer's pre-activations normalised over the minibatch, with scales and shifts that are trained too,
+in training and when it is asked: all that a learner's forward pass has. Much of what a learned rule gains over
 plain descent is the normalisation's, so that a comparison without it says little.
 """
 
@@ -72,11 +72,11 @@ def _descents(optimizer: OptimizerName, sizes: tuple[int, ...], normalised: bool
         return layers
 
     def logits(layers: list[dict[str, Array]], a: Array) -> Array:
-        for l, layer in enumerate(layers):
+        for n, layer in enumerate(layers):
             z = a @ layer["W"]
             z = layer["m"][None] * normalise(z[None], 1.0, 0.0)[0] if normalised else z
             z = z + layer["b"][None]
-            a = z if l == len(layers) - 1 else activation(hidden)(z)
+            a = z if n == len(layers) - 1 else activation(hidden)(z)
         return a
 
     def run(rate: Array, key: Array, rows: Array, X: Array, Y: Array, X_test: Array, Y_test: Array) -> Array:

@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import lax
 from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, backprop_genome
-from icl.blur.rules import Rules, Synapse, Synapses, init_synapses, learn
+from icl.blur.rules import Rules, Synapses, init_synapses, learn
 from jexplicit.neural.activations import Activation, activation
 
 Loss = Literal["squared_error", "cross_entropy"]
@@ -35,7 +36,7 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
     Args:
         hidden: σ of the hidden layers.
         loss: half the squared error of the activated outputs, or the cross-entropy of their softmax.
-        output: σ of the output layer; default, that of the hidden layers for the squared error, and linear for the cross-entropy.
+        output: σ of the output layer; default, for the squared error that of the hidden layers, else linear.
 
     Raises:
         ValueError: the cross-entropy of outputs that are not linear, or an activation that there is not.
@@ -81,9 +82,9 @@ def network_loss(
 ) -> Float[Array, ""]:
     """The mean loss of the plain network with these weights, whose last rows are biases: what `jax.grad` differentiates."""
     a = z = x
-    for l, W in enumerate(weights):
+    for n, W in enumerate(weights):
         z = a @ W[:-1] + W[-1:]
-        a = activation(rules.output if l == len(weights) - 1 else rules.hidden)(z)
+        a = activation(rules.output if n == len(weights) - 1 else rules.hidden)(z)
     if rules.feedback == "cross_entropy":
         return jnp.mean(optax.softmax_cross_entropy(z, y))
     return jnp.mean(jnp.sum((a - y) ** 2, axis=1)) / 2
@@ -138,21 +139,19 @@ def sgd_difference(
     first = init_synapses(start, genome, rules, sizes)
     xs = jax.random.normal(inputs, (steps, batch_size, sizes[0]), dtype)
     ys = jax.nn.one_hot(jax.random.randint(labels, (steps, batch_size), 0, sizes[-1]), sizes[-1], dtype=dtype)
-    step = jax.jit(lambda synapses, x, y: learn(genome, rules, synapses, x, y)[0])
-    slope = jax.jit(jax.grad(lambda weights, x, y: network_loss(rules, weights, x, y)))
 
-    synapses, weights, apart = first, [synapse.W[0] for synapse in first], []
-    for x, y in zip(xs, ys, strict=True):
-        synapses = step(synapses, x, y)
-        weights = [W - rate * g for W, g in zip(weights, slope(weights, x, y), strict=True)]
-        apart.append(largest_gap(synapses, weights))
-    return Difference(apart[0], apart[-1], largest_gap(first, weights))
+    def step(state: tuple[Synapses, list[Array]], batch: tuple[Array, Array]) -> tuple[tuple[Synapses, list[Array]], Array]:
+        synapses, weights = state
+        slope = jax.grad(lambda weights: network_loss(rules, weights, *batch))(weights)
+        weights = [W - rate * g for W, g in zip(weights, slope, strict=True)]
+        synapses, _ = learn(genome, rules, synapses, *batch)
+        return (synapses, weights), largest_gap(synapses, weights)
+
+    (_, weights), apart = jax.jit(lambda state: lax.scan(step, state, (xs, ys)))((first, [synapse.W[0] for synapse in first]))
+    return Difference(float(apart[0]), float(apart[-1]), float(largest_gap(first, weights)))
 
 
-def largest_gap(synapses: Synapses, weights: list[Float[Array, "n_in1 n_out"]]) -> float:
+def largest_gap(synapses: Synapses, weights: list[Float[Array, "n_in1 n_out"]]) -> Float[Array, ""]:
     """The largest difference between forward synapses of one channel and the weights of a plain network."""
-
-    def gap(synapse: Synapse, W: Array) -> Array:
-        return jnp.max(jnp.abs(synapse.W[0] - W))
-
-    return max(float(gap(synapse, W)) for synapse, W in zip(synapses, weights, strict=True))
+    gaps = [jnp.max(jnp.abs(synapse.W[0] - W)) for synapse, W in zip(synapses, weights, strict=True)]
+    return jnp.max(jnp.stack(gaps))

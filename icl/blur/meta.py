@@ -178,8 +178,8 @@ def meta_steps(
 ) -> Callable[[MetaState, Array, Array, Int[Array, ""], Part], tuple[MetaState, Array]]:
     """The compiled call `(state, genomes' numbers, key, first step, data) -> (state, losses [G, steps])`; the state is donated.
 
-    The same arguments give the same call, which compiles once. Genomes lie on the devices of the mesh, which never wait for each
-    other; those of one CPU device take turns, on an accelerator they are one vmap.
+    The same arguments give the same call, which compiles once. Genomes lie on the devices of the mesh, which never wait for one
+    another; those of one CPU device take turns, on an accelerator they are one vmap.
     """
     optimizer = make_optimizer(recipe, stage.steps)
 
@@ -227,7 +227,7 @@ def all_finite(tree: Any) -> Array:
 def scores(
     rules: Rules, hidden: tuple[int, ...], unroll: int, batch_size: int, episodes: int
 ) -> Callable[[Genome, Array, Part, Part], tuple[Float[Array, " G"], Float[Array, " G"]]]:
-    """The compiled call `(genomes, key, train, dev) -> (loss [G], accuracy [G])`: means over learners that are asked all of dev."""
+    """The compiled call `(genomes, key, train, dev) -> (loss [G], accuracy [G])`, means over learners asked all of dev."""
 
     def score(genome: Genome, key: Array, train: Part, dev: Part) -> tuple[Array, Array]:
         def one(key: Array) -> tuple[Array, Array]:
@@ -322,7 +322,7 @@ def meta_train(
         right = np.where(np.isfinite(losses), right, 0.0)
         if right.max() > score:
             score = float(right.max())
-            best = jax.tree.map(lambda leaf: leaf[int(right.argmax())], population)
+            best = _member(population, int(right.argmax()))
         entry = {
             "step": done,
             "unroll": stage.unroll,
@@ -347,6 +347,10 @@ def meta_train(
 def population(keys: Array, make: Callable[[Array], Genome]) -> Genome:
     """Genomes of several keys, the genomes first in every leaf."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[make(key) for key in keys])
+
+
+def _member(genomes: Genome, n: int) -> Genome:
+    return jax.tree.map(lambda leaf: leaf[n], genomes)
 
 
 def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], train: Part, every: int) -> None:

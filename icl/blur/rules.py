@@ -57,8 +57,8 @@ class Rules:
     states: k, of every neuron.
     backward: additive (Eq. 6); multiplicative, `a_l ⊙ u` in the place of the sum, u the second term of Eq. 6; or
         multiplicative_second_state, which leaves state 0 as it is and multiplies the others.
-    symmetric: V is Wᵀ without the bias, after every update; otherwise it is drawn and updated on its own, by the same genome with
-        the two sides exchanged.
+    symmetric: V is Wᵀ without the bias, after every update; otherwise it is drawn and updated on its own, by the same genome
+        with the two sides exchanged.
     multistate: a matrix per state; otherwise one, updated as that of state 0, is used for all.
     normalise: the passes whose pre-activations are normalised in the hidden layers, see `normalise`.
     normalise_output: whether those of the output layer are.
@@ -153,8 +153,8 @@ def forward(
     """
     _check(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
-    for l, synapse in enumerate(synapses):
-        last, W = l == len(synapses) - 1, _read(genome, rules, synapse.W)
+    for n, synapse in enumerate(synapses):
+        last, W = n == len(synapses) - 1, _read(genome, rules, synapse.W)
         bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # of a neuron whose states are all 1
         z = genome.eta * (mixed(genome.nu, states[-1]) @ W[:, :-1] + bias)
         if rules.normalise_output if last else rules.normalise in ("forward", "both"):
