@@ -105,7 +105,7 @@ class MetaTraining(Pictures):
 
 @dataclass(frozen=True)
 class TrainConfig(MetaTraining):
-    """Meta-train a genome, and compare its learners with gradient descent at every learning rate, plain and normalised alike."""
+    """Meta-train a genome, and compare its learners with descent at every learning rate, plain and normalised alike."""
 
     far: int = 400
     """Updates to follow learners for, far past the training horizon; 0 leaves it out."""
@@ -176,7 +176,7 @@ class AblationConfig(MetaTraining):
 
 @dataclass(frozen=True)
 class SgdCheckConfig(Common):
-    """Gradient descent as a genome, beside `jax.grad`; and the curl of a learned update on exclusive or, which descent has not."""
+    """Gradient descent as a genome, beside `jax.grad`; and the curl of a learned update on exclusive or."""
 
     genome: str = "digits"
     """The learned genome whose update is not a gradient."""
@@ -353,7 +353,7 @@ def _check_meta_training(config: MetaTraining) -> None:
         )
     if config.method == "evolution" and (config.population < 4 or len(config.unroll) > 1):
         raise ValueError(
-            f"--method evolution with --population {config.population} and {len(config.unroll)} stages: 4 genomes or more, one stage"
+            f"--method evolution with --population {config.population} and {len(config.unroll)} stages: at least 4, one stage"
         )
     unknown = set(getattr(config, "variants", ())) - set(_designs)
     if unknown:

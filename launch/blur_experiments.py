@@ -38,13 +38,15 @@ def run_train(config: TrainConfig, folder: RunFolder) -> None:
     """Meta-train a genome; its learners beside descent at every learning rate."""
     job, sets = Job(config, folder), load_sets(config)
     learned = meta_trained(job, config.data, config, sets)
-    save_genome(folder.path / "genome.json", learned)
     if not has_rows(job, experiment="train", genome=config.data):
         clock = Clock()
         with stage("learners by the genome"):
             curves = fare(config, learned, sets, config.hidden, steps=max(config.steps, config.far))
         log_curve(job, "train", config.data, curves)
-        add_rows(job, genome_rows("train", config.data, learned, curves, sets, config.hidden, seconds=clock()))
+        rows = genome_rows("train", config.data, learned, curves, sets, config.hidden, seconds=clock())
+        scores = {str(row["step"]): round(row["test_accuracy"], 4) for row in rows}
+        save_genome(folder.path / "genome.json", learned._replace(provenance={**learned.provenance, "test_accuracy": scores}))
+        add_rows(job, rows)
     for optimizer in config.baselines:
         for normalised in (False, True):
             name = optimizer + ", normalised" * normalised

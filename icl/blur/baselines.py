@@ -1,6 +1,6 @@
 """What a learned rule is compared with: the same network trained by gradient descent, plain and normalised alike.
 
-The normalised network has each layer's pre-activations normalised over the minibatch, with scales and shifts that are trained too,
+The normalised network has each layer's pre-activations normalised over the minibatch, with scales and shifts that are trained,
 in training and when it is asked: all that a learner's forward pass has. Much of what a learned rule gains over
 plain descent is the normalisation's, so that a comparison without it says little.
 """
@@ -17,8 +17,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.blur.data import Part
+from icl.blur.descent import sgd_rules
+from icl.blur.genome import backprop_genome
 from icl.blur.learning import minibatches, right
-from icl.blur.rules import normalise
+from icl.blur.rules import init_synapses, normalise
 from jexplicit.neural.activations import Activation, activation
 from jexplicit.neural.optimizers import OptimizerName, make_optimizer
 
@@ -63,13 +65,12 @@ def descent_curves(
 @functools.lru_cache(maxsize=64)
 def _descents(optimizer: OptimizerName, sizes: tuple[int, ...], normalised: bool, hidden: Activation) -> Callable[..., Array]:
     gain = 2.0 if hidden == "relu" else 1.0
+    drawn_alike = sgd_rules(hidden, "cross_entropy"), backprop_genome(2, sigma=gain**0.5)
 
     def init(key: Array) -> list[dict[str, Array]]:
-        layers = []
-        for n_in, n_out, k in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
-            W = (gain / n_in) ** 0.5 * jax.random.normal(k, (n_in, n_out), np.float32)
-            layers.append({"W": W, "b": jnp.zeros(n_out, W.dtype), "m": jnp.ones(n_out, W.dtype)})
-        return layers
+        rules, genome = drawn_alike
+        weights = [synapse.W[0] for synapse in init_synapses(key, genome, rules, sizes)]
+        return [{"W": W[:-1], "b": W[-1], "m": jnp.ones_like(W[-1])} for W in weights]
 
     def logits(layers: list[dict[str, Array]], a: Array) -> Array:
         for n, layer in enumerate(layers):

@@ -1,6 +1,6 @@
 """Labelled images for learners and meta-learners: centred vectors, split in three.
 
-A genome is meta-trained on *train*, chosen on *dev*, and reported on *test*; the learners that are reported take minibatches from
+A genome is meta-trained on *train*, chosen on *dev*, and reported on *test*; learners that are reported take minibatches from
 *train*, and a baseline's learning rate is chosen on *dev*, as the genome is. Images of the embedded digits are shuffled first:
 their last ones come from other writers, and the question here is how fast something is learned, not how far it reaches.
 """

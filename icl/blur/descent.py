@@ -77,9 +77,7 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
     return backprop_genome(2, eta_synapse=-rate, dtype=dtype)
 
 
-def network_loss(
-    rules: Rules, weights: list[Float[Array, "n_in1 n_out"]], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
-) -> Float[Array, ""]:
+def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]) -> Float[Array, ""]:
     """The mean loss of the plain network with these weights, whose last rows are biases: what `jax.grad` differentiates."""
     a = z = x
     for n, W in enumerate(weights):
@@ -151,7 +149,7 @@ def sgd_difference(
     return Difference(float(apart[0]), float(apart[-1]), float(largest_gap(first, weights)))
 
 
-def largest_gap(synapses: Synapses, weights: list[Float[Array, "n_in1 n_out"]]) -> Float[Array, ""]:
+def largest_gap(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:
     """The largest difference between forward synapses of one channel and the weights of a plain network."""
     gaps = [jnp.max(jnp.abs(synapse.W[0] - W)) for synapse, W in zip(synapses, weights, strict=True)]
     return jnp.max(jnp.stack(gaps))

@@ -1,8 +1,8 @@
 """Meta-training by evolution: CMA-ES on the flat genome. Fitness is accuracy, which has no gradient.
 
-A generation draws genomes `Θ ~ N(mean, σ² C)`, lets learners of each learn for T steps on the same minibatches, and moves the
-mean, step size and covariance towards those whose learners were right more often (Hansen & Ostermeier 2001). Nothing is differentiated,
-so that memory does not grow with T.
+A generation draws genomes `Θ ~ N(mean, σ² C)`, lets learners of each learn for T steps on the same minibatches, and moves
+the mean, step size and covariance towards those whose learners were right more often (Hansen & Ostermeier 2001). Nothing is
+differentiated, so that memory does not grow with T.
 
 A genome whose learners end with numbers that are not finite has fitness 0, and is counted. The search is a function of its seed
 and of the fitness of every genome, which is what a checkpoint keeps: an interrupted run is replayed, and goes on exactly.

@@ -200,7 +200,7 @@ def meta_steps(
         finite = jnp.isfinite(value) & all_finite(gradient)
         new = MetaState(genomes, moved, state.skipped)
         new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
-        return new._replace(skipped=state.skipped + ~finite), value
+        return new._replace(skipped=state.skipped + (~finite).astype(state.skipped.dtype)), value
 
     def run(state: MetaState, number: Array, key: Array, first: Array, data: Part) -> tuple[MetaState, Array]:
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))

@@ -23,15 +23,16 @@ _main = 10  # updates that transfers and designs are compared after, or fewer wh
 _reading = """\
 Accuracies are means over learners with first synapses and minibatches of their own, ± their standard deviation, in % of test
 images that neither meta-training nor the choice of a genome or of a learning rate has seen. *Descent* has, for each number of
-updates, the learning rate (and hidden activation) that was best for it on the dev part, with other learners; *normalised* networks
-normalise all layers over the minibatch as the learned rule does, with scales and shifts that are trained. Statistics are those of
-the batch also when learners are asked, for both.
+updates, the learning rate (and hidden activation) that was best for it on the dev part, with other learners; *normalised*
+networks normalise all layers over the minibatch as the learned rule does, with scales and shifts that are trained. Statistics
+are those of the batch also when learners are asked, for both.
 """
 _paper = """\
-The paper prints no table of accuracies. What it states: learned rules are ahead of descent with any rate and momentum early on, and
-descent reaches them at about 100 updates (Fig. 5, 6); genomes work at other resolutions only with both passes normalised (Fig. 8);
-genomes of deeper networks work in shallower ones, not vice versa (Fig. 10); more states are better (Fig. 13); with Oja's
-term and normalised synapses accuracy keeps rising (Fig. 15, 16); evolution reaches 0.84 on 14 x 14 MNIST (Sec. 4.4).
+The paper prints no table of accuracies. What it states: learned rules are ahead of descent with any rate and momentum early
+on, and descent reaches them at about 100 updates (Fig. 5, 6); genomes work at other resolutions only with both passes
+normalised (Fig. 8); genomes of deeper networks work in shallower ones, not vice versa (Fig. 10); more states are better
+(Fig. 13); with Oja's term and normalised synapses accuracy keeps rising (Fig. 15, 16); evolution reaches 0.84 on 14 x 14
+MNIST (Sec. 4.4).
 """
 
 
@@ -54,10 +55,12 @@ def blur_table(rows: Sequence[dict[str, Any]]) -> Table:
         return table
     steps = _columns(rows)
     table = Table(title="test accuracy in %, by number of updates", title_justify="left")
-    for heading in ("", "", *map(str, steps)):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for (experiment, name, where), by_step in _lines(rows).items():
-        table.add_row(where or experiment, name, *(f"{100 * by_step[n]:.1f}" if n in by_step else "" for n in steps))
+    for heading in ("learner", *map(str, steps)):
+        table.add_column(heading, justify="left" if heading == "learner" else "right", no_wrap=True)
+    for (_, name, where), by_step in _lines(rows).items():
+        table.add_row(
+            f"{where}: {name}" if where else name, *(f"{100 * by_step[n]:.1f}" if n in by_step else "" for n in steps)
+        )
     return table
 
 

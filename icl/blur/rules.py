@@ -33,6 +33,7 @@ Output = Activation | Literal["softmax"]
 
 _eps = 1e-5  # in the variance of a normalisation
 _eps_synapse = 1e-9  # in the square of a synapse's norm
+_largest = 1e6  # entry of synapses that are read at unit norm
 
 
 class Synapse(NamedTuple):
@@ -63,7 +64,8 @@ class Rules:
     normalise: the passes whose pre-activations are normalised in the hidden layers, see `normalise`.
     normalise_output: whether those of the output layer are.
     over: "batch" normalises every state of every neuron over the minibatch, "layer" over minibatch and neurons.
-    synapse_norm: neurons read synapses of unit norm, see `unit_synapses`; those that are stored are as they were.
+    synapse_norm: neurons read synapses of unit norm, see `unit_synapses`; those that are stored are as they were, until their
+        largest entry passes 1e6: then all of a state are divided by one number, which changes nothing that is read.
     oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
     pre: whose states the update reads before a synapse: those after the backward or after the forward pass.
     hidden, output: σ of the hidden layers and of the output layer. Logits are the output layer's state 0 before σ.
@@ -214,7 +216,9 @@ def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: St
 
     def updated(W: Array, H: Array) -> Array:
         grown = genome.f_synapse * W + genome.eta_synapse * H
-        return grown - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True) if rules.oja else grown
+        if rules.oja:
+            grown = grown - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
+        return _bounded(grown) if rules.synapse_norm else grown
 
     new = []
     for synapse, a, b in zip(synapses, before if rules.pre == "forward" else after, after[1:], strict=False):
@@ -273,13 +277,19 @@ def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out
     return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
 
 
-def mixed(matrix: Float[Array, "d c"], a: Float[Array, "d B n"]) -> Float[Array, "c B n"]:
+def mixed(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
     """`Σ_d matrix[d,c] a^d`: the states of every neuron, mixed. Those that `a` leaves out, as the input layer does, are 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
 
 
 def _read(genome: Genome, rules: Rules, W: Array) -> Array:
     return genome.rescale * unit_synapses(W) if rules.synapse_norm else W
+
+
+def _bounded(W: Array) -> Array:
+    """Synapses of f̃ > 1 grow without end; those of which only directions are read can be brought back before they overflow."""
+    largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
+    return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
 
 
 def _turned(W: Array) -> Array:
