@@ -12,6 +12,7 @@ import reference_blur as reference
 
 from icl.blur import (
     EvolutionRecipe,
+    Genome,
     MetaRecipe,
     Rules,
     Stage,
@@ -53,13 +54,18 @@ SIZES = (3, 4, 3, 2)
 
 def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, seed: int = 0, dtype=np.float64):
     """A genome with nothing at its neutral value, synapses, and a minibatch."""
-    keys = jax.random.split(jax.random.key(seed), 4)
+    rng = np.random.default_rng(seed)
+    k, channels = rules.states, rules.states if rules.multistate else 1
     odd = {"f": 0.7, "eta": 1.3, "f_synapse": 0.9, "eta_synapse": 0.3, "m": 0.8, "s": 0.1, "m_output": 1.7, "gamma": -0.05}
-    genome = random_genome(keys[0], rules.states, dtype=dtype, rescale=1.2, **odd)
-    synapses = init_synapses(keys[1], genome, rules, sizes)
-    x = jax.random.normal(keys[2], (5, sizes[0]), dtype)
-    y = jax.nn.one_hot(jax.random.randint(keys[3], (5,), 0, sizes[-1]), sizes[-1], dtype=dtype)
-    return genome, synapses, x, y
+    scalars = {name: jnp.asarray(value, dtype) for name, value in {**odd, "rescale": 1.2, "sigma": 1.0}.items()}
+    genome = Genome(*(jnp.asarray(rng.normal(size=(k, k)), dtype) for _ in range(4)), **scalars)
+    synapses = []
+    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+        W, V = rng.normal(size=(channels, n_in + 1, n_out)) / 2, rng.normal(size=(channels, n_out, n_in)) / 2
+        V = W[:, :-1].swapaxes(1, 2) if rules.symmetric else V
+        synapses.append(Synapse(jnp.asarray(W, dtype), jnp.asarray(V, dtype)))
+    x, labels = rng.normal(size=(5, sizes[0])), rng.integers(0, sizes[-1], 5)
+    return genome, tuple(synapses), jnp.asarray(x, dtype), jnp.asarray(np.eye(sizes[-1])[labels], dtype)
 
 
 def data(examples: int = 40, seed: int = 0, dtype=np.float32) -> Part:
@@ -71,15 +77,24 @@ def data(examples: int = 40, seed: int = 0, dtype=np.float32) -> Part:
 
 
 DESIGNS = {
+    "decays": Rules(states=3, synapse_norm=True, oja=True, output="softmax", over="layer", pre="forward"),
+    "separate": Rules(
+        states=2,
+        symmetric=False,
+        multistate=False,
+        backward="multiplicative_second_state",
+        normalise="backward",
+        normalise_output=False,
+        hidden="relu",
+    ),
     "default": Rules(states=2),
-    "all decays": Rules(states=3, synapse_norm=True, oja=True, output="softmax", over="layer", pre="forward"),
-    "separate": Rules(states=2, symmetric=False, synapse_norm=True, hidden="relu", output="linear", normalise="forward"),
-    "single state": Rules(states=3, multistate=False, backward="multiplicative", normalise="backward", normalise_output=False),
-    "second state": Rules(states=2, symmetric=False, multistate=False, oja=True, backward="multiplicative_second_state"),
+    "multiplicative": Rules(states=3, symmetric=False, backward="multiplicative", normalise="forward", output="linear"),
+    "both, separate": Rules(states=2, symmetric=False, synapse_norm=True, oja=True, multistate=False),
 }
+_slow = [pytest.param(rules, marks=pytest.mark.slow, id=name) for name, rules in list(DESIGNS.items())[2:]]
 
 
-@pytest.mark.parametrize("rules", DESIGNS.values(), ids=DESIGNS)
+@pytest.mark.parametrize("rules", [*(pytest.param(DESIGNS[name], id=name) for name in ("decays", "separate")), *_slow])
 def test_a_step_is_the_paper_s_sums(rules):
     """float64, sums of at most 50 terms of order 1 in another order: 1e-12."""
     genome, synapses, x, y = learner(rules)
@@ -97,8 +112,8 @@ def test_a_step_is_the_paper_s_sums(rules):
     "sizes, hidden, output, loss, dtype, most",
     [
         ((6, 7, 4), "tanh", "linear", "cross_entropy", np.float64, 1e-12),
-        ((6, 7, 5, 6, 4), "sigmoid", "sigmoid", "squared_error", np.float64, 1e-12),
         ((6, 7, 5, 6, 4), "relu", "linear", "cross_entropy", np.float32, 1e-6),
+        pytest.param((6, 7, 5, 6, 4), "sigmoid", "sigmoid", "squared_error", np.float64, 1e-12, marks=pytest.mark.slow),
         pytest.param((6, 7, 4), "relu", "linear", "squared_error", np.float64, 1e-12, marks=pytest.mark.slow),
         pytest.param((6, 7, 4), "tanh", "tanh", "squared_error", np.float32, 1e-6, marks=pytest.mark.slow),
     ],
@@ -109,6 +124,7 @@ def test_descent_is_a_genome(sizes, hidden, output, loss, dtype, most):
     assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.moved
 
 
+@pytest.mark.slow
 def test_with_the_additive_backward_pass_the_same_matrices_are_another_algorithm():
     rules = dataclasses.replace(sgd_rules("tanh", "cross_entropy"), backward="additive")
     assert sgd_difference(rules, (6, 7, 4), steps=3, dtype=np.float64).all_steps > 1e-3
@@ -167,11 +183,11 @@ def test_the_input_layer_is_never_updated(passes):
 
 
 def test_normalised_passes_have_the_stated_mean_and_deviation(passes):
-    """The deviation to 1e-4: 1e-5 is added to variances of order 1."""
+    """The deviation to 1 %: 1e-5 is added to variances, of which one of five examples can be a thousandth."""
     _, genome, _, _, before, after = passes
     for states in (before[1], before[2], after[1], after[2]):
         np.testing.assert_allclose(states.mean(axis=1), float(genome.s), atol=1e-12)
-        np.testing.assert_allclose(states.std(axis=1), float(genome.m), rtol=1e-3)
+        np.testing.assert_allclose(states.std(axis=1), float(genome.m), rtol=1e-2)
     z = jax.random.normal(jax.random.key(0), (2, 6, 5)) * 3 + 1
     of_layer = normalise(z, 2.0, -1.0, over="layer")
     np.testing.assert_allclose(of_layer.mean(axis=(1, 2)), -1, atol=1e-12)
@@ -198,7 +214,7 @@ def test_oja_s_term_alone_is_a_decay(passes):
     _, genome, synapses, _, before, after = passes
     rules = Rules(states=3, oja=True)
     still = genome._replace(f_synapse=jnp.ones(()), eta_synapse=jnp.zeros(()))
-    new = update_synapses(still, rules, synapses, before, after)
+    new = jax.jit(functools.partial(update_synapses, still, rules))(synapses, before, after)
     W = np.asarray(synapses[0].W)
     np.testing.assert_allclose(new[0].W, W - 0.05 * W * (W**2).sum(axis=1, keepdims=True), rtol=1e-12)
 
@@ -214,7 +230,7 @@ def test_synapses_that_would_overflow_are_brought_back_unread():
 
     step = jax.jit(lambda n, synapses: jax.lax.fori_loop(0, n, lambda _, s: learn(grows, rules, s, x, y)[0], synapses))
     some, many = step(20, synapses), step(100, synapses)
-    assert all(1e5 < float(jnp.max(jnp.abs(synapse.W))) <= 1e6 for synapse in many)
+    assert all(1e5 < float(jnp.max(jnp.abs(synapse.W))) <= 1.001e6 for synapse in many)
     for a, b in zip(read(some), read(many), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)
 
@@ -229,7 +245,7 @@ def test_bad_learners_are_refused():
     with pytest.raises(ValueError, match=r"inputs \(5, 2\): wanted \[batch, 3\]"):
         forward(genome, rules, synapses, x[:, :2])
     with pytest.raises(ValueError, match=r"targets \(5, 1\) and outputs \(5, 2\)"):
-        learn(genome, rules, synapses, x, y[:, :1])
+        jax.eval_shape(functools.partial(learn, genome, rules), synapses, x, y[:, :1])
     with pytest.raises(ValueError, match=r"layers of \(3,\)"):
         init_synapses(jax.random.key(0), genome, rules, (3,))
     with pytest.raises(ValueError, match="zeta: the scalars"):
@@ -347,7 +363,8 @@ def test_bad_meta_training_is_refused():
         meta_train(genomes(), SMALL, RECIPE, (Stage(0, 4),), data(), data())
 
 
-def test_evolution_improves_resumes_exactly_and_counts_what_is_not_finite(tmp_path):
+@pytest.mark.slow
+def test_evolution_improves_and_resumes_exactly(tmp_path):
     recipe = EvolutionRecipe(hidden=(4,), population=6, unroll=3, batch_size=6, query_size=20, learners=2)
     start = backprop_genome(2, eta_synapse=-0.3)  # the sign that learns the opposite of labels
     run = functools.partial(evolve, start, SMALL, recipe, 12, data(), data(20, seed=1), every=4, episodes=4, seed=1)
@@ -364,8 +381,14 @@ def test_evolution_improves_resumes_exactly_and_counts_what_is_not_finite(tmp_pa
     resumed = run(**saving)
     for a, b in zip(resumed.best, whole.best, strict=True):
         np.testing.assert_array_equal(a, b)
-    endless = evolve(start._replace(f=jnp.float32(np.inf)), SMALL, recipe, 1, data(), data(20, seed=1), episodes=4)
-    assert endless.skipped == 6 and endless.score == 0
+
+
+def test_genomes_that_do_not_end_finite_have_no_fitness_and_are_counted():
+    rules = Rules(states=2, normalise="none", normalise_output=False)
+    recipe = EvolutionRecipe(hidden=(4,), population=6, unroll=1, batch_size=6, query_size=20, learners=1)
+    start = backprop_genome(2, eta_synapse=1e31, sigma=1e31)  # products of which overflow
+    found = evolve(start, rules, recipe, 1, data(), data(20, seed=1), episodes=1)
+    assert found.skipped == 6 and found.score == 0
     with pytest.raises(ValueError, match="1 generations of 2 genomes"):
         evolve(start, SMALL, recipe._replace(population=2), 1, data(), data())
 

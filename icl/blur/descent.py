@@ -95,9 +95,9 @@ class Difference(NamedTuple):
     moved: largest change of any weight over the run.
     """
 
-    one_step: float
-    all_steps: float
-    moved: float
+    one_step: Any
+    all_steps: Any
+    moved: Any
 
 
 def sgd_difference(
@@ -133,10 +133,6 @@ def sgd_difference(
     if steps < 1:
         raise ValueError(f"{steps} steps: at least 1")
     genome = sgd_genome(rate, dtype=dtype)
-    start, inputs, labels = jax.random.split(jax.random.key(seed), 3)
-    first = init_synapses(start, genome, rules, sizes)
-    xs = jax.random.normal(inputs, (steps, batch_size, sizes[0]), dtype)
-    ys = jax.nn.one_hot(jax.random.randint(labels, (steps, batch_size), 0, sizes[-1]), sizes[-1], dtype=dtype)
 
     def step(state: tuple[Synapses, list[Array]], batch: tuple[Array, Array]) -> tuple[tuple[Synapses, list[Array]], Array]:
         synapses, weights = state
@@ -145,8 +141,16 @@ def sgd_difference(
         synapses, _ = learn(genome, rules, synapses, *batch)
         return (synapses, weights), largest_gap(synapses, weights)
 
-    (_, weights), apart = jax.jit(lambda state: lax.scan(step, state, (xs, ys)))((first, [synapse.W[0] for synapse in first]))
-    return Difference(float(apart[0]), float(apart[-1]), float(largest_gap(first, weights)))
+    @jax.jit
+    def run(key: Array) -> Difference:
+        start, inputs, labels = jax.random.split(key, 3)
+        first = init_synapses(start, genome, rules, sizes)
+        xs = jax.random.normal(inputs, (steps, batch_size, sizes[0]), dtype)
+        ys = jax.nn.one_hot(jax.random.randint(labels, (steps, batch_size), 0, sizes[-1]), sizes[-1], dtype=dtype)
+        (_, weights), apart = lax.scan(step, (first, [synapse.W[0] for synapse in first]), (xs, ys))
+        return Difference(apart[0], apart[-1], largest_gap(first, weights))
+
+    return Difference(*map(float, run(jax.random.key(seed))))
 
 
 def largest_gap(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:
