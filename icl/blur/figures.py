@@ -37,12 +37,15 @@ def learning_figure(
                 if found is None:
                     continue
                 for rate in found["curves"] if name == "sgd" else ():
-                    ax.plot(rate[: steps + 1], color=_others, alpha=0.3, linewidth=0.7)
-                ax.plot(found["best"][: steps + 1], color=colour, label=f"{name}, best rate for each n")
+                    ax.plot(range(1, steps + 1), rate[1 : steps + 1], color=_others, alpha=0.3, linewidth=0.7)
+                ax.plot(range(1, steps + 1), found["best"][1 : steps + 1], color=colour, label=f"{name}, best rate for each n")
             ax.plot([], [], color=_others, alpha=0.6, linewidth=0.7, label="sgd at every rate")
             _band(ax, curve, steps, GENOME, "learned rule")
             ax.axvline(horizon, color="black", linestyle=":", linewidth=1, label=f"meta-trained to n = {horizon}")
-            ax.set(xlabel="updates n", title=title, ylim=(0.2, 1.0), xlim=(0, steps))
+            ax.set(xlabel="updates n", title=title, xscale="log", ylim=(0.3, 1.0), xlim=(1, steps))
+            ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= steps]
+            ax.set_xticks(ticks, [str(n) for n in ticks])
+            ax.minorticks_off()
             ax.legend(fontsize=8, loc="lower right", frameon=False)
         axes[0].set_ylabel("test accuracy")
         save_figure(fig, path)
@@ -193,9 +196,10 @@ def curl_figure(jacobians: Mapping[str, np.ndarray], path: Path) -> None:
 
 
 def _band(ax: Any, curve: Mapping[str, Any], steps: int, colour: str, label: str) -> None:
-    mean, spread = (np.array(curve[name][: steps + 1]) for name in ("accuracy", "spread"))
-    ax.plot(mean, color=colour, linewidth=2, label=label)
-    ax.fill_between(np.arange(len(mean)), mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    mean, spread = (np.array(curve[name][1 : steps + 1]) for name in ("accuracy", "spread"))
+    n = np.arange(1, len(mean) + 1)
+    ax.plot(n, mean, color=colour, linewidth=2, label=label)
+    ax.fill_between(n, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
 
 
 def _hues(number: int) -> Any:
