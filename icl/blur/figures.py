@@ -46,7 +46,7 @@ def learning_figure(
             ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= steps]
             ax.set_xticks(ticks, [str(n) for n in ticks])
             ax.minorticks_off()
-            ax.legend(fontsize=8, loc="lower right", frameon=False)
+            ax.legend(fontsize=8, loc="lower right", framealpha=0.9, edgecolor="none")
         axes[0].set_ylabel("test accuracy")
         save_figure(fig, path)
 
