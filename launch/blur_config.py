@@ -207,6 +207,7 @@ _TINY: dict[str, Any] = {
     "every": 4,
     "episodes": 2,
 }
+_TINY_STAGE: dict[str, Any] = {**_TINY, "unroll": (3,), "meta_steps": (4,)}
 PRESETS: dict[str, dict[str, Preset]] = {
     "train": {
         "tiny": Preset(
@@ -218,7 +219,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "tiny": Preset(
             TransferConfig(
                 out="runs/blur_transfer_tiny",
-                **(_TINY | {"unroll": (3,), "meta_steps": (4,)}),
+                **_TINY_STAGE,
                 widths=(16,),
                 sides=(16,),
                 others=("wine",),
@@ -232,7 +233,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "tiny": Preset(
             AblationConfig(
                 out="runs/blur_ablation_tiny",
-                **(_TINY | {"unroll": (3,), "meta_steps": (4,)}),
+                **_TINY_STAGE,
                 normalisations=("none", "both"),
                 numbers_of_states=(2,),
                 variants=("oja",),

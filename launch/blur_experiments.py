@@ -9,11 +9,12 @@ import numpy as np
 
 from icl.blur.curl import curl, update_jacobian, xor
 from icl.blur.data import Part, Sets
-from icl.blur.descent import sgd_difference, sgd_genome, sgd_rules
+from icl.blur.descent import Loss, sgd_difference, sgd_genome, sgd_rules
 from icl.blur.learning import Curves
 from icl.blur.report import jacobian_path
 from icl.blur.rules import init_synapses
 from icl.blur.shipped import Learned, load_genome, save_genome
+from jexplicit.neural.activations import Activation
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
 from launch.blur_config import AblationConfig, MetaTraining, SgdCheckConfig, TrainConfig, TransferConfig, designs
@@ -31,6 +32,14 @@ from launch.blur_models import (
     tuned_descent,
 )
 
+_descents: tuple[tuple[Activation, Activation, Loss], ...] = (
+    ("sigmoid", "sigmoid", "squared_error"),
+    ("tanh", "tanh", "squared_error"),
+    ("relu", "linear", "squared_error"),
+    ("sigmoid", "linear", "cross_entropy"),
+    ("tanh", "linear", "cross_entropy"),
+    ("relu", "linear", "cross_entropy"),
+)  # hidden and output activations, and the loss, of the networks that descent is checked on
 _transfer_rates = tuple(float(f"{rate:.3g}") for rate in np.geomspace(0.03, 10, 9))
 
 
@@ -145,14 +154,7 @@ def run_sgd_check(config: SgdCheckConfig, folder: RunFolder) -> None:
     """The genome of descent beside `jax.grad`, in both precisions; and the curl of its update and of a learned one."""
     job = Job(config, folder)
     for sizes in (config.sizes, config.deep_sizes):
-        for hidden, output, loss in (
-            ("sigmoid", "sigmoid", "squared_error"),
-            ("tanh", "tanh", "squared_error"),
-            ("relu", "linear", "squared_error"),
-            ("sigmoid", "linear", "cross_entropy"),
-            ("tanh", "linear", "cross_entropy"),
-            ("relu", "linear", "cross_entropy"),
-        ):
+        for hidden, output, loss in _descents:
             about = {"layers": len(sizes) - 2, "network": "-".join(map(str, sizes)), "activation": hidden, "loss": loss}
             if not has_rows(job, experiment="sgd-check", **about):
                 with stage(f"descent, {about['network']} {hidden}, {loss}"):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ from jexplicit.data.images import read_images
 SIZES = (3, 4, 3, 2)
 
 
-def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, seed: int = 0, dtype=np.float64):
+def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, seed: int = 0, dtype: Any = np.float64):
     """A genome with nothing at its neutral value, synapses, and a minibatch."""
     rng = np.random.default_rng(seed)
     k, channels = rules.states, rules.states if rules.multistate else 1
@@ -68,7 +69,7 @@ def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, seed: int = 0, dtype=n
     return genome, tuple(synapses), jnp.asarray(x, dtype), jnp.asarray(np.eye(sizes[-1])[labels], dtype)
 
 
-def data(examples: int = 40, seed: int = 0, dtype=np.float32) -> Part:
+def data(examples: int = 40, seed: int = 0, dtype: Any = np.float32) -> Part:
     """Two classes that a line almost parts."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(examples, 3))

@@ -209,9 +209,10 @@ def meta_steps(
     def of_genomes(
         states: MetaState, numbers: Array, key: Array, first: Array, data: Part
     ) -> tuple[MetaState, Float[Array, "G steps"]]:
-        if jax.default_backend() == "cpu":
-            return lax.map(lambda one: run(*one, key, first, data), (states, numbers))
-        return jax.vmap(lambda *one: run(*one, key, first, data))(states, numbers)
+        def one(held: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
+            return run(held[0], held[1], key, first, data)
+
+        return lax.map(one, (states, numbers)) if jax.default_backend() == "cpu" else jax.vmap(one)((states, numbers))
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     specs = (split, split, same, same, same)
