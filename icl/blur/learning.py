@@ -73,14 +73,6 @@ def learning_curves(
 
     Raises:
         ValueError: as `minibatches`, `init_synapses` and `learn`.
-
-    Example:
-        >>> from icl.blur import image_sets, load_genome
-        >>> from jexplicit.data.images import read_images
-        >>> sets, learned = image_sets(read_images("digits")), load_genome("digits")
-        >>> curves = learning_curves(learned.genome, learned.rules, (32,), sets.train, sets.test, steps=5, seeds=(0,))
-        >>> bool(curves.accuracy[0, 5] > 0.8)
-        True
     """
     sizes = (train.X.shape[1], *hidden, train.Y.shape[1])
     rows = [minibatches(seed, len(train.X), steps=steps, batch_size=batch_size) for seed in seeds]

@@ -143,12 +143,13 @@ def meta_loss(
         remat: recompute the updates when differentiating.
 
     Example:
-        >>> from icl.blur import random_genome
-        >>> data = Part(jnp.eye(6)[:, :3], jnp.eye(6)[:, :2])
-        >>> episode = draw_episode(jax.random.key(0), data, unroll=2, batch_size=2, query_size=2)
-        >>> loss, _ = meta_loss(random_genome(jax.random.key(1), 2), Rules(states=2), (4,), jax.random.key(2), episode)
-        >>> loss.shape
-        ()
+        >>> from icl.blur import backprop_genome
+        >>> data = Part(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
+        >>> def ask(key):
+        ...     episode = draw_episode(key, data, unroll=2, batch_size=2, query_size=2)
+        ...     return meta_loss(backprop_genome(2), Rules(states=2), (4,), key, episode)
+        >>> [part.shape for part in jax.eval_shape(ask, jax.random.key(0))]
+        [(), ()]
     """
 
     def step(synapses: Synapses, batch: tuple[Array, Array]) -> tuple[Synapses, Array]:

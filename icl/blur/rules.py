@@ -119,8 +119,8 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         ValueError: fewer than two layers, or a layer without neurons.
 
     Example:
-        >>> from icl.blur import random_genome
-        >>> synapses = init_synapses(jax.random.key(0), random_genome(jax.random.key(1), 4), Rules(), (64, 32, 10))
+        >>> from icl.blur import backprop_genome
+        >>> synapses = jax.eval_shape(lambda: init_synapses(jax.random.key(0), backprop_genome(4), Rules(), (64, 32, 10)))
         >>> [synapse.W.shape for synapse in synapses]
         [(4, 65, 32), (4, 33, 10)]
     """
@@ -242,10 +242,11 @@ def learn(
         ValueError: arrays or a genome that do not fit.
 
     Example:
-        >>> from icl.blur import random_genome
-        >>> rules, genome = Rules(states=2), random_genome(jax.random.key(0), 2)
-        >>> synapses = init_synapses(jax.random.key(1), genome, rules, (3, 5, 2))
-        >>> synapses, logits = learn(genome, rules, synapses, jnp.ones((4, 3)), jnp.ones((4, 2)))
+        >>> from icl.blur import backprop_genome
+        >>> rules, genome = Rules(states=2), backprop_genome(2)
+        >>> def one_update(key, x, y):
+        ...     return learn(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x, y)
+        >>> synapses, logits = jax.eval_shape(one_update, jax.random.key(0), jnp.ones((4, 3), "f4"), jnp.ones((4, 2), "f4"))
         >>> logits.shape
         (4, 2)
     """
