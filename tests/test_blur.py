@@ -384,6 +384,7 @@ def test_evolution_improves_and_resumes_exactly(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_genomes_that_do_not_end_finite_have_no_fitness_and_are_counted():
     rules = Rules(states=2, normalise="none", normalise_output=False)
     recipe = EvolutionRecipe(hidden=(4,), population=6, unroll=1, batch_size=6, query_size=20, learners=1)
@@ -397,6 +398,7 @@ def test_genomes_that_do_not_end_finite_have_no_fitness_and_are_counted():
 # --- curl, files, data ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_descent_has_no_curl_and_a_learned_update_has():
     """float64: a Jacobian of entries of order 0.1, symmetric to rounding. The learned one is that of differences by hand."""
     x, y = map(jnp.asarray, xor())
