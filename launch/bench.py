@@ -4,6 +4,7 @@ python -m launch.bench counting --tokens 10_000_000 --radius 1 4
 python -m launch.bench evaluation --positions 200_000
 python -m launch.bench training --batch-size 1024 8192 --radius 1 4
 python -m launch.bench icl --layers 1 5
+python -m launch.bench blur --genomes 4 --unroll 10
 python -m launch.bench counting --preset tiny
 """
 
@@ -17,10 +18,11 @@ for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "
 import tyro  # noqa: E402
 
 from jexplicit.runs.command import run_command  # noqa: E402
-from launch.benches import counting, evaluation, icl, training  # noqa: E402
+from launch.benches import blur, counting, evaluation, icl, training  # noqa: E402
 from launch.benches.bench import Bench, run_bench  # noqa: E402
 
 BENCHES: dict[str, Bench] = {
+    "blur": blur.BENCH,
     "counting": counting.BENCH,
     "evaluation": evaluation.BENCH,
     "icl": icl.BENCH,

@@ -1,0 +1,47 @@
+"""BLUR: learning algorithms that are themselves learned, without a loss and without gradients inside.
+
+from icl.blur import Rules, init_synapses, learn, load_genome
+
+rule = load_genome("digits")
+synapses = init_synapses(jax.random.key(0), rule.genome, rule.rules, (64, 32, 10))
+synapses, logits = learn(rule.genome, rule.rules, synapses, x, y)  # one update on a minibatch
+
+Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
+"""
+
+from icl.blur.baselines import RATES as RATES
+from icl.blur.baselines import descent_curves as descent_curves
+from icl.blur.curl import curl as curl
+from icl.blur.curl import update_jacobian as update_jacobian
+from icl.blur.curl import xor as xor
+from icl.blur.data import Part as Part
+from icl.blur.data import Sets as Sets
+from icl.blur.data import image_sets as image_sets
+from icl.blur.data import resized as resized
+from icl.blur.data import table_sets as table_sets
+from icl.blur.descent import sgd_difference as sgd_difference
+from icl.blur.descent import sgd_genome as sgd_genome
+from icl.blur.descent import sgd_rules as sgd_rules
+from icl.blur.evolution import EvolutionRecipe as EvolutionRecipe
+from icl.blur.evolution import evolve as evolve
+from icl.blur.genome import Genome as Genome
+from icl.blur.genome import backprop_genome as backprop_genome
+from icl.blur.genome import random_genome as random_genome
+from icl.blur.learning import learning_curves as learning_curves
+from icl.blur.learning import minibatches as minibatches
+from icl.blur.meta import MetaRecipe as MetaRecipe
+from icl.blur.meta import Stage as Stage
+from icl.blur.meta import meta_loss as meta_loss
+from icl.blur.meta import meta_train as meta_train
+from icl.blur.meta import population as population
+from icl.blur.rules import Rules as Rules
+from icl.blur.rules import Synapse as Synapse
+from icl.blur.rules import backward as backward
+from icl.blur.rules import forward as forward
+from icl.blur.rules import init_synapses as init_synapses
+from icl.blur.rules import learn as learn
+from icl.blur.rules import update_synapses as update_synapses
+from icl.blur.shipped import Learned as Learned
+from icl.blur.shipped import load_genome as load_genome
+from icl.blur.shipped import save_genome as save_genome
+from icl.blur.shipped import shipped_genomes as shipped_genomes

@@ -1,0 +1,159 @@
+"""Stochastic gradient descent as a genome: with two states, the rules perform backpropagation to the last bit or so.
+
+State 0 carries the activation and state 1 its slope, then the error. With one matrix for both states and
+
+    ν = [[1, 1], [0, 0]],   µ = I,   ν̃ = I,   µ̃ = [[0, 1], [1, 0]],   f = η = f̃ = 1,   η̃ = -rate
+
+    forward     a⁰ = σ(z), a¹ = σ'(z)      as both states have the same pre-activation z
+    feedback    a¹ <- σ'(z) ∂ℓ/∂a⁰         of the last layer
+    backward    a¹ <- a¹ Σ_j W[i,j] a¹_j   which is ∂ℓ/∂z
+    synapses    H[i,j] = mean_B a⁰_i a¹_j  which is ∂ℓ/∂W
+
+The additive backward pass has no product of slope and error: with it the same matrices are another algorithm.
+
+Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float
+
+from icl.blur.genome import Genome, backprop_genome
+from icl.blur.rules import Rules, Synapses, init_synapses, learn
+from jexplicit.neural.activations import Activation, activation
+
+Loss = Literal["squared_error", "cross_entropy"]
+
+
+def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = None) -> Rules:
+    """The rules under which `sgd_genome` is gradient descent.
+
+    Args:
+        hidden: σ of the hidden layers.
+        loss: half the squared error of the activated outputs, or the cross-entropy of their softmax.
+        output: σ of the output layer; default, for the squared error that of the hidden layers, else linear.
+
+    Raises:
+        ValueError: the cross-entropy of outputs that are not linear, or an activation that there is not.
+
+    Example:
+        >>> sgd_rules("relu", "cross_entropy").backward
+        'multiplicative_second_state'
+    """
+    output = output or (hidden if loss == "squared_error" else "linear")
+    if loss == "cross_entropy" and output != "linear":
+        raise ValueError(f"cross_entropy of {output} outputs: it is of the softmax of linear ones")
+    return Rules(
+        states=2,
+        backward="multiplicative_second_state",
+        multistate=False,
+        normalise="none",
+        normalise_output=False,
+        hidden=hidden,
+        output=output,
+        backward_activation="linear",
+        derivative=True,
+        feedback=loss,
+    )
+
+
+def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
+    """The genome of gradient descent on the mean loss of a minibatch.
+
+    Raises:
+        ValueError: a rate that is not above 0.
+
+    Example:
+        >>> float(sgd_genome(0.25).eta_synapse)
+        -0.25
+    """
+    if not rate > 0:
+        raise ValueError(f"learning rate {rate}: it is above 0")
+    return backprop_genome(2, eta_synapse=-rate, dtype=dtype)
+
+
+def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]) -> Float[Array, ""]:
+    """The mean loss of the plain network with these weights, whose last rows are biases: what `jax.grad` differentiates."""
+    a = z = x
+    for n, W in enumerate(weights):
+        z = a @ W[:-1] + W[-1:]
+        a = activation(rules.output if n == len(weights) - 1 else rules.hidden)(z)
+    if rules.feedback == "cross_entropy":
+        return jnp.mean(optax.softmax_cross_entropy(z, y))
+    return jnp.mean(jnp.sum((a - y) ** 2, axis=1)) / 2
+
+
+class Difference(NamedTuple):
+    """How far apart two runs from the same weights are.
+
+    one_step, all_steps: largest differences of any weight, after one step and after all.
+    moved: largest change of any weight over the run.
+    """
+
+    one_step: Any
+    all_steps: Any
+    moved: Any
+
+
+def sgd_difference(
+    rules: Rules,
+    sizes: tuple[int, ...],
+    *,
+    rate: float = 0.25,
+    steps: int = 50,
+    batch_size: int = 32,
+    seed: int = 0,
+    dtype: Any = np.float32,
+) -> Difference:
+    """The learner beside `jax.grad` descent, each on its own weights throughout, on random examples.
+
+    Args:
+        rules: of `sgd_rules`.
+        sizes: n_0 (inputs) .. n_L (outputs).
+        rate: learning rate.
+        steps: number of steps.
+        batch_size: B.
+        seed: of weights and examples.
+        dtype: float32, or float64 where JAX has it enabled.
+
+    Raises:
+        ValueError: float64 without `jax_enable_x64`, or fewer than one step.
+
+    Example:
+        >>> sgd_difference(sgd_rules("tanh", "squared_error"), (3, 4, 2), steps=5).all_steps < 1e-6
+        True
+    """
+    if jnp.zeros(1, dtype).dtype != dtype:
+        raise ValueError(f"{np.dtype(dtype).name} where JAX computes in float32: enable jax_enable_x64")
+    if steps < 1:
+        raise ValueError(f"{steps} steps: at least 1")
+    genome = sgd_genome(rate, dtype=dtype)
+
+    def step(state: tuple[Synapses, list[Array]], batch: tuple[Array, Array]) -> tuple[tuple[Synapses, list[Array]], Array]:
+        synapses, weights = state
+        slope = jax.grad(lambda weights: network_loss(rules, weights, *batch))(weights)
+        weights = [W - rate * g for W, g in zip(weights, slope, strict=True)]
+        synapses, _ = learn(genome, rules, synapses, *batch)
+        return (synapses, weights), largest_gap(synapses, weights)
+
+    @jax.jit
+    def run(key: Array) -> Difference:
+        start, inputs, labels = jax.random.split(key, 3)
+        first = init_synapses(start, genome, rules, sizes)
+        xs = jax.random.normal(inputs, (steps, batch_size, sizes[0]), dtype)
+        ys = jax.nn.one_hot(jax.random.randint(labels, (steps, batch_size), 0, sizes[-1]), sizes[-1], dtype=dtype)
+        (_, weights), apart = lax.scan(step, (first, [synapse.W[0] for synapse in first]), (xs, ys))
+        return Difference(apart[0], apart[-1], largest_gap(first, weights))
+
+    return Difference(*map(float, run(jax.random.key(seed))))
+
+
+def largest_gap(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:
+    """The largest difference between forward synapses of one channel and the weights of a plain network."""
+    gaps = [jnp.max(jnp.abs(synapse.W[0] - W)) for synapse, W in zip(synapses, weights, strict=True)]
+    return jnp.max(jnp.stack(gaps))

@@ -1,0 +1,314 @@
+"""Bidirectional update rules: how neurons with several states and their synapses change, in the paper's letters.
+
+A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, the state axis first. Synapses from
+layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, the last row that of a bias neuron whose states are all 1,
+and back `V` [k, n_{l+1}, n_l]. One step on a minibatch (x, y), from states of zero:
+
+    forward     a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))                  l = 0 .. L - 1     (Eq. 5)
+    feedback    of the last layer: state 0 stays, state 1 is +1 for the class and -1 for all others, the rest 0
+    backward    a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))        l = L - 1 .. 1     (Eq. 6)
+    synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
+
+No loss and no gradient: what to do with prediction and label is for the genome to find. The input layer (state 0 is x, the
+others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃, and lets a genome change batch size.
+
+Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3 and App. C.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from icl.blur.genome import Genome, check_states
+from jexplicit.neural.activations import Activation, activation
+
+BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
+Normalised = Literal["none", "forward", "backward", "both"]
+Feedback = Literal["label", "squared_error", "cross_entropy"]
+Output = Activation | Literal["softmax"]
+
+_eps = 1e-5  # in the variance of a normalisation
+_eps_synapse = 1e-9  # in the square of a synapse's norm
+_largest = 1e6  # entry of synapses that are read at unit norm
+
+
+class Synapse(NamedTuple):
+    """The synapses between two layers.
+
+    W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 where all states share one matrix.
+    V: [c, n_out, n_in] backward.
+    """
+
+    W: Float[Any, "*batch c n_in1 n_out"]
+    V: Float[Any, "*batch c n_out n_in"]
+
+
+Synapses = tuple[Synapse, ...]
+States = list[Array]  # of layers 0 .. L, each [k, B, n_l]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The design of a learner: what its genome does not say. Hashable, as functions are compiled for it.
+
+    states: k, of every neuron.
+    backward: additive (Eq. 6); multiplicative, `a_l ⊙ u` in the place of the sum, u the second term of Eq. 6; or
+        multiplicative_second_state, which leaves state 0 as it is and multiplies the others.
+    symmetric: V is Wᵀ without the bias, after every update; otherwise it is drawn and updated on its own, by the same genome
+        with the two sides exchanged.
+    multistate: a matrix per state; otherwise one, updated as that of state 0, is used for all.
+    normalise: the passes whose pre-activations are normalised in the hidden layers, see `normalise`.
+    normalise_output: whether those of the output layer are.
+    over: "batch" normalises every state of every neuron over the minibatch, "layer" over minibatch and neurons.
+    synapse_norm: neurons read synapses of unit norm, see `unit_synapses`; those that are stored are as they were, until their
+        largest entry passes 1e6: then all of a state are divided by one number, which changes nothing that is read.
+    oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
+    pre: whose states the update reads before a synapse: those after the backward or after the forward pass.
+    hidden, output: σ of the hidden layers and of the output layer. Logits are the output layer's state 0 before σ.
+    backward_activation: σ of the backward pass; default, that of the hidden layers.
+    derivative: the second state of the forward pass is σ' in the place of σ.
+    feedback: label, as above; or the derivative of a loss times state 1 (σ', with `derivative`), which makes descent possible.
+    """
+
+    states: int = 4
+    backward: BackwardMode = "additive"
+    symmetric: bool = True
+    multistate: bool = True
+    normalise: Normalised = "both"
+    normalise_output: bool = True
+    over: Literal["batch", "layer"] = "batch"
+    synapse_norm: bool = False
+    oja: bool = False
+    pre: Literal["backward", "forward"] = "backward"
+    hidden: Activation = "tanh"
+    output: Output = "tanh"
+    backward_activation: Activation | None = None
+    derivative: bool = False
+    feedback: Feedback = "label"
+
+    def __post_init__(self) -> None:
+        check_states(self.states)
+        allowed = {
+            "backward": get_args(BackwardMode),
+            "normalise": get_args(Normalised),
+            "over": ("batch", "layer"),
+            "pre": ("backward", "forward"),
+            "feedback": get_args(Feedback),
+        }
+        for field, values in allowed.items():
+            if getattr(self, field) not in values:
+                raise ValueError(f"{field} {getattr(self, field)!r}: choose one of {', '.join(values)}")
+        for name in (self.hidden, self.backward_activation or self.hidden, *({self.output} - {"softmax"})):
+            activation(name)
+
+
+def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
+    """Random synapses: W ~ N(0, σ²/n_in) and biases of 0; V of its own law where it is not Wᵀ.
+
+    Args:
+        key: of the draw.
+        genome: for σ and the dtype.
+        rules: the design.
+        sizes: n_0 (inputs) .. n_L (outputs).
+
+    Raises:
+        ValueError: fewer than two layers, or a layer without neurons.
+
+    Example:
+        >>> from icl.blur import backprop_genome
+        >>> synapses = jax.eval_shape(lambda: init_synapses(jax.random.key(0), backprop_genome(4), Rules(), (64, 32, 10)))
+        >>> [synapse.W.shape for synapse in synapses]
+        [(4, 65, 32), (4, 33, 10)]
+    """
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"layers of {tuple(sizes)} neurons: at least an input and an output layer, of one neuron or more")
+    channels, dtype = rules.states if rules.multistate else 1, genome.nu.dtype
+    synapses = []
+    for n_in, n_out, at in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
+        forth, back = jax.random.split(at)
+        W = genome.sigma / n_in**0.5 * jax.random.normal(forth, (channels, n_in, n_out), dtype)
+        W = jnp.concatenate([W, jnp.zeros((channels, 1, n_out), dtype)], axis=1)
+        V = genome.sigma / n_out**0.5 * jax.random.normal(back, (channels, n_out, n_in), dtype)
+        synapses.append(Synapse(W, _turned(W) if rules.symmetric else V))
+    return tuple(synapses)
+
+
+def forward(
+    genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"]
+) -> tuple[States, Float[Array, "B n_out"]]:
+    """The states of all layers after the forward pass, and the logits.
+
+    States are 0 before the pass, so that what a neuron keeps, `f a`, is 0 too.
+
+    Args:
+        genome, rules, synapses: of the learner.
+        x: [B, n_0] a minibatch.
+
+    Raises:
+        ValueError: inputs or a genome that do not fit.
+
+    Source: Sandler et al. 2021, Eq. 5.
+    """
+    _check(genome, rules, synapses, x)
+    states, z = [x[None]], x[None]
+    for n, synapse in enumerate(synapses):
+        last, W = n == len(synapses) - 1, _read(genome, rules, synapse.W)
+        bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # of a neuron whose states are all 1
+        z = genome.eta * (mixed(genome.nu, states[-1]) @ W[:, :-1] + bias)
+        if rules.normalise_output if last else rules.normalise in ("forward", "both"):
+            z = normalise(z, genome.m_output if last else genome.m, genome.s, over=rules.over)
+        states.append(_activated(rules, rules.output if last else rules.hidden, z))
+    return states, z[0]
+
+
+def feed_back(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
+    """The states of the last layer once the targets are known: state 0 stays, state 1 says what was wanted, the rest is 0.
+
+    Args:
+        rules: for the kind of feedback.
+        a: [k, B, n] states after the forward pass.
+        logits: [B, n] state 0 before its activation.
+        y: [B, n] targets, one-hot (or 0 and 1 of a single output).
+    """
+    told = {
+        "label": lambda: 2 * y - 1,
+        "squared_error": lambda: a[1] * (a[0] - y),
+        "cross_entropy": lambda: a[1] * (jax.nn.softmax(logits) - y),
+    }[rules.feedback]()
+    return jnp.concatenate([a[:1], told[None], jnp.zeros_like(a[2:])])
+
+
+def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
+    """The states of all layers after the backward pass, from those of the last one; the input layer keeps its own.
+
+    Source: Sandler et al. 2021, Eq. 6.
+    """
+    after = [states[-1]]
+    for a, synapse in zip(states[-2:0:-1], synapses[:0:-1], strict=True):
+        u = genome.eta * (mixed(genome.mu, after[0]) @ _read(genome, rules, synapse.V))
+        z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
+        if rules.normalise in ("backward", "both"):
+            z = normalise(z, genome.m, genome.s, over=rules.over)
+        z = activation(rules.backward_activation or rules.hidden)(z)
+        after.insert(0, jnp.concatenate([a[:1], z[1:]]) if rules.backward == "multiplicative_second_state" else z)
+    return [states[0], *after]
+
+
+def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States) -> Synapses:
+    """The synapses after a step.
+
+    Args:
+        genome, rules, synapses: of the learner.
+        before: states after the forward pass.
+        after: states after the backward pass.
+
+    Source: Sandler et al. 2021, Eq. 7 and 8.
+    """
+    channels = slice(None) if rules.multistate else slice(1)
+    pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
+
+    def hebbian(a: Array, b: Array) -> Array:
+        return jnp.matrix_transpose(mixed(pre_mix, a)) @ mixed(post_mix, b) / a.shape[1]
+
+    def updated(W: Array, H: Array) -> Array:
+        grown = genome.f_synapse * W + genome.eta_synapse * H
+        if rules.oja:
+            grown = grown - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
+        return _bounded(grown) if rules.synapse_norm else grown
+
+    new = []
+    for synapse, a, b in zip(synapses, before if rules.pre == "forward" else after, after[1:], strict=False):
+        bias = jnp.sum(pre_mix, axis=0)[:, None, None] * jnp.mean(mixed(post_mix, b), axis=1, keepdims=True)
+        W = updated(synapse.W, jnp.concatenate([hebbian(a, b), bias], axis=1))
+        new.append(Synapse(W, _turned(W) if rules.symmetric else updated(synapse.V, hebbian(b, a))))
+    return tuple(new)
+
+
+def learn(
+    genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
+) -> tuple[Synapses, Float[Array, "B n_out"]]:
+    """One whole step on a minibatch: the new synapses, and the logits that the old ones gave.
+
+    Args:
+        genome, rules, synapses: of the learner.
+        x: [B, n_0] inputs.
+        y: [B, n_L] targets, one-hot (or 0 and 1 of a single output).
+
+    Raises:
+        ValueError: arrays or a genome that do not fit.
+
+    Example:
+        >>> from icl.blur import backprop_genome
+        >>> rules, genome = Rules(states=2), backprop_genome(2)
+        >>> def one_update(key, x, y):
+        ...     return learn(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x, y)
+        >>> synapses, logits = jax.eval_shape(one_update, jax.random.key(0), jnp.ones((4, 3), "f4"), jnp.ones((4, 2), "f4"))
+        >>> logits.shape
+        (4, 2)
+    """
+    before, logits = forward(genome, rules, synapses, x)
+    if y.shape != logits.shape:
+        raise ValueError(f"targets {y.shape} and outputs {logits.shape}: give a row per example, an entry per output")
+    before = [*before[:-1], feed_back(rules, before[-1], logits, y)]
+    after = backward(genome, rules, synapses, before)
+    return update_synapses(genome, rules, synapses, before, after), logits
+
+
+def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
+    """`m (z - mean z) / std z + s`, of every state of every neuron over the minibatch; or, over the layer, of every state.
+
+    There are no running averages: a prediction depends on the minibatch that it is asked for in.
+
+    Source: Sandler et al. 2021, Sec. 3.4.
+    """
+    axes = 1 if over == "batch" else (1, 2)
+    centred = z - z.mean(axis=axes, keepdims=True)
+    return m * centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
+
+
+def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: what enters a neuron has norm 1 in every state.
+
+    Source: Sandler et al. 2021, App. C.6.
+    """
+    return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
+
+
+def mixed(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
+    """`Σ_d matrix[d,c] a^d`: the states of every neuron, mixed. Those that `a` leaves out, as the input layer does, are 0."""
+    return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
+
+
+def _read(genome: Genome, rules: Rules, W: Array) -> Array:
+    return genome.rescale * unit_synapses(W) if rules.synapse_norm else W
+
+
+def _bounded(W: Array) -> Array:
+    """Synapses of f̃ > 1 grow without end; those of which only directions are read can be brought back before they overflow."""
+    largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
+    return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
+
+
+def _turned(W: Array) -> Array:
+    return jnp.matrix_transpose(W[:, :-1])
+
+
+def _activated(rules: Rules, name: str, z: Array) -> Array:
+    if name == "softmax":
+        return jax.nn.softmax(z)
+    sigma = activation(name)
+    if not rules.derivative:
+        return sigma(z)
+    slope = jax.jvp(sigma, (z[1:2],), (jnp.ones_like(z[1:2]),))[1]
+    return jnp.concatenate([sigma(z[:1]), slope, sigma(z[2:])])
+
+
+def _check(genome: Genome, rules: Rules, synapses: Synapses, x: Array) -> None:
+    if genome.nu.shape != (rules.states,) * 2:
+        raise ValueError(f"a genome of {genome.nu.shape[-1]} states, and rules of {rules.states}: they must be as many")
+    if x.ndim != 2 or x.shape[1] + 1 != synapses[0].W.shape[-2]:
+        raise ValueError(f"inputs {x.shape}: wanted [batch, {synapses[0].W.shape[-2] - 1}], which the first synapses take")

@@ -1,0 +1,111 @@
+"""Slow NumPy loops of the bidirectional update rules, straight from the paper's sums. JAX is not imported here."""
+
+import numpy as np
+
+SIGMA = {
+    "tanh": np.tanh,
+    "relu": lambda z: max(z, 0.0),
+    "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
+    "linear": lambda z: z,
+}
+
+
+def normalised(z: np.ndarray, m: float, s: float, over: str) -> np.ndarray:
+    """z [B, n, k], every neuron's state over the minibatch, or every state over minibatch and layer."""
+    out = np.zeros_like(z)
+    for c in range(z.shape[2]):
+        for j in range(z.shape[1]):
+            seen = z[:, j, c] if over == "batch" else z[:, :, c].ravel()
+            out[:, j, c] = m * (z[:, j, c] - seen.mean()) / np.sqrt(seen.var() + 1e-5) + s
+    return out
+
+
+def unit(W: np.ndarray) -> np.ndarray:
+    """W [n_in, n_out, c], what enters a neuron of norm 1."""
+    out = np.zeros_like(W)
+    for c in range(W.shape[2]):
+        for j in range(W.shape[1]):
+            out[:, j, c] = W[:, j, c] / np.sqrt((W[:, j, c] ** 2).sum() + 1e-9)
+    return out
+
+
+def activated(name: str, z: np.ndarray) -> np.ndarray:
+    """σ of every entry, or the softmax over neurons."""
+    if name == "softmax":
+        e = np.exp(z - z.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+    return np.vectorize(SIGMA[name], otypes=[float])(z)
+
+
+def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray) -> tuple[list, list, np.ndarray]:
+    """One whole step with labels fed back: new synapses forward [n_in + 1, n_out, c] and back [n_out, n_in, c], and logits."""
+    k, B, L = r["states"], len(x), len(Ws)
+    channels = k if r["multistate"] else 1
+
+    def read(W: np.ndarray, i: int, j: int, c: int) -> float:
+        return W[i, j, c if r["multistate"] else 0]
+
+    def seen(W: np.ndarray) -> np.ndarray:
+        return g["rescale"] * unit(W) if r["synapse_norm"] else W
+
+    a = [np.zeros((B, x.shape[1], k))]
+    a[0][:, :, 0] = x
+    logits = x
+    for n, W in enumerate(map(seen, Ws)):  # Eq. 5
+        last, n_out = n == L - 1, W.shape[1]
+        with_bias = np.concatenate([a[n], np.ones((B, 1, k))], axis=1)
+        z = np.zeros((B, n_out, k))
+        for b in range(B):
+            for j in range(n_out):
+                for c in range(k):
+                    for i in range(W.shape[0]):
+                        for d in range(k):
+                            z[b, j, c] += g["eta"] * read(W, i, j, c) * g["nu"][d, c] * with_bias[b, i, d]
+        if r["normalise_output"] if last else r["normalise"] in ("forward", "both"):
+            z = normalised(z, g["m_output"] if last else g["m"], g["s"], r["over"])
+        logits = z[:, :, 0]
+        a.append(activated(r["output"] if last else r["hidden"], z))
+    after_forward = list(a)
+    fed = np.zeros_like(a[L])
+    fed[:, :, 0] = a[L][:, :, 0]
+    fed[:, :, 1] = np.where(y == 1, 1.0, -1.0)
+    a[L] = after_forward[L] = fed
+    for n in range(L - 1, 0, -1):  # Eq. 6
+        V = seen(Vs[n])
+        u = np.zeros_like(a[n])
+        for b in range(B):
+            for i in range(a[n].shape[1]):
+                for c in range(k):
+                    for j in range(a[n + 1].shape[1]):
+                        for d in range(k):
+                            u[b, i, c] += g["eta"] * read(V, j, i, c) * g["mu"][d, c] * a[n + 1][b, j, d]
+        z = g["f"] * a[n] + u if r["backward"] == "additive" else g["f"] * a[n] * u
+        if r["normalise"] in ("backward", "both"):
+            z = normalised(z, g["m"], g["s"], r["over"])
+        new = activated(r["hidden"], z)
+        if r["backward"] == "multiplicative_second_state":
+            new[:, :, 0] = a[n][:, :, 0]
+        a[n] = new
+
+    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:  # Eq. 7 and 8
+        out = np.zeros_like(W)
+        for i in range(W.shape[0]):
+            for j in range(W.shape[1]):
+                for c in range(channels):
+                    H = 0.0
+                    for b in range(B):
+                        for e in range(k):
+                            for d in range(k):
+                                H += before[b, i, e] * g["pre"][e, c] * g["post"][c, d] * after[b, j, d] / B
+                    out[i, j, c] = g["f_synapse"] * W[i, j, c] + g["eta_synapse"] * H
+                    if r["oja"]:
+                        out[i, j, c] -= abs(g["gamma"]) * W[i, j, c] * sum(W[q, j, c] ** 2 for q in range(W.shape[0]))
+        return out
+
+    new_W, new_V = [], []
+    for n in range(L):
+        before = after_forward[n] if r["pre"] == "forward" else a[n]
+        new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), a[n + 1]))
+        back = updated(Vs[n], a[n + 1], before)
+        new_V.append(new_W[n][:-1].transpose(1, 0, 2) if r["symmetric"] else back)
+    return new_W, new_V, logits

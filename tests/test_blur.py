@@ -1,0 +1,474 @@
+"""The bidirectional update rules: loops from the paper, descent as a genome, invariances, meta-training, files."""
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_blur as reference
+
+from icl.blur import (
+    EvolutionRecipe,
+    Genome,
+    MetaRecipe,
+    Rules,
+    Stage,
+    Synapse,
+    backprop_genome,
+    backward,
+    curl,
+    descent_curves,
+    evolve,
+    forward,
+    image_sets,
+    init_synapses,
+    learn,
+    learning_curves,
+    load_genome,
+    meta_loss,
+    meta_train,
+    minibatches,
+    population,
+    random_genome,
+    resized,
+    save_genome,
+    sgd_difference,
+    sgd_genome,
+    sgd_rules,
+    shipped_genomes,
+    table_sets,
+    update_jacobian,
+    update_synapses,
+    xor,
+)
+from icl.blur.data import Part
+from icl.blur.meta import draw_episode
+from icl.blur.rules import feed_back, normalise, unit_synapses
+from jexplicit.data.images import read_images
+
+SIZES = (3, 4, 3, 2)
+
+
+def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, seed: int = 0, dtype: Any = np.float64):
+    """A genome with nothing at its neutral value, synapses, and a minibatch."""
+    rng = np.random.default_rng(seed)
+    k, channels = rules.states, rules.states if rules.multistate else 1
+    odd = {"f": 0.7, "eta": 1.3, "f_synapse": 0.9, "eta_synapse": 0.3, "m": 0.8, "s": 0.1, "m_output": 1.7, "gamma": -0.05}
+    scalars = {name: jnp.asarray(value, dtype) for name, value in {**odd, "rescale": 1.2, "sigma": 1.0}.items()}
+    genome = Genome(*(jnp.asarray(rng.normal(size=(k, k)), dtype) for _ in range(4)), **scalars)
+    synapses = []
+    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+        W, V = rng.normal(size=(channels, n_in + 1, n_out)) / 2, rng.normal(size=(channels, n_out, n_in)) / 2
+        V = W[:, :-1].swapaxes(1, 2) if rules.symmetric else V
+        synapses.append(Synapse(jnp.asarray(W, dtype), jnp.asarray(V, dtype)))
+    x, labels = rng.normal(size=(5, sizes[0])), rng.integers(0, sizes[-1], 5)
+    return genome, tuple(synapses), jnp.asarray(x, dtype), jnp.asarray(np.eye(sizes[-1])[labels], dtype)
+
+
+def data(examples: int = 40, seed: int = 0, dtype: Any = np.float32) -> Part:
+    """Two classes that a line almost parts."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(examples, 3))
+    labels = (X[:, 0] + 0.3 * rng.normal(size=examples) > 0).astype(int)
+    return Part(X.astype(dtype), np.eye(2, dtype=dtype)[labels])
+
+
+DESIGNS = {
+    "decays": Rules(states=3, synapse_norm=True, oja=True, output="softmax", over="layer", pre="forward"),
+    "separate": Rules(
+        states=2,
+        symmetric=False,
+        multistate=False,
+        backward="multiplicative_second_state",
+        normalise="backward",
+        normalise_output=False,
+        hidden="relu",
+    ),
+    "default": Rules(states=2),
+    "multiplicative": Rules(states=3, symmetric=False, backward="multiplicative", normalise="forward", output="linear"),
+    "both, separate": Rules(states=2, symmetric=False, synapse_norm=True, oja=True, multistate=False),
+}
+_slow = [pytest.param(rules, marks=pytest.mark.slow, id=name) for name, rules in list(DESIGNS.items())[2:]]
+
+
+@pytest.mark.parametrize("rules", [*(pytest.param(DESIGNS[name], id=name) for name in ("decays", "separate")), *_slow])
+def test_a_step_is_the_paper_s_sums(rules):
+    """float64, sums of at most 50 terms of order 1 in another order: 1e-12."""
+    genome, synapses, x, y = learner(rules)
+    new, logits = jax.jit(functools.partial(learn, rules=rules))(genome, synapses=synapses, x=x, y=y)
+    last = [np.moveaxis(np.asarray(part), 0, -1) for part in jax.tree.leaves(synapses)]
+    g = {name: np.asarray(leaf) for name, leaf in genome._asdict().items()}
+    Ws, Vs, z = reference.step(g, dataclasses.asdict(rules), last[::2], last[1::2], np.asarray(x), np.asarray(y))
+    np.testing.assert_allclose(logits, z, rtol=1e-11, atol=1e-12)
+    for synapse, W, V in zip(new, Ws, Vs, strict=True):
+        np.testing.assert_allclose(np.moveaxis(synapse.W, 0, -1), W, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(np.moveaxis(synapse.V, 0, -1), V, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "sizes, hidden, output, loss, dtype, most",
+    [
+        ((6, 7, 4), "tanh", "linear", "cross_entropy", np.float64, 1e-12),
+        ((6, 7, 5, 6, 4), "relu", "linear", "cross_entropy", np.float32, 1e-6),
+        pytest.param((6, 7, 5, 6, 4), "sigmoid", "sigmoid", "squared_error", np.float64, 1e-12, marks=pytest.mark.slow),
+        pytest.param((6, 7, 4), "relu", "linear", "squared_error", np.float64, 1e-12, marks=pytest.mark.slow),
+        pytest.param((6, 7, 4), "tanh", "tanh", "squared_error", np.float32, 1e-6, marks=pytest.mark.slow),
+    ],
+)
+def test_descent_is_a_genome(sizes, hidden, output, loss, dtype, most):
+    """The bounds of the task after 50 steps: 1e-12 in float64 (some 1e4 roundings of 1e-16), 1e-6 in float32."""
+    found = sgd_difference(sgd_rules(hidden, loss, output=output), sizes, dtype=dtype)
+    assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.moved
+
+
+@pytest.mark.slow
+def test_with_the_additive_backward_pass_the_same_matrices_are_another_algorithm():
+    rules = dataclasses.replace(sgd_rules("tanh", "cross_entropy"), backward="additive")
+    assert sgd_difference(rules, (6, 7, 4), steps=3, dtype=np.float64).all_steps > 1e-3
+
+
+def test_learners_by_the_genome_of_descent_are_the_plain_baseline():
+    """Two programs for one network: the same first weights and minibatches, the same accuracy after every update."""
+    train, test = data(), data(seed=1)
+    shared = {"steps": 6, "batch_size": 8, "seeds": (0, 3)}
+    rules = sgd_rules("tanh", "cross_entropy")
+    ours = learning_curves(sgd_genome(0.5), rules, (5,), train, test, **shared).accuracy
+    theirs = descent_curves("sgd", (0.5, 2.0), (5,), train, test, normalised=False, **shared)
+    np.testing.assert_array_equal(ours, theirs[0])
+    assert np.ptp(ours) > 0 and not np.array_equal(theirs[0], theirs[1])
+
+
+def test_symmetric_synapses_stay_symmetric():
+    """By construction under symmetric rules; under separate ones where both sides are mixed alike, µ̃ = ν̃ᵀ."""
+    tied, separate = Rules(states=2), Rules(states=2, symmetric=False)
+    genome, synapses, x, y = learner(tied)
+    genome = genome._replace(post=genome.pre.T)
+    runs = {}
+    for rules in (tied, separate):
+        new, step = synapses, jax.jit(lambda new, rules=rules: learn(genome, rules, new, x, y)[0])
+        for _ in range(3):
+            new = step(new)
+        runs[rules.symmetric] = new
+        for synapse in new:
+            np.testing.assert_allclose(synapse.V, jnp.matrix_transpose(synapse.W[:, :-1]), rtol=1e-12, atol=1e-13)
+    for a, b in zip(jax.tree.leaves(runs[True]), jax.tree.leaves(runs[False]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+    assert float(jnp.max(jnp.abs(runs[True][0].W - synapses[0].W))) > 0.01
+
+
+@pytest.fixture(scope="module")
+def passes():
+    """A learner's states before and after the backward pass, hidden layers linear and normalised."""
+    rules = Rules(states=3, hidden="linear")
+    genome, synapses, x, y = learner(rules)
+
+    @jax.jit
+    def there_and_back(synapses, x, y):
+        before, logits = forward(genome, rules, synapses, x)
+        fed = [*before[:-1], feed_back(rules, before[-1], logits, y)]
+        return fed, backward(genome, rules, synapses, fed)
+
+    return rules, genome, synapses, x, *there_and_back(synapses, x, y)
+
+
+def test_the_input_layer_is_never_updated(passes):
+    _, _, _, x, before, after = passes
+    for states in (before, after):
+        np.testing.assert_array_equal(states[0], x[None])
+    assert len(after) == len(SIZES) and float(jnp.max(jnp.abs(after[1] - before[1]))) > 0.1
+    np.testing.assert_array_equal(after[-1], before[-1])  # nor the last one
+
+
+def test_normalised_passes_have_the_stated_mean_and_deviation(passes):
+    """The deviation to 1 %: 1e-5 is added to variances, of which one of five examples can be a thousandth."""
+    _, genome, _, _, before, after = passes
+    for states in (before[1], before[2], after[1], after[2]):
+        np.testing.assert_allclose(states.mean(axis=1), float(genome.s), atol=1e-12)
+        np.testing.assert_allclose(states.std(axis=1), float(genome.m), rtol=1e-2)
+    z = jax.random.normal(jax.random.key(0), (2, 6, 5)) * 3 + 1
+    of_layer = normalise(z, 2.0, -1.0, over="layer")
+    np.testing.assert_allclose(of_layer.mean(axis=(1, 2)), -1, atol=1e-12)
+    np.testing.assert_allclose(of_layer.std(axis=(1, 2)), 2, rtol=1e-5)
+
+
+def test_permuting_hidden_neurons_permutes_the_result():
+    rules = Rules(states=2, symmetric=False, synapse_norm=True)
+    genome, (first, second, *rest), x, y = learner(rules)
+    order = jnp.array([2, 0, 3, 1])
+    bias = jnp.append(order, 4)
+    step = jax.jit(lambda synapses: learn(genome, rules, synapses, x, y))
+    moved = Synapse(first.W[:, :, order], first.V[:, order]), Synapse(second.W[:, bias], second.V[:, :, order]), *rest
+    (a, b, c), logits = step((first, second, *rest))
+    (a_moved, b_moved, c_moved), logits_moved = step(moved)
+    np.testing.assert_allclose(logits_moved, logits, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(a_moved.W, a.W[:, :, order], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(a_moved.V, a.V[:, order], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(b_moved.W, b.W[:, bias], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(c_moved.W, c.W, rtol=1e-10, atol=1e-12)
+
+
+def test_oja_s_term_alone_is_a_decay(passes):
+    _, genome, synapses, _, before, after = passes
+    rules = Rules(states=3, oja=True)
+    still = genome._replace(f_synapse=jnp.ones(()), eta_synapse=jnp.zeros(()))
+    new = jax.jit(functools.partial(update_synapses, still, rules))(synapses, before, after)
+    W = np.asarray(synapses[0].W)
+    np.testing.assert_allclose(new[0].W, W - 0.05 * W * (W**2).sum(axis=1, keepdims=True), rtol=1e-12)
+
+
+def test_synapses_that_would_overflow_are_brought_back_unread():
+    """f̃ = 3 for 100 updates, 3^100 = 5e47 in float32. After 20 updates one more weighs 1e-6: what is read stays, to 1e-3."""
+    rules = Rules(states=2, synapse_norm=True)
+    genome, synapses, x, y = learner(rules, (3, 4, 2), dtype=np.float32)
+    grows = genome._replace(f_synapse=jnp.float32(3))
+
+    def read(synapses):
+        return [np.asarray(unit_synapses(synapse.W)) for synapse in synapses]
+
+    step = jax.jit(lambda n, synapses: jax.lax.fori_loop(0, n, lambda _, s: learn(grows, rules, s, x, y)[0], synapses))
+    some, many = step(20, synapses), step(100, synapses)
+    assert all(1e5 < float(jnp.max(jnp.abs(synapse.W))) <= 1.001e6 for synapse in many)
+    for a, b in zip(read(some), read(many), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)
+
+
+def test_bad_learners_are_refused():
+    rules = Rules(states=2)
+    genome, synapses, x, y = learner(rules)
+    with pytest.raises(ValueError, match="1 states.*at least 2"):
+        Rules(states=1)
+    with pytest.raises(ValueError, match=r"genome of 2 states, and rules of 4"):
+        forward(genome, Rules(states=4), synapses, x)
+    with pytest.raises(ValueError, match=r"inputs \(5, 2\): wanted \[batch, 3\]"):
+        forward(genome, rules, synapses, x[:, :2])
+    with pytest.raises(ValueError, match=r"targets \(5, 1\) and outputs \(5, 2\)"):
+        jax.eval_shape(functools.partial(learn, genome, rules), synapses, x, y[:, :1])
+    with pytest.raises(ValueError, match=r"layers of \(3,\)"):
+        init_synapses(jax.random.key(0), genome, rules, (3,))
+    with pytest.raises(ValueError, match="zeta: the scalars"):
+        random_genome(jax.random.key(0), 2, zeta=1.0)
+    with pytest.raises(ValueError, match="cross_entropy of tanh outputs"):
+        sgd_rules("tanh", "cross_entropy", output="tanh")
+    with pytest.raises(ValueError, match="batches of 9 out of 8"):
+        minibatches(0, 8, steps=1, batch_size=9)
+
+
+# --- meta-training -------------------------------------------------------------------------------------------------------
+
+SMALL = Rules(states=2, synapse_norm=True, output="softmax")
+RECIPE = MetaRecipe(hidden=(4,), batch_size=6, query_size=8, path=0.5, learning_rate=0.02)
+STAGES = (Stage(2, 4), Stage(2, 4))  # alike, so that both are one compiled call
+
+
+def genomes(number: int = 3):
+    return population(jax.random.split(jax.random.key(7), number), lambda key: random_genome(key, 2))
+
+
+def meta(start, **more):
+    shared = {"every": 2, "episodes": 2, "seed": 5, "devices": 2}
+    return meta_train(start, SMALL, RECIPE, STAGES, data(), data(20, seed=1), **{**shared, **more})
+
+
+@pytest.fixture(scope="module")
+def meta_trained():
+    """An uninterrupted run of three genomes that the other runs are compared with."""
+    return meta(genomes())
+
+
+def test_the_meta_gradient_is_that_of_finite_differences():
+    """float64, central differences of 1e-5 along two directions: their error is 1e-10 of third derivatives, 1e-6 allowed."""
+    genome = random_genome(jax.random.key(0), 2, dtype=np.float64)
+    episode = draw_episode(
+        jax.random.key(1), jax.tree.map(jnp.asarray, data(dtype=np.float64)), unroll=3, batch_size=6, query_size=8
+    )
+
+    def loss(genome):
+        return meta_loss(genome, SMALL, (4,), jax.random.key(2), episode, path=0.5)[0]
+
+    gradient = jax.jit(jax.grad(loss))(genome)
+    value = jax.jit(loss)
+    for n in range(2):
+        keys = jax.random.split(jax.random.key(10 + n), len(genome))
+        d = jax.tree.map(lambda leaf, key: jax.random.normal(key, leaf.shape, leaf.dtype), genome, type(genome)(*keys))
+        ahead, behind = (value(jax.tree.map(lambda leaf, v, h=h: leaf + h * v, genome, d)) for h in (1e-5, -1e-5))
+        along = sum(float(jnp.sum(a * b)) for a, b in zip(gradient, d, strict=True))
+        assert along == pytest.approx((float(ahead) - float(behind)) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_what_is_recomputed_is_what_was_kept():
+    genome = random_genome(jax.random.key(0), 2, dtype=np.float64)
+    parts = jax.tree.map(jnp.asarray, data(dtype=np.float64))
+    episode = draw_episode(jax.random.key(1), parts, unroll=3, batch_size=6, query_size=8)
+
+    def slope(remat):
+        return jax.jit(
+            jax.grad(lambda genome: meta_loss(genome, SMALL, (4,), jax.random.key(2), episode, path=0.5, remat=remat)[0])
+        )(genome)
+
+    for a, b in zip(slope(False), slope(True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.slow
+def test_a_genome_s_run_does_not_depend_on_the_others_nor_on_the_devices(meta_trained):
+    alone = meta(jax.tree.map(lambda leaf: leaf[:1], genomes()), devices=1)
+    for a, b in zip(alone.history[:2], meta_trained.history[:2], strict=True):
+        assert a["accuracy"][0] == b["accuracy"][0] and a["loss"][0] == b["loss"][0]
+
+
+def test_a_meta_run_interrupted_anywhere_resumes_bit_for_bit(meta_trained, tmp_path):
+    for stop in (2, 6):
+
+        def interrupt(entry, stop=stop):
+            if entry["step"] == stop:
+                raise KeyboardInterrupt
+
+        saving = {"checkpoints": tmp_path / str(stop), "checkpoint_seconds": -1.0}
+        with pytest.raises(KeyboardInterrupt):
+            meta(genomes(), **saving, on_evaluation=interrupt)
+        resumed = meta(genomes(), **saving)
+        for a, b in zip(jax.tree.leaves(resumed[:3]), jax.tree.leaves(meta_trained[:3]), strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert [entry["step"] for entry in resumed.history] == [2, 4, 6, 8]
+
+
+def test_each_stage_begins_with_the_best_and_keeps_the_best(meta_trained):
+    later = [max(entry["accuracy"]) for entry in meta_trained.history[2:]]
+    assert meta_trained.score == max(later) and meta_trained.skipped == 0
+    spread = [float(jnp.std(leaf, axis=0).max()) for leaf in (genomes().nu, meta_trained.genomes.nu)]
+    assert spread[1] < 0.2 < spread[0]  # four steps of at most 0.02 from the same genome
+
+
+def test_genomes_that_are_not_finite_are_skipped_and_counted(meta_trained):
+    start = genomes()
+    bad = start._replace(nu=start.nu.at[1].set(jnp.nan))
+    found = meta_train(bad, SMALL, RECIPE, STAGES[:1], data(), data(20, seed=1), every=2, episodes=2, seed=5, devices=2)
+    assert found.history[-1]["skipped"] == [0, 4, 0] and found.skipped == 4
+    assert found.history[-1]["loss"][1] is None and found.history[-1]["accuracy"][1] == 0
+    np.testing.assert_array_equal(found.genomes.mu[1], bad.mu[1])
+    assert np.isfinite(np.asarray(found.best.nu)).all()
+    assert [entry["accuracy"][0] for entry in found.history] == [entry["accuracy"][0] for entry in meta_trained.history[:2]]
+    with pytest.raises(FloatingPointError, match="no genome has a finite loss after 2 meta-steps"):
+        meta(start._replace(nu=start.nu * jnp.nan))
+
+
+def test_bad_meta_training_is_refused():
+    with pytest.raises(ValueError, match="8 queries and batches of 6 out of 10 examples"):
+        meta_train(genomes(), SMALL, RECIPE, STAGES, data(10), data(10))
+    with pytest.raises(ValueError, match=r"stages \[\(0, 4\)\]"):
+        meta_train(genomes(), SMALL, RECIPE, (Stage(0, 4),), data(), data())
+
+
+@pytest.mark.slow
+def test_evolution_improves_and_resumes_exactly(tmp_path):
+    recipe = EvolutionRecipe(hidden=(4,), population=6, unroll=3, batch_size=6, query_size=20, learners=2)
+    start = backprop_genome(2, eta_synapse=-0.3)  # the sign that learns the opposite of labels
+    run = functools.partial(evolve, start, SMALL, recipe, 12, data(), data(20, seed=1), every=4, episodes=4, seed=1)
+    whole = run()
+    assert whole.score > 0.75 > whole.history[0]["fitness"] and whole.skipped == 0
+
+    def interrupt(entry):
+        if entry["step"] == 8:
+            raise KeyboardInterrupt
+
+    saving = {"checkpoints": tmp_path / "run", "checkpoint_seconds": -1.0}
+    with pytest.raises(KeyboardInterrupt):
+        run(**saving, on_evaluation=interrupt)
+    resumed = run(**saving)
+    for a, b in zip(resumed.best, whole.best, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_genomes_that_do_not_end_finite_have_no_fitness_and_are_counted():
+    rules = Rules(states=2, normalise="none", normalise_output=False)
+    recipe = EvolutionRecipe(hidden=(4,), population=6, unroll=1, batch_size=6, query_size=20, learners=1)
+    start = backprop_genome(2, eta_synapse=1e31, sigma=1e31)  # products of which overflow
+    found = evolve(start, rules, recipe, 1, data(), data(20, seed=1), episodes=1)
+    assert found.skipped == 6 and found.score == 0
+    with pytest.raises(ValueError, match="1 generations of 2 genomes"):
+        evolve(start, SMALL, recipe._replace(population=2), 1, data(), data())
+
+
+# --- curl, files, data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_descent_has_no_curl_and_a_learned_update_has():
+    """float64: a Jacobian of entries of order 0.1, symmetric to rounding. The learned one is that of differences by hand."""
+    x, y = map(jnp.asarray, xor())
+    for genome, rules in (
+        (sgd_genome(0.25, dtype=np.float64), sgd_rules("tanh", "cross_entropy")),
+        (random_genome(jax.random.key(0), 2, dtype=np.float64), Rules(states=2)),
+    ):
+        synapses = init_synapses(jax.random.key(1), genome, rules, (2, 3, 2))
+        J = jax.jit(functools.partial(update_jacobian, genome, rules))(synapses, x, y)
+        found = curl(J)
+        assert (found.largest < 1e-14 and float(jnp.abs(J).max()) > 0.01) if rules.feedback != "label" else found.relative > 0.1
+    h = 1e-6
+    moved = [synapses[0].W.at[0, 1, 2].add(s * h) for s in (1, -1)]
+    step = jax.jit(lambda W: learn(genome, rules, (Synapse(W, jnp.matrix_transpose(W[:, :-1])), synapses[1]), x, y)[0])
+    ahead, behind = (jnp.concatenate([s.W.ravel() for s in step(W)]) for W in moved)
+    column = np.array((ahead - behind) / (2 * h))
+    at = 1 * 3 + 2  # of W[0, 1, 2] in [2, 3, 3] raveled
+    column[at] -= 1  # the synapse itself
+    np.testing.assert_allclose(J[:, at], column, atol=1e-7)
+    with pytest.raises(ValueError, match="symmetric = False"):
+        update_jacobian(genome, Rules(states=2, symmetric=False), synapses, x, y)
+
+
+def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
+    learned = load_genome("digits")
+    save_genome(tmp_path / "genome.json", learned)
+    again = load_genome(tmp_path / "genome.json")
+    assert again.rules == learned.rules and again.provenance == learned.provenance
+    for a, b in zip(again.genome, learned.genome, strict=True):
+        np.testing.assert_array_equal(a, b)
+    held = json.loads((tmp_path / "genome.json").read_text())
+    for change, message in (
+        ({"genome": {**held["genome"], "nu": [[1.0]]}}, "for 4 states: the file is damaged"),
+        ({"genome": {**held["genome"], "f": float("nan")}}, "not finite"),
+        ({"rules": {}, "genome": {}}, "cannot be read as a genome"),
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps({**held, **change}))
+        with pytest.raises(ValueError, match=message):
+            load_genome(tmp_path / "bad.json")
+    with pytest.raises(ValueError, match="neither a file nor one of digits"):
+        load_genome("nothing")
+
+
+def test_shipped_genomes_say_where_they_come_from_and_learn():
+    """Two learners of ten updates: within 3 points of the reported test accuracy."""
+    sets = image_sets(read_images("digits"))
+    for name in shipped_genomes():
+        learned = load_genome(name)
+        assert {"config", "seed", "data", "dev_accuracy", "test_accuracy", "meta_steps", "versions"} <= set(learned.provenance)
+    learned = load_genome("digits")
+    curves = learning_curves(learned.genome, learned.rules, (32,), sets.train, sets.test, steps=10, seeds=(20, 21))
+    assert curves.accuracy[:, 10].mean() > learned.provenance["test_accuracy"]["10"] - 0.03 > 0.9
+    assert curves.accuracy[:, 0].mean() < 0.3
+
+
+def test_data_is_parted_centred_and_resized():
+    images = read_images("digits")
+    sets = image_sets(images)
+    assert [len(part.X) for part in sets[:3]] == [1050, 150, 597] and (sets.inputs, sets.outputs) == (64, 10)
+    np.testing.assert_allclose(sets.train.X.mean(axis=0), 0, atol=1e-5)
+    assert float(sets.train.X.std()) == pytest.approx(1, rel=1e-4)
+    rows = np.concatenate([part.X for part in sets[:3]])
+    assert len(np.unique(rows, axis=0)) == 1797  # no image is in two parts
+    middle = resized(np.arange(28.0 * 28).reshape(1, 28, 28), 10)
+    by_hand = np.arange(28.0 * 28).reshape(28, 28)[4:24, 4:24]
+    assert middle.shape == (1, 10, 10) and middle[0, 1, 2] == by_hand[2:4, 4:6].mean()
+    np.testing.assert_array_equal(resized(images.test_images, 16)[0, 2:4, 2:4], float(images.test_images[0, 1, 1]))
+    with pytest.raises(ValueError, match="28 x 28 to a side of 30"):
+        resized(np.ones((1, 28, 28)), 30)
+    with pytest.raises(ValueError, match="60 images of digits: at least 100"):
+        image_sets(images, limit=60)
+    table = table_sets(np.random.default_rng(0).normal(2, 5, (80, 3)), np.arange(80) % 2, "coins")
+    assert [len(part.X) for part in table[:3]] == [35, 5, 40]
