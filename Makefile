@@ -34,7 +34,7 @@ lint: $(BIN)/.test
 # A file's tests stay together: they share runs and compiled functions.
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
-	TINY=1 $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
+	TINY=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
 
 test-slow: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

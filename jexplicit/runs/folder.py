@@ -19,11 +19,9 @@ import jax
 
 from jexplicit.runs.processes import agree, is_first
 
+_of_one_start = ("coordinator", "num_processes", "process_id")  # fields that a continuation does not take over
 # Fields that may differ between a run and its continuation.
-_where_not_what = (
-    *("out", "resume", "devices", "memory", "checkpoint_seconds"),
-    *("coordinator", "num_processes", "process_id", "join_seconds"),
-)
+_where_not_what = ("out", "resume", "devices", "memory", "checkpoint_seconds", "join_seconds", *_of_one_start)
 _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
 
 
@@ -55,7 +53,8 @@ class RunFolder:
             return
         try:
             (self.path / "figures").mkdir(parents=True, exist_ok=True)
-            write_json(self.path / "config.json", described)
+            kept = {name: None if name in _of_one_start else value for name, value in described.items()}
+            write_json(self.path / "config.json", kept)
             write_json(self.path / "environment.json", environment())
         except OSError as error:
             raise ValueError(f"run folder {self.path} cannot be written ({error}): choose another --out") from error

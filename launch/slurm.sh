@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=jexplicit
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=32G
+#SBATCH --time=01:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+# One process per node of a SLURM cluster; JAX reads who is who from SLURM.
+#   sbatch launch/slurm.sh --corpus shards:/shared/text --out /shared/run
+# With GPUs add --gpus-per-task=1 and --ntasks-per-node=GPUS. --out and the shards lie on a file system of all nodes.
+# A job that was preempted or ran out of time goes on where its partial counts were saved: submit it again as it was.
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" -m launch.lm "$@" --coordinator auto --resume
