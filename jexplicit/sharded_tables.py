@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.contexts import PAD, check_token_ids, context_columns, distinct_contexts, filled, with_leading_pads
 from jexplicit.cooccurrence import INT32_CELLS
+from jexplicit.data.shards import Stream
 from jexplicit.evaluation import Evaluation, sampled_positions
 from jexplicit.language_model import Features
 from jexplicit.runs.mesh import AXIS, check_memory, data_mesh
@@ -189,7 +190,7 @@ def sharded_language_model(
 
 def evaluate_sharded(
     model: ShardedTables,
-    stream: np.ndarray,
+    stream: Stream,
     *,
     sample: int | None = None,
     seed: int = 0,

@@ -20,6 +20,7 @@ from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
 from jexplicit.contexts import distinct_contexts
+from jexplicit.data.shards import Stream
 from jexplicit.evaluation import Evaluation, sampled_positions
 from jexplicit.sparse_model import SparseTables
 
@@ -30,7 +31,7 @@ _exponent_range = 700  # nats
 
 def evaluate_sparse(
     model: SparseTables,
-    stream: np.ndarray,
+    stream: Stream,
     *,
     sample: int | None = None,
     seed: int = 0,

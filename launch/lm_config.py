@@ -9,6 +9,7 @@ from jexplicit.calibrated import Smoothing
 from jexplicit.language_model import Features
 from jexplicit.runs.command import Preset
 from jexplicit.runs.mesh import parse_bytes
+from jexplicit.runs.processes import check_process
 
 Method = Literal["explicit", "cold", "warm", "optimum", "calibrated", "scaling", "joint", "joint+cache", "bitcipher"]
 
@@ -157,6 +158,8 @@ def check(config: Config) -> None:
     if kind not in (("shards", "tfds") if name else ("docs", "installed", "text")):
         raise ValueError(f"--corpus {config.corpus}: choose docs, installed, text, shards:DIR or tfds:NAME")
     several = config.coordinator is not None
+    if config.coordinator is not None:
+        check_process(config.coordinator, config.num_processes, config.process_id)
     if not several and (config.num_processes, config.process_id) != (None, None):
         raise ValueError(
             f"--num-processes {config.num_processes} --process-id {config.process_id} without --coordinator HOST:PORT"

@@ -38,14 +38,7 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
         ValueError: an id out of range, an address that is none, another number of processes than the coordinator's.
         SystemExit: not all have come in time.
     """
-    if coordinator != AUTOMATIC:
-        if num_processes is None or process_id is None:
-            raise ValueError(f"--coordinator {coordinator} without --num-processes and --process-id: give both")
-        if not 0 <= process_id < num_processes:
-            raise ValueError(f"--process-id {process_id} of {num_processes} processes: give 0 to {num_processes - 1}")
-        host, _, port = coordinator.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"--coordinator {coordinator}: give HOST:PORT of process 0, or auto on SLURM or a TPU pod")
+    check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
     late.start()
     try:
@@ -66,6 +59,23 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
             f"--num-processes {num_processes}, and the coordinator at {coordinator} was started with {jax.process_count()}: "
             "give all the same"
         )
+
+
+def check_process(coordinator: str, num_processes: int | None, process_id: int | None) -> None:
+    """Refuse arguments of `join` that no process can join with.
+
+    Raises:
+        ValueError: an id out of range, an address that is none, or one of them missing.
+    """
+    if coordinator == AUTOMATIC:
+        return
+    if num_processes is None or process_id is None:
+        raise ValueError(f"--coordinator {coordinator} without --num-processes and --process-id: give both")
+    if not 0 <= process_id < num_processes:
+        raise ValueError(f"--process-id {process_id} of {num_processes} processes: give 0 to {num_processes - 1}")
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"--coordinator {coordinator}: give HOST:PORT of process 0, or auto on SLURM or a TPU pod")
 
 
 def is_first() -> bool:
