@@ -47,12 +47,14 @@ class Setting(NamedTuple):
 class Request(NamedTuple):
     """What to count.
 
-    stream: a .npy file, read into memory off the clock, or a folder of shards, read on the clock.
+    stream: a .npy file, read into memory off the clock, or a folder of shards.
+    whole: the shards are read into memory off the clock too.
     saving: folder of partial counts; None, none are saved.
     saving_seconds: between two saves.
     """
 
     stream: str
+    whole: bool = False
     saving: str | None = None
     saving_seconds: float = 60.0
 
@@ -90,6 +92,7 @@ def counted(stream: Stream, setting: Setting, mesh: Mesh, saving: Saving | None)
 def answer(request: Request, setting: Setting, mesh: Mesh) -> Answer:
     """Count once, on the clock."""
     stream = np.load(request.stream) if request.stream.endswith(".npy") else read_shards(request.stream)
+    stream = stream[:] if request.whole else stream
     saving = Saving(Path(request.saving), request.saving_seconds) if request.saving else None
     meet("start")
     start, cpu = time.perf_counter(), time.process_time()
