@@ -56,7 +56,7 @@ GPU = Machine(
     memory=141e9,
     host_memory=256e9,
 )
-"""An accelerator of the H200's size in hosts of eight. From its data sheet: memory, bandwidth (what a copy reaches of 4.8 TB/s).
+"""An accelerator of the H200's size, in hosts of eight. From its data sheet: memory, bandwidth (a copy's part of 4.8 TB/s).
 Assumed: increments (atomic scatter, between 10 and 30 G/s), looks, link (one 400 Gb/s network port each), read (2 GB/s per
 host), storage, host (half of PCIe 5), host_memory (2 TB per host)."""
 
@@ -75,13 +75,13 @@ HOST = Machine(
     memory=512e9,
     host_memory=0,
 )
-"""A host of 64 cores that count into one table. Assumed: increments (30 M/s a core; a measured rate is better: see `calibrated`),
-looks (vector comparisons), link (a 200 Gb/s port), read, storage, bandwidth, host (4 bytes read, 8 read and written back at that
-bandwidth), memory."""
+"""A host of 64 cores that count into one table. Assumed: increments (30 M/s a core; a measured rate is better, `calibrated`),
+looks (vector comparisons), link (a 200 Gb/s port), read, storage, bandwidth, host (4 bytes read, 8 read and written back at
+that bandwidth), memory."""
 
 LARGE_TABLE = 78 / 206
-"""Increments per second into 268 MB spread evenly over increments into a Zipf table of 67 MB, measured in C on a CPU with 480 MB
-of cache: what is left of a core's rate when tables no longer lie in its cache."""
+"""Increments per second spread evenly over 268 MB, divided by those of Zipf pairs into 67 MB, measured in C on one core (78 M/s
+and 206 M/s): what is left of a core's rate when tables no longer lie in its cache."""
 
 
 class Work(NamedTuple):

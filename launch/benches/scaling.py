@@ -75,8 +75,8 @@ PRESETS = {
 def run(config: Scaling) -> None:
     """The whole job: measure, extrapolate, report."""
     cases = check(config)
-    config = replace(config, out=config.out or free_folder("runs/bench-scaling"))
-    folder = RunFolder(config.out, config)
+    out = config.out or free_folder("runs/bench-scaling")
+    folder = RunFolder(out, replace(config, out=out))
     cores = _cores()
     console.print(f"[bold]bench scaling[/] on {cores} CPU cores")
     for row in measure(config, folder, cases, cores):
@@ -233,8 +233,8 @@ def write_report(folder: RunFolder) -> None:
         "",
         "Efficiency is the median over rounds of T1 / Tn (weak) or T1 / (n Tn) (strong), T1 of one device in the same round. "
         f"The *limit* is what {cores} cores allow n devices, min(n, {cores}) / n; cores that other work shares give less. "
-        "*Counting* leaves the reduction out; *CPU* compares CPU seconds per token, which do not depend on the cores. Reduced is "
-        "what a device sends.",
+        "*Counting* leaves the reduction out; *CPU* compares CPU seconds per token, however many cores there are. "
+        "Reduced is what a device sends.",
         "",
         "![measured](figures/scaling_measured.png)",
         "",
@@ -247,9 +247,9 @@ def write_report(folder: RunFolder) -> None:
         _byte_notes,
         "## A trillion tokens, by arithmetic",
         "",
-        f"K = {_radius}; nothing in this section is measured, but for the rate of a core. Tables of a group of *split* devices are "
-        "split by column. Seconds in all are the longest of reading, exchanging and counting, which overlap, and flushing and the "
-        "reduction. Training is one epoch in steps of 1 M tokens.",
+        f"K = {_radius}; nothing in this section is measured, but for the rate of a core. Groups of *split* devices split "
+        "their tables by column. Seconds in all are the longest of reading, exchanging and counting, which overlap, and "
+        "flushing and the reduction. Training is one epoch in steps of 1 M tokens.",
         "",
         *_markdown(_model_columns, told),
         "",
@@ -263,8 +263,8 @@ def write_report(folder: RunFolder) -> None:
         f"{_pairs_per_core_second(measured) / 1e6:.1f} M pairs per CPU second that one device counted here: a table beyond the "
         "cache takes that much longer. All else is assumed.",
         "* Token ids take 2 bytes up to a vocabulary of 65,536, else 4. The text is tokenised.",
-        f"* A device adds its int32 tables into int64 ones in its host's memory after each 2^31 positions, and then sends cells "
-        "of 8 bytes instead of 4.",
+        "* A device adds its int32 tables into int64 ones in its host's memory after each 2^31 positions, and sends cells of 8 "
+        "bytes then, instead of 4.",
         "* Columns are dealt round-robin by frequency, so that all devices of a group count as many pairs.",
         "* Links and storage reach their rates, without latency or contention; no device fails.",
         "* Training is as ideal: gradients are not hidden behind computation, nor is anything else lost. It takes 12 bytes per "
@@ -385,8 +385,8 @@ def _check_equal(workers: dict[Case, Workers], timed: dict[tuple[str, Case], Req
     for (mode, case), request in timed.items():
         if workers[case].ask(request).digest != alone(request):
             raise ValueError(
-                f"{case.devices} devices of {case.processes} processes count otherwise than one device ({mode}): mend it before "
-                "timing it"
+                f"{case.devices} devices of {case.processes} processes count otherwise than one device ({mode}): mend it "
+                "before timing it"
             )
 
 

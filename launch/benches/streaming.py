@@ -67,8 +67,8 @@ PRESETS = {
 def run(config: Streaming) -> None:
     """The whole job: write the shards, count them both ways, report."""
     check(config)
-    config = replace(config, out=config.out or free_folder("runs/bench-streaming"))
-    folder = RunFolder(config.out, config)
+    out = config.out or free_folder("runs/bench-streaming")
+    folder = RunFolder(out, replace(config, out=out))
     console.print(f"[bold]bench streaming[/] of {config.tokens:,} tokens within {config.memory}")
     shards = Path(config.shards or folder.path / "shards")
     with stage("writing shards", "tokens") as progress:
@@ -208,12 +208,12 @@ def write_report(folder: RunFolder) -> None:
         "|---" * len(_columns) + "|",
         *("| " + " | ".join(_cells(row)) + " |" for row in rows),
         "",
-        "* **streamed**: shards of 128 MB verified against their checksums, read a window ahead of the devices, and partial counts "
-        f"saved every {rows[0]['checkpoint_seconds']:g} s and at the end; all of it on the clock.",
+        "* **streamed**: shards of 128 MB verified against their checksums, read a window ahead of the devices, and partial "
+        f"counts saved every {rows[0]['checkpoint_seconds']:g} s and at the end; all of it on the clock.",
         "* **in memory**: the same stream as an array that is in memory when the clock starts, nothing saved.",
         "",
-        "*vs. memory* is the median over rounds of the seconds in memory over those of the method. *Peak* is the most memory that "
-        "the process held at any time, its libraries included.",
+        "*vs. memory* is the median over rounds of the seconds in memory over those of the method. *Peak* is the most memory "
+        "that the process held at any time, its libraries included.",
         "",
     ]
     (folder.path / "report.md").write_text("\n".join(lines))
