@@ -22,6 +22,8 @@ from jexplicit.runs.mesh import parse_bytes, peak_bytes, use_devices, within_mem
 from jexplicit.runs.processes import join, meet, part_of_process, sum_over_processes
 from jexplicit.streaming import Saving, check_stream, feed
 
+_join_seconds = 600  # all configurations start at once, on few cores
+
 
 class Setting(NamedTuple):
     """What a worker is.
@@ -112,7 +114,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", setting.devices)  # before the processes meet, which starts JAX
     os.environ.setdefault("NPROC", str(4 * setting.devices))  # threads to spare, as in use_devices
     if setting.coordinator:
-        join(setting.coordinator, setting.processes, setting.process_id)
+        join(setting.coordinator, setting.processes, setting.process_id, seconds=_join_seconds)
     mesh = use_devices(setting.devices)
     if setting.memory:
         N, K = setting.vocab_size, setting.radius

@@ -45,8 +45,9 @@ class Streaming:
     """Context length K, in tokens: K pairs per position."""
     memory: str = "2GB"
     """What the process that counts from shards may take."""
-    checkpoint_seconds: float = 10.0
-    """Between two saves of partial counts."""
+    checkpoint_seconds: float = 60.0
+    """Between two saves of partial counts, as in launch.lm; the last save is at the end. A save costs the more the larger the
+    tables, however few the tokens."""
     devices: int = 2
     """Virtual CPU devices; fewer where the memory does not hold their tables."""
     rounds: int = 3
