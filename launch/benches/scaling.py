@@ -1,7 +1,6 @@
 """The scaling report: counting over devices and processes, measured on this machine and extrapolated by arithmetic."""
 
 import functools
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,8 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from jexplicit.contexts import PAD
 from jexplicit.runs import scaling_model as model
@@ -23,6 +20,7 @@ from jexplicit.runs.timing import median_ratio
 from launch.benches import counting
 from launch.benches.bench import free_folder
 from launch.benches.counting_worker import Answer, Request, Setting
+from launch.benches.tables import cpu_cores, markdown_table, terminal_table
 from launch.benches.workers import Workers, medians, working
 
 _batch = 8192  # positions per step of the training that the measured runs are compared with
@@ -78,7 +76,7 @@ def run(config: Scaling) -> None:
     cases = check(config)
     out = config.out or free_folder("runs/bench-scaling")
     folder = RunFolder(out, replace(config, out=out))
-    cores = _cores()
+    cores = cpu_cores()
     console.print(f"[bold]bench scaling[/] on {cores} CPU cores")
     for row in measure(config, folder, cases, cores):
         folder.add_row({"bench": "scaling", "experiment": "measured", **row})
@@ -89,7 +87,8 @@ def run(config: Scaling) -> None:
     for row in extrapolate(machines):
         folder.add_row({"bench": "scaling", "experiment": "extrapolated", **row})
     write_report(folder)
-    console.print(_table(folder.rows()))
+    measured = [row for row in folder.rows() if row["experiment"] == "measured"]
+    console.print(terminal_table(_measured_columns, measured))
     console.print(f"report {folder.path / 'report.md'}, figures in {folder.path / 'figures'}", soft_wrap=True)
 
 
@@ -230,7 +229,7 @@ def write_report(folder: RunFolder) -> None:
         "",
         "## Measured",
         "",
-        *_markdown(_measured_columns, measured),
+        *markdown_table(_measured_columns, measured),
         "",
         "Efficiency is the median over rounds of T1 / Tn (weak) or T1 / (n Tn) (strong), T1 of one device in the same round. "
         f"The *limit* is what {cores} cores allow n devices, min(n, {cores}) / n; cores that other work shares give less. "
@@ -243,7 +242,7 @@ def write_report(folder: RunFolder) -> None:
         "",
         f"One counting pass against one epoch of data-parallel Adagrad in steps of {_batch} positions:",
         "",
-        *_markdown(_byte_columns, moved),
+        *markdown_table(_byte_columns, moved),
         "",
         _byte_notes,
         "## A trillion tokens, by arithmetic",
@@ -252,7 +251,7 @@ def write_report(folder: RunFolder) -> None:
         "their tables by column. Seconds in all are the longest of reading, exchanging and counting, which overlap, and "
         "flushing and the reduction. Training is one epoch in steps of 1 M tokens.",
         "",
-        *_markdown(_model_columns, told),
+        *markdown_table(_model_columns, told),
         "",
         "![extrapolated](figures/scaling_extrapolated.png)",
         "",
@@ -333,18 +332,6 @@ _model_columns = {
 }
 
 
-def _markdown(columns: dict[str, tuple[str, float, str]], rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    return lines + ["| " + " | ".join(_cells(columns, row)) + " |" for row in rows]
-
-
-def _cells(columns: dict[str, tuple[str, float, str]], row: dict[str, Any]) -> Iterator[str]:
-    for field, factor, form in columns.values():
-        value, (form, _, unit) = row[field], form.partition(" ")
-        text = "-" if value is None else value if isinstance(value, str) else format(value * factor, form)
-        yield f"{text} {unit}".strip()
-
-
 def _assumption_lines(assumptions: Sequence[dict[str, Any]]) -> list[str]:
     """What the docstring of Machine says of each field, beside its values."""
     meanings = re.findall(r"^    (\w+): (.*(?:\n        .+)*)", model.Machine.__doc__ or "", re.MULTILINE)
@@ -355,16 +342,6 @@ def _assumption_lines(assumptions: Sequence[dict[str, Any]]) -> list[str]:
             values = [human(machine[field]) for machine in assumptions]
             lines.append(f"| **{field}**: {' '.join(meaning.split())} | " + " | ".join(values) + " |")
     return lines
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in _measured_columns:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        if row["experiment"] == "measured":
-            table.add_row(*_cells(_measured_columns, row))
-    return table
 
 
 def _stream(config: Scaling, positions: int, folder: Path) -> Request:
@@ -394,7 +371,3 @@ def _check_equal(workers: dict[Case, Workers], timed: dict[tuple[str, Case], Req
 def _pairs_per_core_second(rows: Sequence[dict[str, Any]]) -> float:
     alone = next(row for row in rows if (row["experiment"], row["mode"], row["devices"]) == ("measured", "strong", 1))
     return alone["radius"] * alone["tokens"] / alone["cpu_seconds"]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

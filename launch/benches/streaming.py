@@ -2,14 +2,11 @@
 
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from jexplicit.contexts import PAD
 from jexplicit.data.shards import ShardWriter
@@ -22,6 +19,7 @@ from jexplicit.runs.timing import median_ratio
 from launch.benches import counting
 from launch.benches.bench import free_folder
 from launch.benches.counting_worker import Answer, Request, Setting
+from launch.benches.tables import cpu_cores, markdown_table, terminal_table
 from launch.benches.workers import Workers, medians, working
 
 _block = 1 << 22  # tokens drawn at a time
@@ -79,12 +77,7 @@ def run(config: Streaming) -> None:
     if config.shards is None:
         shutil.rmtree(shards)
     write_report(folder)
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in _columns:
-        table.add_column(heading, justify="right")
-    for row in folder.rows():
-        table.add_row(*_cells(row))
-    console.print(table)
+    console.print(terminal_table(_columns, folder.rows()))
     console.print(f"report {folder.path / 'report.md'}", soft_wrap=True)
 
 
@@ -141,7 +134,7 @@ def measure(config: Streaming, folder: RunFolder, shards: Path) -> list[dict[str
             with working({IN_MEMORY: Setting(devices, N, K)}) as in_memory:
                 in_memory[IN_MEMORY].ask(Request(str(few)))
                 answers = _in_turn(config, {**streamed, **in_memory}, requests, saved)
-    peer = [answer.seconds for answer in answers[IN_MEMORY]]
+    peer = answers[IN_MEMORY]
     rows = []
     for method, found in answers.items():
         folder.log(event="timings", method=method, answers=[answer._asdict() for answer in found])
@@ -154,13 +147,15 @@ def measure(config: Streaming, folder: RunFolder, shards: Path) -> list[dict[str
                 "radius": K,
                 "devices": devices,
                 "tokens_per_second": config.tokens / seconds["seconds"],
-                "ratio_to_memory": median_ratio(peer, [answer.seconds for answer in found]),
+                "ratio_to_memory": median_ratio(*([answer.seconds for answer in each] for each in (peer, found))),
+                "cpu_ratio_to_memory": median_ratio(*([answer.cpu_seconds for answer in each] for each in (peer, found))),
                 "peak_bytes": max((answer.peak_bytes or 0 for answer in found), default=0) or None,
                 "memory": parse_bytes(config.memory) if method == STREAMED else None,
                 **seconds,
                 "checkpoint_seconds": config.checkpoint_seconds if method == STREAMED else None,
                 "counts_equal": True,
                 "rounds": config.rounds,
+                "cores": cpu_cores(),
             }
         )
     return rows
@@ -191,6 +186,7 @@ _columns = {
     "CPU s": ("cpu_seconds", 1, ".2f"),
     "M tokens/s": ("tokens_per_second", 1e-6, ".2f"),
     "vs. memory": ("ratio_to_memory", 1, ".2f"),
+    "in CPU s": ("cpu_ratio_to_memory", 1, ".2f"),
     "GB peak": ("peak_bytes", 1e-9, ".2f"),
     "GB allowed": ("memory", 1e-9, ".2f"),
 }
@@ -202,25 +198,18 @@ def write_report(folder: RunFolder) -> None:
     lines = [
         "# Counting from shards",
         "",
-        f"Zipf stream, vocabulary {rows[0]['vocab_size']}, K = {rows[0]['radius']}, {rows[0]['rounds']} interleaved rounds. "
-        "Both methods gave the same tables in every round.",
+        f"Zipf stream, vocabulary {rows[0]['vocab_size']}, K = {rows[0]['radius']}, {rows[0]['rounds']} interleaved rounds on "
+        f"{rows[0]['cores']} CPU cores. Both methods gave the same tables in every round.",
         "",
-        "| " + " | ".join(_columns) + " |",
-        "|---" * len(_columns) + "|",
-        *("| " + " | ".join(_cells(row)) + " |" for row in rows),
+        *markdown_table(_columns, rows),
         "",
         "* **streamed**: shards of 128 MB verified against their checksums, read a window ahead of the devices, and partial "
         f"counts saved every {rows[0]['checkpoint_seconds']:g} s and at the end; all of it on the clock.",
         "* **in memory**: the same stream as an array that is in memory when the clock starts, nothing saved.",
         "",
-        "*vs. memory* is the median over rounds of the seconds in memory over those of the method. *Peak* is the most memory "
+        "*vs. memory* is the median over rounds of the seconds in memory over those of the method; CPU seconds, "
+        "beside it, depend less on what else the machine does. *Peak* is the most memory "
         "that the process held at any time, its libraries included.",
         "",
     ]
     (folder.path / "report.md").write_text("\n".join(lines))
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    values: Sequence[tuple[Any, float, str]] = [(row[field], factor, form) for field, factor, form in _columns.values()]
-    texts = ("-" if v is None else v if isinstance(v, str) else format(v * factor, form) for v, factor, form in values)
-    return list(texts)
