@@ -207,9 +207,9 @@ def write_report(folder: RunFolder) -> None:
         f"counts saved every {rows[0]['checkpoint_seconds']:g} s and at the end; all of it on the clock.",
         "* **in memory**: the same stream as an array that is in memory when the clock starts, nothing saved.",
         "",
-        "*vs. memory* is the median over rounds of the seconds in memory over those of the method; CPU seconds, "
-        "beside it, depend less on what else the machine does. *Peak* is the most memory "
-        "that the process held at any time, its libraries included.",
+        "*vs. memory* is the median over rounds of the seconds in memory over those of the method; CPU seconds, beside it, "
+        "depend less on what else the machine does. *Peak* is the most memory that the process held at any time, its libraries "
+        "included.",
         "",
     ]
     (folder.path / "report.md").write_text("\n".join(lines))

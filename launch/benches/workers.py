@@ -64,7 +64,7 @@ class Workers:
         return Answer(
             seconds=max(answer.seconds for answer in answers),
             cpu_seconds=sum(answer.cpu_seconds for answer in answers),
-            reduce_seconds=max(answer.reduce_seconds for answer in answers),
+            reduce_seconds=min(answer.reduce_seconds for answer in answers),  # of the last to count: others wait for it
             devices=sum(answer.devices for answer in answers),
             peak_bytes=sum(peaks) if len(peaks) == len(answers) else None,
             digest=answers[0].digest,
