@@ -21,6 +21,7 @@ from jexplicit.data.shards import Shards, Stream
 from jexplicit.runs.files import load_arrays, save_arrays
 
 _block = 1 << 22  # tokens whose checksum is taken at a time
+_save_share = 10  # times what the last save took, at least, lie between two saves
 
 
 @runtime_checkable
@@ -52,7 +53,7 @@ class Saving(NamedTuple):
     """Where a pass is saved, and after how many seconds again.
 
     folder: of the partial counts; empty or not there at the start of a pass.
-    seconds: between two saves.
+    seconds: between two saves; they take at most a tenth of the time, unless this is 0.
     """
 
     folder: Path
@@ -129,7 +130,7 @@ def feed(
     about = _about(counter, stream, first, last) if saving else ""
     if saving:
         done = _restore(counter, saving, about, first)
-    saved = time.perf_counter()
+    saved, took = time.perf_counter(), 0.0
     for tokens in windows(stream, done, last, radius=counter.radius, span=counter.span):
         N = counter.vocab_size
         check_token_ids(tokens, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
@@ -137,9 +138,11 @@ def feed(
         done += len(tokens) - counter.radius
         if progress:
             progress(done - first, last - first)
-        if saving and time.perf_counter() - saved > saving.seconds:
+        begun = time.perf_counter()
+        if saving and begun - saved > max(saving.seconds, _save_share * took):
             _save(counter, saving, about, done)
             saved = time.perf_counter()
+            took = saved - begun if saving.seconds > 0 else 0.0
     if saving:
         _save(counter, saving, about, done)
 

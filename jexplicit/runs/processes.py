@@ -6,6 +6,7 @@ functions here that meet (`agree`, `sum_over_processes`, `gather_over_processes`
 none; of a single process they return what they are given.
 """
 
+import functools
 import hashlib
 import os
 import threading
@@ -181,11 +182,16 @@ def _process_mesh() -> Mesh:
     return Mesh(np.array([firsts[p] for p in sorted(firsts)]), ("process",), axis_types=(AxisType.Auto,))
 
 
-def _summed(table: np.ndarray) -> np.ndarray:
-    mesh = _process_mesh()
+@functools.cache
+def _adder(mesh: Mesh):
+    """Where the parts of the processes lie, and the compiled `[P, ...] -> [...]` that sums them."""
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))
+    return split, jax.jit(lambda parts: parts.sum(axis=0), out_shardings=whole)
+
+
+def _summed(table: np.ndarray) -> np.ndarray:
+    split, add = _adder(_process_mesh())
     with jax.enable_x64(True):
-        add = jax.jit(lambda parts: parts.sum(axis=0), out_shardings=whole)
 
         def total(part: np.ndarray) -> np.ndarray:
             return np.asarray(add(jax.make_array_from_process_local_data(split, part[None])))

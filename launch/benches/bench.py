@@ -67,7 +67,7 @@ def run_bench(name: str, bench: Bench, config: Any) -> None:
         what = {"radius": "context lengths of at least 1 token", "layers": "numbers of layers, at least 1"}[bench.size]
         raise ValueError(f"--{bench.size} {sizes}: give {what}")
     bench.check(config)
-    config = replace(config, out=config.out or _free_folder(f"runs/bench-{name}"))
+    config = replace(config, out=config.out or free_folder(f"runs/bench-{name}"))
     with kept_memory() as memory, bench.machine() as threads:
         folder = RunFolder(config.out, config)
         console.print(f"[bold]bench {name}[/] on {threads}; {memory}")
@@ -106,7 +106,7 @@ def compare(
         yield name, seconds, lambda peer, name=name: median_ratio(cpu[peer], cpu[name])
 
 
-def _free_folder(path: str) -> str:
+def free_folder(path: str) -> str:
     """The path, or the first of path-2, path-3, ... that is not there."""
     taken, n = path, 1
     while Path(taken).exists():
