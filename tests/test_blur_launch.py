@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_a_genome_is_meta_trained_beside_descent(trained):
     found = rows(trained)
     assert all(set(FIELDS) <= set(row) and row["experiment"] == "train" for row in found)
@@ -49,6 +50,7 @@ def test_a_genome_is_meta_trained_beside_descent(trained):
     assert not list((trained / "checkpoints").glob("*.partial")) if (trained / "checkpoints").exists() else True
 
 
+@pytest.mark.slow
 def test_the_report_is_rebuilt_from_the_run_folder_alone(trained):
     before = (trained / "report.md").read_text()
     assert "genome digits" in before and "![learning](figures/learning.png)" in before
@@ -57,6 +59,7 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(trained):
     assert (trained / "report.md").read_text() == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_rows(trained, tmp_path, monkeypatch):
     out, original = tmp_path / "run", blur_models.meta_train
 
@@ -103,6 +106,7 @@ def test_bad_input_is_one_line_that_says_what_to_do(tmp_path, capfd, arguments, 
     assert message in told and "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_run_is_not_overwritten_and_help_needs_no_run(trained, capfd):
     assert blur.main(["train", "--out", str(trained), *TRAIN]) == 2
     assert "already holds a run: add --resume" in " ".join(capfd.readouterr().err.split())

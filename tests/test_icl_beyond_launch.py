@@ -46,6 +46,7 @@ def finished(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_every_experiment_has_rows_with_the_promised_fields(finished):
     check_rows(finished, QUICK)
 
@@ -61,6 +62,7 @@ def check_rows(out, experiments):
     assert {row["heads"] for row in told if row["experiment"] == "softmax"} == {1, 2}
 
 
+@pytest.mark.slow
 def test_constructions_are_what_they_construct(finished):
     loss = {(row["experiment"], row["predictor"]): row["loss"] for row in rows(finished)}
     assert loss["copy", "constructed"] == pytest.approx(loss["copy", "gd"], rel=1e-9)
@@ -76,6 +78,7 @@ def check_noisy(out):
         assert row["adjusted_loss"] == pytest.approx(row["loss"] - oracle, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_report_says_what_was_run_and_what_the_source_shows(finished):
     check_report(finished, QUICK)
     assert "Run: 40 steps, 2 seeds; the source: 10,000 steps, 5 seeds: shortened" in (finished / "report.md").read_text()
@@ -102,6 +105,7 @@ def test_all_experiments_run_one_after_the_other(tmp_path):
     assert {row["prefix"] for row in functions} >= {0, 1, 2, 4} and len({row["shift"] for row in functions}) == 12
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_left_to_do_and_rebuilds_its_report(finished):
     before, told = (finished / "report.md").read_text(), rows(finished)
     (finished / "report.md").unlink()
