@@ -42,7 +42,9 @@ from jexplicit.saving import (
     save_counts,
     save_tokenizer,
 )
+from jexplicit.sorted_runs import dense_counts
 from jexplicit.streaming import Saving
+from launch.lm_beam import counts_beside_shards
 from launch.lm_bitcipher import measure_coded
 from launch.lm_calibrated import measure_calibrated, split
 from launch.lm_config import PRESETS, Config, check
@@ -224,7 +226,10 @@ def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh
         mesh = within_memory(mesh, parse_bytes(config.memory), 4 * K * N * N, K)
     with stage("counting", "positions") as progress:
         start = time.perf_counter()
-        counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, saving=saving, progress=progress)
+        if found := counts_beside_shards(config, text, K):
+            counts = dense_counts(found)
+        else:
+            counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, saving=saving, progress=progress)
         seconds = time.perf_counter() - start
     folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes())
     save_counts(folder.path, counts)

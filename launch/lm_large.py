@@ -18,6 +18,7 @@ from jexplicit.sparse_counts import SparseCounts, count_sparse
 from jexplicit.sparse_evaluation import evaluate_sparse
 from jexplicit.sparse_model import SparseTables, sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.streaming import Saving
+from launch.lm_beam import counts_beside_shards
 from launch.lm_config import Config
 from launch.lm_models import Job, add_evaluated_row, has_row, label
 
@@ -48,7 +49,9 @@ def count_large(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: 
     memory = parse_bytes(config.memory) if config.memory else None
     start = time.perf_counter()
     with stage(f"counting, {kind} tables", "positions") as progress:
-        if kind == "sparse":
+        if kind == "sparse" and (found := counts_beside_shards(config, text, K)):
+            counts = found
+        elif kind == "sparse":
             counts = count_sparse(text.train, radius=K, vocab_size=N, memory=memory, saving=saving, progress=progress)
         else:
             counts = count_sharded(text.train[:], radius=K, vocab_size=N, mesh=mesh, progress=progress)

@@ -6,7 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from jexplicit.data.tokenizers import train_tokenizer
+from jexplicit.data.shards import read_shards
+from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
+from jexplicit.sorted_runs import count_run, merge_runs, write_tables, write_tables_index
 from launch import lm, shards
 
 FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0 --tokenizer word".split()
@@ -56,6 +58,26 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tm
         (out / "results.json").unlink()
         assert lm.main(["--out", str(out), "--resume"]) == 0
         assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
+    """As launch.beam leaves them: made here without Beam, from two parts of the text."""
+    tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
+    cut = int(np.flatnonzero(stream == 0)[100])
+    run = merge_runs([count_run(part, radius=2, vocab_size=tokenizer.vocab_size) for part in (stream[: cut + 1], stream[cut:])])
+    beside = tmp_path / "shards"
+    (beside / "counts").mkdir(parents=True)
+    for part in ("train", "dev", "tokenizer.model"):
+        (beside / part).symlink_to(folder / part)
+    about = {"radius": 2, "vocab_size": tokenizer.vocab_size}
+    write_tables_index(beside / "counts", write_tables(beside / "counts", run, **about), **about, tokenizer=tokenizer.sha256)
+    out = tmp_path / "run"
+    assert lm.main(["--corpus", f"shards:{beside}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
+    assert [row["dev_perplexity"] for row in rows(out)] == pytest.approx([row["dev_perplexity"] for row in dense], rel=1e-4)
+    damaged = next((beside / "counts").glob("*.npz"))
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    assert lm.main(["--corpus", f"shards:{beside}", "--tables", kind, "--out", str(tmp_path / "again"), *FLAGS]) == 2
 
 
 @pytest.mark.parametrize(
