@@ -156,6 +156,7 @@ def test_devices_exchange_nothing_while_they_count_and_reduce_each_table_once():
     assert re.findall(collective, reduction) == [("s32[100]", "all-reduce")]
 
 
+@pytest.mark.slow
 def test_scaling_rows(tmp_path):
     assert main(["scaling", "--preset", "tiny", "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
     rows = rows_of(tmp_path / "run")
@@ -183,6 +184,7 @@ def test_scaling_rows(tmp_path):
         assert figure in report and (tmp_path / "run" / "figures" / figure).stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_streaming_rows(tmp_path):
     out = tmp_path / "run"
     flags = ["--tokens", "60000", "--rounds", "1", "--checkpoint-seconds", "0.001", "--out", str(out)]

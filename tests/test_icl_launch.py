@@ -46,6 +46,7 @@ def finished(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_a_run_writes_a_row_per_predictor_with_the_promised_fields(finished):
     told = rows(finished)
     assert all(set(FIELDS) <= set(row) for row in told)
@@ -63,6 +64,7 @@ def test_a_run_writes_a_row_per_predictor_with_the_promised_fields(finished):
     }
 
 
+@pytest.mark.slow
 def test_the_constructed_weights_are_the_descent(finished):
     for experiment, descent in (("one-step", "gd"), ("multi-step", "gd++")):
         by_name = {row["predictor"]: row for row in rows(finished) if row["experiment"] == experiment}
@@ -72,6 +74,7 @@ def test_the_constructed_weights_are_the_descent(finished):
         assert by_name["closed_form"]["loss"] <= by_name["gd"]["loss"] * 1.1  # of 100 tasks
 
 
+@pytest.mark.slow
 def test_a_warm_start_begins_at_the_descent(finished):
     begun = next(e for e in events(finished, "evaluation") if e["model"].startswith("warm") and e["step"] == 0)
     assert begun["cosine"] == pytest.approx([1, 1], abs=1e-5)
@@ -79,6 +82,7 @@ def test_a_warm_start_begins_at_the_descent(finished):
     assert begun["loss"] == pytest.approx([levels["gd++"]] * 2, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_files_of_the_contract(finished):
     for name in ("config.json", "environment.json", "metrics.jsonl", "report.md", "checkpoints/cold_K1_d2_N3"):
         assert (finished / name).exists(), name
@@ -88,6 +92,7 @@ def test_a_run_leaves_the_files_of_the_contract(finished):
     assert not list((finished / "checkpoints").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_the_report_is_rebuilt_from_the_run_folder_alone(finished):
     before = (finished / "report.md").read_text()
     assert "trained, warm start, 2 seeds" in before and "From random weights" in before
@@ -98,6 +103,7 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(finished):
     assert rows(finished) == told
 
 
+@pytest.mark.slow
 def test_an_existing_run_is_not_overwritten_and_not_changed(finished, capsys):
     before = rows(finished)
     assert icl.main(["--out", str(finished), *FLAGS]) == 2
@@ -107,6 +113,7 @@ def test_an_existing_run_is_not_overwritten_and_not_changed(finished, capsys):
     assert rows(finished) == before
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_in_training_resumes_to_the_same_rows(finished, tmp_path, monkeypatch):
     made = 0
     train = functools.partial(training.train, checkpoint_seconds=-1.0)

@@ -299,6 +299,7 @@ def trained(files, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_trained_rows_say_how_they_were_trained(trained):
     by_model = {(r["method"], r["features"], r["radius"]): r for r in rows(trained)}
     for method in ("cold", "warm"):
@@ -310,6 +311,7 @@ def test_trained_rows_say_how_they_were_trained(trained):
         assert by_model[method, "sum", 1]["dev_perplexity"] == by_model[method, "cat", 1]["dev_perplexity"]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_the_explicit_start_is_nearer_to_the_optimum(trained):
     by_model = {(r["method"], r["features"], r["radius"]): r for r in rows(trained)}
     for model in (("sum", 2), ("cat", 2)):
@@ -317,6 +319,7 @@ def test_training_lowers_the_loss_and_the_explicit_start_is_nearer_to_the_optimu
         assert by_model["explicit", *model]["kkt_residual"] < by_model["cold", *model]["kkt_residual"]
 
 
+@pytest.mark.slow
 def test_no_model_has_a_lower_train_loss_than_the_optimum(trained):
     by_model = {(r["method"], r["features"], r["radius"]): r for r in rows(trained)}
     for features in ("sum", "cat"):
@@ -330,6 +333,7 @@ def test_no_model_has_a_lower_train_loss_than_the_optimum(trained):
         assert closed_form["infimum_perplexity"] <= closed_form["train_perplexity"] * (1 + 1e-6)  # tables are float32
 
 
+@pytest.mark.slow
 def test_the_curves_start_before_training_and_the_report_shows_them(trained):
     events = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     curve = [e for e in events if e["event"] == "epoch" and (e["method"], e["features"], e["radius"]) == ("warm", "cat", 2)]
@@ -343,6 +347,7 @@ def test_the_curves_start_before_training_and_the_report_shows_them(trained):
         assert (trained / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_saved_with_its_best_epoch(trained, files, capsys):
     row = next(r for r in rows(trained) if (r["method"], r["features"], r["radius"]) == ("warm", "cat", 2))
     model, tokenizer = load_model(trained, method="warm", features="cat", radius=2)
@@ -357,6 +362,7 @@ def test_a_trained_model_is_saved_with_its_best_epoch(trained, files, capsys):
 
 
 @pytest.mark.parametrize("stop", [3, pytest.param(17, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_interrupted_training_resumes_to_the_same_rows(trained, files, tmp_path, monkeypatch, stop):
     from jexplicit.neural import training
     from launch import lm_training

@@ -94,6 +94,7 @@ def dev_stream(files, tokenizer):
 # Rows
 
 
+@pytest.mark.slow
 def test_every_model_has_its_row_with_the_promised_fields(finished):
     models = list(by_model(finished))
     tokens = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
@@ -107,6 +108,7 @@ def test_every_model_has_its_row_with_the_promised_fields(finished):
         assert 1 < row["dev_perplexity"] < 50 and 1 < row["train_perplexity"] < 50 and row["seconds"] >= 0 < row["bytes"]
 
 
+@pytest.mark.slow
 def test_scalars_are_the_numbers_that_were_fitted(finished):
     of = by_model(finished)
     for method, scalars in (("explicit", 0), ("bitcipher", 0)):
@@ -122,6 +124,7 @@ def test_scalars_are_the_numbers_that_were_fitted(finished):
             assert len(row["exponents"]) == row["scalars"] and np.isfinite(row["exponents"]).all()
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_the_tables(finished):
     of, N = by_model(finished), rows(finished)[0]["vocab_size"]
     for method, tables in (("explicit", 1), ("scaling", 1), ("calibrated", 2)):  # attention makes two tables of Sum's one
@@ -131,6 +134,7 @@ def test_bytes_are_those_of_the_tables(finished):
     assert of["joint", "cat", RADIUS]["bytes"] == of["joint+cache", "cat", RADIUS]["bytes"] > (RADIUS + 1) * 4 * N * N
 
 
+@pytest.mark.slow
 def test_models_that_generalise_do(finished):
     dev = {model: row["dev_perplexity"] for model, row in by_model(finished).items()}
     assert dev["calibrated", "cat", 2] < dev["explicit", "cat", 2]
@@ -141,6 +145,7 @@ def test_models_that_generalise_do(finished):
         assert dev[method, "sum", 1] == pytest.approx(dev[method, "cat", 1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_held_out_perplexity_foretells_dev(finished):
     for row in rows(finished):
         if "held_out_perplexity" in row:
@@ -149,6 +154,7 @@ def test_held_out_perplexity_foretells_dev(finished):
             assert 0 < row.get("implied_slope", 1) < 2
 
 
+@pytest.mark.slow
 def test_every_sweep_lowers_the_loss_with_its_penalty(finished):
     for features in ("sum", "cat"):
         for radius in (1, 2):
@@ -160,6 +166,7 @@ def test_every_sweep_lowers_the_loss_with_its_penalty(finished):
             assert row["discount"] > 0 and row["penalty"] > 0
 
 
+@pytest.mark.slow
 def test_steps_say_what_each_kind_of_table_buys(finished):
     steps = events(finished, "step")
     assert [e["scalars"] for e in steps] == [0, 5, 13, 17, 21]
@@ -175,6 +182,7 @@ def test_steps_say_what_each_kind_of_table_buys(finished):
 # The report
 
 
+@pytest.mark.slow
 def test_the_report_shows_all_of_it(finished):
     report = (finished / "report.md").read_text()
     assert "## Solutions that generalise" in report and "What each step buys" in report and "Fitted exponents" in report
@@ -186,6 +194,7 @@ def test_the_report_shows_all_of_it(finished):
     assert linked_figures(finished) == {"perplexity", "scaling", "methods", "exponents", "sweeps", "bits"}
 
 
+@pytest.mark.slow
 def test_the_report_can_be_rebuilt_from_the_run_folder_alone(finished):
     before = (finished / "report.md").read_text()
     (finished / "report.md").unlink()
@@ -198,6 +207,7 @@ def test_the_report_can_be_rebuilt_from_the_run_folder_alone(finished):
 
 @pytest.mark.parametrize("method", ["calibrated", "scaling"])
 @pytest.mark.parametrize("features", ["sum", "cat"])
+@pytest.mark.slow
 def test_a_saved_model_scores_as_the_run_did_and_so_does_its_export(finished, files, tmp_path, method, features):
     row = by_model(finished)[method, features, 2]
     loaded = load_model(finished, method=method, features=features, radius=2)
@@ -213,6 +223,7 @@ def test_a_saved_model_scores_as_the_run_did_and_so_does_its_export(finished, fi
     assert (tables == 1) == np.array_equal(loaded.tables.tables[0], loaded.tables.tables[1])
 
 
+@pytest.mark.slow
 def test_the_model_loaded_by_default_has_the_lowest_dev_perplexity_of_those_with_tables(finished):
     with_tables = [row for row in rows(finished) if row["method"] in ("explicit", "calibrated", "scaling")]
     best = min(with_tables, key=lambda row: row["dev_perplexity"])
@@ -223,6 +234,7 @@ def test_the_model_loaded_by_default_has_the_lowest_dev_perplexity_of_those_with
 
 
 @pytest.mark.parametrize("method", ["joint", "joint+cache", "bitcipher"])
+@pytest.mark.slow
 def test_models_without_tables_cannot_be_loaded(finished, method):
     with pytest.raises(ValueError, match="has no model with method"):
         load_model(finished, method=method)
@@ -237,6 +249,7 @@ every_sweep_checkpointed = functools.partial(token_scaling_sweeps, checkpoint_se
     ("module", "name", "stop"),
     [(lm_scaling, "evaluate", 8), (lm_bitcipher, "evaluate_coded", 4), (lm_joint, "joint_log_probabilities", 2)],
 )
+@pytest.mark.slow
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tmp_path, monkeypatch, module, name, stop):
     whole, calls = getattr(module, name), 0
 
@@ -269,6 +282,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
     assert resumed == (mine[2:] if method == "bitcipher" else mine)  # a run of codes alone has no baselines
 
 
+@pytest.mark.slow
 def test_a_step_that_a_resumed_run_repeated_is_in_the_report_once(finished, tmp_path):
     first = events(finished, "step")[0]
     lines = [json.dumps({**first, "held_out_perplexity": p}) + "\n" for p in (9.5, 12.25)]
@@ -294,6 +308,7 @@ def test_a_run_of_codes_alone_counts_no_pairs(files, tmp_path):
     assert json.loads((tmp_path / "run" / "samples.json").read_text()) == []  # no tables to generate from
 
 
+@pytest.mark.slow
 def test_exponents_from_counted_positions_each_left_out(finished, files, tmp_path):
     more = ["--methods", "calibrated", "--features", "cat", "--calibration", "leave-one-out", "--samples", "0"]
     assert lm.main(flags(files, tmp_path / "run", *more)) == 0
@@ -305,6 +320,7 @@ def test_exponents_from_counted_positions_each_left_out(finished, files, tmp_pat
         assert mine["exponents"] != held_out["exponents"]
 
 
+@pytest.mark.slow
 def test_a_discount_of_0_sweeps_the_explicit_solution(finished, files, tmp_path):
     more = ["--methods", "scaling", "--features", "cat", "--radius", "2", "--discount", "0", "--sweeps", "2"]
     assert lm.main(flags(files, tmp_path / "run", *more)) == 0
@@ -351,5 +367,6 @@ def test_wrong_flags_are_refused_with_the_remedy(files, tmp_path, capsys, wrong,
     assert not (tmp_path / "run" / "results.json").exists()  # nothing was measured in vain
 
 
+@pytest.mark.slow
 def test_every_method_of_the_section_is_one_of_the_launcher_s(finished):
     assert set(METHODS) == {row["method"] for row in rows(finished)} - {"unigram", "bigram", "5-gram", "explicit"}

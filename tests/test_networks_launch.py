@@ -79,6 +79,7 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(language_model):
 
 
 @pytest.mark.parametrize("calls", [pytest.param(3, marks=pytest.mark.slow), 7])
+@pytest.mark.slow
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, text, monkeypatch, calls):
     flags = ["--train", str(text), *MLP, "--limit", "400", "--no-baselines", "--norm", "--batch-size", "256"]
     out, whole = tmp_path / "run", tmp_path / "whole"
@@ -108,6 +109,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, text, mon
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_network_on_images_and_balanced_batches(tmp_path):
     out = tmp_path / "run"
     flags = ["--hidden", "8", "--epochs", "3", "--limit", "200", "--sampler", "balanced", "--norm"]
@@ -165,6 +167,7 @@ def test_autoencoders(tmp_path):
     assert networks.main(["autoencoder", "--out", str(tmp_path / "b"), "--limit", "100", "--anomaly", "10"]) == 2
 
 
+@pytest.mark.slow
 def test_the_checklist_passes_and_says_what_fails(tmp_path):
     small = "--limit 100 --width 64 --widths --depths 2 --learning-rate 0.003 --steps 150 --epochs 40".split()
     assert networks.main(["check", "--out", str(tmp_path / "good"), *small]) == 0
