@@ -143,7 +143,7 @@ def feed(
             _save(counter, saving, about, done)
             saved = time.perf_counter()
             took = saved - begun if saving.seconds > 0 else 0.0
-    if saving:
+    if saving and jax.process_count() > 1:  # the others may die before all have met, and this one's part is done
         _save(counter, saving, about, done)
 
 
