@@ -159,7 +159,7 @@ _slow = pytest.mark.slow  # another fifteen seconds each
     [
         pytest.param("save_model", 3, marks=_slow),
         pytest.param("unit_rows", 3, marks=_slow),
-        ("_batch", 9),
+        pytest.param("_batch", 9, marks=pytest.mark.slow),
         pytest.param("_batch", 31, marks=_slow),
     ],
 )
@@ -240,6 +240,7 @@ def test_every_preset_is_a_valid_configuration(name):
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "shapes"])
+@pytest.mark.slow
 def test_the_same_command_works_on_another_idx_data_set(tmp_path, name):
     """The digits as idx files of another size and with other names: 8 x 10 pixels, 5 classes."""
     data = read_images("digits")

@@ -331,6 +331,7 @@ def test_a_discount_of_0_sweeps_the_explicit_solution(finished, files, tmp_path)
     assert (row["penalty"], row["scalars"], row["discount"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_ends_of_documents_can_be_predicted_by_all_of_them(files, tmp_path, monkeypatch):
     monkeypatch.setattr(lm_joint, "_train_sample", 200)
     more = ["--methods", "calibrated", "joint+cache", "--features", "cat", "--radius", "1", "--eos", "--smoothing", "dirichlet"]
