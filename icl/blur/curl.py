@@ -5,7 +5,7 @@ If ΔW were the gradient of any function of the synapses, its Jacobian `∂ΔW_k
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.3, Fig. 2.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def update_jacobian(
     return jax.jacfwd(change)(first)
 
 
-def curl(jacobian: Float[Array, "w w"]) -> Curl:
+def curl(jacobian: Float[Any, "w w"]) -> Curl:
     """Max and relative size of `J - Jᵀ`.
 
     Example:
