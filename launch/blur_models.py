@@ -22,7 +22,7 @@ from icl.blur.shipped import Learned, load_genome, save_genome
 from jexplicit.data.images import read_images
 from jexplicit.neural.activations import Activation
 from jexplicit.neural.optimizers import OptimizerName
-from jexplicit.runs.folder import RunFolder, environment, write_json
+from jexplicit.runs.folder import RunFolder, environment
 from jexplicit.runs.progress import console, stage
 from launch.blur_config import (
     MetaTraining,
@@ -246,8 +246,7 @@ def has_rows(job: Job, **wanted: Any) -> bool:
 
 def add_rows(job: Job, rows: list[dict[str, Any]]) -> None:
     """Add rows to results.json, all at once, with the fields that every row has."""
-    rows = [*job.folder.rows(), *({**dict.fromkeys(FIELDS), **row} for row in rows)]
-    write_json(job.folder.path / "results.json", {"rows": rows})
+    job.folder.add_rows([{**dict.fromkeys(FIELDS), **row} for row in rows])
 
 
 def genome_rows(

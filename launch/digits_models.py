@@ -53,9 +53,7 @@ def has_row(job: Job, **wanted: Any) -> bool:
 
 def add_row(job: Job, row: dict[str, Any]) -> None:
     """Add a row to results.json, with the fields that all share."""
-    row = {**row, **job.about}
-    job.folder.log(event="row", **row)
-    job.folder.add_row(row)
+    job.folder.add_row({**row, **job.about})
 
 
 def add_measured(job: Job, method: str, solver: str, logits: tuple[Array, Array], **more: Any) -> None:

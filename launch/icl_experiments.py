@@ -23,13 +23,14 @@ from launch.icl_models import (
     VALIDATION,
     Job,
     Model,
-    add_row,
+    add_rows,
     constructed_layers,
     descent,
     families,
     has_rows,
     measure,
     random_key,
+    row_of,
     trained_layers,
 )
 from launch.icl_noisy import noisy
@@ -76,6 +77,7 @@ def _shifted(job: Job, model: Model) -> None:
     }
     number = min(_sweep_tasks, job.config.test_tasks)
     compiled = {f.predict: sweep_loss(random_key(job, SWEEP), f.predict, number) for f in named.values()}
+    rows: list[dict[str, Any]] = []
     with stage(f"other tasks, {model.name}", "sweeps") as progress:
         for done, ((name, _), family) in enumerate(named.items(), 1):
             for n, seed in enumerate(family.seeds):
@@ -87,8 +89,9 @@ def _shifted(job: Job, model: Model) -> None:
                     job.folder.log(event="sweep", model=model.name, **about, values=values, losses=losses)
                     for at in _told(values):
                         more = {"shift": shift, "value": values[at], "seed": seed, "test_tasks": number}
-                        add_row(job, "out-of-distribution", model, name, loss=losses[at], **more)
+                        rows.append(row_of("out-of-distribution", model, name, loss=losses[at], **more))
             progress(done, len(named))
+    add_rows(job, rows)
 
 
 def _told(values: list[float]) -> list[int]:
@@ -114,6 +117,7 @@ def rollout(job: Job) -> None:
     def of_descent(damping: jax.Array) -> jax.Array:
         return path_losses(lambda s: gradient_descent(s, damping * eta, steps=_rollout_steps), batch)
 
+    rows: list[dict[str, Any]] = []
     with stage("roll-out"):
         for damping in _dampings:
             amount = jnp.asarray(damping)
@@ -125,7 +129,8 @@ def rollout(job: Job) -> None:
                 told = [float(loss) if np.isfinite(loss) else None for loss in losses]
                 job.folder.log(event="rollout", predictor=name, seed=seed, damping=damping, losses=told)
                 more = {"seed": seed, "damping": damping, "steps": _rollout_steps, "loss": told[-1], "eta": damping * eta}
-                add_row(job, "rollout", model, name, **more)
+                rows.append(row_of("rollout", model, name, **more))
+    add_rows(job, rows)
 
 
 def curvature(job: Job) -> None:
@@ -143,7 +148,7 @@ def curvature(job: Job) -> None:
             before, after = (float(np.median(condition_numbers(part))) for part in (values, turned))
             more = {"loss": found.rates.loss, "gamma": gamma, "eta": float(found.rates.eta[0])}
             more |= {"condition_before": before, "condition_after": after, "seconds": found.seconds}
-            add_row(job, "curvature", model, "closed_form", **more)
+            add_rows(job, [row_of("curvature", model, "closed_form", **more)])
     np.savez_compressed(job.folder.path / CURVATURE, **kept)
 
 

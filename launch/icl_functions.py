@@ -14,7 +14,7 @@ from icl.function_classes import SHIFTS, FunctionClass, Kind, Prompt, Prompts, S
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl_config import effort, make_functions
-from launch.icl_models import TEST, VALIDATION, Job, each, has_rows, random_key, trained_in, write_rows
+from launch.icl_models import TEST, VALIDATION, Job, add_rows, each, has_rows, random_key, trained_in
 from launch.icl_training import load_trained, train_and_save
 
 _batch = 64  # prompts per step, as Garg et al. have it
@@ -103,4 +103,4 @@ def _measure(job: Job, law: FunctionClass, shift: Shift, predictors: Predictors,
         sizes = {"recurrent": False, "dim": law.dim, "context": T - 1, "test_tasks": number}
         for t in sorted({0, law.dim // 2, min(law.dim, T - 1), T - 1}):
             rows.append({**about, **sizes, **more, "prefix": t, "loss": float(losses[t]), "loss_by_power": told[t]})
-    write_rows(job, rows)
+    add_rows(job, rows)

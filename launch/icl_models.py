@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -248,9 +248,15 @@ def has_rows(job: Job, experiment: str, **wanted: Any) -> bool:
     return any(all(row.get(name) == value for name, value in wanted.items()) for row in rows)
 
 
-def add_row(job: Job, experiment: str, model: Model, predictor: str, **more: Any) -> None:
-    """Add a row to results.json; what is not said is not measured."""
-    row = {
+def add_rows(job: Job, rows: Iterable[dict[str, Any]]) -> None:
+    """Add the rows of (a part of) an experiment to results.json, all at once; what a row does not say is not measured."""
+    blank = {"task": "linear", "heads": 1, "steps": 0, "settings": job.config.settings, **dict.fromkeys(_measures)}
+    job.folder.add_rows([blank | row for row in rows])
+
+
+def row_of(experiment: str, model: Model, predictor: str, **more: Any) -> dict[str, Any]:
+    """A row about tasks of linear regression."""
+    return {
         "experiment": experiment,
         "predictor": predictor,
         "layers": model.layers,
@@ -261,26 +267,12 @@ def add_row(job: Job, experiment: str, model: Model, predictor: str, **more: Any
         "inputs": model.tasks.inputs,
         **more,
     }
-    write_row(job, **row)
 
 
 def trained_in(job: Job, name: str) -> dict[str, Any]:
     """Steps and seconds of a finished training run, for its rows."""
     event = next(event for event in job.folder.events("trained") if event["model"] == name)
     return {"steps": event["steps"], "seconds": event["seconds"]}
-
-
-def write_rows(job: Job, rows: list[dict[str, Any]]) -> None:
-    """Add the rows of an experiment that is measured to the end: a run that is stopped before measures it again."""
-    for row in rows:
-        write_row(job, **row)
-
-
-def write_row(job: Job, **row: Any) -> None:
-    """Add a row to results.json; what is not said is not measured."""
-    row = {"task": "linear", "heads": 1, "steps": 0, "settings": job.config.settings, **dict.fromkeys(_measures)} | row
-    job.folder.log(event="row", **row)
-    job.folder.add_row(row)
 
 
 def measure(job: Job, experiment: str, model: Model, params: Mapping[str, Layer]) -> None:
@@ -298,6 +290,7 @@ def measure(job: Job, experiment: str, model: Model, params: Mapping[str, Layer]
     with stage(f"testing {model.name}", "tasks") as progress:
         measured = test(job, model, named, progress)
     trained_in = {event["model"]: event for event in job.folder.events("trained")}
+    rows: list[dict[str, Any]] = []
     for (name, start), family in named.items():
         for n, seed in enumerate(family.seeds):
             more = measured[name, start][n]
@@ -310,7 +303,8 @@ def measure(job: Job, experiment: str, model: Model, params: Mapping[str, Layer]
                     more |= {"eta": float(eta), "gamma": float(gamma) if model.layers > 1 else None}
             elif name != "ridge":
                 more |= _solution(job, model, name)
-            add_row(job, experiment, model, name, **more)
+            rows.append(row_of(experiment, model, name, **more))
+    add_rows(job, rows)
 
 
 def test(job: Job, model: Model, named: Mapping[Name, Family], progress: Any) -> dict[Name, list[dict[str, Any]]]:

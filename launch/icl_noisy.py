@@ -17,7 +17,7 @@ from icl.mixed_noise import baselines, diagonal_answer, fit_diagonal, plus_plus_
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.progress import stage
 from launch.icl_config import effort, init_scale, make_noise, make_recipe
-from launch.icl_models import SPECTRUM, TEST, VALIDATION, Job, each, has_rows, random_key, trained_in, write_row, write_rows
+from launch.icl_models import SPECTRUM, TEST, VALIDATION, Job, add_rows, each, has_rows, random_key, trained_in
 from launch.icl_training import load_trained, train_and_save
 
 _label_noise = 1.0  # standard deviation, of labels whose own is of the order of sqrt(d)
@@ -85,7 +85,7 @@ def _anisotropic(job: Job) -> None:
             loss = float(jnp.mean(ours.loss))
             more |= {"population_loss": exact.get(predictor), "reference": "closed_form"}
             rows.append({**about, **sizes, "predictor": predictor, "seed": seed, "loss": loss, **apart, **more})
-    write_rows(job, rows)
+    add_rows(job, rows)
 
 
 def _best_rate(loss: Callable[[float], float]) -> float:
@@ -125,9 +125,12 @@ def _mixed(job: Job) -> None:
         losses = _mixed_losses(job, law, predictors, progress)
     oracle = losses.pop(("oracle", 0))
     about = {"experiment": "noisy", "task": "mixed noise", "recurrent": False, "dim": law.dim, "context": law.context}
+    rows: list[dict[str, Any]] = []
     for (name, K), loss in {("oracle", 0): oracle, **losses}.items():
         more = numbers.get((name, K), {}) | {"heads": 2 if name in ("diagonal", "constructed") else 1, "reference": "oracle"}
-        write_row(job, **about, predictor=name, layers=K, loss=loss, adjusted_loss=loss - oracle, **more)
+        more |= {"predictor": name, "layers": K, "loss": loss, "adjusted_loss": loss - oracle}
+        rows.append({**about, **more})
+    add_rows(job, rows)
 
 
 def _mixed_losses(job: Job, law: Any, predictors: dict[tuple[str, int], Any], progress: Any) -> dict[tuple[str, int], float]:

@@ -22,13 +22,13 @@ from launch.icl_models import (
     VALIDATION,
     Job,
     Model,
+    add_rows,
     descent,
     each,
     families,
     has_rows,
     random_key,
     trained_in,
-    write_rows,
 )
 from launch.icl_training import load_trained, train_and_save
 
@@ -99,7 +99,7 @@ def _measure_waves(
             loss = float(by_ridge(one, batch, jnp.asarray(penalty)))
             rows.append({**about, "predictor": "ridge", "start": name, "loss": loss, "penalty": float(penalty), **more})
     _save_waves(job, problem, {name: each(of_seeds)[0] for name, of_seeds in params.items()})
-    write_rows(job, rows)
+    add_rows(job, rows)
 
 
 def _save_waves(job: Job, problem: NonlinearRegression, models: dict[str, Network]) -> None:
@@ -170,7 +170,7 @@ def copy(job: Job) -> None:
         told = {f"sensitivity_{what}": float(value) for what, value in sensitivity._asdict().items()}
         more = {"seed": numbers[n], **trained_in(job, "copy"), **told}
         rows.append({"layers": 2, "predictor": "trained", "loss": float(problem.loss(one, batch)), **more})
-    write_rows(job, [about | row for row in rows])
+    add_rows(job, [about | row for row in rows])
 
 
 def _trained(job: Job, name: str, draw: Any, problem: Any, recipe: Recipe, steps: int, seeds: list[int], evaluate: Any) -> Any:

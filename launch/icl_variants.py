@@ -23,7 +23,7 @@ from launch.icl_models import (
     Job,
     Model,
     Name,
-    add_row,
+    add_rows,
     by_attention_of,
     compared,
     each,
@@ -32,6 +32,7 @@ from launch.icl_models import (
     random_key,
     reference,
     references,
+    row_of,
     test,
 )
 from launch.icl_training import load_trained, train_and_save
@@ -163,6 +164,7 @@ def _write(
     with stage(f"testing {experiment}", "tasks") as progress:
         measured = test(job, model, everything, progress)
     trained_in = {event["model"]: event for event in job.folder.events("trained")}
+    rows: list[dict[str, Any]] = []
     for (name, kind), family in everything.items():
         for n, seed in enumerate(family.seeds):
             more: dict[str, Any] = {**measured[name, kind][n], **about, "seed": seed}
@@ -172,7 +174,8 @@ def _write(
                 run = trained_in[_trained_name(experiment, model, kind)]
                 more |= {"start": "cold", "steps": run["steps"], "seconds": run["seconds"]}
                 more |= {"train_loss": train_losses[seed]} if train_losses else {}
-            add_row(job, experiment, model, name, **more)
+            rows.append(row_of(experiment, model, name, **more))
+    add_rows(job, rows)
 
 
 def _trained_name(experiment: str, model: Model, kind: str | None) -> str:

@@ -90,7 +90,6 @@ def add_evaluated_row(
         **job.about,
         **more,
     }
-    job.folder.log(event="row", **row)
     job.folder.add_row(row)
 
 

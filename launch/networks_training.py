@@ -87,9 +87,7 @@ def add_row(job: Job, row: dict[str, Any]) -> None:
     blank = dict.fromkeys(
         ("start", "optimizer", "initializer", "sampler", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
     )
-    row = {**blank, **row, **job.about}
-    job.folder.log(event="row", **row)
-    job.folder.add_row(row)
+    job.folder.add_row({**blank, **row, **job.about})
 
 
 def plan_from(config: Any, **chosen: Any) -> Plan:

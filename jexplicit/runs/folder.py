@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,20 @@ class RunFolder:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of results.json so far."""
-        return self._written() if jax.process_count() == 1 else list(self._rows)
+        return list(self._rows)
 
     def _written(self) -> list[dict[str, Any]]:
         return read_rows(self.path) if (self.path / "results.json").exists() else []
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add a measured model to results.json."""
-        self._rows = [*self.rows(), json.loads(json.dumps(row))]
+        self.add_rows([row])
+
+    def add_rows(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows to results.json, all of them or, where the run is killed, none; each is an event too."""
+        for row in rows:
+            self.log(event="row", **row)
+        self._rows += json.loads(json.dumps(list(rows)))
         if is_first():
             write_json(self.path / "results.json", {"rows": self._rows})
 
