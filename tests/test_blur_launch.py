@@ -7,6 +7,7 @@ import pytest
 
 from icl.blur.report import write_blur_report
 from icl.blur.shipped import load_genome
+from jexplicit.runs.folder import read_events
 from launch import bench, blur, blur_models
 from launch.blur_config import PRESETS, check, designs, make_curriculum
 from launch.blur_models import FIELDS
@@ -79,8 +80,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows(trained, tmp_path, monkeypa
     assert blur.main(["train", "--out", str(out), "--resume"]) == 0
     assert without_seconds(out) == without_seconds(trained)
     assert load_genome(out / "genome.json").genome.nu.tolist() == load_genome(trained / "genome.json").genome.nu.tolist()
-    steps = [event["step"] for event in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if "unroll" in event]
-    assert sorted(set(steps)) == [2, 4]
+    assert {event["step"] for event in read_events(out, "meta")} == {2, 4}
 
 
 @pytest.mark.parametrize(
