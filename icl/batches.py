@@ -126,6 +126,12 @@ def attended(
     scores = (contract(context, jnp.einsum("ce,enb->cnb", M_h, tokens)) for M_h in M)
     if softmax:
         scores = (jax.nn.softmax(a, axis=0) for a in scores)
-    # R after the sum over the context, not before: of the last layer's tokens only the query is asked for.
-    sums = (contract(turned(context), a) for a in scores)
-    return functools.reduce(jnp.add, (jnp.einsum("ce,enb->cnb", R_h, s) for R_h, s in zip(R, sums, strict=True)))
+
+    def of_head(R_h: Array, a: Array) -> Array:
+        # R maps whichever are fewer, sums over the context (of the last layer only the query's) or the context itself. Where
+        # both are as many the second is faster: half the time of a step of five layers.
+        if tokens.shape[1] < context.shape[1]:
+            return jnp.einsum("ce,enb->cnb", R_h, contract(turned(context), a))
+        return contract(turned(jnp.einsum("ce,enb->cnb", R_h, context)), a)
+
+    return functools.reduce(jnp.add, (of_head(R_h, a) for R_h, a in zip(R, scores, strict=True)))

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jexplicit.runs.checkpoints import load_latest, save_latest
-from jexplicit.runs.mesh import AXIS, data_mesh
+from jexplicit.runs.mesh import AXIS, data_mesh, serial_kernels
 
 
 @runtime_checkable
@@ -144,7 +144,7 @@ def training_steps(
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     sharded = jax.shard_map(of_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
-    return jax.jit(sharded, donate_argnums=0)
+    return jax.jit(sharded, donate_argnums=0, compiler_options=serial_kernels(mesh))
 
 
 def train(
