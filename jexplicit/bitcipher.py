@@ -27,8 +27,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.contexts import PAD, check_token_ids, context_columns, distinct_contexts, with_leading_pads
-from jexplicit.evaluation import Evaluation, sampled_positions
+from jexplicit.contexts import PAD, check_token_ids, context_columns, with_leading_pads
+from jexplicit.evaluation import Evaluation, evaluate_by_contexts
 from jexplicit.language_model import Features, TokenTables
 from jexplicit.runs.mesh import check_memory, data_mesh
 from jexplicit.smoothing import noise_model
@@ -84,6 +84,11 @@ class CodedModel(NamedTuple):
     def vocab_size(self) -> int:
         """N, the number of token ids."""
         return self.tables[0].shape[1]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of a context's tokens matters."""
+        return self.features == "cat"
 
     @property
     def nbytes(self) -> int:
@@ -251,28 +256,18 @@ def evaluate_coded(
 ) -> Evaluation:
     """The loss on a token stream, with one partition function per different context; `jexplicit.evaluate` for coded contexts.
 
-    Args:
-        model: codes and tables.
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        sample: how many positions to draw without replacement; default, all of them.
-        seed: of the sample.
-        mesh: devices to share the contexts.
-        progress: called with (contexts done, contexts in all).
-
-    Raises:
-        ValueError: no position to predict, or a token id that the model does not have.
-
-    Source: paper, Eq. 1.
+    `mesh` are devices to share the contexts; all else is as in `jexplicit.evaluation.evaluate_by_contexts`.
     """
-    X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    distinct, n = distinct_contexts(X, ordered=model.features == "cat")
-    log_Z = map_contexts(_log_Z, _arrays(model), distinct, mesh=mesh, progress=progress)
     tables = _arrays(model)
-    chunks = [slice(m, m + _positions_per_call) for m in range(0, len(Y), _positions_per_call)]
-    targets = sum(float(np.asarray(_target_logits(tables, X[m], Y[m])).sum(dtype=np.float64)) for m in chunks)
-    return Evaluation(float(n @ log_Z.astype(np.float64)) - targets, len(Y))
+
+    def log_partition(X: np.ndarray) -> np.ndarray:
+        return map_contexts(_log_Z, tables, X, mesh=mesh, progress=progress)
+
+    def target_logits(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        parts = [slice(m, m + _positions_per_call) for m in range(0, len(Y), _positions_per_call)]
+        return np.concatenate([_target_logits(tables, X[m], Y[m]) for m in parts])
+
+    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
 
 
 def read_tables(model: CodedModel) -> TokenTables:

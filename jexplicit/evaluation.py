@@ -6,7 +6,7 @@ because the logits of a softmax layer are a sum over them.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from jexplicit.softmax import (
     target_logits,
 )
 from jexplicit.solution import column_sums
+from jexplicit.sparse_counts import count_sparse
 from jexplicit.streaming import check_stream, windows
 
 _window = 1 << 22  # positions
@@ -47,6 +48,20 @@ class Evaluation(NamedTuple):
     def perplexity(self) -> float:
         """`exp(nll / positions)`."""
         return float(np.exp(self.loss))
+
+
+@runtime_checkable
+class ContextModel(Protocol):
+    """What a loss by distinct contexts asks of a model."""
+
+    @property
+    def radius(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def ordered(self) -> bool: ...
+    @property
+    def eos(self) -> bool: ...
 
 
 class Scaling(NamedTuple):
@@ -106,6 +121,48 @@ def evaluate(
         return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
     X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
     return Evaluation(negative_log_likelihood(model.tables, X, Y, ordered=model.ordered, mesh=mesh, progress=progress), len(Y))
+
+
+def evaluate_by_contexts(
+    model: ContextModel,
+    stream: Stream,
+    log_partition: Callable[[np.ndarray], np.ndarray],
+    target_logits: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """The loss of any model of logits on a token stream: `sum_x n(x) log Z(x)` over distinct contexts less target logits.
+
+    At K = 1 the distinct pairs are counted, in memory of their number alone, and the loss is always exact.
+
+    Args:
+        model: its sizes.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        log_partition: `contexts [M, K] -> [M]`, nats.
+        target_logits: `(contexts [M, K], tokens [M]) -> [M]`, nats.
+        sample: how many positions to draw without replacement; default, all of them, and always all at K = 1.
+        seed: of the sample.
+
+    Raises:
+        ValueError: no position to predict, or a token id that the model does not have.
+
+    Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
+    """
+    if model.radius == 1:
+        C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
+        wanted = np.flatnonzero(model.eos | (C.col != PAD))
+        X, Y, times = C.row[wanted, None], C.col[wanted], C.data[wanted]
+        tokens, which = np.unique(X[:, 0], return_inverse=True)
+        distinct, n = tokens[:, None], np.bincount(which, times)
+    else:
+        X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
+        times = np.ones(len(Y), np.int64)
+        distinct, n = distinct_contexts(X, ordered=model.ordered)
+    if not len(Y):
+        raise ValueError("no position to predict: the text has no tokens")
+    nll = n @ log_partition(distinct).astype(np.float64) - times @ target_logits(X, Y).astype(np.float64)
+    return Evaluation(float(nll), int(times.sum(dtype=np.int64)))
 
 
 def sampled_positions(

@@ -18,10 +18,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.contexts import PAD, check_token_ids, context_columns, distinct_contexts, filled, with_leading_pads
+from jexplicit.contexts import PAD, check_token_ids, context_columns, filled, with_leading_pads
 from jexplicit.cooccurrence import INT32_CELLS
 from jexplicit.data.shards import Stream
-from jexplicit.evaluation import Evaluation, sampled_positions
+from jexplicit.evaluation import Evaluation, evaluate_by_contexts
 from jexplicit.language_model import Features
 from jexplicit.runs.mesh import AXIS, check_memory, data_mesh
 from jexplicit.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
@@ -198,26 +198,16 @@ def evaluate_sharded(
 ) -> Evaluation:
     """The loss of a sharded model on a token stream: that of `jexplicit.evaluation.evaluate` to rounding.
 
-    Args:
-        model: sharded tables.
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        sample: how many positions to draw without replacement; default, all of them, and always all at K = 1.
-        seed: of the sample.
-        progress: called with (contexts done, contexts in all).
-
-    Raises:
-        ValueError: no position to predict, or a token id that the model does not have.
-
-    Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
+    Arguments and errors are those of `jexplicit.evaluation.evaluate_by_contexts`.
     """
-    K = model.radius
-    X, Y = sampled_positions(stream, K, model.vocab_size, eos=model.eos, sample=sample if K > 1 else None, seed=seed)
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    distinct, n = distinct_contexts(X, ordered=model.ordered)
-    log_Z = _by_calls(_log_partition(model.mesh), model.tables, (distinct,), _contexts_per_call, progress)
-    target = _by_calls(_target_logits(model.mesh), model.tables, (X, model.places[Y]), _positions_per_call, None)
-    return Evaluation(float(n @ log_Z.astype(np.float64) - target.sum(dtype=np.float64)), len(Y))
+
+    def log_partition(X: np.ndarray) -> np.ndarray:
+        return _by_calls(_log_partition(model.mesh), model.tables, (X,), _contexts_per_call, progress)
+
+    def target_logits(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        return _by_calls(_target_logits(model.mesh), model.tables, (X, model.places[Y]), _positions_per_call, None)
+
+    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
 
 
 def _by_calls(

@@ -19,9 +19,8 @@ from jaxtyping import Float, Integer
 from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
-from jexplicit.contexts import distinct_contexts
 from jexplicit.data.shards import Stream
-from jexplicit.evaluation import Evaluation, sampled_positions
+from jexplicit.evaluation import Evaluation, evaluate_by_contexts
 from jexplicit.sparse_model import SparseTables
 
 _product_bytes = 1 << 23  # of the products v that are held at once: more would leave the cache
@@ -39,25 +38,11 @@ def evaluate_sparse(
 ) -> Evaluation:
     """The loss of a sparse model on a token stream: that of `jexplicit.evaluation.evaluate` to rounding.
 
-    Args:
-        model: sparse tables.
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        sample: how many positions to draw without replacement; default, all of them, and always all at K = 1.
-        seed: of the sample.
-        progress: called with (contexts done, contexts in all).
-
-    Raises:
-        ValueError: no position to predict, or a token id that the model does not have.
-
-    Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
+    Arguments and errors are those of `jexplicit.evaluation.evaluate_by_contexts`.
     """
-    K = model.radius
-    X, Y = sampled_positions(stream, K, model.vocab_size, eos=model.eos, sample=sample if K > 1 else None, seed=seed)
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    distinct, n = distinct_contexts(X, ordered=model.ordered)
-    log_Z = sparse_log_partition(model, distinct, progress=progress)
-    return Evaluation(float(n @ log_Z - sparse_target_logits(model, X, Y).sum()), len(Y))
+    log_partition = functools.partial(sparse_log_partition, model, progress=progress)
+    target_logits = functools.partial(sparse_target_logits, model)
+    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
 
 
 def sparse_log_partition(

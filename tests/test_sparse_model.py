@@ -24,7 +24,7 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit import sparse_evaluation
+from jexplicit import evaluation, sparse_evaluation
 from jexplicit.contexts import contexts
 from jexplicit.evaluation import evaluate
 from jexplicit.language_model import bigram_model, explicit_language_model, unigram_model, with_targets
@@ -100,6 +100,17 @@ def test_the_perplexity_equals_that_of_the_dense_model(kind, K):
 def test_a_model_of_radius_1_is_evaluated_on_every_position():
     model = fit(features="cat", radius=1)
     assert evaluate_sparse(model, stream_of(DEV), sample=5) == evaluate_sparse(model, stream_of(DEV))
+
+
+def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch):
+    def positions(*_, **__):
+        raise AssertionError("every position was listed")
+
+    monkeypatch.setattr(evaluation, "sampled_positions", positions)
+    dense = evaluate(explicit_language_model(COUNTS, features="cat", radius=1, dtype=np.float64), stream_of(DEV))
+    found = evaluate_sparse(fit(features="cat", radius=1), stream_of(DEV))
+    assert found.positions == dense.positions
+    np.testing.assert_allclose(found.nll, dense.nll, rtol=1e-12)
 
 
 @ALL
