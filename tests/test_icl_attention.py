@@ -60,11 +60,11 @@ def test_a_stack_is_the_loop_of_the_paper(layers, heads, depth):
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads", "depth", "clip", "dtype"),
-    [(1, 2, 2, 0.8, jnp.float64), (2, 1, 2, None, jnp.float32)],
+    ("layers", "heads", "depth", "clip", "dtype", "context"),  # of tokens of 6 coordinates: sums come in another order past 6
+    [(1, 2, 2, 0.8, jnp.float64, 6), (1, 2, 2, 0.8, jnp.float64, 7), (2, 1, 2, None, jnp.float32, 6)],
 )
-def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, clip, dtype):
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=6, outputs=2, input_range=2.0), 9, dtype=dtype)
+def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, clip, dtype, context):
+    batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=context, outputs=2, input_range=2.0), 9, dtype=dtype)
     weights = jax.tree.map(lambda w: w.astype(dtype), random_layers(1, 6, layers, heads))
 
     @functools.partial(jax.value_and_grad, has_aux=True)
