@@ -50,8 +50,9 @@ def icl_table(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(
             heading, justify="right" if number else "left", no_wrap=True, min_width=6 * (heading == "loss") or None
         )
-    shown = ("one-step", "multi-step", "curvature", *SOURCES)
-    for group in groups([row for row in rows if row["experiment"] in shown and not is_detail(row)]):
+    shown = ("one-step", "multi-step", "curvature", "scaling-N", *SOURCES)
+    told = [row for row in rows if row["experiment"] in shown and not is_detail(row) and not _is_one_of_many(row)]
+    for group in groups(told):
         row = group[0]
         name = row["predictor"] + (f", {row['start']}" if row["start"] else "")
         gamma = row["gamma"] if not isinstance(row["gamma"], list) else None
@@ -67,8 +68,15 @@ def icl_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def _is_one_of_many(row: dict[str, Any]) -> bool:
+    """Whether a row of other sizes is neither descent's nor trained: report.md has those."""
+    return row["experiment"] == "scaling-N" and row["predictor"] not in (row["reference"], "trained")
+
+
 def _about(row: dict[str, Any]) -> str:
     """What was asked of a predictor, for the table on the terminal."""
+    if row["experiment"] == "scaling-N" and row["layers"] == 1:  # of sizes d = N
+        return f"K = 1, d = {row['dim']}"
     if row["experiment"] not in SOURCES:
         return f"K = {row['layers']}, N = {row['context']}"
     heads = f", {row['heads']} heads" if row["heads"] > 1 and row["predictor"] == "trained" else ""
@@ -204,7 +212,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines += ["|---" * 14 + "|"]
     for group in groups(rows):
         row = group[0]
-        name = row["predictor"] + (f", {row['start']} start, {len(group)} seeds" if row["start"] else "")
+        name = row["predictor"] + (f", {row['start']} start, {_seeds(len(group))}" if row["start"] else "")
         spread = [r["loss"] for r in group]
         loss = f"**{np.mean(spread):.5f}**" + (f" ({min(spread):.5f} to {max(spread):.5f})" if len(group) > 1 else "")
         measures = (mean_of(group, what, ".4f") for what in ("cosine", "model_difference", "prediction_difference"))
@@ -213,6 +221,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells = [_kind(row), str(row["dim"]), str(row["context"]), name, loss, _paper(row), above, *measures, *rates]
         lines.append("| " + " | ".join([*cells, str(row["steps"] or ""), mean_of(group, "seconds", ".1f")]) + " |")
     return lines
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed" + "s" * (number > 1)
 
 
 def _rates(group: Sequence[dict[str, Any]], what: str) -> str:

@@ -31,7 +31,8 @@ def run(config: Config) -> None:
     for experiment in chosen(config):
         RUN[experiment](job)
     report = write_icl_report(folder.path)
-    console.print(icl_table(folder.rows()))
+    if (table := icl_table(folder.rows())).row_count:  # roll-outs and other tasks are curves, in the report
+        console.print(table)
     seconds = time.perf_counter() - start
     folder.log(event="finished", seconds=seconds)
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)

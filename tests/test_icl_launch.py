@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from icl import training
+from icl.report import icl_table
 from launch import icl, icl_training
 from launch.icl_config import PRESETS, Config, check, init_scale, make_recipe, make_regression, make_tasks
 
@@ -101,6 +102,14 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(finished):
     assert icl.main(["--out", str(finished), "--resume"]) == 0  # nothing else is left to do
     assert (finished / "report.md").read_text() == before
     assert rows(finished) == told
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_descent_and_training_at_other_sizes(finished):
+    other = icl_table([row for row in rows(finished) if row["experiment"] == "scaling-N"])
+    assert list(other.columns[0].cells) == ["K = 1, d = 2"] * 2 + ["K = 2, N = 3"] * 2
+    assert list(other.columns[1].cells) == ["gd", "trained, cold", "gd++", "trained, cold"]
+    assert not icl_table([row for row in rows(finished) if row["experiment"] == "rollout"]).row_count
 
 
 @pytest.mark.slow

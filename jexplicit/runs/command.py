@@ -37,8 +37,7 @@ def run_command(
     """Parse the command line into a config and run it.
 
     `--preset NAME` chooses the defaults; `--resume` with `--out DIR` takes them from that run. A ValueError, or a loss that is
-    not finite, becomes one line
-    on the terminal and exit status 2; Ctrl-C says how to continue.
+    not finite, becomes one line on the terminal and exit status 2; Ctrl-C says how to continue.
 
     Args:
         run: what to do with a config.
@@ -55,6 +54,7 @@ def run_command(
     argv = list(sys.argv[1:] if argv is None else argv)
     prog = prog or f"python -m launch.{Path(sys.argv[0]).stem}"
     presets = presets or {}
+    description = description.replace("\npython -m", "\n  python -m")  # lines that are not indented run together in --help
     if presets:
         names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
