@@ -20,8 +20,10 @@ from rich.markup import escape
 from jexplicit.bitcipher import check_bits
 from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
+from jexplicit.data.corpora import Corpus, make_corpus
+from jexplicit.data.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.shards import count_tokens, read_shards
-from jexplicit.data.text import Corpus, docs_corpus, installed_corpus, make_corpus, text_corpus
+from jexplicit.data.text import text_corpus
 from jexplicit.data.tfds import tfds_corpus
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.generation import generate_text

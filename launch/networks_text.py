@@ -14,7 +14,9 @@ from jexplicit.calibration import fit_exponents, hold_out
 from jexplicit.contexts import contexts
 from jexplicit.cooccurrence import Counts, count
 from jexplicit.data.cache import cached_streams
-from jexplicit.data.text import docs_corpus, make_corpus, read_documents, split_documents, split_in_three, text_corpus
+from jexplicit.data.corpora import make_corpus, split_documents, split_in_three
+from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.evaluation import evaluate
 from jexplicit.language_model import TokenTables, bigram_model, explicit_language_model, unigram_model

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from jexplicit.data.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.shards import Shards, write_shards
 from jexplicit.data.sources import Source, corpus_source, limited, sample_documents, text_source, tfds_source
-from jexplicit.data.text import docs_corpus, installed_corpus
 from jexplicit.data.tfds import tfds_text
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from jexplicit.runs.command import Preset, run_command

@@ -11,8 +11,9 @@ import pytest
 from jexplicit.cooccurrence import count
 from jexplicit.data import beam as module
 from jexplicit.data.beam import Part, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
+from jexplicit.data.corpora import split_documents
 from jexplicit.data.shards import read_shards
-from jexplicit.data.text import read_documents, split_documents, text_corpus
+from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.sorted_runs import dense_counts, merge_runs, read_tables, write_tables, write_tables_index
 from launch.beam import main

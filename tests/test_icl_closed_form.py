@@ -192,9 +192,25 @@ def test_gamma_of_the_best_two_recurrent_layers(context, gamma, papers):
 @pytest.mark.slow
 def test_five_layers_of_their_own():
     values = context_eigenvalues(jax.random.key(0), PAPER, 20_000)
-    found = optimal_polynomial(values, PAPER, layers=5, tied=False)
+    found = optimal_polynomial(values, PAPER, layers=5, tied=False, guard=1.25)
     assert found.loss <= 0.026
-    assert polynomial_on(context_eigenvalues(jax.random.key(1), PAPER, 100_000), found, PAPER).loss <= 0.026
+    fresh = polynomial_on(context_eigenvalues(jax.random.key(1), PAPER, 200_000), found, PAPER)
+    assert fresh.loss <= 0.026 and fresh.standard_error < 1e-4
+
+
+def test_a_guard_keeps_errors_from_growing_beyond_the_contexts(values):
+    free, guarded = (
+        optimal_polynomial(values[:2000], PAPER, layers=3, tied=False, guard=guard, starts=8) for guard in (0.0, 1.25)
+    )
+    assert free.loss < guarded.loss < 1.3 * free.loss  # what it costs
+    rates = jnp.asarray(guarded.eta), jnp.asarray(guarded.gamma)
+    r = residual(jnp.linspace(0, 1.25 * values[:2000].max(), 2000), *rates, PAPER.context)
+    assert float(jnp.abs(r).max()) < 1.2  # a penalty, not a bound: 1 is passed a little
+    worst = [
+        float(np.abs(residual(jnp.asarray(1.2 * values.max()), jnp.asarray(p.eta), jnp.asarray(p.gamma), PAPER.context)))
+        for p in (free, guarded)
+    ]
+    assert worst[1] < 1.2 < 100 < worst[0]
 
 
 def test_eigenvalues_of_wishart_contexts():
@@ -217,5 +233,7 @@ def test_bad_input_is_refused():
         least_squares_solution(sample_tasks(jax.random.key(0), PAPER, 5))
     with pytest.raises(ValueError, match="0 layers"):
         optimal_polynomial(np.ones((5, 10)), PAPER, layers=0, tied=True)
+    with pytest.raises(ValueError, match="guard -1"):
+        optimal_polynomial(np.ones((5, 10)), PAPER, layers=2, tied=True, guard=-1)
     with pytest.raises(ValueError, match="0 contexts"):
         context_eigenvalues(jax.random.key(0), PAPER, 0)

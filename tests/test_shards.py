@@ -11,9 +11,10 @@ import pytest
 
 from jexplicit.data import shards as module
 from jexplicit.data.cache import cached_streams
+from jexplicit.data.corpora import iterate_split, make_corpus, split_documents
 from jexplicit.data.shards import ShardWriter, read_shards, write_shards
 from jexplicit.data.sources import limited, sample_documents, text_source
-from jexplicit.data.text import iterate_split, make_corpus, read_documents, split_documents, text_corpus
+from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
 from launch.shards import main

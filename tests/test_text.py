@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jexplicit.data import text
-from jexplicit.data.text import (
-    docs_corpus,
-    installed_corpus,
-    make_corpus,
-    read_documents,
-    split_documents,
-    text_corpus,
-)
+from jexplicit.data import docstrings
+from jexplicit.data.corpora import make_corpus, split_documents
+from jexplicit.data.docstrings import docs_corpus, installed_corpus
+from jexplicit.data.text import read_documents, text_corpus
 
 
 def write(path: Path, data: str | bytes) -> str:
@@ -157,7 +152,7 @@ def test_docs_corpus_is_large_unique_and_reproducible():
     assert len(set(documents)) == len(documents)
     assert all(document.strip() for document in documents)
     assert any("\n" in document for document in documents)
-    text._standard_library_documents.cache_clear()
+    docstrings._standard_library_documents.cache_clear()
     assert docs_corpus().sha256 == corpus.sha256
 
 
@@ -169,7 +164,7 @@ def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, mo
     write(tmp_path / "pkg/latin.py", b'# -*- coding: latin-1 -*-\nif 1:\n    def f():\n        "caf\xe9 \\ud800"\n')
     write(tmp_path / "pkg/broken.py", "def (:\n")
     write(tmp_path / "pkg/tests/test_it.py", '"""Left out."""\n')
-    monkeypatch.setattr(text, "_package_folders", lambda: [tmp_path])
+    monkeypatch.setattr(docstrings, "_package_folders", lambda: [tmp_path])
     seen = []
     with caplog.at_level(logging.WARNING):
         corpus = installed_corpus(progress=lambda done, in_all: seen.append((done, in_all)))

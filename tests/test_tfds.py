@@ -10,8 +10,8 @@ import pytest
 
 from jexplicit.data import tfds
 from jexplicit.data.beam import tfds_parts
+from jexplicit.data.corpora import split_documents
 from jexplicit.data.sources import tfds_source
-from jexplicit.data.text import split_documents
 from jexplicit.data.tfds import tfds_corpus, tfds_text
 from launch.shards import main
 

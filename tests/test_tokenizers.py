@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from jexplicit.data.cache import cached_streams
-from jexplicit.data.text import docs_corpus, make_corpus, text_corpus
+from jexplicit.data.corpora import make_corpus
+from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, train_tokenizer
 
 PROSE = [

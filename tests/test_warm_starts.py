@@ -10,7 +10,7 @@ from reference import random_documents, stream_of
 
 from jexplicit.contexts import contexts
 from jexplicit.cooccurrence import count
-from jexplicit.data.text import split_in_three
+from jexplicit.data.corpora import split_in_three
 from jexplicit.evaluation import evaluate
 from jexplicit.language_model import explicit_language_model
 from jexplicit.neural.network_training import scorer

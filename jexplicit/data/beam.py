@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jexplicit.data.corpora import is_dev
 from jexplicit.data.shards import Shard, write_index, write_shard
 from jexplicit.data.sources import Documents
-from jexplicit.data.text import file_documents, is_dev
+from jexplicit.data.text import file_documents
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.sorted_runs import Run, Table, add_run, count_run, merge_runs, split_columns, write_tables, write_tables_index

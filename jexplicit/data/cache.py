@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
+from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import Stream
-from jexplicit.data.text import Corpus
 from jexplicit.data.tokenizers import PAD_ID, Progress, Tokenizer, encode_documents, train_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def cached_streams(
         ValueError: the errors of `train_tokenizer`.
 
     >>> import tempfile
-    >>> from jexplicit.data.text import make_corpus
+    >>> from jexplicit.data.corpora import make_corpus
     >>> corpus = make_corpus("tiny", ["abba"], ["bab"])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     made = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)

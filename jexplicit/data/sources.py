@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jexplicit.data.text import Corpus, Paths, iterate_documents, iterate_split, list_files
+from jexplicit.data.corpora import Corpus, iterate_split
+from jexplicit.data.text import Paths, iterate_documents, list_files
 from jexplicit.data.tfds import TfdsText
 
 Documents = Callable[[], Iterator[str]]

@@ -1,247 +1,16 @@
-"""Text corpora: lists of documents, cut into train and dev, with a hash of their content.
+"""Text files as documents, one per line: of any size, compressed or not, whole or a part at a time."""
 
-Three sources. `docs_corpus` and `installed_corpus` collect the documentation that a Python installation carries, so
-that a language model can be fitted with no download; `text_corpus` reads the user's own text files. A document is
-the unit across which no context flows: one line of a text file, or one whole docstring.
-"""
-
-import ast
-import functools
 import glob
 import gzip
-import hashlib
 import logging
 import os
-import re
-import site
-import sysconfig
-import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
+from jexplicit.data.corpora import Corpus, make_corpus, split_documents
 
 logger = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
-T = TypeVar("T")
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-_SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class Corpus(NamedTuple):
-    """Documents to fit and documents to score, with the hash that names them in the cache."""
-
-    name: str
-    train: list[str]
-    dev: list[str]
-    sha256: str
-
-
-def make_corpus(name: str, train: list[str], dev: list[str]) -> Corpus:
-    """Corpus of the given documents; its hash covers every document and every boundary, not the name.
-
-    >>> one, two = make_corpus("a", ["xy"], ["z"]), make_corpus("a", ["x", "y"], ["z"])
-    >>> one.sha256 == two.sha256
-    False
-    """
-    digest = hashlib.sha256()
-    for documents in (train, dev):
-        digest.update(f"{len(documents)} documents\n".encode())
-        for document in documents:
-            data = document.encode("utf-8", "surrogatepass")
-            digest.update(b"%d bytes\n" % len(data))
-            digest.update(data)
-    return Corpus(name, train, dev, digest.hexdigest())
-
-
-def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10) -> tuple[list[T], list[T]]:
-    """Cut documents into train and dev by interleaved blocks, so that both see the whole corpus.
-
-    Blocks of `block` neighbours stay together (neighbouring lines share their subject), and one block of each
-    `every` is dev, the middle one. A small corpus gets smaller blocks, so that neither part is ever empty.
-
-    Args:
-        documents: at least 2 documents, in order.
-        every: one block of this many goes to dev.
-        block: documents in a block.
-
-    Returns:
-        Train and dev documents, each in the order given; together they are all documents.
-
-    Raises:
-        ValueError: fewer than 2 documents, `every` < 2 or `block` < 1.
-
-    >>> split_documents(list("abcdefgh"), every=4, block=1)
-    (['a', 'b', 'd', 'e', 'f', 'h'], ['c', 'g'])
-    """
-    if every < 2 or block < 1:
-        raise ValueError(f"cannot split with every={every}, block={block}: every must be 2 or more, block 1 or more")
-    if len(documents) < 2:
-        remedy = "use a text of 2 or more lines, or give dev files as well (--dev)"
-        raise ValueError(f"{len(documents)} document(s) cannot be split into train and dev: {remedy}")
-    train, dev = [], []
-    for index, document in enumerate(documents):
-        (dev if is_dev(index, len(documents), every=every, block=block) else train).append(document)
-    return train, dev
-
-
-def is_dev(index: int, documents: int, *, every: int = 10, block: int = 10) -> bool:
-    """Whether `split_documents` puts a document into dev: a question of its place, and of how many there are below 100.
-
-    >>> [index for index in range(300) if is_dev(index, 300)] == [*range(50, 60), *range(150, 160), *range(250, 260)]
-    True
-    """
-    every = min(every, documents)
-    return index // min(block, documents // every) % every == every // 2
-
-
-def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: int = 10) -> Iterator[T]:
-    """One of the two parts of `split_documents`, of documents too many for memory.
-
-    Args:
-        documents: at least 2, in order.
-        dev: which part.
-        every, block: see `split_documents`.
-
-    Raises:
-        ValueError: those of `split_documents`, once a document is asked for.
-
-    >>> list(iterate_split("abcdefgh", dev=True, every=4, block=1))
-    ['c', 'g']
-    """
-    documents, enough = iter(documents), every * block  # with so many or more, their number plays no part
-    first = list(islice(documents, enough))
-    if len(first) < enough:
-        yield from split_documents(first, every=every, block=block)[dev]
-        return
-    for index, document in enumerate(chain(first, documents)):
-        if is_dev(index, enough, every=every, block=block) == dev:
-            yield document
-
-
-def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
-    """Shuffle documents and deal them into train, dev and test, 80 / 10 / 10: of every ten the ninth is dev, the last test.
-
-    For documents whose neighbours do not belong together, as lines of a list; others are better cut by `split_documents`.
-
-    Args:
-        documents: at least 3 documents.
-        seed: of the shuffle.
-
-    Returns:
-        Train, dev and test documents; together they are all documents, no part is empty.
-
-    Raises:
-        ValueError: fewer than 3 documents.
-
-    >>> [len(part) for part in split_in_three(list(range(55)))]
-    [45, 5, 5]
-    """
-    M = len(documents)
-    if M < 3:
-        raise ValueError(f"{M} document(s) cannot be split into train, dev and test: use a text of 3 or more lines")
-    shuffled = [documents[m] for m in np.random.default_rng(seed).permutation(M)]
-    deal = min(10, M)  # fewer than ten documents: one of each
-    dev, test = shuffled[deal - 2 :: deal], shuffled[deal - 1 :: deal]
-    return [document for m, document in enumerate(shuffled) if m % deal < deal - 2], dev, test
-
-
-def docs_corpus() -> Corpus:
-    """Documentation of the Python standard library, cut by `split_documents`: help topics and docstrings, no download.
-
-    Documents are whole topics and whole docstrings, so they hold line breaks. Exact duplicates are dropped. The same
-    Python release gives the same corpus.
-
-    >>> "MappingProxyType" in " ".join(docs_corpus().train)
-    True
-    """
-    return make_corpus("docs", *split_documents(_unique(_standard_library_documents())))
-
-
-def installed_corpus(progress: Progress | None = None) -> Corpus:
-    """`docs_corpus` and the docstrings of every package installed in this environment, no download.
-
-    Source files are parsed, not imported. Those that cannot be are left out, and counted in a logged warning.
-
-    Args:
-        progress: called with (source files done, source files in all).
-
-    Returns:
-        The corpus, cut by `split_documents`.
-
-    >>> from unittest import mock
-    >>> with mock.patch(f"{__name__}._package_folders", return_value=[]):  # all packages take long
-    ...     installed_corpus().sha256 == docs_corpus().sha256
-    True
-    """
-    sources = [path for folder in _package_folders() for path in _source_files(folder)]
-    documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
-    return make_corpus("installed", *split_documents(_unique(documents)))
-
-
-@functools.cache
-def _standard_library_documents() -> tuple[str, ...]:
-    from pydoc_data.topics import topics  # 0.7 MB of text that no other function needs
-
-    sources = _source_files(Path(sysconfig.get_paths()["stdlib"]))
-    return *(topics[name] for name in sorted(topics)), *_docstrings(sources)
-
-
-def _package_folders() -> list[Path]:
-    paths = sysconfig.get_paths()
-    folders = {Path(folder).resolve() for folder in (*site.getsitepackages(), paths["purelib"], paths["platlib"])}
-    return sorted(folder for folder in folders if folder.is_dir())
-
-
-def _source_files(folder: Path) -> list[Path]:
-    found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-        found += [Path(place, name) for name in files if name.endswith(".py")]
-    return sorted(found)
-
-
-def _docstrings(sources: Sequence[Path], progress: Progress | None = None) -> Iterator[str]:
-    unreadable = []
-    for done, path in enumerate(sources, 1):
-        try:
-            yield from _file_docstrings(path)
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            unreadable.append(f"{path} ({error})")
-        if progress is not None:
-            progress(done, len(sources))
-    if unreadable:
-        counts = f"{len(unreadable)} of {len(sources)} source files"
-        logger.warning("left out %s that cannot be read, the first: %s", counts, unreadable[0])
-
-
-def _file_docstrings(path: Path) -> list[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # others' invalid escapes
-        tree = ast.parse(path.read_bytes())
-    return [docstring for node in _documented(tree) if (docstring := ast.get_docstring(node))]
-
-
-def _documented(tree: ast.AST) -> Iterator[_Documented]:
-    pending = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, _Documented):
-            yield node
-        if not isinstance(node, ast.expr):  # expressions define nothing and are most of the tree
-            pending += reversed(list(ast.iter_child_nodes(node)))
-
-
-def _unique(documents: Iterable[str]) -> list[str]:
-    # A docstring may spell a lone surrogate, which no UTF-8 file can hold.
-    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
-    return list(dict.fromkeys(text for text in texts if text.strip()))
 
 
 def text_corpus(train: Paths, dev: Paths = ()) -> Corpus:
@@ -258,6 +27,7 @@ def text_corpus(train: Paths, dev: Paths = ()) -> Corpus:
         ValueError: a file is in train and dev, or one of the errors of `read_documents` and `split_documents`.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "rhyme.txt")
     ...     _ = path.write_text("one two\\n\\nbuckle my shoe\\n")
@@ -286,6 +56,7 @@ def read_documents(paths: Paths) -> list[str]:
         ValueError: nothing at a path, or a file that is empty, binary, not UTF-8 or a damaged `.gz`.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_bytes(b"  to be,\\r\\n \\r\\nor not")
     ...     read_documents([folder])
@@ -353,6 +124,7 @@ def iterate_documents(paths: Paths) -> Iterator[str]:
     Paths are looked at now, files read as documents are asked for, when their errors come too.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("to be\\nor not")
     ...     next(iterate_documents(folder))
@@ -375,6 +147,7 @@ def file_documents(path: str, start: int = 0, stop: int | None = None) -> Iterat
         ValueError: a file that cannot be read, is binary or not UTF-8; a whole file without text.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
     ...     _ = path.write_text("to be\\nor not")

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jexplicit.data.text import Corpus, make_corpus, split_documents
+from jexplicit.data.corpora import Corpus, make_corpus, split_documents
 
 _host = ("storage.googleapis.com", 443)
 _dev_splits = ("validation", "test")

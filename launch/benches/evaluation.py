@@ -9,7 +9,8 @@ import numpy as np
 from jexplicit.contexts import PAD, contexts, distinct_contexts
 from jexplicit.cooccurrence import count
 from jexplicit.data.cache import cached_streams
-from jexplicit.data.text import docs_corpus, text_corpus
+from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.text import text_corpus
 from jexplicit.language_model import TokenTables, explicit_language_model, with_targets
 from jexplicit.runs.command import Preset
 from jexplicit.runs.folder import RunFolder

@@ -1,0 +1,112 @@
+"""Corpora with no download: the documentation that a Python installation carries."""
+
+import ast
+import functools
+import logging
+import os
+import re
+import site
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from jexplicit.data.corpora import Corpus, make_corpus, split_documents
+
+logger = logging.getLogger(__name__)
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def docs_corpus() -> Corpus:
+    """Documentation of the Python standard library, cut by `split_documents`: help topics and docstrings, no download.
+
+    Documents are whole topics and whole docstrings, so they hold line breaks. Exact duplicates are dropped. The same
+    Python release gives the same corpus.
+
+    >>> "MappingProxyType" in " ".join(docs_corpus().train)
+    True
+    """
+    return make_corpus("docs", *split_documents(_unique(_standard_library_documents())))
+
+
+def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus:
+    """`docs_corpus` and the docstrings of every package installed in this environment, no download.
+
+    Source files are parsed, not imported. Those that cannot be are left out, and counted in a logged warning.
+
+    Args:
+        progress: called with (source files done, source files in all).
+
+    Returns:
+        The corpus, cut by `split_documents`.
+
+    >>> from unittest import mock
+    >>> with mock.patch(f"{__name__}._package_folders", return_value=[]):  # all packages take long
+    ...     installed_corpus().sha256 == docs_corpus().sha256
+    True
+    """
+    sources = [path for folder in _package_folders() for path in _source_files(folder)]
+    documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
+    return make_corpus("installed", *split_documents(_unique(documents)))
+
+
+@functools.cache
+def _standard_library_documents() -> tuple[str, ...]:
+    from pydoc_data.topics import topics  # 0.7 MB of text that no other function needs
+
+    sources = _source_files(Path(sysconfig.get_paths()["stdlib"]))
+    return *(topics[name] for name in sorted(topics)), *_docstrings(sources)
+
+
+def _package_folders() -> list[Path]:
+    paths = sysconfig.get_paths()
+    folders = {Path(folder).resolve() for folder in (*site.getsitepackages(), paths["purelib"], paths["platlib"])}
+    return sorted(folder for folder in folders if folder.is_dir())
+
+
+def _source_files(folder: Path) -> list[Path]:
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+        found += [Path(place, name) for name in files if name.endswith(".py")]
+    return sorted(found)
+
+
+def _docstrings(sources: Sequence[Path], progress: Callable[[int, int], None] | None = None) -> Iterator[str]:
+    unreadable = []
+    for done, path in enumerate(sources, 1):
+        try:
+            yield from _file_docstrings(path)
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            unreadable.append(f"{path} ({error})")
+        if progress is not None:
+            progress(done, len(sources))
+    if unreadable:
+        counts = f"{len(unreadable)} of {len(sources)} source files"
+        logger.warning("left out %s that cannot be read, the first: %s", counts, unreadable[0])
+
+
+def _file_docstrings(path: Path) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # others' invalid escapes
+        tree = ast.parse(path.read_bytes())
+    return [docstring for node in _documented(tree) if (docstring := ast.get_docstring(node))]
+
+
+def _documented(tree: ast.AST) -> Iterator[_Documented]:
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _Documented):
+            yield node
+        if not isinstance(node, ast.expr):  # expressions define nothing and are most of the tree
+            pending += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _unique(documents: Iterable[str]) -> list[str]:
+    # A docstring may spell a lone surrogate, which no UTF-8 file can hold.
+    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
+    return list(dict.fromkeys(text for text in texts if text.strip()))
