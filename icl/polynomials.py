@@ -113,7 +113,7 @@ def optimal_polynomial(
 ) -> Polynomial:
     """The best K layers of GD or GD++, by L-BFGS on eigenvalues from several starting points.
 
-    With a guard the mean of `max(r(λ)² - 1, 0)` over 0 < λ <= guard max λ_i is added, times the loss of doing nothing.
+    With a guard the mean of `max(r(λ)² - 1, 0)²` over 0 < λ <= guard max λ_i is added, times the loss of doing nothing.
 
     Args:
         values: [T, d] of `context_eigenvalues`.
@@ -182,7 +182,8 @@ def _log_loss(
         eta, gamma = jnp.repeat(eta, layers), jnp.repeat(gamma, layers)
     by_context = losses_by_context(values, eta, gamma, tasks)
     nothing = tasks.outputs * s / 2 * tasks.dim * tasks.weight_scale**2
-    grown = nothing * jnp.mean(jnp.maximum(residual(beyond, eta, gamma, tasks.context) ** 2 - 1, 0))
+    above = jnp.maximum(residual(beyond, eta, gamma, tasks.context) ** 2 - 1, 0)
+    grown = nothing * jnp.mean(above**2)  # squared: a kink would stop the search early
     return jnp.log(jnp.mean(by_context) + grown), (eta, gamma, by_context)
 
 
