@@ -48,7 +48,7 @@ class RunFolder:
             if changed:
                 was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
                 raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")
-        self._rows = self._written()
+        self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
         agree(f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)]))
         if not is_first():
             return
@@ -74,9 +74,6 @@ class RunFolder:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of results.json so far."""
         return list(self._rows)
-
-    def _written(self) -> list[dict[str, Any]]:
-        return read_rows(self.path) if (self.path / "results.json").exists() else []
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add a measured model to results.json."""
