@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from icl.attention import Layer, maps
+from icl.models.attention import Layer, maps
 from icl.tasks import Sequence, Tasks, sample_tasks, sequences
 
 Predictor = Callable[[Sequence], Float[Array, "m batch"]]

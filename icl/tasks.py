@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from icl.contraction import contract, turned
+from icl.linalg import contract, turned
 
 Inputs = Literal["uniform", "normal", "laplace", "exponential", "mixture"]
 Scalar = Any  # a number, or an array of one where a sweep is vmapped
@@ -99,7 +99,7 @@ class Tasks:
             ValueError: a law without independent symmetric coordinates.
         """
         if self.inputs not in KURTOSIS:
-            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.closed_form.sampled_moments")
+            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.solvers.closed_form.sampled_moments")
         return KURTOSIS[self.inputs]
 
 

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jexplicit.runs.checkpoints import load_latest, save_latest
-from jexplicit.runs.mesh import AXIS, data_mesh, serial_kernels
+from jexplicit.runs.devices import AXIS, data_mesh, serial_kernels
 
 
 @runtime_checkable

@@ -13,14 +13,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from jexplicit.data.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
+from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
+from jexplicit.counts.merging import read_tables
 from jexplicit.data.shards import read_shards
 from jexplicit.data.sources import Source
 from jexplicit.data.text import list_files
 from jexplicit.data.tfds import tfds_text
 from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.progress import console, stage
-from jexplicit.sorted_runs import read_tables
 from launch.shards import Text, check, describe, read_source, tokenizer_in
 
 

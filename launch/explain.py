@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jexplicit.contexts import contexts
+from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.evaluation import Attribution, attribute
-from jexplicit.language_model import Features
+from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.evaluation import Attribution, attribute
+from jexplicit.lm.explicit import Features
 from jexplicit.runs.command import run_command
 from jexplicit.runs.figures import attribution_map
-from jexplicit.saving import load_model
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Literal
 
 import jax
 
-from jexplicit.generation import generate_text
-from jexplicit.language_model import Features
+from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.explicit import Features
+from jexplicit.lm.generation import generate_text
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import console
-from jexplicit.saving import load_model
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from jexplicit.contexts import contexts
+from jexplicit.data.contexts import contexts
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.evaluation import log_probabilities
-from jexplicit.language_model import Features
+from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.evaluation import log_probabilities
+from jexplicit.lm.explicit import Features
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import stage
-from jexplicit.saving import load_model
 
 
 @dataclass(frozen=True)

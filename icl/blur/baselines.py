@@ -21,8 +21,8 @@ from icl.blur.descent import sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.learning import minibatches, right
 from icl.blur.rules import init_synapses, normalise
-from jexplicit.neural.activations import Activation, activation
-from jexplicit.neural.optimizers import OptimizerName, make_optimizer
+from jexplicit.nn.activations import Activation, activation
+from jexplicit.nn.optimizers import OptimizerName, make_optimizer
 
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""
@@ -44,7 +44,7 @@ def descent_curves(
     """Accuracy after 0, 1, .. n updates at every learning rate; first weights of variance 1/n_in (twice that for ReLUs).
 
     Args:
-        optimizer: of `jexplicit.neural.optimizers`.
+        optimizer: of `jexplicit.nn.optimizers`.
         rates: learning rates, of the mean cross-entropy.
         hidden, train, test, steps, batch_size, seeds: as in `icl.blur.learning_curves`, and the same minibatches.
         normalised: whether all layers are normalised.

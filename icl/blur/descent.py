@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.rules import Rules, Synapses, init_synapses, learn
-from jexplicit.neural.activations import Activation, activation
+from jexplicit.nn.activations import Activation, activation
 
 Loss = Literal["squared_error", "cross_entropy"]
 

@@ -32,7 +32,7 @@ from icl.blur.genome import Genome
 from icl.blur.learning import right
 from icl.blur.rules import Rules, Synapses, forward, init_synapses, learn
 from jexplicit.runs.checkpoints import load_latest, save_latest
-from jexplicit.runs.mesh import AXIS, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh
 
 
 class Stage(NamedTuple):

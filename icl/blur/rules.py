@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
-from jexplicit.neural.activations import Activation, activation
+from jexplicit.nn.activations import Activation, activation
 
 BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
 Normalised = Literal["none", "forward", "backward", "both"]

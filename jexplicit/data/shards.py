@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from jexplicit.contexts import PAD
+from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.runs.files import write_whole
 

@@ -94,7 +94,7 @@ def attribution_map(context: Sequence[Sequence[str]], predicted: Sequence[str], 
     Args:
         context: M rows of K context tokens, nearest first.
         predicted: M tokens that came, in order.
-        evidence: [M, K] nats, from jexplicit.evaluation.attribute.
+        evidence: [M, K] nats, from jexplicit.lm.evaluation.attribute.
         path: where to write the figure.
     """
     M, K = evidence.shape

@@ -1,0 +1,1 @@
+"""In-context problems beyond linear regression."""

@@ -1,0 +1,210 @@
+"""Nonlinear regression in context: attention descends on features that an embedding and an MLP have made.
+
+    e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q, after one layer of linear attention on φ)
+
+The last channel holds `y - f(x)`, so what an answer is before the layer, `-φ_q[-1]`, is a function of the query alone, and
+attention corrects it from the context. In the *control* the layer is not trained: it is one step of gradient descent on the
+other channels, and only the features are learned. *Ridge* replaces that step by its limit, on the same features.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from icl.models.attention import Layer, init_layers, maps
+from icl.models.batched import attended, half_square
+from icl.models.constructions import descent_layers
+from icl.tasks import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Waves:
+    """A law of tasks `y = a sin(x + p)`.
+
+    context: N, pairs in the context.
+    input_range: x ~ U(-r/2, r/2).
+    amplitude: a is uniform between these. The paper's code has 0.1 to 0.5, its text 0.1 to 5.
+    independent: whether a and p ~ U(0, π) are drawn apart, as the paper says. Its code draws both from one number, so
+        that a task has a single unknown.
+
+    Raises:
+        ValueError: sizes below 1, or a range that is not one.
+
+    Example:
+        >>> sample_waves(jax.random.key(0), Waves(context=3), 5).X.shape
+        (3, 1, 5)
+
+    Source: von Oswald et al. 2023, Sec. 3 and App. A.12.
+    """
+
+    context: int = 10
+    input_range: float = 10.0
+    amplitude: tuple[float, float] = (0.1, 0.5)
+    independent: bool = False
+
+    def __post_init__(self):
+        low, high = self.amplitude
+        if self.context < 1 or not self.input_range > 0 or not 0 <= low <= high:
+            raise ValueError(
+                f"context {self.context}, input range {self.input_range}, amplitude {self.amplitude}: "
+                "wanted at least one pair, a range above 0, and amplitudes 0 <= low <= high"
+            )
+
+
+class Encoder(NamedTuple):
+    """What makes features of tokens: E, and the residual MLP's weights and biases.
+
+    E: [C, 2]; W1: [H, C]; b1: [H]; W2: [C, H]; b2: [C].
+    """
+
+    E: Float[Array, "*seeds C 2"]
+    W1: Float[Array, "*seeds H C"]
+    b1: Float[Array, "*seeds H"]
+    W2: Float[Array, "*seeds C H"]
+    b2: Float[Array, "*seeds C"]
+
+
+class Network(NamedTuple):
+    """An encoder and a layer of attention [1, 1, C, C]; None stands for the step of descent of a control."""
+
+    encoder: Encoder
+    attention: Layer | None
+
+
+class Said(NamedTuple):
+    """Answers [1, batch] before and after the layer."""
+
+    initial: Float[Array, "1 batch"]
+    final: Float[Array, "1 batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NonlinearRegression:
+    """Networks on sine tasks: what `icl.train` samples, and the loss that it lowers.
+
+    tasks: their law.
+    eta: η of the control's step.
+
+    Example:
+        >>> problem = NonlinearRegression(Waves(context=3))
+        >>> batch = problem.sample(jax.random.key(0), 4)
+        >>> problem.loss(init_network(jax.random.key(1), channels=5), batch).shape
+        ()
+    """
+
+    tasks: Waves
+    eta: float = 0.1
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last."""
+        return sample_waves(key, self.tasks, size, dtype=dtype)
+
+    def answer(self, params: Network, batch: Sequence) -> Said:
+        """The answers before and after the layer."""
+        return answer(params, batch, eta=self.eta)
+
+    def loss(self, params: Network, batch: Sequence) -> Float[Array, ""]:
+        """Half the mean squared error after the layer."""
+        return half_square(self.answer(params, batch).final, batch.y_q)
+
+
+def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Sequence:
+    """Fresh tasks `y = a sin(x + p)`, the batch on the last axes.
+
+    Example:
+        >>> one = sample_waves(jax.random.key(0), Waves(amplitude=(2.0, 2.0)))
+        >>> bool(jnp.abs(one.Y).max() <= 2), one.x_q.shape, one.y_q.shape
+        (True, (1,), (1,))
+    """
+    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
+    key_x, key_a, key_p = jax.random.split(key, 3)
+    low, high = waves.amplitude
+    u = jax.random.uniform(key_a, batch, dtype)
+    a, p = low + (high - low) * u, jnp.pi * (jax.random.uniform(key_p, batch, dtype) if waves.independent else u)
+    x = waves.input_range * jax.random.uniform(key_x, (waves.context + 1, 1, *batch), dtype, -0.5, 0.5)
+    y = a[None, None] * jnp.sin(x + p[None, None])
+    return Sequence(x[:-1], y[:-1], x[-1], y[-1])
+
+
+def init_network(
+    key: Array, *, channels: int = 40, hidden: int = 160, scale: float = 0.002, attention: bool = True, dtype: Any = None
+) -> Network:
+    """Random weights of variance scale / fan-in, biases 0.
+
+    Args:
+        key: of jax.random.
+        channels: C, of a token; hidden: units of the MLP.
+        scale: variance times fan-in.
+        attention: whether there is a layer of attention to train; a control has none.
+        dtype: default, JAX's float.
+
+    Raises:
+        ValueError: fewer than two channels, no hidden unit, or a scale that is not positive.
+
+    Example:
+        >>> sum(leaf.size for leaf in jax.tree.leaves(init_network(jax.random.key(0))))
+        19480
+    """
+    if channels < 2 or hidden < 1 or not scale > 0:
+        raise ValueError(f"{channels} channels, {hidden} hidden units, scale {scale}: wanted at least 2, 1 and above 0")
+    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
+    keys = jax.random.split(key, 4)
+    draw = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", in_axis=-1, out_axis=-2)
+    shapes = (channels, 2), (hidden, channels), (channels, hidden)
+    E, W1, W2 = (draw(k, shape, dtype) for k, shape in zip(keys, shapes, strict=False))
+    encoder = Encoder(E, W1, jnp.zeros(hidden, dtype), W2, jnp.zeros(channels, dtype))
+    return Network(encoder, init_layers(keys[3], channels, scale=scale, dtype=dtype) if attention else None)
+
+
+def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
+    """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and GELU units."""
+
+    def times(W: Array, v: Array) -> Array:
+        return jnp.einsum("ij,jnb->inb", W, v)
+
+    e = times(encoder.E, tokens)
+    h = jax.nn.gelu(times(encoder.W1, e) + encoder.b1[:, None, None])
+    return e + times(encoder.W2, h) + encoder.b2[:, None, None]
+
+
+def encoded(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:
+    """The features of a batch's context, and of its queries with y = 0."""
+    context = jnp.stack([batch.X[:, 0], batch.Y[:, 0]])
+    query = jnp.stack([batch.x_q, jnp.zeros_like(batch.y_q)])
+    return features(encoder, context), features(encoder, query)
+
+
+def answer(params: Network, batch: Sequence, *, eta: float = 0.1) -> Said:
+    """The answers to a batch before and after the layer of attention, or the control's step of descent at rate η.
+
+    Source: von Oswald et al. 2023, Sec. 4.
+    """
+    context, query = encoded(params.encoder, batch)
+    C, N = context.shape[:2]
+    layer = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
+    (M,), (R,) = maps(layer)
+    after = query + attended(context, query, M, R)
+    return Said(-query[-1], -after[-1])
+
+
+def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
+    """The answers where ridge regression on the features takes the layer's place: its step of descent, brought to an end.
+
+        ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last
+
+    Args:
+        encoder: of a trained network or control.
+        batch: batch last.
+        penalty: above 0.
+    """
+    context, query = encoded(encoder, batch)
+
+    def one(context: Array, query: Array) -> Array:
+        phi, r = context[:-1], context[-1]
+        K = phi.T @ phi + penalty * jnp.eye(len(r), dtype=r.dtype)
+        return -query[-1] + r @ jnp.linalg.solve(K, phi.T @ query[:-1])
+
+    return jax.vmap(one, in_axes=-1, out_axes=-1)(context, query)

@@ -1,0 +1,1 @@
+"""Gradient descent in context, closed forms and polynomials in the eigenvalues."""

@@ -1,0 +1,186 @@
+"""The optimal single layer without training: a ratio of moments, or least squares.
+
+One layer of linear attention answers `ŷ = pᵀ (Σ_i e_i e_iᵀ) A x_q`. As tasks W and -W are equally likely, only the part
+`ŷ = x_qᵀ G Xᵀ y / N` can lower the loss, for any number of heads; it is linear in G, so the best layer is an ordinary
+least-squares solution. With `S = XᵀX/N`, `L = E[x xᵀ]`, `C = Cov(w)` and noise of variance v,
+
+    G = C L (E[S C S] + (v/N) L)⁻¹.
+
+For independent symmetric coordinates of variance s and kurtosis κ, and C = c² I, it is one step of gradient descent with
+`η = N / (s (κ + d + N - 2) + v/c²)`; for Gaussian inputs of any covariance it is the optimum of Zhang et al. 2024.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from icl.tasks import Sequence, Tasks
+
+
+class Moments(NamedTuple):
+    """What the optimal layer depends on.
+
+    L: E[x xᵀ] of the context's inputs; C: covariance of the weights; SCS: E[S C S] with `S = XᵀX/N`.
+    N: pairs in the context; v: variance of the noise on their y.
+    """
+
+    L: Float[Array, "d d"]
+    C: Float[Array, "d d"]
+    SCS: Float[Array, "d d"]
+    N: int
+    v: Any
+
+
+def optimal_rate(tasks: Tasks) -> Any:
+    """The η of the best single layer, `N / (s (κ + d + N - 2) + v/c²)`.
+
+    Raises:
+        ValueError: inputs without independent symmetric coordinates.
+
+    Example:
+        >>> round(optimal_rate(Tasks(dim=10, context=10)) / 10, 6)
+        0.606061
+
+    Source: this package; Gaussian inputs: Zhang et al. 2024, Theorem 4.1 (with L = s I).
+    """
+    d, N, s = tasks.dim, tasks.context, tasks.variance
+    return N / (s * (tasks.kurtosis + d + N - 2) + tasks.noise**2 / tasks.weight_scale**2)
+
+
+def one_step_loss(tasks: Tasks, eta: Any) -> Any:
+    """Half the mean squared error of one step of gradient descent from zero, exactly, on any tasks.
+
+        (m/2) d s (c² (1 - 2 η s + η² s² (κ + d + N - 2)/N) + η² s v/N)
+
+    Args:
+        tasks: their law; not only the one that η was made for.
+        eta: η.
+
+    Example:
+        >>> tasks = Tasks(dim=10, context=10)
+        >>> round(one_step_loss(tasks, optimal_rate(tasks)), 6), round(one_step_loss(tasks, 0.0), 6)
+        (0.206229, 0.416667)
+    """
+    d, N, s, c, v = tasks.dim, tasks.context, tasks.variance, tasks.weight_scale, tasks.noise**2
+    descended = 1 - 2 * eta * s + eta**2 * s**2 * (tasks.kurtosis + d + N - 2) / N
+    return tasks.outputs * d * s / 2 * (c**2 * descended + eta**2 * s * v / N)
+
+
+def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C: Float[Array, "d d"] | None = None) -> Moments:
+    """The moments of inputs `x = A z` whose z have independent symmetric coordinates of variance 1 and the law's kurtosis κ.
+
+        N E[S C S] = (N - 1) L C L + A (2 C' + tr(C') I + (κ - 3) diag C') Aᵀ,    C' = Aᵀ C A,  L = A Aᵀ
+
+    Args:
+        tasks: their law.
+        factor: A; default, the diagonal of the law's standard deviations.
+        C: symmetric covariance of the weights; default, c² I.
+
+    Raises:
+        ValueError: a law without such coordinates, or matrices that are not [d, d].
+
+    Example:
+        >>> optimal_solution(exact_moments(Tasks(dim=2, context=10))).diagonal().round(3).tolist()
+        [10.169..., 10.169...]
+    """
+    d, N = tasks.dim, tasks.context
+    dtype = jnp.zeros(()).dtype if factor is None else factor.dtype
+    A = jnp.diag(jnp.asarray(tasks.spreads, dtype)) if factor is None else factor
+    C = jnp.asarray(tasks.weight_scale, dtype) ** 2 * jnp.eye(d, dtype=dtype) if C is None else C
+    if A.shape != (d, d) or C.shape != (d, d):
+        raise ValueError(f"factor {A.shape}, C {C.shape}: wanted {(d, d)}, the inputs of the tasks")
+    L, inner = A @ A.T, A.T @ C @ A
+    fourth = 2 * inner + jnp.trace(inner) * jnp.eye(d, dtype=dtype) + (tasks.kurtosis - 3) * jnp.diag(jnp.diag(inner))
+    return Moments(L, C, (1 - 1 / N) * L @ C @ L + A @ fourth @ A.T / N, N, tasks.noise**2)
+
+
+def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None = None, v: Any = 0.0) -> Moments:
+    """The moments of any law from T contexts of it: only inputs are drawn, weights and noise are integrated out.
+
+    Args:
+        X: [T, N, d] inputs.
+        C: covariance of the weights; default, the identity.
+        v: variance of the noise.
+
+    Raises:
+        ValueError: fewer than one context.
+
+    Example:
+        >>> sampled_moments(jnp.ones((3, 5, 1))).SCS.tolist()
+        [[1.0]]
+    """
+    if X.ndim != 3 or 0 in X.shape:
+        raise ValueError(f"X {X.shape}: wanted [T, N, d], at least one context")
+    T, N, d = X.shape
+    C = jnp.eye(d, dtype=X.dtype) if C is None else C
+    S = jnp.einsum("tni,tnj->tij", X, X) / N
+    return Moments(S.mean(axis=0), C, jnp.einsum("tij,jk,tkl->il", S, C, S) / T, N, v)
+
+
+def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
+    """The G of the best single layer `ŷ = x_qᵀ G Xᵀ y / N`: `G = C L (E[S C S] + (v/N) L)⁻¹`.
+
+    The query's covariance cancels. `icl.models.constructions.descent_layers(.., 1.0, preconditioner=G.T)` are its weights.
+
+    Raises:
+        ValueError: inputs that do not fill all dimensions.
+
+    Example:
+        >>> tasks = Tasks(dim=10, context=10)
+        >>> bool(jnp.allclose(optimal_solution(exact_moments(tasks)), optimal_rate(tasks) * jnp.eye(10), atol=1e-4))
+        True
+    """
+    L, C, SCS, N, v = moments
+    G = jnp.linalg.solve((SCS + v / N * L).T, (C @ L).T).T
+    if not bool(jnp.isfinite(G).all()):
+        raise ValueError("E[S C S] cannot be inverted: draw more contexts, or leave out inputs that never vary")
+    return G
+
+
+def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, "d d"] | None = None) -> Float[Array, ""]:
+    """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`, of one output.
+
+        ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
+
+    Args:
+        G: any.
+        moments: of the context.
+        query: L_q = E[x_q x_qᵀ]; default, that of the context.
+
+    Example:
+        >>> float(solution_loss(jnp.zeros((2, 2)), Moments(jnp.eye(2), jnp.eye(2), jnp.eye(2), 5, 0.0)))
+        1.0
+    """
+    L, C, SCS, N, v = moments
+    error = C - G @ L @ C - C @ L @ G.T + G @ (SCS + v / N * L) @ G.T
+    return jnp.trace((L if query is None else query) @ error) / 2
+
+
+def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Array, "d d"]:
+    """The same G fitted to tasks by least squares: y_q regressed on the products of x_q and `Xᵀ y / N`.
+
+    Args:
+        batch: tasks, batch last; each output is an example.
+        scalar: whether G is to be η I.
+
+    Raises:
+        ValueError: fewer examples than the d² numbers of G.
+
+    Example:
+        >>> from icl import sample_tasks
+        >>> import jax
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 1000)
+        >>> least_squares_solution(batch).shape
+        (3, 3)
+    """
+    d, examples = batch.x_q.shape[0], batch.y_q.size
+    if examples < (1 if scalar else d * d):
+        raise ValueError(f"{examples} examples for {d * d} numbers: draw more tasks, or fit one scalar")
+    moment = jnp.einsum("nib,nmb->mbi", batch.X, batch.Y) / len(batch.X)
+    target = batch.y_q.reshape(-1)
+    if scalar:
+        feature = jnp.einsum("ib,mbi->mb", batch.x_q, moment).reshape(-1)
+        return feature @ target / (feature @ feature) * jnp.eye(d, dtype=target.dtype)
+    features = jnp.einsum("ib,mbj->mbij", batch.x_q, moment).reshape(-1, d * d)
+    return jnp.linalg.solve(features.T @ features, features.T @ target).reshape(d, d)

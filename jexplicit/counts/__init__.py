@@ -1,0 +1,1 @@
+"""Co-occurrence counts: dense, sparse, sharded, streamed, merged."""

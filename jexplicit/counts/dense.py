@@ -1,0 +1,282 @@
+"""Generalised co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass over the data.
+
+Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
+The counts are integers from end to end and are all that a fit needs: Sum, Cat, every radius up to the counted one, and the
+noise model follow from them. A pair's id is the flat `j * N + i`, added into a donated table; devices and processes count
+their own parts of the stream and meet in ONE reduction at the end.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Integer
+
+from jexplicit.counts.stream import Saving, check_stream, feed
+from jexplicit.data.contexts import context_columns
+from jexplicit.data.shards import Stream
+from jexplicit.runs.devices import AXIS, check_memory, data_mesh
+from jexplicit.runs.processes import part_of_process, sum_over_processes
+
+Counts = tuple[Integer[np.ndarray, "N N"], ...]
+"""C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
+
+INT32_CELLS = 2**31
+_chunk_positions = 1 << 18  # amortises the dispatch; the block (0.5 MB of uint16) still fits the L2 cache
+
+
+def count(
+    stream: Stream,
+    *,
+    radius: int,
+    vocab_size: int,
+    mesh: Mesh | None = None,
+    chunk: int = _chunk_positions,
+    saving: Saving | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Counts:
+    """Co-occurrence counts of every target with the token k places before it, k = 1..radius.
+
+    `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size, number of devices,
+    number of processes and interruptions change the speed, never a count.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
+            `jexplicit.data.shards.Shards`, of which a window is in memory at a time.
+        radius: K, the largest offset in tokens.
+        vocab_size: N, the number of token ids.
+        mesh: devices of this process to share its part of the work; default, the first one.
+        chunk: positions that one device counts per step.
+        saving: where partial counts are kept, for a killed pass to go on from; default, nowhere.
+        progress: called with (positions done, positions in all), of this process, after every step.
+
+    Returns:
+        K tables [N, N], of all processes together, in each of them.
+
+    Raises:
+        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1,
+            a damaged shard or partial count.
+
+    Example:
+        >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
+        >>> C.tolist()  # rows: the context <pad>, 1, 2; columns: the target
+        [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
+
+    Source: paper, Eq. 2 and Sec. 3.1.
+    """
+    check_stream(stream)
+    first, last = part_of_process(1, len(stream))
+    counter = DenseCounter(radius=radius, vocab_size=vocab_size, mesh=mesh, chunk=chunk, positions=last - first)
+    feed(counter, stream, first, last, saving=saving, progress=progress)
+    return sum_over_processes(counter.tables())
+
+
+class DenseCounter:
+    """Adds windows of a stream into tables on the devices of a mesh, each of which counts a part of every window.
+
+    Args:
+        radius: K.
+        vocab_size: N.
+        mesh: default, the first device.
+        chunk: positions of a device per window.
+        positions: how many will come in all, where that is known to be few.
+
+    Raises:
+        ValueError: K < 1, chunk < 1, a vocabulary whose flat ids would overflow int32, tables that memory cannot hold.
+
+    Example:
+        >>> counter = DenseCounter(radius=1, vocab_size=3)
+        >>> counter.add(np.array([0, 1, 2])), counter.add(np.array([2, 0]))
+        (None, None)
+        >>> counter.tables()[0].tolist()
+        [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    """
+
+    def __init__(
+        self,
+        *,
+        radius: int,
+        vocab_size: int,
+        mesh: Mesh | None = None,
+        chunk: int = _chunk_positions,
+        positions: int | None = None,
+    ):
+        N, K = vocab_size, radius
+        if K < 1:
+            raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
+        if N * N > INT32_CELLS - 1:
+            raise ValueError(
+                f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
+                f"{int(np.sqrt(INT32_CELLS - 1))}"
+            )
+        if chunk < 1:
+            raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
+        self.radius, self.vocab_size = K, N
+        self._mesh = mesh or data_mesh(1)
+        self._chunk = chunk if positions is None else max(1, min(chunk, -(-positions // self._mesh.size)))
+        check_memory(self._mesh, 4 * K * N * N, "tables of counts")
+        self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
+        self._tables: tuple[jax.Array, ...] = ()
+        self._unmerged = 0
+
+    @property
+    def span(self) -> int:
+        """Positions that the devices count in one step."""
+        return self._chunk * self._mesh.size
+
+    def add(self, window: np.ndarray) -> None:
+        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count."""
+        if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
+            self._merge()
+        if not self._tables:
+            self._tables = _zero_tables(self._mesh, self.radius, self.vocab_size)
+        blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
+        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        step = _counting_step(self._mesh, self.radius, self.vocab_size)
+        jax.block_until_ready(self._tables)  # one window at a time: those that wait would fill the memory
+        self._tables = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
+        self._unmerged += self.span
+
+    def tables(self) -> Counts:
+        """The counts so far, in host memory."""
+        self._merge()
+        N = self.vocab_size
+        return self._total or tuple(np.zeros((N, N), np.int32) for _ in range(self.radius))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The counts so far, by name."""
+        return {f"C_{k}": C for k, C in enumerate(self.tables(), 1)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from the counts of another counter."""
+        self._total = tuple(state[f"C_{k}"] for k in range(1, self.radius + 1))
+
+    def _merge(self) -> None:
+        """The devices' tables summed, into those on the host; one offset after the other, as the tables are large."""
+        new, self._tables = list(self._tables), ()
+        old, self._total = list(self._total), ()
+        merged = []
+        while new:
+            counted = _reduce(new.pop(0), self.vocab_size)
+            merged.append(_add_exactly(old.pop(0), counted) if old else counted)
+        self._total, self._unmerged = (*merged, *old), 0
+
+
+def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts:
+    """Counts of two bodies of text together, `C_k + C'_k`, in int64 where a cell could pass 2^31.
+
+    An empty tuple is the counts of no text.
+
+    Example:
+        >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
+        >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
+        (4294967294, 'int64')
+    """
+    if not a or not b:
+        return a or b
+    if len(a) != len(b) or a[0].shape != b[0].shape:
+        raise ValueError(
+            f"counts of {len(a)} offsets and vocabulary {len(a[0])} do not merge with {len(b)} offsets and vocabulary "
+            f"{len(b[0])}: count both with the same radius and tokenizer"
+        )
+    return tuple(_add_exactly(x, y) for x, y in zip(a, b, strict=True))
+
+
+def merge_offsets(counts: Counts) -> Counts:
+    """What a table that all offsets share is solved from: the one table `sum_k C_k`."""
+    return functools.reduce(merge_counts, [(C,) for C in counts])
+
+
+def counted_radius(counts: Counts, radius: int | None) -> int:
+    """K <= K'; all the counted offsets where it is left open.
+
+    Raises:
+        ValueError: a radius that was not counted.
+    """
+    K = len(counts) if radius is None else radius
+    if not 1 <= K <= len(counts):
+        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
+    return K
+
+
+def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
+    """`F = HᵀY` for numeric features (pixels, activations).
+
+    Args:
+        H: [M, D] features, non-negative and finite.
+        Y: [M, N] targets, one-hot or a distribution per row.
+
+    Raises:
+        ValueError: a negative or non-finite feature.
+
+    Example:
+        >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
+        [[1.0, 3.0], [2.0, 0.0]]
+
+    Source: paper, Eq. 2.
+    """
+    lowest, highest = float(jnp.min(H)), float(jnp.max(H))
+    if not 0 <= lowest <= highest < np.inf:
+        raise ValueError(
+            f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
+            "split signed features into relu(x) and relu(-x)"
+        )
+    return H.T @ Y
+
+
+def _add_exactly(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    fits = int(x.max(initial=0)) + int(y.max(initial=0)) < INT32_CELLS
+    return np.add(x, y, dtype=np.int32 if fits else np.int64)
+
+
+def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """One block of `K + chunk` tokens per device and how many of its positions count: [devices, K + chunk], [devices]."""
+    blocks = np.zeros((devices, K + chunk), window.dtype)
+    lengths = np.zeros(devices, np.int32)
+    for d in range(devices):
+        part = window[d * chunk : (d + 1) * chunk + K]
+        if len(part) > K:
+            blocks[d, : len(part)], lengths[d] = part, len(part) - K
+    return blocks, lengths
+
+
+@functools.cache
+def _counting_step(mesh: Mesh, K: int, N: int):
+    """Compiled `tables, blocks, lengths -> tables` with every device adding its block into its own donated tables."""
+
+    def add(tables, blocks, lengths):
+        x = blocks[0].astype(jnp.int32)
+        i = x[K:]
+        counted = jnp.arange(len(i), dtype=jnp.int32) < lengths[0]
+        updated = []
+        for table, j in zip(tables, context_columns(x, K), strict=True):
+            ids = jnp.where(counted, j * N + i, N * N)  # an id past the table is dropped
+            updated.append(table[0].at[ids].add(1, mode="drop")[None])  # a scatter into one axis is the fastest
+        return tuple(updated)
+
+    shard = PartitionSpec(AXIS)
+    return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
+
+
+@functools.cache
+def _zeros(mesh: Mesh, cells: int):
+    """Compiled `() -> [devices, cells]` of zeros, a row on each device."""
+    shard = NamedSharding(mesh, PartitionSpec(AXIS))
+    return jax.jit(lambda: jnp.zeros((mesh.size, cells), jnp.int32), out_shardings=shard)
+
+
+def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
+    return tuple(_zeros(mesh, N * N)() for _ in range(K))
+
+
+def _reduce(table: jax.Array, N: int) -> np.ndarray:
+    """One table of all devices together, on the host."""
+    return np.asarray(table if len(table) == 1 else _sum_devices(table)).reshape(N, N)
+
+
+@jax.jit
+def _sum_devices(table: jax.Array) -> jax.Array:
+    return table.sum(axis=0, dtype=jnp.int32)

@@ -1,0 +1,1 @@
+"""Language models: one interface, many ways to fit."""

@@ -1,0 +1,350 @@
+"""Bit-cipher codes: explicit dimensionality reduction, b features per token instead of N (a limitation named in Sec. 5).
+
+Tokens are ordered by frequency. The b most frequent have a bit of their own, the next share two bits, then three:
+
+    code(n) = (1/w) sum_{d in bits(n)} e_d,    w = |bits(n)|,    w = 1 for the first b tokens, 2 for the next b(b-1)/2, ...
+
+Codes are >= 0 and have L1 norm 1, so a context of K tokens has norm K in D = b (Sum) or K b (Cat) features, and the explicit
+solution applies unchanged: `F_k = sum_m code(x_{m-k}) ⊗ y_m`, b x N, then Eq. 3. Nothing of size N x N exists at any time.
+
+The order of the codes of one weight is by *gaps*: bits (s, s + g_1, s + g_1 + g_2, ...) modulo b, gaps with the smallest sum
+first, and for every tuple of gaps all b starts s. So each run of b tokens uses every bit equally often, where lexicographic
+order would put all of the first b - 1 pairs on bit 0, which is the most frequent token's.
+
+*Noise.* The embedding with the paper's noise, `E_n = q_n e_n + (1 - q_n) p` (Eq. 4), is coded as it is: token n has features
+`q_n code(n) + (1 - q_n) p̄`, where `p̄ = sum_j p_j code(j)` is positive in every bit that is used. These have norm 1 too, and no
+co-occurrence of a bit with an output is zero. With b = N the codes are one-hot and all this is `explicit_language_model`.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Integer
+
+from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_leading_pads
+from jexplicit.lm.evaluation import Evaluation, evaluate_by_contexts
+from jexplicit.lm.explicit import Features, TokenTables
+from jexplicit.lm.smoothing import noise_model
+from jexplicit.lm.softmax import map_contexts
+from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.solvers.explicit import explicit_solution
+
+_positions_per_call = 1 << 20
+
+
+class Codes(NamedTuple):
+    """Sparse feature vectors of N tokens, `code(n) = sum_s weights[n, s] e_bits[n, s]`.
+
+    bits: [N, w] which features; a slot that a token does not need has weight 0.
+    weights: [N, w] non-negative, rows sum to 1.
+    size: b, the number of features.
+    """
+
+    bits: Int[np.ndarray, "N w"]
+    weights: Float[np.ndarray, "N w"]
+    size: int
+
+    def dense(self) -> Float[np.ndarray, "N b"]:
+        """The codes as a matrix, for small vocabularies."""
+        H = np.zeros((len(self.bits), self.size))
+        np.add.at(H, (np.arange(len(H))[:, None], self.bits), self.weights)
+        return H
+
+    def mean(self, p: Float[np.ndarray, " N"]) -> Float[np.ndarray, " b"]:
+        """`sum_n p_n code(n)`."""
+        return np.bincount(self.bits.ravel(), (p[:, None] * self.weights).ravel(), self.size)
+
+
+class CodedModel(NamedTuple):
+    """A language model on coded contexts: logits `sum_k codes(x_k) tables[k]`.
+
+    codes: of the tokens; with noise they have one feature more, the mean one, whose row of every table is `p̄ᵀU`.
+    tables: K tables [b', N], nearest offset first; Sum's are one array K times.
+    features: how the K tokens of a context are combined.
+    eos: whether `<pad>` is predicted as the end of a document.
+    """
+
+    codes: Codes
+    tables: tuple[Float[Array, "b N"], ...]
+    features: Features
+    eos: bool
+
+    @property
+    def radius(self) -> int:
+        """K, the context length in tokens."""
+        return len(self.tables)
+
+    @property
+    def vocab_size(self) -> int:
+        """N, the number of token ids."""
+        return self.tables[0].shape[1]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of a context's tokens matters."""
+        return self.features == "cat"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables and of the codes."""
+        tables = self.tables[:1] if self.features == "sum" else self.tables
+        return sum(U.nbytes for U in tables) + self.codes.bits.nbytes + self.codes.weights.nbytes
+
+
+def bit_cipher(f: Integer[np.ndarray, " N"], bits: int) -> Codes:
+    """The code of every token: the more frequent, the fewer bits.
+
+    Args:
+        f: [N] how often each token occurs; ties go by token id.
+        bits: b, the number of features.
+
+    Raises:
+        ValueError: b < 1, fewer different codes than tokens (2^b - 1 < N), or more bits than tokens.
+
+    Example:
+        >>> (6 * bit_cipher(np.array([1, 9, 5, 2, 7, 4, 3]), 3).dense()).astype(int).tolist()
+        [[2, 2, 2], [6, 0, 0], [0, 0, 6], [3, 0, 3], [0, 6, 0], [3, 3, 0], [0, 3, 3]]
+
+    Source: arXiv 2311.11012 for codes by frequency and number of bits; the order within a number of bits is that above.
+    """
+    N, b = len(f), bits
+    check_bits(b, N)
+    order = np.argsort(-np.asarray(f, np.int64), kind="stable")
+    chosen = list(itertools.islice(_codewords(b), N))
+    w = len(chosen[-1])
+    slots, weights = np.zeros((N, w), np.int32), np.zeros((N, w))
+    for n, word in zip(order, chosen, strict=True):
+        slots[n, : len(word)], weights[n, : len(word)] = word, 1 / len(word)
+    return Codes(slots, weights, b)
+
+
+def check_bits(b: int, N: int) -> None:
+    """Refuse more bits than tokens, and fewer than make N different codes."""
+    if not 1 <= b <= N:
+        raise ValueError(f"{b} bits for a vocabulary of {N}: use 1 to {N}; with {N} the codes are one-hot")
+    if b < 64 and 2**b - 1 < N:
+        raise ValueError(f"{b} bits make {2**b - 1} different codes for a vocabulary of {N}: use at least {N.bit_length()}")
+
+
+def coded_cooccurrences(
+    codes: Codes,
+    stream: np.ndarray,
+    *,
+    radius: int,
+    chunk: int = 1 << 22,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Float[np.ndarray, "b N"], ...]:
+    """Co-occurrences of every code's features with every target, per offset, `F_k = sum_m code(x_{m-k}) ⊗ y_m`.
+
+    Ends of documents (i = PAD) are counted too. Chunks change the memory, and the result by rounding in float64.
+
+    Args:
+        codes: of the tokens.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        radius: K, the largest offset.
+        chunk: positions at a time.
+        progress: called with (positions done, positions in all).
+
+    Returns:
+        K tables [b, N] in float64.
+
+    Raises:
+        ValueError: a malformed stream or a token id that has no code; tables larger than the memory; chunk < 1.
+
+    Example:
+        >>> F, = coded_cooccurrences(bit_cipher(np.array([2, 3, 1]), 2), np.array([0, 1, 2, 0, 1, 0]), radius=1)
+        >>> F.tolist()  # token 1 has bit 0, token 0 has bit 1, token 2 half of both
+        [[1.5, 0.0, 1.0], [0.5, 2.0, 0.0]]
+
+    Source: paper, Eq. 2.
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk of {chunk} positions: count at least one at a time")
+    N, K, b = len(codes.bits), radius, codes.size
+    x = _padded(codes, stream, K)
+    check_memory(data_mesh(1), 8 * (K + 1) * b * N, "co-occurrences of bits")
+    F, positions = [np.zeros(b * N) for _ in range(K)], len(x) - K
+    for start in range(0, positions, chunk):
+        part = x[start : start + chunk + K].astype(np.int64)
+        for F_k, j in zip(F, context_columns(part, K), strict=True):
+            for s in range(codes.bits.shape[1]):
+                used = codes.weights[j, s] > 0
+                ids = codes.bits[j[used], s].astype(np.int64) * N + part[K:][used]
+                F_k += np.bincount(ids, codes.weights[j[used], s], b * N)
+        if progress:
+            progress(min(start + chunk, positions), positions)
+    return tuple(F_k.reshape(b, N) for F_k in F)
+
+
+def coded_language_model(
+    stream: np.ndarray,
+    codes: Codes,
+    *,
+    features: Features,
+    radius: int,
+    eos: bool = False,
+    noise: bool = True,
+    dtype=jnp.float32,
+    progress: Callable[[int, int], None] | None = None,
+) -> CodedModel:
+    """Fit a language model on coded contexts in closed form: text -> F -> U, with b K N numbers for Cat and b N for Sum.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        codes: of the tokens, `bit_cipher(np.bincount(stream[1:], minlength=N), bits)` for one.
+        features: "sum" (one table for all offsets) or "cat" (a table per offset).
+        radius: K, the context length in tokens.
+        eos: predict `<pad>` at the end of a document.
+        noise: the paper's noise model; without it a bit and an output that never met have the logit -inf.
+        dtype: of the tables.
+        progress: called with (positions counted, positions in all).
+
+    Raises:
+        ValueError: other features than the two; those of `coded_cooccurrences`.
+
+    Example:
+        >>> stream = np.array([0, 1, 2, 1, 3, 1, 0])
+        >>> model = coded_language_model(stream, bit_cipher(np.bincount(stream[1:]), 3), features="cat", radius=2)
+        >>> model.radius, model.vocab_size, model.tables[0].shape
+        (2, 4, (4, 4))
+
+    Source: paper, Eq. 3-5; arXiv 2311.11012.
+    """
+    if features not in ("sum", "cat"):
+        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
+    K, N = radius, len(codes.bits)
+    mean = np.zeros(codes.size)
+    if noise:
+        q, one_minus_q, p = noise_model(np.bincount(_padded(codes, stream, K)[K:], minlength=N))
+        mean = codes.mean(p)
+        codes = Codes(  # the last feature is the mean code: what noise adds to every token's own
+            np.pad(codes.bits, ((0, 0), (0, 1)), constant_values=codes.size),
+            np.concatenate([codes.weights * q[:, None], one_minus_q[:, None]], axis=1),
+            codes.size + 1,
+        )
+    F = coded_cooccurrences(codes, stream, radius=K, progress=progress)
+    if noise:
+        F = tuple(F_k[:-1] + mean[:, None] * F_k[-1][None, :] for F_k in F)
+    F = tuple(_with_unseen_outputs(F_k, eos) for F_k in F)
+    if features == "sum":
+        F = (functools.reduce(np.add, F),)
+    U = explicit_solution(tuple(jnp.asarray(F_k, dtype) for F_k in F), K)
+    if noise:
+        U = tuple(jnp.concatenate([U_k, (jnp.asarray(mean, dtype) @ U_k)[None, :]]) for U_k in U)
+    return CodedModel(codes, U * K if features == "sum" else U, features, eos)
+
+
+def coded_logits(model: CodedModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
+    """Logits of one context, `sum_k code(x_k) U_k`, in nats; x is [K] token ids, nearest first."""
+    return _logits(_arrays(model), x)
+
+
+def evaluate_coded(
+    model: CodedModel,
+    stream: np.ndarray,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """The loss on a token stream, with one partition function per different context; `jexplicit.evaluate` for coded contexts.
+
+    `mesh` are devices to share the contexts; all else is as in `jexplicit.lm.evaluation.evaluate_by_contexts`.
+    """
+    tables = _arrays(model)
+
+    def log_partition(X: np.ndarray) -> np.ndarray:
+        return map_contexts(_log_Z, tables, X, mesh=mesh, progress=progress)
+
+    def target_logits(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        parts = [slice(m, m + _positions_per_call) for m in range(0, len(Y), _positions_per_call)]
+        return np.concatenate([_target_logits(tables, X[m], Y[m]) for m in parts])
+
+    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
+
+
+def read_tables(model: CodedModel) -> TokenTables:
+    """The same model as tables that are read by token ids, `codes @ tables`: K tables [N, N], for small vocabularies."""
+    H = jnp.asarray(model.codes.dense(), model.tables[0].dtype)
+    tables = tuple(H @ U for U in (model.tables[:1] if model.features == "sum" else model.tables))
+    return TokenTables(tables * (model.radius // len(tables)), model.features, model.eos)
+
+
+def _codewords(b: int) -> Iterator[tuple[int, ...]]:
+    """All non-empty sets of bits, each once: by size, then by gaps, then by start."""
+    for w in range(1, b + 1):
+        met: set[tuple[int, ...]] = set()
+        for span in range(w - 1, b):
+            for gaps in _compositions(span, w - 1):
+                offsets = (0, *itertools.accumulate(gaps))
+                for s in range(b):
+                    word = tuple(sorted((s + offset) % b for offset in offsets))
+                    if word not in met:
+                        met.add(word)
+                        yield word
+
+
+def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """All tuples of that many numbers >= 1 with that sum, the smallest first number first."""
+    if parts == 0:
+        if total == 0:
+            yield ()
+        return
+    for first in range(1, total - parts + 2):
+        for rest in _compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def _padded(codes: Codes, stream: np.ndarray, K: int) -> np.ndarray:
+    """The stream with K pads before its first document; checks that the codes have its tokens."""
+    x, N = with_leading_pads(np.asarray(stream), K), len(codes.bits)
+    check_token_ids(x, N, f"and codes of {N} tokens: make the codes from this tokenizer's counts")
+    return x
+
+
+def _with_unseen_outputs(F: Float[np.ndarray, "b N"], eos: bool) -> Float[np.ndarray, "b N"]:
+    """An output that is never a target gets the mean features, as if seen once: `smoothing.with_unseen_outputs`."""
+    F = F.copy()
+    if not eos:
+        F[:, PAD] = 0
+    column = F.sum(axis=0)  # features have norm 1: the number of times that each output was seen
+    if not column.any():
+        raise ValueError("no position to predict: the text has no tokens")
+    F[:, column == 0] = (F.sum(axis=1) / column.sum())[:, None]
+    return F
+
+
+def _arrays(model: CodedModel) -> tuple[Array, ...]:
+    """What a context's logits are read from: K tables, then bits and weights of the codes."""
+    dtype = model.tables[0].dtype
+    return (*model.tables, jnp.asarray(model.codes.bits), jnp.asarray(model.codes.weights, dtype))
+
+
+def _logits(arrays: tuple[Array, ...], x: Array) -> Array:
+    *tables, bits, weights = arrays
+    slots = [(U, bits[x[k], s], weights[x[k], s]) for k, U in enumerate(tables) for s in range(bits.shape[1])]
+    # an unused slot has weight 0, and may name a row with an infinite logit
+    return functools.reduce(jnp.add, [jnp.where(a > 0, a * U[d], 0) for U, d, a in slots])
+
+
+def _log_Z(arrays: tuple[Array, ...], x: Array) -> Array:
+    return jax.nn.logsumexp(_logits(arrays, x))
+
+
+@jax.jit
+def _target_logits(arrays: tuple[Array, ...], X: Array, Y: Array) -> Array:
+    *tables, bits, weights = arrays
+    X, Y = X.astype(jnp.int32), Y.astype(jnp.int32)
+    read = [
+        jnp.where(weights[X[:, k], s] > 0, weights[X[:, k], s] * U[bits[X[:, k], s], Y], 0)
+        for k, U in enumerate(tables)
+        for s in range(bits.shape[1])
+    ]
+    return functools.reduce(jnp.add, read)

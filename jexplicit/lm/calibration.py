@@ -1,0 +1,169 @@
+"""The exponents of a log-linear model, fitted on held-out positions by Newton's method.
+
+With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g r_g[y_m]` is convex in the few exponents a:
+
+    dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Integer
+
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.reading import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
+
+
+class Calibration(NamedTuple):
+    """The outcome of `fit_exponents`.
+
+    exponents: [S].
+    loss: nats per held-out position, penalty left out.
+    gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
+    passes: over the positions; one more than Newton's steps, where none was halved.
+    """
+
+    exponents: Float[np.ndarray, " S"]
+    loss: float
+    gradient: float
+    passes: int
+
+
+def fit_exponents(
+    tables: LogTables,
+    positions: Positions,
+    Y: Integer[np.ndarray, " M"],
+    start: Float[np.ndarray, " S"],
+    *,
+    ridge: float = 1e-4,
+    tolerance: float = 1e-5,
+    iterations: int = 30,
+    progress: Callable[[int, int], None] | None = None,
+) -> Calibration:
+    """The exponents with the lowest loss on positions that the tables have not seen, `min_a L(a) + ridge/2 ||a - start||²`.
+
+    Args:
+        tables: dense and sparse log tables.
+        positions: which rows and which exponents each position reads.
+        Y: [M] targets.
+        start: [S] first exponents. The penalty ties an exponent that the positions say little about to its start.
+        ridge: strength of the penalty, nats per position.
+        tolerance: of the largest entry of the gradient.
+        iterations: at most; every one is a pass over the positions.
+        progress: called with (passes done, most passes).
+
+    Raises:
+        ValueError: no positions; exponents that the start does not have.
+
+    Example:
+        >>> tables = LogTables((jnp.log(jnp.array([[0.8, 0.2]])),))  # seen in a text: 4 to 1; in another: 2 to 1
+        >>> heads = Positions(np.zeros((3, 1), int), np.zeros((3, 1), int))
+        >>> fit_exponents(tables, heads, np.array([0, 0, 1]), np.ones(1), ridge=0).exponents.round(3).tolist()  # log 2 / log 4
+        [0.5]
+
+    Source: Klakow 1998 for log-linear interpolation; Newton's method with halved steps.
+    """
+    if not len(Y):
+        raise ValueError("no held-out positions: hold out more of the text")
+    check_exponents(positions, len(start))
+    start = np.asarray(start, np.float64)
+    a, here = start, _Objective(np.inf, np.zeros(len(start)), np.eye(len(start)), np.inf)
+    step, passes = np.zeros(len(start)), 0
+    for passes in range(1, iterations + 1):
+        there = _objective(tables, positions, Y, a + step, start, ridge)
+        if progress:
+            progress(passes, iterations)
+        if there.value > here.value + 1e-6:  # rounding of float32 losses aside, a short enough Newton step lowers the loss
+            step = step / 2
+            continue
+        a, here = a + step, there
+        if np.abs(here.gradient).max() < tolerance:
+            break
+        step = -np.linalg.lstsq(here.hessian, here.gradient, rcond=1e-10)[0]
+    return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
+
+
+def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Split whole documents off a stream, in blocks of neighbours spread evenly over it.
+
+    Neighbouring documents are alike, so a document held out alone would look more familiar than a new text does; and a single
+    block would be of one source only.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        positions: tokens to hold out, about.
+        most: share of the stream, at most about.
+        blocks: how many, about; fewer where documents are long.
+
+    Returns:
+        the rest and the held-out documents, as streams. Counts of the two add up to the counts of the whole. A document with
+        which the share would be passed more than twice over stays in the rest, where there is a shorter one to hold out.
+
+    Raises:
+        ValueError: a stream of a single document; nothing to hold out.
+
+    Example:
+        >>> rest, held = hold_out(np.array([0, 1, 0, 2, 0, 3, 0, 4, 0]), positions=2, most=0.25, blocks=1)
+        >>> rest.tolist(), held.tolist()
+        ([0, 1, 0, 3, 0, 4, 0], [0, 2, 0])
+    """
+    if positions < 1 or most <= 0 or blocks < 1:
+        raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: hold out something")
+    pads = np.flatnonzero(stream == PAD)
+    lengths = np.diff(pads)  # of documents, with the <pad> that ends each
+    if len(lengths) < 2:
+        raise ValueError("a text of one document: nothing is left when whole documents are held out; give one a line")
+    share = min(positions / len(stream), most)
+    wanted = share * len(stream)
+    gap = (1 - share) * wanted / blocks  # owed when a block begins; its own share comes on top while it is held out
+    chosen, owed, holding = np.zeros(len(lengths), bool), gap / 2, False
+    for d, length in enumerate(lengths):
+        owed += share * length
+        holding = length <= wanted + owed and owed >= (length / 2 if holding else gap)
+        if holding:
+            chosen[d], owed = True, owed - length
+    if 2 * lengths[chosen].sum() < wanted or chosen.all():  # long documents: one, of about the size, not most of the text
+        misfit = np.where(2 * lengths > len(stream), np.inf, np.abs(np.log(lengths / wanted)))
+        chosen[:] = np.arange(len(lengths)) == np.argmin(misfit)
+    of_token = np.repeat(chosen, lengths)
+    first, others = stream[:1], stream[1:]
+    return np.concatenate([first, others[~of_token]]), np.concatenate([first, others[of_token]])
+
+
+class _Objective(NamedTuple):
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+    loss: float
+
+
+def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray, start: np.ndarray, ridge: float):
+    """Value, gradient and Hessian of the penalised loss per position."""
+    S = len(a)
+    nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
+    for block in blocks(tables, positions, Y):
+        parts = _moments(tables.dense, a, block)
+        g = block.exponents
+        nll += float(parts[0])
+        np.add.at(gradient, g, parts[1])
+        np.add.at(hessian, (g[:, :, None], g[:, None, :]), parts[2])
+    loss, off = nll / len(Y), a - start
+    value = loss + ridge / 2 * float(off @ off)
+    return _Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)
+
+
+@jax.jit
+def _moments(dense: tuple[Array, ...], exponents: Array, block: Block) -> tuple[Array, Array, Array]:
+    """Loss, expected less observed rows, and covariance of the rows, of each position of a block."""
+    W = feature_rows(dense, block)
+    log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
+    p = jnp.exp(log_p)
+    mean = jnp.einsum("bgn,bn->bg", W, p)
+    observed = jnp.take_along_axis(W, block.y[:, None, None], axis=2)[:, :, 0]
+    covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
+    weight = block.weight.astype(W.dtype)
+    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] @ weight
+    return loss, (mean - observed) * weight[:, None], covariance * weight[:, None, None]

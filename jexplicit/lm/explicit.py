@@ -1,0 +1,145 @@
+"""The explicit language model: counts -> tables, with no step in between that looks at the text again.
+
+One counting pass gives the models of every radius up to the counted one, Sum and Cat. A model is the K tables of
+jexplicit.lm.softmax; the noise is folded into their rows.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.smoothing import Noise, kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
+from jexplicit.solvers.explicit import explicit_solution
+
+Features = Literal["sum", "cat"]
+
+
+class TokenTables(NamedTuple):
+    """A language model: logits of a context are `sum_k tables[k][x_k]`.
+
+    tables: K tables [N, N], nearest offset first; those of an unweighted Sum are one array K times.
+    features: how the K tokens of a context are combined.
+    eos: whether `<pad>` is predicted as the end of a document.
+    """
+
+    tables: tuple[Float[Array, "N N"], ...]
+    features: Features
+    eos: bool
+
+    @property
+    def radius(self) -> int:
+        """K, the context length in tokens."""
+        return len(self.tables)
+
+    @property
+    def vocab_size(self) -> int:
+        """N, the number of token ids."""
+        return self.tables[0].shape[1]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of a context's tokens matters: not where all offsets read one table alike."""
+        return any(table is not self.tables[0] for table in self.tables)
+
+
+def explicit_language_model(
+    counts: Counts,
+    *,
+    features: Features,
+    radius: int | None = None,
+    eos: bool = False,
+    noise: bool = True,
+    dtype=jnp.float32,
+) -> TokenTables:
+    """Fit a single-layer language model in closed form: counts -> noisy F -> U -> Ũ = E U.
+
+    Args:
+        counts: C_1 .. C_K' of jexplicit.counts.dense.count.
+        features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
+        radius: K <= K'; default, all the counted offsets.
+        eos: predict `<pad>` at the end of a document.
+        noise: the paper's noise model; without it a pair that never occurred has the logit -inf.
+        dtype: of the tables.
+
+    Raises:
+        ValueError: a radius that was not counted; other features than the two.
+
+    Example:
+        >>> from jexplicit.counts.dense import count
+        >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
+        >>> model.radius, model.vocab_size
+        (2, 3)
+
+    Source: paper, Eq. 3-5 and Sec. 3.1.
+    """
+    model_noise, F = _smoothed(counts, features, radius, eos, noise, dtype)
+    K = radius or len(counts)
+    U = explicit_solution(F, K)
+    if model_noise:
+        U = tuple(_noisy_rows(block, model_noise) for block in U)
+    return TokenTables(U * K if features == "sum" else U, features, eos)
+
+
+def cooccurrence_blocks(
+    counts: Counts, *, features: Features, radius: int | None = None, eos: bool = False, noise: bool = True, dtype=jnp.float32
+) -> tuple[Float[Array, "N N"], ...]:
+    """The co-occurrences F that a model is solved from: one block for Sum, a block per offset for Cat.
+
+    Arguments and errors are those of `explicit_language_model`.
+    """
+    return _smoothed(counts, features, radius, eos, noise, dtype)[1]
+
+
+def unigram_model(counts: Counts, *, eos: bool = False) -> TokenTables:
+    """The baseline without context: every row is the log relative frequency of the targets."""
+    row = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))
+    return TokenTables((jnp.broadcast_to(row, (len(row), len(row))),), "cat", eos)
+
+
+def bigram_model(counts: Counts, *, eos: bool = False) -> TokenTables:
+    """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose."""
+    C = jnp.asarray(with_targets(counts[0], eos=eos), jnp.float32)
+    return TokenTables((jnp.log(kneser_ney(C)),), "cat", eos)
+
+
+def token_counts(counts: Counts) -> Int[np.ndarray, " N"]:
+    """f: how often each token occurs in the stream, `<pad>` once per document."""
+    return counts[0].sum(axis=0, dtype=np.int64)
+
+
+def target_counts(counts: Counts, *, eos: bool = False) -> Int[np.ndarray, " N"]:
+    """f: how often each token is a target; `<pad>` only where the end of a document is predicted."""
+    f = token_counts(counts)
+    return f if eos else np.where(np.arange(len(f)) == PAD, 0, f)
+
+
+def with_targets(C: np.ndarray, *, eos: bool = False) -> np.ndarray:
+    """A table of counts without the column of document ends, unless they are predicted."""
+    return C if eos else np.where(np.arange(C.shape[1]) == PAD, 0, C)
+
+
+def _smoothed(
+    counts: Counts, features: str, radius: int | None, eos: bool, noise: bool, dtype
+) -> tuple[Noise | None, tuple[Float[Array, "N N"], ...]]:
+    if features not in ("sum", "cat"):
+        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
+    blocks = counts[: counted_radius(counts, radius)]
+    model_noise = noise_model(token_counts(counts)) if noise else None
+    f = target_counts(counts, eos=eos).astype(dtype)
+    if features == "sum":
+        blocks = merge_offsets(blocks)
+    return model_noise, tuple(_noisy_block(C.astype(dtype), f, model_noise) for C in blocks)
+
+
+@jax.jit
+def _noisy_block(C: Array, f: Array, noise: Noise | None) -> Array:
+    C = with_unseen_outputs(jnp.where((f == 0)[None, :], 0, C), f)
+    return C if noise is None else noisy_counts(C, noise)
+
+
+_noisy_rows = jax.jit(noisy_rows)

@@ -1,0 +1,259 @@
+"""Generalised iterative scaling of a language model: sweeps over its different contexts, with no autodiff and no learning rate.
+
+The K tokens of a context are features of L1 norm K, which is the condition of Darroch & Ratcliff (1972). A sweep moves every
+parameter by how far the model's co-occurrences are from those of the text,
+
+    U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U),
+
+where Sum's offsets share a table and add up in F and in E. *Why it never raises the loss.* Let the step be d. With
+`log z <= z - 1`, and Jensen's inequality for the average over the K tokens of a context,
+
+    L(U + d) - L(U) = sum_m log sum_i P[m, i] exp((H d)[m, i]) - <F, d>
+                   <= sum_{j,i} (E[j, i] exp(K d[j, i]) - E[j, i]) / K - F[j, i] d[j, i].
+
+Every pair has a term of its own, convex in its d and lowest at the step above. So the loss falls by at least
+`(1/K) sum F log(F/E) - F + E >= 0`, *any* pairs may be left where they are (d = 0 adds nothing), and a shorter step in the same
+direction helps too. That settles what to do with pairs that never occur, whose optimum is at minus infinity:
+
+* `noise=False`: they stay where they start, and the sweeps go to the best model that has these logits there. A start without
+  noise has them at minus infinity, where they belong.
+* `noise=True`: the parameters are those of the noisy features `H̃ = H E_noise` (jexplicit.lm.smoothing), whose rows have norm K
+  as well. Noise is a linear map of both co-occurrences, so that with E_noise = diag(q) + (1 - q) ⊗ p a sweep of the tables that
+  are read by token ids is `Ũ += (1/K) E_noise log(E_noiseᵀ F / E_noiseᵀ E)`: finite, as no noisy co-occurrence is zero. The
+  guarantee is that of the training loss itself, because F and E belong to the same features; smoothing F alone would void it.
+
+An output that never occurs (`<pad>`, where ends of documents are not predicted) stays where it starts in both.
+
+Both fit the training text alone, ever closer. `discount=D` stays near the start `U0` instead: it minimises
+`L(U) + D ||U - U0||_1`, a Laplace prior, of which Goodman's exponential one (2004) is the upper half. Its term is one more of
+each pair's own, and the lowest point is
+
+    U + (1/K) log((F - D)/E)  where that is above U0,    U + (1/K) log((F + D)/E)  where that is below,    else U0.
+
+So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
+that Kneser-Ney takes from every count as not to be relied on. Tables that generalise are mended only where offsets disagree.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from jexplicit.counts.dense import Counts, merge_offsets
+from jexplicit.data.contexts import contexts, distinct_contexts
+from jexplicit.lm.explicit import Features, TokenTables, token_counts, with_targets
+from jexplicit.lm.gradient import initial_state, text_gradient, token_tables
+from jexplicit.lm.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
+from jexplicit.runs.checkpoints import load_latest, save_latest
+from jexplicit.runs.devices import check_memory, data_mesh
+
+
+class Swept(NamedTuple):
+    """A language model and how it came about.
+
+    losses: nats per training position at the start and after each sweep.
+    penalties: what the prior adds to them, in the same unit; 0 without one.
+    """
+
+    model: TokenTables
+    losses: list[float]
+    penalties: list[float]
+
+
+def token_scaling_sweeps(
+    model: TokenTables,
+    counts: Counts,
+    stream: np.ndarray,
+    *,
+    sweeps: int,
+    noise: bool = True,
+    discount: float = 0.0,
+    mesh: Mesh | None = None,
+    chunk: int = 1 << 18,
+    checkpoints: str | os.PathLike | None = None,
+    checkpoint_seconds: float = 60.0,
+    on_sweep: Callable[[int, float, TokenTables], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Swept:
+    """Lower the training loss of a language model, sweep by sweep: `U += (1/K) log(F / HᵀP)`.
+
+    A sweep takes one partition function per different context. The number of devices changes the speed, and the result by
+    rounding only.
+
+    Args:
+        model: where to start: the explicit solution, for one. Features, radius, eos and dtype are its own.
+        counts: C_1 .. C_K' of the stream, K' >= K (jexplicit.counts.dense.count).
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        sweeps: how many; 0 measures the start.
+        noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
+        discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
+            its penalty. `kneser_ney_discount` estimates it.
+        mesh: devices to split the tables' columns over; default, the first device.
+        chunk: contexts at a time; it changes the memory, not the result.
+        checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
+        checkpoint_seconds: time between two checkpoints.
+        on_sweep: called with (sweeps done, loss, model), from 0 sweeps on.
+        progress: called with (sweeps done, sweeps in all).
+
+    Raises:
+        ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; counts of another
+            stream, radius or vocabulary; no position to predict.
+        FloatingPointError: a start that gives no chance to a pair that occurs.
+
+    Example:
+        >>> from jexplicit import count, explicit_language_model
+        >>> stream = np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0])
+        >>> counts = count(stream, radius=2, vocab_size=3)
+        >>> start = explicit_language_model(counts, features="cat")
+        >>> [round(loss, 2) for loss in token_scaling_sweeps(start, counts, stream, sweeps=2).losses]
+        [0.61, 0.54, 0.5]
+
+    Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
+    """
+    K, mesh = model.radius, mesh or data_mesh(1)
+    if sweeps < 0 or chunk < 1:
+        raise ValueError(f"{sweeps} sweeps of {chunk} contexts at a time: use at least 0 and 1")
+    if not 0 <= discount < np.inf or (discount and noise):
+        raise ValueError(
+            f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False with one above 0"
+        )
+    F, positions = _observed(model, counts)
+    X, Y = contexts(stream, K, eos=model.eos)
+    _check_stream(counts, X, Y, model)
+    distinct, n = distinct_contexts(X, ordered=model.ordered)
+    blocks = model.tables[: len(F)]
+    check_memory(mesh, 10 * len(blocks) * blocks[0].nbytes // mesh.size, "tables and their co-occurrences")
+    params = initial_state(blocks, optax.identity(), mesh).params
+    observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
+    U0 = params
+    if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
+        raise ValueError("a prior around infinite logits: start from tables that are finite, e.g. calibrated ones")
+    of_noise = noise_model(token_counts(counts)) if noise else None
+    as_model = functools.partial(token_tables, features=model.features, radius=K, eos=model.eos, noise=None)
+    losses, penalties = [], []
+    series = {"params": params, "losses": np.zeros(0), "penalties": np.zeros(0)}
+    if checkpoints is not None and (found := load_latest(checkpoints, series)):
+        params, losses, penalties = found["params"], found["losses"].tolist(), found["penalties"].tolist()
+    saved = time.perf_counter()
+    while True:
+        log_Z, expected = text_gradient(params, distinct, n, X[:0], Y[:0], features=model.features, mesh=mesh, chunk=chunk)
+        losses.append((log_Z - _total(_matched_logits, observed, params)) / positions)
+        penalties.append(discount * _total(_moved_by, params, U0) / positions if discount else 0.0)
+        if not np.isfinite(losses[-1]):
+            raise FloatingPointError(
+                f"loss {losses[-1]} after {len(losses) - 1} sweeps: the start gives no chance to a pair that occurs; start "
+                "from tables of the same stream (jexplicit.explicit_language_model)"
+            )
+        if on_sweep:
+            on_sweep(len(losses) - 1, losses[-1], as_model(params))
+        if progress and sweeps:
+            progress(len(losses) - 1, sweeps)
+        if len(losses) > sweeps:
+            return Swept(as_model(params), losses, penalties)  # the last pass only measures
+        F_and_E = list(zip(params, observed, expected, strict=True))
+        if discount:
+            params = tuple(_kept_near(U, F_b, E, V, discount, K) for (U, F_b, E), V in zip(F_and_E, U0, strict=True))
+        else:
+            params = tuple(_moved(U, F_b, E, of_noise, K) for U, F_b, E in F_and_E)
+        if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds:
+            series = {"params": params, "losses": np.array(losses), "penalties": np.array(penalties)}
+            save_latest(checkpoints, len(losses), series)
+            saved = time.perf_counter()
+
+
+def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
+    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs that were seen c times, at all offsets (Sum: in their merged counts).
+
+    Example:
+        >>> from jexplicit import count
+        >>> counts = count(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), radius=2, vocab_size=3)
+        >>> round(kneser_ney_discount(counts, features="cat", radius=2, eos=True), 2)
+        0.56
+
+    Source: Chen & Goodman 1999, Eq. 17.
+    """
+    F = _blocks(counts, features, radius, eos)
+    return float(discounts(jnp.stack([jnp.asarray(F_b, jnp.float32) for F_b in F]), modified=False)[0])
+
+
+def _observed(model: TokenTables, counts: Counts) -> tuple[tuple[np.ndarray, ...], int]:
+    """F as the model's blocks, and the number of positions."""
+    K, N = model.radius, model.vocab_size
+    if len(counts) < K or counts[0].shape != (N, N):
+        raise ValueError(
+            f"counts of {len(counts)} offsets and vocabulary {len(counts[0])} for radius {K} and vocabulary {N}: count with "
+            "the model's own radius and tokenizer"
+        )
+    if not (positions := int(with_targets(counts[0], eos=model.eos).sum(dtype=np.int64))):
+        raise ValueError("no position to predict: the text has no tokens")
+    return _blocks(counts, model.features, K, model.eos), positions
+
+
+def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
+    """F of every table: Sum's offsets share one, and add up in it."""
+    F = tuple(with_targets(C, eos=eos) for C in counts[:K])
+    return merge_offsets(F) if features == "sum" else F
+
+
+def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: TokenTables) -> None:
+    """The stream is that of the counts, as far as the frequencies of targets and of context tokens tell."""
+    N = model.vocab_size
+    f = with_targets(counts[0].sum(axis=0, dtype=np.int64)[None, :], eos=model.eos)[0]
+    n = [with_targets(C, eos=model.eos).sum(axis=1, dtype=np.int64) for C in counts[: model.radius]]
+    seen = [Y, *X.T]
+    if not all(int(ids.max(initial=0)) < N for ids in seen) or not all(
+        np.array_equal(np.bincount(ids, minlength=N), wanted) for ids, wanted in zip(seen, [f, *n], strict=True)
+    ):
+        raise ValueError(
+            f"a stream of {len(Y)} positions and counts of {int(f.sum())} that do not belong together: pass the counted stream"
+        )
+
+
+def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
+    """The sum of `rows(...)` over blocks and rows, in float64."""
+    return sum(float(np.asarray(rows(*block), np.float64).sum()) for block in zip(*blocks, strict=True))
+
+
+@jax.jit
+def _moved_by(U: Float[Array, "N I"], U0: Float[Array, "N I"]) -> Float[Array, " N"]:
+    """`||U - U0||_1` row by row; columns that only fill the mesh stay where they are, at minus infinity."""
+    return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
+
+
+@jax.jit
+def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Array, " N"]:
+    """`<F, U>` row by row; a pair that never occurs may have an infinite logit."""
+    return jnp.where(F > 0, F * U, 0).sum(axis=1)
+
+
+@functools.partial(jax.jit, static_argnames="K")
+def _moved(U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], noise: Noise | None, K: int) -> Array:
+    """The tables after a sweep."""
+    if noise is None:
+        return U + _log_ratio(F, E) / K
+    F = jnp.maximum(F, 0)  # columns that only fill the mesh
+    return U + noisy_rows(_log_ratio(noisy_counts(F, noise), noisy_counts(E, noise)), noise) / K
+
+
+@functools.partial(jax.jit, static_argnames=("D", "K"))
+def _kept_near(
+    U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], U0: Float[Array, "N I"], D: float, K: int
+) -> Array:
+    """The tables after a sweep with a prior around U0."""
+    F = jnp.maximum(F, 0)  # columns that only fill the mesh
+    above = jnp.where(F > D, U + _log_ratio(F - D, E) / K, -jnp.inf)
+    below = jnp.where(E > 0, U + _log_ratio(F + D, E) / K, jnp.inf)
+    return jnp.where(above > U0, above, jnp.where(below < U0, below, U0))
+
+
+def _log_ratio(F: Array, E: Array) -> Array:
+    """`log(F/E)`, 0 for what never occurs; an E lost to underflow only makes the step shorter."""
+    return jnp.where(F > 0, jnp.log(jnp.where(F > 0, F, 1) / jnp.maximum(E, jnp.finfo(E.dtype).tiny)), 0)

@@ -1,0 +1,242 @@
+"""Language models of single tokens that generalise: smoothed rows instead of noise, and an exponent per offset.
+
+The logits stay sums over the context's tokens,
+
+    logits = mu log p + sum_k lambda_k a_k(x_k) log(P_k(.|x_k) / p),
+
+with P_k the smoothed rows of the counts at offset k, and mu, lambda_k the only numbers that are fitted (K + 1, on held-out
+positions, a convex problem). Cat has a table per offset and a = 1. Sum shares one table, and its *attention* a_k(x) says how
+much of a token's information reaches an offset, in closed form from the same counts.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Integer
+
+from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
+from jexplicit.lm.explicit import Features, TokenTables, target_counts, token_counts, with_targets
+from jexplicit.lm.reading import LogTables, Positions
+from jexplicit.lm.smoothing import (
+    Noise,
+    add_alpha,
+    continuations,
+    dirichlet,
+    discounted,
+    discounts,
+    noise_model,
+    noise_rows,
+    unigram,
+    with_unseen_outputs,
+)
+
+Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
+
+_attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
+
+
+class OffsetRows(NamedTuple):
+    """What a calibrated model is made of: `log p` [1, N] and the tables [N, N] that the exponents weigh, nearest first."""
+
+    log_p: Float[Array, "1 N"]
+    tables: tuple[Float[Array, "N N"], ...]
+    features: Features
+    eos: bool
+
+    @property
+    def exponent_of_table(self) -> tuple[int, ...]:
+        """Which exponent weighs a table, 1, 2, ...; tables that are one array share theirs. Exponent 0 is that of log p."""
+        different = list({id(table): None for table in self.tables})
+        return tuple(1 + different.index(id(table)) for table in self.tables)
+
+    @property
+    def log_tables(self) -> LogTables:
+        """As the tables of a log-linear model."""
+        return LogTables((self.log_p, *self.tables))
+
+
+def offset_rows(
+    counts: Counts, *, features: Features, radius: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
+) -> OffsetRows:
+    """Smoothed rows of every offset over the unigram, `log(P_k(i|j) / p_i)`; for Sum, of one shared table with attention.
+
+    Sum's table mixes the offsets' rows, `P(i|j) = sum_k w_k(j) P_k(i|j)` with `w_k(j) ∝ I_k(j)^4`, where
+    `I_k(j) = KL(P_k(.|j) || p)` is what token j says about the token k places on; an offset reads it with the attention
+    `a_k(j) = I_k(j) / I_1(j)`.
+
+    Args:
+        counts: C_1 .. C_K' of jexplicit.counts.dense.count.
+        features: "sum" or "cat".
+        radius: K <= K'; default, all the counted offsets.
+        eos: predict the end of a document too.
+        smoothing: of the rows; see jexplicit.lm.smoothing.
+
+    Raises:
+        ValueError: a radius that was not counted; another smoothing than these.
+
+    Example:
+        >>> from jexplicit import count
+        >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3), features="cat")
+        >>> len(rows.tables), rows.tables[0].shape
+        (2, (3, 3))
+    """
+    if features not in ("sum", "cat"):
+        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
+    K = counted_radius(counts, radius)
+    noise = noise_model(token_counts(counts)) if smoothing == "noise" else None
+    f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
+    log_p = jnp.log(unigram(f))[None]
+    tables = tuple(
+        _log_ratio(_smoothed(jnp.asarray(with_targets(C, eos=eos), jnp.float32), f, smoothing, noise), log_p)
+        for C in counts[:K]
+    )
+    return OffsetRows(log_p, _shared(tables, log_p) if features == "sum" and K > 1 else tables, features, eos)
+
+
+def shared_rows(
+    counts: Counts, *, radius: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
+) -> OffsetRows:
+    """The plain Sum: one table for all offsets, of their merged counts, read without attention; arguments of `offset_rows`.
+
+    Example:
+        >>> from jexplicit import count
+        >>> rows = shared_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3))
+        >>> rows.tables[0] is rows.tables[1]
+        True
+    """
+    K = counted_radius(counts, radius)
+    rows = offset_rows(merge_offsets(counts[:K]), features="cat", eos=eos, smoothing=smoothing)
+    return OffsetRows(rows.log_p, rows.tables * K, "sum", eos)
+
+
+def offset_positions(rows: OffsetRows, X: Integer[np.ndarray, "M K"]) -> Positions:
+    """What a calibrated model reads: log p, then the row of each context token; every table has its own exponent."""
+    ids = np.concatenate([np.zeros((len(X), 1), np.int64), X], axis=1)
+    return Positions(ids, np.broadcast_to([0, *rows.exponent_of_table], ids.shape))
+
+
+def left_out_rows(
+    counts: Counts,
+    X: Integer[np.ndarray, "M K"],
+    Y: Integer[np.ndarray, " M"],
+    *,
+    eos: bool = False,
+    smoothing: Smoothing = "kneser-ney",
+) -> OffsetRows:
+    """Cat's rows as they would be without position m itself, for positions of the counted text: tables [M, N] of a row each.
+
+    Each pair (x_k, y) is seen once less. Discounts and the distribution that rows fall back to stay those of the whole text.
+    With `own_rows` for positions, exponents can be fitted on the counted text.
+
+    Args:
+        counts: C_1 .. C_K' of the text, K' >= K.
+        X: [M, K] contexts of some of its positions.
+        Y: [M] their targets.
+        eos: predict the end of a document too.
+        smoothing: of the rows; not "noise", which mixes rows.
+
+    Raises:
+        ValueError: a pair or an offset that was not counted; another smoothing than these.
+
+    Example:
+        >>> from jexplicit import count
+        >>> counts = count(np.array([0, 1, 2, 1, 2, 2, 0]), radius=1, vocab_size=3)
+        >>> rows = left_out_rows(counts, np.array([[1]]), np.array([2]), smoothing="add-alpha")
+        >>> np.round(np.exp(rows.tables[0][0] + rows.log_p[0]), 2)  # token 1 was followed by 2 twice: once now
+        array([0.25, 0.25, 0.5 ], dtype=float32)
+
+    Source: Ney, Essen & Kneser 1994 for leaving one out.
+    """
+    K = counted_radius(counts, X.shape[1])
+    f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
+    log_p = jnp.log(unigram(f))[None]
+    tables = []
+    for C_k, x in zip(counts[:K], X.T, strict=True):
+        C = with_targets(C_k, eos=eos)
+        if len(Y) and C[x, Y].min() < 1:
+            raise ValueError("a position that was not counted: leave out positions of the counted text itself")
+        smooth = _row_smoother(jnp.asarray(C, jnp.float32), smoothing)
+        tables.append(_log_ratio(smooth(jnp.asarray(C[x], jnp.float32).at[jnp.arange(len(Y)), Y].add(-1)), log_p))
+    return OffsetRows(log_p, tuple(tables), "cat", eos)
+
+
+def own_rows(M: int, K: int) -> Positions:
+    """What position m reads from `left_out_rows`: log p, then row m of every table."""
+    rows = np.broadcast_to(np.arange(M)[:, None], (M, K + 1)) * (np.arange(K + 1) > 0)
+    return Positions(rows, np.broadcast_to(np.arange(K + 1), (M, K + 1)))
+
+
+def first_exponents(rows: OffsetRows) -> Float[np.ndarray, " S"]:
+    """Where a fit starts: the unigram and the nearest offset whole, the others as rough guesses that fall off."""
+    return np.array([1.0, *(1 / k for k in range(1, max(rows.exponent_of_table) + 1))])
+
+
+def calibrated_language_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> TokenTables:
+    """The language model of fitted exponents (mu, lambda_1 .. lambda_K): tables that are read by token ids.
+
+    The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows: the attention and the
+    exponents are in them.
+
+    Raises:
+        ValueError: another number of exponents than the tables have, and one for log p.
+    """
+    index = rows.exponent_of_table
+    if len(exponents) != 1 + max(index):
+        raise ValueError(f"{len(exponents)} exponents for {max(index)} tables: give mu and one per table")
+    mu, K = float(exponents[0]), len(index)
+    tables = {s: table * float(exponents[s]) + rows.log_p * (mu / K) for s, table in zip(index, rows.tables, strict=True)}
+    return TokenTables(tuple(tables[s] for s in index), rows.features, rows.eos)
+
+
+def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
+    """The slope of the scaling assumption that fitted exponents imply, `delta = (1 - mu + sum lambda) / sum lambda`.
+
+    Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
+    `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.
+
+    Source: paper, Eq. 11-14 and Sec. 4.
+    """
+    mu, total = float(exponents[0]), float(np.sum(exponents[1:]))
+    return (1 - mu + total) / total
+
+
+def _smoothed(C: Array, f: Array, smoothing: str, noise: Noise | None) -> Array:
+    if noise is not None:
+        return noise_rows(with_unseen_outputs(C, f), noise)
+    return _row_smoother(C, smoothing)(C)
+
+
+def _row_smoother(C: Array, smoothing: str) -> Callable[[Array], Array]:
+    """The smoothing of single rows, with all else that it needs from the counts C."""
+    if smoothing == "add-alpha":
+        return add_alpha
+    if smoothing == "dirichlet":
+        return functools.partial(dirichlet, p=unigram(C.sum(axis=0)))
+    if smoothing == "absolute-discount":
+        return functools.partial(discounted, D=discounts(C, modified=False), lower=unigram(C.sum(axis=0)))
+    if smoothing in ("kneser-ney", "modified-kneser-ney"):
+        D = discounts(C, modified=smoothing == "modified-kneser-ney")
+        return functools.partial(discounted, D=D, lower=continuations(C))
+    kinds = ("kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha")
+    raise ValueError(f"smoothing {smoothing!r}: choose {', '.join(kinds)}, or noise for rows of the whole text")
+
+
+@jax.jit
+def _log_ratio(P: Array, log_p: Array) -> Array:
+    return jnp.log(P) - log_p
+
+
+@jax.jit
+def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, ...]:
+    """Sum's table, read with the attention of each offset."""
+    P = [jnp.exp(table + log_p) for table in tables]
+    information = jnp.stack([jnp.sum(P_k * table, axis=1) for P_k, table in zip(P, tables, strict=True)])
+    information = jnp.maximum(information, jnp.finfo(log_p.dtype).tiny ** (1 / 8))  # a token that says nothing says it evenly
+    w = information**_attention_power / jnp.sum(information**_attention_power, axis=0)[None, :]
+    mixed = sum(w_k[:, None] * P_k for w_k, P_k in zip(w, P, strict=True))
+    attention = information / information[:1]
+    return tuple(a_k[:, None] * (jnp.log(mixed) - log_p) for a_k in attention)

@@ -1,0 +1,208 @@
+"""Log-linear models of explicit rows: counting gives the rows, a handful of exponents weighs them.
+
+Every feature g of a position names one row of a log table, and the logits are `sum_g a_g row_g`. A table is dense [R, N], or
+sparse where most of its entries are the same: a constant along a row cancels in the softmax, so only the entries that differ
+from it are kept. With the rows fixed the loss is convex in the exponents a (jexplicit.lm.calibration).
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer
+
+from jexplicit.data.contexts import filled
+
+_smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
+
+
+class Rows(NamedTuple):
+    """Sparse rows: row r adds `values[start[r]:start[r + 1]]` to the logits of `outputs[start[r]:start[r + 1]]`."""
+
+    start: Int[np.ndarray, " R_plus_1"]
+    outputs: Int[np.ndarray, " E"]
+    values: Float[np.ndarray, " E"]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three arrays."""
+        return self.start.nbytes + self.outputs.nbytes + self.values.nbytes
+
+
+class LogTables(NamedTuple):
+    """The tables that a position reads, dense ones first; a table may be there several times."""
+
+    dense: tuple[Float[Array, "_ N"], ...]
+    sparse: tuple[Rows, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """N."""
+        return self.dense[0].shape[1]
+
+
+class Positions(NamedTuple):
+    """What is read at each of M positions.
+
+    rows: the row of each table, -1 for none (sparse tables only).
+    exponents: which exponent weighs it.
+    """
+
+    rows: Integer[np.ndarray, "M G"]
+    exponents: Integer[np.ndarray, "M G"]
+
+    def take(self, m: slice | np.ndarray) -> "Positions":
+        """Some of the positions."""
+        return Positions(self.rows[m], self.exponents[m])
+
+
+def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> tuple[LogTables, Positions]:
+    """The model of some of its tables, by their column in the positions; exponents keep their numbers.
+
+    Example:
+        >>> tables = LogTables((jnp.zeros((1, 2)), jnp.ones((1, 2))))
+        >>> one, read = select(tables, Positions(np.zeros((1, 2), int), np.array([[0, 1]])), [1])
+        >>> len(one.dense), read.exponents.tolist()
+        (1, [[1]])
+    """
+    T = len(tables.dense)
+    columns = sorted(columns)
+    dense = tuple(tables.dense[c] for c in columns if c < T)
+    sparse = tuple(tables.sparse[c - T] for c in columns if c >= T)
+    return LogTables(dense, sparse), Positions(positions.rows[:, columns], positions.exponents[:, columns])
+
+
+class Block(NamedTuple):
+    """A few positions, on their way to the device; the last block of a text is filled with positions of weight 0.
+
+    rows [B, T] of the dense tables; sparse entries as places in the flattened [B, S, N] and their values; exponents [B, G].
+    """
+
+    rows: Int[np.ndarray, "B T"]
+    places: Int[np.ndarray, " E"]
+    values: Float[np.ndarray, " E"]
+    exponents: Int[np.ndarray, "B G"]
+    y: Int[np.ndarray, " B"]
+    weight: Float[np.ndarray, " B"]
+
+
+def log_probabilities(
+    tables: LogTables,
+    exponents: Float[np.ndarray, " S"],
+    positions: Positions,
+    Y: Integer[np.ndarray, " M"],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[np.ndarray, " M"]:
+    """`log p(y_m | x_m)` of every position, in nats.
+
+    Args:
+        tables: dense and sparse log tables.
+        exponents: [S] the numbers that weigh their rows.
+        positions: which rows, and which exponents.
+        Y: [M] targets.
+        progress: called with (positions done, positions in all).
+
+    Raises:
+        ValueError: positions that do not fit the tables or the exponents.
+
+    Example:
+        >>> tables = LogTables((jnp.log(jnp.array([[0.5, 0.25, 0.25]])),))
+        >>> one = Positions(np.array([[0]]), np.array([[0]]))
+        >>> np.exp(log_probabilities(tables, np.array([1.0]), one, np.array([0]))).round(6).tolist()
+        [0.5]
+    """
+    check_exponents(positions, len(exponents))
+    out = []
+    a = np.asarray(exponents, tables.dense[0].dtype)
+    for block in blocks(tables, positions, Y):
+        out.append(np.asarray(_log_probabilities(tables.dense, a, block)))
+        if progress:
+            progress(min(len(out) * len(block.y), len(Y)), len(Y))
+    return np.concatenate(out)[: len(Y)]
+
+
+def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]) -> Iterator[Block]:
+    """The positions a block at a time: on a CPU its rows stay in the cache."""
+    B = 64 if jax.default_backend() == "cpu" else 1024
+    T, S = len(tables.dense), len(tables.sparse)
+    if positions.rows.shape[1] != T + S:
+        raise ValueError(
+            f"positions of {positions.rows.shape[1]} features, and {T} dense and {S} sparse tables: give one of each"
+        )
+    for t, table in enumerate(tables.dense):  # an index out of range would read another row, without a word
+        _check_within(positions.rows[:, t], len(table), "row {} of a dense table of {} rows")
+    for m in range(0, len(Y), B):
+        rows, exponents = positions.take(slice(m, m + B))
+        n = len(rows)
+        places, values = _entries(tables, rows[:, T:])
+        length = max(_smallest_pad, 1 << (len(places) - 1).bit_length()) if S else 0
+        out_of_range = B * S * tables.outputs
+        yield Block(
+            filled(rows[:, :T], B, 0),
+            filled(places, length, out_of_range),
+            np.pad(values, (0, length - len(values))),
+            filled(exponents, B, 0),
+            filled(Y[m : m + B], B, 0),
+            (np.arange(B) < n).astype(np.float32),
+        )
+
+
+def check_exponents(positions: Positions, S: int) -> None:
+    """Refuse positions with an exponent outside 0 .. S - 1."""
+    _check_within(positions.exponents, S, "exponent {} of {}")
+
+
+def feature_rows(dense: tuple[Array, ...], block: Block) -> Float[Array, "B G N"]:
+    """All rows of a block's positions, dense and sparse alike."""
+    (B, G), N = block.exponents.shape, dense[0].shape[1]
+    read = [table[block.rows[:, t]] for t, table in enumerate(dense)]
+    zeros = jnp.zeros(B * (G - len(dense)) * N, dense[0].dtype)
+    sparse = zeros.at[block.places].add(block.values.astype(zeros.dtype), mode="drop")
+    return jnp.concatenate([jnp.stack(read, axis=1), sparse.reshape(B, -1, N)], axis=1)
+
+
+def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block: Block) -> Float[Array, "B N"]:
+    """`sum_g a_g row_g`."""
+    a = exponents.astype(W.dtype)[block.exponents]
+    return functools.reduce(jnp.add, [a[:, g, None] * W[:, g] for g in range(W.shape[1])])
+
+
+@jax.jit
+def _log_probabilities(dense: tuple[Array, ...], exponents: Array, block: Block) -> Array:
+    log_p = jax.nn.log_softmax(mixed_logits(feature_rows(dense, block), exponents, block), axis=1)
+    return jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0]
+
+
+def _entries(tables: LogTables, rows: Integer[np.ndarray, "B S"]) -> tuple[np.ndarray, np.ndarray]:
+    """Places in the flattened [B, S, N], and values, of the sparse entries that a block reads."""
+    S, N = len(tables.sparse), tables.outputs
+    places, values = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    for s, table in enumerate(tables.sparse):
+        b = np.flatnonzero(rows[:, s] >= 0)
+        first, last = table.start[rows[b, s]], table.start[rows[b, s] + 1]
+        entry = ranges(first, last)
+        places.append(np.repeat((b * S + s) * N, last - first) + table.outputs[entry])
+        values.append(table.values[entry])
+    return np.concatenate(places), np.concatenate(values)
+
+
+def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """`first[0] .. last[0] - 1, first[1] .. last[1] - 1, ...` in one array.
+
+    Example:
+        >>> ranges(np.array([3, 7]), np.array([5, 8])).tolist()
+        [3, 4, 7]
+    """
+    n = last - first
+    before = np.cumsum(n) - n
+    return np.repeat(first - before, n) + np.arange(n.sum())
+
+
+def _check_within(ids: np.ndarray, size: int, what: str) -> None:
+    for i in (int(ids.min(initial=0)), int(ids.max(initial=0))):
+        if not 0 <= i < size:
+            raise ValueError(f"{what.format(i, size)}: ids are 0 .. {size - 1}")

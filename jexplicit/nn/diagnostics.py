@@ -1,0 +1,174 @@
+"""What to look at while a network trains: are activations, gradients and updates neither too small nor too large?
+
+Everything here reads arrays and pytrees, so it serves networks of flax and explicitly solved decoders alike;
+`hidden_layers` takes the arrays out of a network.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jexplicit.nn.activations import activation, is_flat
+from jexplicit.nn.objectives import Objective
+
+
+class LayerValues(NamedTuple):
+    """What passes through one hidden layer for B examples: pre-activations, and the gradient of the mean loss by them."""
+
+    z: Float[Array, "B width"]
+    gradient: Float[Array, "B width"]
+
+
+class LayerStatistics(NamedTuple):
+    """Numbers of one layer.
+
+    mean, std: of the activations φ(z).
+    gradient_std: of the gradient with respect to z, times B: per example.
+    saturated: share of (example, unit) pairs in a flat region of φ.
+    dead: share of units that are in a flat region for every example, and so learn from none.
+    """
+
+    mean: float
+    std: float
+    gradient_std: float
+    saturated: float
+    dead: float
+
+
+def hidden_layers(
+    model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
+) -> dict[str, LayerValues]:
+    """Pre-activations and their gradients of every hidden layer of a network, by the layer's name.
+
+    Args:
+        model: of jexplicit.nn.networks.
+        variables: of `init_variables`.
+        objective: whose mean over the examples is differentiated.
+        X: [B, ..] inputs.
+        Y: [B, ..] targets.
+        train: whether BatchNorm reads the batch's own statistics.
+
+    Example:
+        >>> from jexplicit.nn.networks import FullyConnected, init_variables
+        >>> from jexplicit.nn.objectives import objective
+        >>> model, X, Y = FullyConnected((4, 3), 2), jnp.ones((5, 2), jnp.float32), jnp.ones((5, 2), jnp.float32)
+        >>> values = hidden_layers(model, init_variables(model, jax.random.key(0), X), objective("squared_error"), X, Y)
+        >>> {name: layer.gradient.shape for name, layer in values.items()}
+        {'hidden_1': (5, 4), 'hidden_2': (5, 3)}
+    """
+    X, Y = jnp.asarray(X), jnp.asarray(Y)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
+    unchanged = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes)
+
+    def mean_loss(perturbations: Any) -> tuple[Array, Any]:
+        read = {**variables, "perturbations": perturbations}
+        z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"])
+        return objective.loss(z, Y).mean(), seen.get("intermediates", {})
+
+    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
+    return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
+
+
+def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
+    """Numbers of one layer from what passes through it.
+
+    Example:
+        >>> z = jnp.array([[-1.0, -2.0], [1.0, -1.0]])
+        >>> numbers = layer_statistics(LayerValues(z, jnp.ones_like(z)), "relu")
+        >>> numbers.saturated, numbers.dead  # the second unit never speaks
+        (0.75, 0.5)
+    """
+    return LayerStatistics(*map(float, _statistics(values, phi)))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
+    a, flat = activation(phi)(values.z), is_flat(phi, values.z).astype(values.z.dtype)
+    return a.mean(), a.std(), values.gradient.std() * len(a), flat.mean(), flat.min(axis=0).mean()
+
+
+def update_to_data(updates: Any, params: Any) -> Any:
+    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy.
+
+    Arrays that are zero everywhere (biases at the start) have no scale, and so the ratio 0.
+
+    Args:
+        updates: pytree of what a step adds.
+        params: pytree of what it is added to.
+
+    Example:
+        >>> round(update_to_data({"W": jnp.array([0.0, 0.01])}, {"W": jnp.array([6.0, 8.0])})["W"].item(), 6)
+        0.001
+    """
+
+    def ratio(update: Array, W: Array) -> Array:
+        size = jnp.linalg.norm(W)
+        return jnp.where(size > 0, jnp.linalg.norm(update.astype(W.dtype)) / jnp.where(size > 0, size, 1), 0)
+
+    return jax.tree.map(ratio, updates, params)
+
+
+class HockeyStick(NamedTuple):
+    """How a loss begins.
+
+    excess: of the first loss over log N, the loss of outputs that are all equal, in nats.
+    detected: whether that is more than a tenth of log N: the first steps then only shrink the outputs.
+    """
+
+    excess: float
+    detected: bool
+
+
+def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
+    """Whether a run begins from a bad start: its first loss, against the `log N` of a model that knows nothing.
+
+    Args:
+        first_loss: before training, nats.
+        outputs: N, at least 2.
+
+    Raises:
+        ValueError: fewer than 2 outputs, or a loss that is NaN.
+
+    Example:
+        >>> hockey_stick(3.3, 27).detected, hockey_stick(25.0, 27).detected
+        (False, True)
+    """
+    if outputs < 2 or math.isnan(first_loss):
+        raise ValueError(f"first loss {first_loss} with {outputs} outputs: log N is a measure for at least 2 outputs")
+    know_nothing = math.log(outputs)
+    excess = first_loss - know_nothing
+    return HockeyStick(excess, excess > 0.1 * know_nothing)
+
+
+def histogram(values: Array, bins: int = 60) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " edges"]]:
+    """Density of values and the edges of its bins, for a figure."""
+    density, edges = np.histogram(np.asarray(values, np.float64).ravel(), bins=bins, density=True)
+    return density, edges
+
+
+def leaf_names(params: Any) -> list[str]:
+    """Names of the arrays of a pytree, in the order of jax.tree.leaves.
+
+    Example:
+        >>> leaf_names({"hidden": {"bias": 0, "kernel": 1}})
+        ['hidden/bias', 'hidden/kernel']
+    """
+    return [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+
+
+def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
+    """(name of the layer, z, its gradient) of flax's nested collections, where a hidden layer's are called z."""
+    flat, by_z = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
+    named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
+    return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

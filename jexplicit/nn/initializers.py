@@ -1,0 +1,94 @@
+"""Random weights that keep the scale of what flows through a network, by name and activation.
+
+With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation `z_i = sum_j W_ij a_j` has the variance
+`n_in s Var[W]`. Three ways to choose Var[W], where g is the gain of the activation:
+
+    Glorot    g² 2/(n_in + n_out)    forward and backward, a compromise
+    He        g²/n_in                forward
+    standard  c/n_in                 with c E[φ(z)²] = 1 for z ~ N(0, 1), so that E[φ(z)²] is the same layer after layer
+
+A uniform law on ±b has the variance b²/3. Weights of zero are the one choice that never trains (see `zeros` below).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jexplicit.nn.activations import ACTIVATIONS, LEAK
+
+Initializer = Callable[..., Array]
+InitializerName = Literal["glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "standard", "zeros"]
+INITIALIZERS: tuple[InitializerName, ...] = (
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "standard",
+    "zeros",
+)
+
+GAINS: dict[str, float] = {
+    "linear": 1.0,
+    "tanh": 1.0,
+    "sigmoid": 4.0,
+    "relu": math.sqrt(2),
+    "leaky_relu": math.sqrt(2 / (1 + LEAK**2)),
+    "silu": math.sqrt(2),
+}
+"""g, by which the standard deviation is multiplied: a sigmoid has the slope 1/4 near 0, a ReLU drops half of what comes in.
+Other tables have 5/3 for tanh, which makes up for its flat ends in deep stacks."""
+
+
+def initializer(name: str, activation: str) -> Initializer:
+    """The law of a layer's weights, `(key, shape, dtype) -> W` with shape [n_in, n_out], from jax.nn.initializers.
+
+    `zeros` leaves a network of two or more layers without biases where it is: every gradient has a factor that is zero
+    (Radhakrishnan 2024, Lemma 1).
+
+    Args:
+        name: one of INITIALIZERS.
+        activation: what follows the layer; it sets the gain g, or c of the standard scheme.
+
+    Raises:
+        ValueError: another name, or an activation without a gain.
+
+    Example:
+        >>> W = initializer("he_normal", "relu")(jax.random.key(0), (400, 300), np.float32)
+        >>> round(float(W.var()) * 400, 1)  # g² = 2
+        2.0
+
+    Source: Glorot & Bengio 2010; He et al. 2015.
+    """
+    if name not in INITIALIZERS:
+        raise ValueError(f"initializer {name!r}: choose one of {', '.join(INITIALIZERS)}")
+    if activation not in GAINS:
+        raise ValueError(f"activation {activation!r}: choose one of {', '.join(GAINS)}")
+    if name == "zeros":
+        return jax.nn.initializers.zeros
+    if name == "standard":
+        return jax.nn.initializers.variance_scaling(standard_scale(activation), "fan_in", "normal")
+    fan = "fan_avg" if name.startswith("glorot") else "fan_in"  # Glorot's 2/(n_in + n_out) is one over the mean of the two
+    law = "uniform" if name.endswith("uniform") else "normal"
+    return jax.nn.initializers.variance_scaling(GAINS[activation] ** 2, fan, law)
+
+
+@functools.cache
+def standard_scale(activation: str) -> float:
+    """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1), by Gauss-Hermite quadrature.
+
+    The lecture prints N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]; between layers of one width that is c/n_in, which alone keeps the
+    scale between layers of different widths.
+
+    Example:
+        >>> round(standard_scale("relu"), 6), round(standard_scale("tanh"), 3)
+        (2.0, 2.536)
+    """
+    z, weight = np.polynomial.hermite_e.hermegauss(100)
+    with jax.ensure_compile_time_eval():  # a number, also where a network is initialised under jit
+        square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
+    return float(weight.sum() / (weight @ square))

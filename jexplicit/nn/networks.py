@@ -1,0 +1,183 @@
+"""Networks of fully connected layers, and the language model made of them, in flax.
+
+    hidden layer    z = W x + b,  BatchNorm(z) in the place of b where it is asked for,  a = φ(z);  residual: a = x + φ(z)
+    network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
+
+In flax's collection `intermediates` hidden layers keep their pre-activations `z`, and a network the `features` that its last
+layer reads; gradients with respect to z are taken by `perturbations` (jexplicit.nn.diagnostics). Parameters are plain
+dictionaries of arrays.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jexplicit.nn.activations import Activation, activation
+from jexplicit.nn.initializers import InitializerName, initializer
+
+Direct = Literal["none", "embedding", "tokens"]
+
+_momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of few hundred steps
+
+
+class Hidden(nn.Module):
+    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, and x of its own width, `a = x + φ(norm(W x + b))`."""
+
+    width: int
+    activation: Activation = "relu"
+    bias: bool = True
+    norm: bool = False
+    residual: bool = False
+    weights: InitializerName = "he_normal"
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train: bool = False):
+        kernel = initializer(self.weights, self.activation)
+        z = nn.Dense(self.width, use_bias=self.bias and not self.norm, kernel_init=kernel, param_dtype=self.dtype)(x)
+        if self.norm:  # its own shift takes the place of the bias
+            z = nn.BatchNorm(use_running_average=not train, momentum=_momentum, param_dtype=self.dtype)(z)
+        z = self.perturb("z", z)
+        self.sow("intermediates", "z", z)
+        a = activation(self.activation)(z)
+        return x + a if self.residual and x.shape == a.shape else a
+
+
+class FullyConnected(nn.Module):
+    """A network of any depth and width, `f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ ... φ(W⁽¹⁾ x))`, [B, D] -> [B, N].
+
+    hidden: widths of the hidden layers; none for a linear model.
+    outputs: N.
+    activation: φ of the hidden layers.
+    bias: whether layers have biases.
+    norm: BatchNorm before each nonlinearity (Ioffe & Szegedy 2015): the batch's own mean and variance while training, running
+        means of them for inference.
+    residual: hidden layers of equal width add their input to their output.
+    weights: initializer of the weights (jexplicit.nn.initializers); biases start at 0.
+    output_scale: factor on the last layer's random weights. Below 1 the first outputs are nearly equal, and the first loss of a
+        softmax is log N.
+
+    Example:
+        >>> model = FullyConnected(hidden=(8,), outputs=3)
+        >>> variables = model.init(jax.random.key(0), jnp.ones((1, 5), jnp.float32))
+        >>> model.apply(variables, jnp.ones((2, 5), jnp.float32)).shape
+        (2, 3)
+
+    Source: Radhakrishnan 2024, Definition 1.
+    """
+
+    hidden: Sequence[int]
+    outputs: int
+    activation: Activation = "relu"
+    bias: bool = True
+    norm: bool = False
+    residual: bool = False
+    weights: InitializerName = "he_normal"
+    output_scale: float = 1.0
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train: bool = False):
+        for n, width in enumerate(self.hidden):
+            x = Hidden(
+                width, self.activation, self.bias, self.norm, self.residual, self.weights, self.dtype, name=f"hidden_{n + 1}"
+            )(x, train=train)
+        self.sow("intermediates", "features", x)
+        kernel = _scaled(initializer(self.weights, "linear"), self.output_scale)
+        return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=kernel, param_dtype=self.dtype, name="output")(x)
+
+
+class MLPLanguageModel(nn.Module):
+    """A neural language model: the embeddings of K tokens in a row, hidden layers, a softmax over N tokens, [B, K] -> [B, N].
+
+        x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
+
+    vocab_size: N.
+    embedding: size of a token's embedding; C starts N(0, 1).
+    hidden: widths of the hidden layers.
+    direct: the direct connection W. embedding: from the embeddings, as in the paper. tokens: from the one-hot tokens, a table
+        [N, N] per offset, which is the softmax layer that the explicit solution solves. none: left out, as in the paper's best
+        models. It starts at 0.
+    activation, norm, residual, weights, output_scale: as in FullyConnected.
+
+    Example:
+        >>> model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,))
+        >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 3), int))
+        >>> model.apply(variables, jnp.array([[4, 0, 1]])).shape
+        (1, 5)
+
+    Source: Bengio et al. 2003, Eq. 1.
+    """
+
+    vocab_size: int
+    embedding: int
+    hidden: Sequence[int]
+    direct: Direct = "none"
+    activation: Activation = "tanh"
+    norm: bool = False
+    residual: bool = False
+    weights: InitializerName = "he_normal"
+    output_scale: float = 0.1
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, X, *, train: bool = False):
+        N = self.vocab_size
+        table = nn.initializers.normal(1.0)
+        x = nn.Embed(N, self.embedding, embedding_init=table, param_dtype=self.dtype, name="embedding")(X)
+        x = x.reshape(len(X), -1)
+        network = FullyConnected(
+            self.hidden,
+            N,
+            self.activation,
+            norm=self.norm,
+            residual=self.residual,
+            weights=self.weights,
+            output_scale=self.output_scale,
+            dtype=self.dtype,
+            name="network",
+        )
+        logits = network(x, train=train)
+        if self.direct == "embedding":
+            zeros = nn.initializers.zeros
+            logits += nn.Dense(N, use_bias=False, kernel_init=zeros, param_dtype=self.dtype, name="direct")(x)
+        elif self.direct == "tokens":
+            tables = self.param("direct", nn.initializers.zeros, (X.shape[1], N, N), self.dtype)
+            for k in range(X.shape[1]):
+                logits += jnp.take(tables[k], X[:, k], axis=0)
+        return logits
+
+
+def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
+    """Parameters, and BatchNorm's running statistics where there are any: `{"params": ..., "batch_stats": ...}`.
+
+    Args:
+        model: one of the above.
+        key: of the random weights.
+        inputs: [B, D] features or [B, K] token ids; only their shape and type matter.
+
+    Raises:
+        ValueError: inputs without a row or without a column.
+
+    Example:
+        >>> model = FullyConnected(hidden=(4,), outputs=2, norm=True)
+        >>> sorted(init_variables(model, jax.random.key(0), jnp.ones((2, 3), jnp.float32)))
+        ['batch_stats', 'params']
+    """
+    if 0 in inputs.shape:
+        raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
+    made = jax.jit(model.init)(key, jnp.asarray(inputs))
+    return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
+
+
+def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) -> Array:
+    """Outputs in inference, [B, N]: BatchNorm reads its running statistics."""
+    return jnp.asarray(model.apply(variables, inputs))
+
+
+def _scaled(make, factor: float):
+    return lambda key, shape, dtype: make(key, shape, dtype) * jnp.asarray(factor, dtype)

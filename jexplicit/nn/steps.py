@@ -1,0 +1,160 @@
+"""Training steps and losses of flax networks, for jexplicit.nn.training.train.
+
+A batch in training mode is normalised by its own statistics, and moves the running ones; a `scorer` is inference: it
+reads the running statistics, so that an example's output does not depend on its batch.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from jexplicit.nn.diagnostics import update_to_data
+from jexplicit.nn.networks import network_outputs
+from jexplicit.nn.objectives import Objective
+
+Batch = tuple[Any, Any]
+
+
+class NetworkState(NamedTuple):
+    """What a step carries on.
+
+    params: of the network.
+    statistics: running mean and variance of every BatchNorm; empty without.
+    optimizer: the optimiser's state.
+    steps: taken so far.
+    ratios: [leaves] update-to-data ratio of every array of parameters at the last step, in the order of jax.tree.leaves.
+    """
+
+    params: Any
+    statistics: Any
+    optimizer: Any
+    steps: Array
+    ratios: Array
+
+
+def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
+    """The state of a training run from `init_variables`; a copy, as the state is donated."""
+    copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), variables)
+    leaves = jax.tree.leaves(copied["params"])
+    ratios = jnp.zeros(len(leaves), leaves[0].dtype)
+    return NetworkState(
+        copied["params"], copied["batch_stats"], optimizer.init(copied["params"]), jnp.zeros((), jnp.int32), ratios
+    )
+
+
+def variables_of(state: NetworkState) -> dict[str, Any]:
+    """What inference needs of a state: parameters and running statistics."""
+    return {"params": state.params, "batch_stats": state.statistics}
+
+
+def network_step(
+    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation
+) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+    """The pure step `(state, (X, Y)) -> (state, summed loss)`, on the gradient of the batch's mean loss.
+
+    Args:
+        model: of jexplicit.nn.networks.
+        objective: of jexplicit.nn.objectives.
+        optimizer: of optax.
+
+    Example:
+        >>> from jexplicit.nn.networks import FullyConnected, init_variables
+        >>> from jexplicit.nn.objectives import objective
+        >>> model, X, Y = FullyConnected((8,), 1), jnp.ones((4, 2), jnp.float32), jnp.ones((4, 1), jnp.float32)
+        >>> state = initial_state(init_variables(model, jax.random.key(0), X), optax.sgd(0.1))
+        >>> step = jax.jit(network_step(model, objective("squared_error"), optax.sgd(0.1)))
+        >>> losses = []
+        >>> for _ in range(3):
+        ...     state, loss = step(state, (X, Y))
+        ...     losses.append(loss.item())
+        >>> losses[0] > losses[1] > losses[2]
+        True
+    """
+
+    def mean_loss(params: Any, statistics: Any, batch: Batch) -> tuple[Array, Any]:
+        X, Y = batch
+        variables = {"params": params, "batch_stats": statistics}
+        z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"])
+        return objective.loss(z, Y).mean(), updated.get("batch_stats", statistics)
+
+    def step(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
+        (loss, statistics), gradient = jax.value_and_grad(mean_loss, has_aux=True)(state.params, state.statistics, batch)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
+            updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+        ratios = jnp.stack(jax.tree.leaves(update_to_data(updates, state.params)))
+        return NetworkState(params, statistics, optimizer_state, state.steps + 1, ratios), loss * len(batch[0])
+
+    return step
+
+
+def training_step(
+    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation
+) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+    """`network_step`, compiled, with its state donated."""
+    return jax.jit(network_step(model, objective, optimizer), donate_argnums=0)
+
+
+def recorded(
+    step: Callable[[NetworkState, Batch], tuple[NetworkState, Array]], every: int, record: Callable[[int, np.ndarray], None]
+) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+    """The step, which also calls `record(steps taken, update-to-data ratios)` at its first call and then every so many."""
+    calls = 0
+
+    def recording(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
+        nonlocal calls
+        state, loss = step(state, batch)
+        if calls % every == 0:
+            record(int(state.steps), np.asarray(state.ratios))  # now: the next step is given the state's memory
+        calls += 1
+        return state, loss
+
+    return recording
+
+
+class Scores(NamedTuple):
+    """Mean loss per example (nats for cross-entropies), and the share of examples whose largest output is their target's."""
+
+    loss: float
+    accuracy: float
+
+
+def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Callable[[dict[str, Any], Any, Any], Scores]:
+    """Compiled inference `(variables, X, Y) -> Scores`.
+
+    Args:
+        model: of jexplicit.nn.networks.
+        objective: of jexplicit.nn.objectives.
+        chunk: rows at a time; it changes the memory, not the result.
+
+    Example:
+        >>> from jexplicit.nn.networks import FullyConnected, init_variables
+        >>> from jexplicit.nn.objectives import objective
+        >>> model, X, labels = FullyConnected((), 3, output_scale=0.0), np.ones((5, 2), np.float32), np.zeros(5, int)
+        >>> score = scorer(model, objective("softmax_cross_entropy"))
+        >>> scores = score(init_variables(model, jax.random.key(0), X), X, labels)  # equal outputs: log 3
+        >>> round(scores.loss, 4), scores.accuracy
+        (1.0986, 1.0)
+    """
+
+    @jax.jit
+    def summed(variables: dict[str, Any], X: Any, Y: Any) -> tuple[Array, Array]:
+        z = network_outputs(model, variables, X)
+        labels = Y if Y.ndim == 1 else Y.argmax(axis=1)
+        right = z.argmax(axis=1).astype(labels.dtype) == labels
+        return objective.loss(z, Y).sum(), right.sum()
+
+    def score(variables: dict[str, Any], X: Any, Y: Any) -> Scores:
+        if not len(X):
+            raise ValueError("no examples to measure a loss on: give at least one")
+        parts = [summed(variables, X[m : m + chunk], Y[m : m + chunk]) for m in range(0, len(X), chunk)]
+        loss, right = (np.sum([np.asarray(part[n], np.float64) for part in parts]) for n in (0, 1))
+        return Scores(float(loss) / len(X), float(right) / len(X))
+
+    return score

@@ -1,0 +1,5 @@
+import sys
+
+from launch.bench.run import main
+
+sys.exit(main())

@@ -1,0 +1,251 @@
+"""The bench of icl.blur: meta-steps, beside the same steps with the state axis last and beside all genomes under one vmap."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from icl.blur.data import Part, image_sets
+from icl.blur.genome import Genome, random_genome
+from icl.blur.meta import (
+    Episode,
+    MetaRecipe,
+    MetaState,
+    Stage,
+    cross_entropy,
+    draw_episode,
+    make_optimizer,
+    meta_loss,
+    meta_steps,
+    population,
+)
+from icl.blur.rules import Rules, init_synapses
+from jexplicit.data.images import read_images
+from jexplicit.runs.command import Preset
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.folder import RunFolder
+from launch.bench.harness import SECONDS, Bench, compare
+
+_tolerance = 1e-3
+
+
+@dataclass(frozen=True)
+class Blur:
+    """Meta-steps of bidirectional update rules on the 8x8 digits, a step of all genomes with its update: icl.blur.meta against
+    plain forms of the same step. Methods give the same losses, checked first."""
+
+    out: str | None = None
+    """New run folder; default, the first free of runs/bench-blur, runs/bench-blur-2, ..."""
+    layers: tuple[int, ...] = (1,)
+    """Numbers of hidden layers K. Each is a comparison of its own."""
+    width: int = 32
+    """Neurons of each."""
+    genomes: int = 4
+    """Population."""
+    states: int = 4
+    """k."""
+    unroll: int = 10
+    """T, updates of a learner."""
+    batch_size: int = 64
+    """Examples per update."""
+    steps: int = 5
+    """Meta-steps per call of a method."""
+    rounds: int = 5
+    """How often each method is timed; the more, the steadier the medians."""
+    seed: int = 0
+    """Of genomes, first synapses and minibatches, and of the order of the methods in each round."""
+
+
+class Task(NamedTuple):
+    """What is meta-trained: rules, recipe, stage, first genomes, key and data."""
+
+    rules: Rules
+    recipe: MetaRecipe
+    stage: Stage
+    genomes: Genome
+    key: jax.Array
+    data: Part
+
+
+# A method prepares whatever is off the clock and returns the call to time, which meta-trains from the same start each time and
+# gives the losses [genomes, steps].
+
+
+def _ours(task: Task):
+    """`icl.blur.meta.meta_steps`: state axis first, genomes in turns, all meta-steps in one scan."""
+    run = meta_steps(task.rules, task.recipe, task.stage, task.stage.steps, data_mesh(1))
+    numbers = jnp.arange(len(task.genomes.f))
+
+    def call() -> np.ndarray:
+        state = jax.tree.map(jnp.copy, _first(task))  # it is donated
+        return np.asarray(run(state, numbers, task.key, jnp.zeros((), np.int32), task.data)[1])
+
+    return call
+
+
+def _vmapped(task: Task):
+    """The same loss of all genomes under one `jax.vmap`, a compiled call per meta-step."""
+
+    def loss(genome: Genome, key: jax.Array, episode: Episode) -> jax.Array:
+        return meta_loss(genome, task.rules, task.recipe.hidden, key, episode, path=task.recipe.path)[0]
+
+    return _per_step(task, loss)
+
+
+def _states_last(task: Task):
+    """The same loss written with the state axis last, `einsum("bid,dc,ijc->bjc", a, nu, W)`, under one `jax.vmap`."""
+    m = task.rules
+
+    def normalised(z: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+        centred = z - z.mean(axis=0, keepdims=True)
+        return scale * centred * lax.rsqrt(jnp.mean(centred**2, axis=0, keepdims=True) + 1e-5) + shift
+
+    def read(g: Genome, W: jax.Array) -> jax.Array:
+        return g.rescale * W * lax.rsqrt(jnp.sum(W**2, axis=0, keepdims=True) + 1e-9)
+
+    def forward(g: Genome, weights: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        a, z = [jnp.pad(x[:, :, None], ((0, 0), (0, 0), (0, m.states - 1)))], x
+        for n, W in enumerate(weights):
+            last = n == len(weights) - 1
+            with_bias = jnp.concatenate([a[-1], jnp.ones_like(a[-1][:, :1])], axis=1)
+            z = g.eta * jnp.einsum("bid,dc,ijc->bjc", with_bias, g.nu, read(g, W))
+            z = normalised(z, g.m_output if last else g.m, g.s)
+            a.append(jax.nn.softmax(z, axis=1) if last else jnp.tanh(z))
+        return a, z[:, :, 0]
+
+    def learn(g: Genome, weights: list[jax.Array], x: jax.Array, y: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        a, logits = forward(g, weights, x)
+        a[-1] = jnp.stack([a[-1][:, :, 0], 2 * y - 1, *[jnp.zeros_like(y)] * (m.states - 2)], axis=2)
+        for n in range(len(weights) - 1, 0, -1):
+            V = read(g, weights[n][:-1].swapaxes(0, 1))
+            z = g.f * a[n] + g.eta * jnp.einsum("bjd,dc,jic->bic", a[n + 1], g.mu, V)
+            a[n] = jnp.tanh(normalised(z, g.m, g.s))
+        new = []
+        for W, before, after in zip(weights, a[:-1], a[1:], strict=True):
+            before = jnp.concatenate([before, jnp.ones_like(before[:, :1])], axis=1)
+            H = jnp.einsum("bie,ec,cd,bjd->ijc", before, g.pre, g.post, after) / len(x)
+            new.append(g.f_synapse * W + g.eta_synapse * H)
+        return new, logits
+
+    def loss(g: Genome, key: jax.Array, episode: Episode) -> jax.Array:
+        sizes = (episode.x.shape[-1], *task.recipe.hidden, episode.y.shape[-1])
+        first = [jnp.moveaxis(synapse.W, 0, -1) for synapse in init_synapses(key, g, m, sizes)]
+
+        def step(weights: list[jax.Array], batch: tuple[jax.Array, jax.Array]) -> tuple[list[jax.Array], jax.Array]:
+            weights, logits = learn(g, weights, *batch)
+            return weights, cross_entropy(logits, batch[1])
+
+        weights, before = lax.scan(step, first, (episode.x, episode.y))
+        return cross_entropy(forward(g, weights, episode.x_q)[1], episode.y_q) + task.recipe.path * jnp.mean(before)
+
+    return _per_step(task, loss)
+
+
+def _first(task: Task) -> MetaState:
+    optimizer = make_optimizer(task.recipe, task.stage.steps)
+    return MetaState(task.genomes, jax.vmap(optimizer.init)(task.genomes), jnp.zeros(len(task.genomes.f), np.int32))
+
+
+def _per_step(task: Task, loss: Callable[[Genome, jax.Array, Episode], jax.Array]) -> Callable[[], np.ndarray]:
+    optimizer, recipe = make_optimizer(task.recipe, task.stage.steps), task.recipe
+    numbers = jnp.arange(len(task.genomes.f))
+
+    @jax.jit
+    def step(state: MetaState, n: jax.Array) -> tuple[MetaState, jax.Array]:
+        drawn, made = jax.random.split(jax.random.fold_in(task.key, n))
+        episode = draw_episode(
+            drawn, task.data, unroll=task.stage.unroll, batch_size=recipe.batch_size, query_size=recipe.query_size
+        )
+        keys = jax.vmap(lambda number: jax.random.fold_in(made, number))(numbers)
+        values, gradients = jax.vmap(jax.value_and_grad(loss), in_axes=(0, 0, None))(state.genomes, keys, episode)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, moved = jax.vmap(optimizer.update)(gradients, state.optimizer, state.genomes)
+            genomes: Any = jax.tree.map(jnp.add, state.genomes, updates)
+        return MetaState(genomes, moved, state.skipped), values
+
+    first, steps = _first(task), [jnp.asarray(n, np.int32) for n in range(task.stage.steps)]
+
+    def call() -> np.ndarray:
+        state, losses = first, []
+        for n in steps:
+            state, values = step(state, n)
+            losses.append(values)
+        return np.asarray(jnp.stack(losses, axis=1))
+
+    return call
+
+
+OURS, PEER, VMAPPED = "icl.blur", "state axis last", "genomes under vmap"
+METHODS: dict[str, Callable[[Task], Callable[[], np.ndarray]]] = {OURS: _ours, PEER: _states_last, VMAPPED: _vmapped}
+
+
+def measure(config: Blur, folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """A comparison per number of hidden layers: equal losses first, then the clock."""
+    for K in config.layers:
+        calls = {name: make(_task(config, K)) for name, make in METHODS.items()}
+        losses = {name: call() for name, call in calls.items()}
+        for name in (PEER, VMAPPED):
+            if not np.allclose(losses[name], losses[OURS], rtol=_tolerance):
+                raise ValueError(f"{OURS} has losses {losses[OURS]}, {name} {losses[name]}: mend it before timing it")
+        for name, seconds, ratio in compare(config, folder, calls, K):
+            yield {
+                "method": name,
+                "layers": K,
+                "width": config.width,
+                "genomes": config.genomes,
+                "states": config.states,
+                "unroll": config.unroll,
+                "batch_size": config.batch_size,
+                "cpu_ms_per_step": 1e3 * seconds["cpu_seconds"] / config.steps,
+                **seconds,
+                "ratio_to_states_last": ratio(PEER),
+                "ratio_to_vmap": ratio(VMAPPED),
+            }
+
+
+def check(config: Blur) -> None:
+    """Flags that make no sense."""
+    numbers = {name: getattr(config, name) for name in ("width", "genomes", "unroll", "batch_size", "steps")}
+    if min(numbers.values()) < 1:
+        told = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in numbers.items())
+        raise ValueError(f"{told}: each is at least 1")
+    _rules(config)
+
+
+def _rules(config: Blur) -> Rules:
+    return Rules(states=config.states, synapse_norm=True, output="softmax")
+
+
+def _task(config: Blur, K: int) -> Task:
+    recipe = MetaRecipe(hidden=(config.width,) * K, batch_size=config.batch_size, path=0.5)
+    keys = jax.random.split(jax.random.key(config.seed))
+    genomes = population(jax.random.split(keys[0], config.genomes), lambda key: random_genome(key, config.states))
+    train = image_sets(read_images("digits")).train
+    return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], Part(*map(jnp.asarray, train)))
+
+
+BENCH = Bench(
+    config=Blur,
+    check=check,
+    measure=measure,
+    methods=METHODS,
+    ours=(OURS,),
+    ratio=("ratio_to_states_last", f"times {PEER}"),
+    columns={
+        "CPU ms": ("cpu_ms_per_step", 1, ".1f"),
+        "vs. last": ("ratio_to_states_last", 1, ".2f"),
+        "vs. vmap": ("ratio_to_vmap", 1, ".2f"),
+        **SECONDS,
+    },
+    presets={
+        "tiny": Preset(
+            Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2), "half a minute on 2 CPU cores."
+        ),
+        "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
+    },
+    size="layers",
+)

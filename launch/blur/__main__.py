@@ -1,0 +1,5 @@
+import sys
+
+from launch.blur.run import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+import sys
+
+from launch.digits.run import main
+
+sys.exit(main())

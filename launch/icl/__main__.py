@@ -1,0 +1,5 @@
+import sys
+
+from launch.icl.run import main
+
+sys.exit(main())

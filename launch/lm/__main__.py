@@ -1,0 +1,5 @@
+import sys
+
+from launch.lm.run import main
+
+sys.exit(main())

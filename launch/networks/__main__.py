@@ -1,0 +1,5 @@
+import sys
+
+from launch.networks.run import main
+
+sys.exit(main())

@@ -1,0 +1,152 @@
+"""The Beam pipeline's parts as plain functions, and the pipeline where Beam is installed."""
+
+import gzip
+import importlib.util
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jexplicit.counts import beam as module
+from jexplicit.counts.beam import Part, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
+from jexplicit.counts.dense import count
+from jexplicit.counts.merging import dense_counts, merge_runs, read_tables, write_tables, write_tables_index
+from jexplicit.data.corpora import split_documents
+from jexplicit.data.shards import read_shards
+from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
+from launch.beam import main
+from launch.shards import main as shards_main
+
+
+def write_lines(path: Path, n: int, ending: str = "\n") -> str:
+    text = "".join(f"line {line} of {n}, and {line * line % 97}{ending}" for line in range(n)) + f" {ending}last"
+    data = ("\ufeff" + text).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path) -> list[str]:
+    (tmp_path / "text").mkdir()
+    parts = [("a.txt", 150, "\n"), ("b.txt.gz", 40, "\n"), ("c.txt", 60, "\r\n"), ("d.txt", 20, "\r"), ("e.txt", 1, "\n")]
+    return [write_lines(tmp_path / "text" / name, n, ending) for name, n, ending in parts]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1001, 10**6])
+def test_parts_of_files_hold_every_document_once_and_in_order(files, size):
+    if size == 1:
+        files = files[-1:]  # a part for every byte
+    parts = file_parts("train", files, size=size)
+    assert [part.number for part in parts] == list(range(len(parts)))
+    assert [document for part in parts for document in part.read()] == read_documents(files)
+
+
+def test_parts_travel_to_other_processes(files):
+    for part in (*file_parts("train", files, size=99)[:2], *list_parts("dev", ["one", "two"], size=1)):
+        assert list(pickle.loads(pickle.dumps(part)).read()) == list(part.read())
+
+
+def test_a_part_of_a_file_is_as_strict_as_the_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"good\nb\xe9d\n")
+    good, bad = file_parts("train", [str(path)], size=5)
+    assert list(good.read()) == ["good"]
+    with pytest.raises(ValueError, match=r"a.txt is not UTF-8 text \(0xe9 at byte 6\)"):
+        list(bad.read())
+    with pytest.raises(ValueError, match="parts of 0 bytes"):
+        file_parts("train", [], size=0)
+
+
+@pytest.mark.parametrize("n", [2, 9, 99, 100, 345])
+def test_parts_are_cut_as_the_whole(n):
+    documents = [str(index) for index in range(n)]
+    parts = list_parts("all", documents, size=7)
+    lengths = {part.number: len(list(part.read())) for part in parts}
+    cut = [half for part in reversed(parts) for half in cut_part(part, lengths)][::-1]
+    for split, expected in zip(("train", "dev"), split_documents(documents), strict=True):
+        halves = sorted((part for part in cut if part.split == split), key=lambda part: part.number)
+        assert [document for half in halves for document in half.read()] == expected
+    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split"):
+        cut_part(parts[0], {0: 1})
+
+
+def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_batch", 16)
+    monkeypatch.setattr(module, "_counted_at_once", 100)
+    documents, K = read_documents(files), 3
+    tokenizer = train_tokenizer(documents, vocab_size=60)
+    (tmp_path / "train").mkdir()
+    parts = [*file_parts("train", files, size=500), Part("train", 99, lambda: iter(()))]
+    done = [tokenise_part(part, tokenizer, tmp_path, radius=K) for part in reversed(parts)]
+    write_stream_index(tmp_path / "train", [shard for shard, _ in done], tokenizer)
+    stream, expected = read_shards(tmp_path / "train"), encode_documents(tokenizer, documents)
+    np.testing.assert_array_equal(stream[:], expected)
+    stream.verify()
+    assert (stream.documents, stream.dtype) == (len(documents), expected.dtype)
+    run = merge_runs(run for _, run in done)
+    write_tables_index(tmp_path, write_tables(tmp_path, run, radius=K, vocab_size=60), radius=K, vocab_size=60)
+    for C, D in zip(dense_counts(read_tables(tmp_path)), count(expected, radius=K, vocab_size=60), strict=True):
+        np.testing.assert_array_equal(C, D)
+
+
+def test_a_part_tried_again_gives_the_same_file_and_dev_is_not_counted(tmp_path):
+    tokenizer = train_tokenizer(["to be or not to be"], kind="word")
+    (tmp_path / "dev").mkdir()
+    part = Part("dev", 1, lambda: iter(["to be", "", "or not"]))
+    (shard, run), again = (
+        tokenise_part(part, tokenizer, tmp_path, radius=None),
+        tokenise_part(part, tokenizer, tmp_path, radius=None),
+    )
+    assert shard == again[0] and len(run.keys) == 0 and (shard.tokens, shard.documents) == (6, 3)
+    with pytest.raises(ValueError, match="no token for"):
+        write_stream_index(tmp_path / "dev", [shard._replace(tokens=0)], tokenizer)
+
+
+def test_without_beam_the_way_to_install_it_is_named(tmp_path, monkeypatch, capsys):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apache_beam" else find_spec(name))
+    assert main(["--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'jexplicit[beam]'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+# The pipeline
+
+pipeline = pytest.mark.filterwarnings("ignore")  # of Beam's own
+
+
+@pipeline
+@pytest.mark.parametrize("with_dev", [True, False])
+def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
+    pytest.importorskip("apache_beam")
+    text = ["--train", *files[:-2], *(["--dev", *files[-2:]] if with_dev else []), "--vocab-size", "60"]
+    out, alone = tmp_path / "beam", tmp_path / "alone"
+    assert main(["--out", str(out), *text, "--radius", "3", "--part-bytes", "700", "--column-shards", "3"]) == 0
+    assert shards_main(["--out", str(alone), *text]) == 0
+    assert (out / "tokenizer.model").read_bytes() == (alone / "tokenizer.model").read_bytes()
+    corpus, tokenizer = text_corpus(files[:-2], files[-2:] if with_dev else ()), Tokenizer.load(out / "tokenizer.model")
+    for part, documents in (("train", corpus.train), ("dev", corpus.dev)):
+        found = read_shards(out / part)
+        np.testing.assert_array_equal(found[:], read_shards(alone / part)[:])
+        np.testing.assert_array_equal(found[:], encode_documents(tokenizer, documents))
+    tables = read_tables(out / "counts", tokenizer=tokenizer.sha256)
+    for C, D in zip(dense_counts(tables), count(read_shards(out / "train")[:], radius=3, vocab_size=60), strict=True):
+        np.testing.assert_array_equal(C, D)
+
+
+@pipeline
+def test_a_workers_error_is_one_line_and_leaves_no_index(tmp_path, capsys):
+    pytest.importorskip("apache_beam")
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {n}\n" for n in range(200)))
+    (tmp_path / "dev.txt").write_bytes(b"b\xe9d\n")  # the driver reads no dev text
+    flags = ["--train", str(path), "--dev", str(tmp_path / "dev.txt"), "--tokenizer", "char"]
+    assert main(["--out", str(tmp_path / "out"), *flags]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "dev.txt is not UTF-8 text" in error and "while running" not in error
+    with pytest.raises(ValueError, match="no shards"):
+        read_shards(tmp_path / "out/dev")
+    assert main(["--out", str(tmp_path / "other"), *flags, "--runner", "NoSuchRunner"]) == 2
+    assert "NoSuchRunner" in capsys.readouterr().err

@@ -1,0 +1,310 @@
+"""The arithmetic of scaling against numbers by hand, and the benches that count in processes of their own."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+from jexplicit.counts.dense import _blocks, _counting_step, _sum_devices, _zero_tables, count
+from jexplicit.data.contexts import PAD
+from jexplicit.data.shards import ShardWriter, read_shards
+from jexplicit.runs.devices import data_mesh
+from launch.bench import scaling, streaming
+from launch.bench import scaling_model as model
+from launch.bench.counting_worker import Answer, Setting
+from launch.bench.run import main
+from launch.bench.scaling import Case, Scaling
+from launch.bench.scaling_model import GPU, HOST, Machine, Work
+from launch.bench.workers import Request, Workers, working
+
+ROW_FIELDS = {"devices", "processes", "tokens", "tokens_per_second", "efficiency", "bytes_reduced", "seconds"}
+TRILLION = [Work(1e12, V, 4) for V in (50_000, 128_000, 256_000)]
+SIMPLE = Machine(
+    name="simple",
+    increments=10,
+    looks=20,
+    link=4,
+    read=2,
+    storage=3,
+    host=5,
+    bandwidth=8,
+    memory=1000,
+    host_memory=2000,
+    usable=0.5,
+)
+
+
+def rows_of(out):
+    return json.loads((out / "results.json").read_text())["rows"]
+
+
+def test_a_pass_by_hand():
+    # one table of 4 * 1 * 8^2 = 256 bytes on each of 4 devices; 60 tokens of 1 byte
+    run = model.counting(Work(60, 8, 1), SIMPLE, 4)
+    assert (run.split, run.flushes, run.memory_bytes) == (1, 0, 256)
+    assert run.read_seconds == 60 / 3  # storage gives 3 bytes per second, the four could take 8
+    assert run.exchange_seconds == run.exchanged_bytes == 0
+    assert run.count_seconds == 60 / 4 / 10
+    assert run.reduced_bytes == 256 * 3 / 4 and run.reduce_seconds == 192 / 4
+    assert run.seconds == 20 + 48 and run.limit == "reducing"
+
+
+def test_a_split_pass_by_hand():
+    # 4 * 2 * 12^2 = 1152 bytes, of which a device may hold 500: four devices to a table (a power of two), two groups
+    run = model.counting(Work(80, 12, 2), SIMPLE, 8)
+    assert run.split == 4 and run.memory_bytes == 288
+    assert run.exchanged_bytes == 80 / 8 * 3  # the tokens that the three others of the group have read
+    assert run.count_seconds == pytest.approx(2 * 80 / 8 * (1 / 10 + 3 / 20))
+    assert run.reduced_bytes == 288 / 2
+
+
+def test_counts_past_int32_are_flushed_and_reduced_in_int64():
+    small, large = (model.counting(Work(tokens, 8, 1), SIMPLE, 2) for tokens in (2.0**32 - 2, 2.0**33))
+    assert (small.flushes, large.flushes) == (0, 2)  # at 2^31 - 1 and 2^32 positions per device
+    assert small.reduced_bytes == 128 and large.reduced_bytes == 256
+    assert small.flush_seconds == 0 and large.flush_seconds == 2 * 256 / 5
+
+
+def test_training_by_hand():
+    # 12 * 4^2 = 192 bytes on a device; 10 steps of 10 tokens
+    run = model.training(Work(100, 4, 1), SIMPLE, 4, batch=10)
+    assert (run.split, run.steps) == (1, 10)
+    assert run.all_reduce_bytes == run.sharded_bytes == 10 * 2 * 64 * 3 / 4
+    assert run.columns_bytes == 2 * 8 * 100 * 3 / 4 + 100 * 3 / 4  # two float32 per position, and a byte per token
+    assert run.communication_seconds == run.all_reduce_bytes / 4
+    assert run.compute_seconds == (12 * 4 * 100 / 4 + 5 * 10 * 64 / 4) / 8
+    assert 0 < run.touched_bytes < run.all_reduce_bytes
+
+
+def test_tables_of_a_trillion_tokens():
+    assert [model.table_bytes(work) / 1e9 for work in TRILLION] == [40, 262.144, 1048.576]
+    # 2 TB at 64 x 0.25 GB/s; 4 x 10^12 pairs at 64 x 20 G/s; 8 flushes of 40 GB at 25 GB/s; 80 GB x 63/64 at 50 GB/s
+    run = model.counting(TRILLION[0], GPU, 64)
+    seconds = run.read_seconds, run.count_seconds, run.flush_seconds, run.reduce_seconds
+    np.testing.assert_allclose(seconds, [125, 3.125, 12.8, 1.575])
+    assert run.limit == "reading"
+
+
+@pytest.mark.parametrize("machine", [GPU, HOST], ids=lambda machine: machine.name)
+@pytest.mark.parametrize("work", TRILLION, ids=lambda work: str(work.vocab_size))
+def test_one_reduction_against_one_per_step(machine, work):
+    for n in (64, 256, 1024, 4096):
+        run = model.counting(work, machine, n)
+        again = model.training(work._replace(tokens=1e6), machine, n)
+        assert again.steps == 1 and again.all_reduce_bytes > 0
+        assert run.memory_bytes <= machine.usable * machine.memory
+        assert run.memory_bytes * run.split == model.table_bytes(work)
+        assert model.training(work, machine, n).all_reduce_bytes == pytest.approx(1e6 * again.all_reduce_bytes)
+
+
+@pytest.mark.parametrize("work", TRILLION, ids=lambda work: str(work.vocab_size))
+def test_more_devices_never_take_longer_up_to_the_reduction(work):
+    runs = [model.counting(work, GPU, 64 * 2**i) for i in range(7)]
+    for fewer, more in zip(runs, runs[1:], strict=False):
+        assert more.count_seconds < fewer.count_seconds and more.read_seconds <= fewer.read_seconds
+        # but for the reduction, whose (n - 1) / n grows to 1
+        assert more.seconds - more.reduce_seconds <= fewer.seconds - fewer.reduce_seconds
+    assert runs[-1].read_seconds == work.tokens * model.token_bytes(work.vocab_size) / GPU.storage
+
+
+def test_a_machine_twice_as_fast_takes_half_as_long():
+    rates = ("increments", "looks", "link", "read", "storage", "host", "bandwidth")
+    twice = GPU._replace(**{rate: 2 * getattr(GPU, rate) for rate in rates})
+    for work in TRILLION:
+        slow, fast = (model.counting(work, machine, 256) for machine in (GPU, twice))
+        assert fast.seconds == pytest.approx(slow.seconds / 2) and fast.limit == slow.limit
+        assert fast.reduced_bytes == slow.reduced_bytes
+
+
+def test_the_reduction_does_not_grow_with_the_tokens():
+    few, many = (model.counting(Work(tokens, 50_000, 4), GPU, 4096) for tokens in (1e9, 1e12))
+    assert few.reduced_bytes == many.reduced_bytes and many.count_seconds == pytest.approx(1000 * few.count_seconds)
+    few, many = (model.training(Work(tokens, 50_000, 4), GPU, 4096) for tokens in (1e9, 1e12))
+    assert many.all_reduce_bytes == pytest.approx(1000 * few.all_reduce_bytes)
+
+
+def test_one_device_sends_nothing():
+    work = Work(1e6, 1000, 4)
+    run, epoch = model.counting(work, HOST, 1), model.training(work, HOST, 1)
+    assert run.reduced_bytes == run.exchanged_bytes == run.reduce_seconds == 0
+    assert epoch.all_reduce_bytes == epoch.touched_bytes == epoch.columns_bytes == 0
+
+
+def test_tables_too_large_for_all_devices_are_refused():
+    with pytest.raises(ValueError, match="1,049 GB do not fit into 4 x 141 GB"):
+        model.counting(TRILLION[2], GPU, 4)
+    with pytest.raises(ValueError, match="3,146 GB do not fit into 16 x 141 GB"):
+        model.training(TRILLION[2], GPU, 16)
+
+
+def test_rows_that_a_step_touches_are_those_of_a_simulation():
+    rng, p = np.random.default_rng(0), 1 / np.arange(1, 501)
+    drawn = [len(np.unique(rng.choice(500, 300, p=p / p.sum()))) for _ in range(200)]
+    # a draw's number of distinct tokens deviates by at most sqrt(300): 200 of them by 1.2; four of these
+    assert abs(float(np.mean(drawn)) - model.touched_rows(500, 300)) < 4 * (300 / 200) ** 0.5
+
+
+def test_devices_exchange_nothing_while_they_count_and_reduce_each_table_once():
+    mesh, collective = data_mesh(4), r"= (\S+?)\{.*?\} (all-\w+|reduce-scatter|collective-\w+)\("
+    tables = _zero_tables(mesh, 2, 10)
+    blocks, lengths = _blocks(np.zeros(42, np.uint16), 2, 10, 4)
+    step = _counting_step(mesh, 2, 10).lower(tables, blocks, lengths).compile().as_text() or ""
+    reduction = _sum_devices.lower(tables[0]).compile().as_text() or ""
+    assert "scatter" in step and re.findall(collective, step) == []
+    assert re.findall(collective, reduction) == [("s32[100]", "all-reduce")]
+
+
+@pytest.mark.slow
+def test_scaling_rows(tmp_path):
+    assert main(["scaling", "--preset", "tiny", "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
+    rows = rows_of(tmp_path / "run")
+    measured = [row for row in rows if row["experiment"] == "measured"]
+    assert [(row["mode"], row["devices"], row["processes"]) for row in measured] == [
+        (mode, n, 1) for mode in ("weak", "strong") for n in (1, 2)
+    ]
+    assert [row["tokens"] for row in measured] == [5_000, 10_000, 10_000, 10_000]
+    for row in measured:
+        n = row["devices"]
+        assert row["counts_equal"] and row["limit"] == min(n, row["cores"]) / n
+        assert row["bytes_reduced"] == 2 * 4 * 2 * 100**2 * (n - 1) / n == 2 * row["bytes_reduce_scattered"]
+        assert n > 1 or row["efficiency"] == row["cpu_efficiency"] == row["count_efficiency"] == 1
+        assert row["training_steps"] == -(-row["tokens"] // 8192)
+    modelled = [row for row in rows if row["experiment"] == "extrapolated"]
+    assert {(row["machine"], row["vocab_size"], row["devices"]) for row in modelled} == {
+        (name, V, 64 * 2**i) for name in ("GPU", "CPU host") for V in (50_000, 128_000, 256_000) for i in range(7)
+    }
+    for row in rows:
+        assert set(row) >= ROW_FIELDS and all(row[field] >= 0 for field in ROW_FIELDS)
+    report = (tmp_path / "run" / "report.md").read_text()
+    for field in set(Machine._fields) - {"name"}:
+        assert f"**{field}**" in report
+    for figure in ("scaling_measured.png", "scaling_extrapolated.png"):
+        assert figure in report and (tmp_path / "run" / "figures" / figure).stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_streaming_rows(tmp_path):
+    out = tmp_path / "run"
+    flags = ["--tokens", "60000", "--rounds", "1", "--checkpoint-seconds", "0.001", "--out", str(out)]
+    assert main(["streaming", "--preset", "tiny", *flags]) == 0
+    streamed, in_memory = rows_of(out)
+    assert (streamed["method"], in_memory["method"]) == ("streamed", "in memory")
+    assert streamed["memory"] == 700_000_000 and streamed["devices"] == in_memory["devices"] == 2
+    assert in_memory["ratio_to_memory"] == in_memory["cpu_ratio_to_memory"] == 1 and streamed["ratio_to_memory"] > 0
+    for row in (streamed, in_memory):
+        assert row["tokens"] == 60_000 and row["tokens_per_second"] == pytest.approx(60_000 / row["seconds"])
+        assert row["counts_equal"] and row["peak_bytes"] > 10**7
+    assert "streamed" in (out / "report.md").read_text()
+    assert not (out / "shards").exists()
+
+
+@pytest.mark.slow
+def test_workers_of_two_processes_count_what_one_call_counts(tmp_path):
+    x = np.random.default_rng(0).integers(1, 30, 5001).astype(np.uint8)
+    x[[0, 70, -1]] = PAD
+    np.save(tmp_path / "x.npy", x)
+    settings = {n: Setting(n // P, 30, 2, processes=P) for n, P in ((1, 1), (4, 2))}
+    with working(settings) as workers:
+        alone, together = (each.ask(Request(str(tmp_path / "x.npy"))) for each in workers.values())
+    assert alone.digest == together.digest and together.devices == 4
+    assert together.peak_bytes is None or together.peak_bytes > 10**7
+
+
+def test_a_worker_that_ends_is_reported_with_its_last_words(tmp_path):
+    workers = Workers(Setting(1, 30, 0))
+    np.save(tmp_path / "x.npy", np.array([0, 5, 0], np.uint8))
+    with pytest.raises(ValueError, match="has ended with status 1: .*radius K = 0"):
+        workers.ask(Request(str(tmp_path / "x.npy")))
+    workers.close()
+
+
+class Fake:
+    """Stands for workers that count something else when they are more than one."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def ask(self, request: Request) -> Answer:
+        return Answer(1.0, 1.0, 0.0, 1, None, self.name)
+
+
+def test_a_configuration_that_counts_otherwise_is_not_timed():
+    workers = {Case(1, 1): Fake("a"), Case(2, 1): Fake("b")}
+    with pytest.raises(ValueError, match="2 devices of 1 processes count otherwise than one device"):
+        scaling._check_equal(workers, {("weak", Case(2, 1)): Request("x.npy")})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_stream_that_counts_otherwise_is_not_timed(tmp_path):
+    workers = {streaming.STREAMED: Fake("a"), streaming.IN_MEMORY: Fake("b")}
+    requests = {method: Request("x") for method in workers}
+    with pytest.raises(ValueError, match="streamed counts otherwise than in memory"):
+        streaming._in_turn(streaming.Streaming(), workers, requests, tmp_path / "saved")  # pyright: ignore[reportArgumentType]
+
+
+def test_one_device_is_always_measured_and_processes_share_devices_evenly():
+    assert scaling.check(Scaling(devices=(2, 3), processes=(2,))) == [Case(1, 1), Case(2, 2)]
+
+
+def test_shards_are_the_same_in_any_number_of_goes(tmp_path, monkeypatch):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    streaming.write_zipf_shards(whole, 1000, 50, 0, block=300)
+    x = read_shards(whole)[:]
+    assert len(x) == 1001 and x[0] == x[-1] == PAD and x.max() < 50
+    assert not np.any((x[1:] == PAD) & (x[:-1] == PAD)), "an empty document"
+
+    def writer(*args, **kwargs):
+        return ShardWriter(*args, **kwargs, shard_tokens=300)
+
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, total: int) -> None:
+        if done >= 600:
+            raise Killed
+
+    monkeypatch.setattr(streaming, "ShardWriter", writer)
+    with pytest.raises(Killed):
+        streaming.write_zipf_shards(broken, 1000, 50, 0, kill, block=300)
+    streaming.write_zipf_shards(broken, 1000, 50, 0, block=300)
+    assert len(read_shards(broken).shards) > 1
+    np.testing.assert_array_equal(read_shards(broken)[:], x)
+    streaming.write_zipf_shards(broken, 1000, 50, 0, block=300)  # there already
+    with pytest.raises(ValueError, match="another tokenizer"):
+        streaming.write_zipf_shards(broken, 1000, 50, 1, block=300)
+    assert count(read_shards(broken), radius=1, vocab_size=50)[0].sum() == 1000
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("scaling --rounds 0", "--rounds 0:"),
+        ("scaling --radius 0", "--radius 0:"),
+        ("scaling --devices 0", "--devices (0,):"),
+        ("scaling --processes 0", "--processes (0,):"),
+        ("scaling --tokens 1", "--tokens 1:"),
+        ("scaling --vocab-size 1", "--vocab-size 1:"),
+        ("streaming --rounds 0", "--rounds 0:"),
+        ("streaming --devices 0", "--devices 0:"),
+        ("streaming --memory 2", "memory '2'"),
+        ("streaming --checkpoint-seconds 0", "--checkpoint-seconds 0"),
+        ("streaming --tokens 1", "--tokens 1:"),
+    ],
+)
+def test_bad_flags_name_the_value(flags, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(flags.split()) == 2
+    assert named in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["scaling", "streaming"])
+def test_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert {
+        flag for flag in ("--out", "--tokens", "--vocab-size", "--radius", "--rounds", "--devices") if flag not in shown
+    } == set()

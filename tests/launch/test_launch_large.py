@@ -1,0 +1,113 @@
+"""launch.lm with tables of every kind, from text and from shards: the same perplexities. Tables are float32, and sums of 10^3
+terms of them are compared: rounding stays below 10^3 x 6e-8."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jexplicit.counts.merging import count_run, merge_runs, write_tables, write_tables_index
+from jexplicit.data.shards import read_shards
+from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
+from launch import shards
+from launch.lm import run as lm
+
+FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0 --tokenizer word".split()
+
+
+def rows(out):
+    return json.loads((out / "results.json").read_text())["rows"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Lines of words that depend on each other."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("text") / "text.txt"
+    words = rng.zipf(1.5, (300, 12)) % 40
+    words[:, 1::2] = (words[:, ::2] + rng.integers(0, 3, (300, 6))) % 40
+    path.write_text("\n".join(" ".join(f"w{w}" for w in line) for line in words))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dense(text):
+    assert lm.main(["--train", str(text), "--out", str(text.parent / "dense"), *FLAGS]) == 0
+    return rows(text.parent / "dense")
+
+
+@pytest.fixture(scope="module")
+def folder(text):
+    """Its shards."""
+    assert shards.main(["--train", str(text), "--out", str(text.parent / "shards"), "--tokenizer", "word"]) == 0
+    return text.parent / "shards"
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "sharded"])
+def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tmp_path):
+    out = tmp_path / "run"
+    assert lm.main(["--corpus", f"shards:{folder}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
+    expected = {(row["method"], row["features"], row["radius"]): row for row in dense}
+    found = rows(out)
+    assert len(found) == (4 if kind == "sharded" else 6)
+    for row in found:
+        same = expected[row["method"], row["features"], row["radius"]]
+        for part in ("train_perplexity", "dev_perplexity"):
+            assert row[part] == pytest.approx(same[part], rel=1e-4)
+        assert (row["train_tokens"], row["dev_tokens"]) == (same["train_tokens"], same["dev_tokens"])
+    assert (out / "report.md").exists() and not (out / "checkpoints" / "counting").exists()
+    if kind == "sparse":  # which saves its counts
+        (out / "results.json").unlink()
+        assert lm.main(["--out", str(out), "--resume"]) == 0
+        assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
+    """As launch.beam leaves them: made here without Beam, from two parts of the text."""
+    tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
+    cut = int(np.flatnonzero(stream == 0)[100])
+    run = merge_runs([count_run(part, radius=2, vocab_size=tokenizer.vocab_size) for part in (stream[: cut + 1], stream[cut:])])
+    beside = tmp_path / "shards"
+    (beside / "counts").mkdir(parents=True)
+    for part in ("train", "dev", "tokenizer.model"):
+        (beside / part).symlink_to(folder / part)
+    about = {"radius": 2, "vocab_size": tokenizer.vocab_size}
+    write_tables_index(beside / "counts", write_tables(beside / "counts", run, **about), **about, tokenizer=tokenizer.sha256)
+    out = tmp_path / "run"
+    assert lm.main(["--corpus", f"shards:{beside}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
+    assert [row["dev_perplexity"] for row in rows(out)] == pytest.approx([row["dev_perplexity"] for row in dense], rel=1e-4)
+    damaged = next((beside / "counts").glob("*.npz"))
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    assert lm.main(["--corpus", f"shards:{beside}", "--tables", kind, "--out", str(tmp_path / "again"), *FLAGS]) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("--tables sparse --methods calibrated", "--methods calibrated with sparse tables: only explicit"),
+        ("--tables sparse --export model.safetensors", "with sparse tables: only dense tables are exported"),
+        ("--corpus shards:nowhere --methods cold", "--corpus shards:DIR with --methods cold: use --methods explicit there"),
+        ("--corpus books", "--corpus books: choose docs, installed, text, shards:DIR or tfds:NAME"),
+        ("--memory much", "memory 'much': give a number and a unit"),
+        ("--memory 0.001GB --tables dense", "--memory 0.0GB: counting with tables of"),
+        ("--process-id 1", "--process-id 1 without --coordinator"),
+        ("--checkpoint-seconds 0", "--checkpoint-seconds 0.0"),
+        ("--coordinator localhost:1234 --num-processes 2 --process-id 2", "--process-id 2 of 2 processes"),
+        ("--dev-sample -1", "--dev-sample"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused_with_the_way_out(wrong, said, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    flags = wrong.split() if "--corpus" in wrong else [*wrong.split(), "--train", str(text)]
+    assert lm.main([*flags, "--out", str(tmp_path / "run"), *FLAGS]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_shards_beside_another_tokenizer_are_refused(folder, tmp_path, capsys, monkeypatch):
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for part in ("train", "dev"):
+        (mixed / part).symlink_to(folder / part)
+    train_tokenizer(["other words"], kind="word").save(mixed / "tokenizer.model")
+    assert lm.main(["--corpus", f"shards:{mixed}", "--out", str(tmp_path / "run"), *FLAGS]) == 2
+    assert "holds tokens of another tokenizer" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,554 @@
+"""The gradient by hand, the steps it feeds and the distance from the optimum, against dense features and slow loops.
+
+Tolerances: a cell of a gradient is a sum of at most K M < 900 numbers of size at most 1, whose rounding is at worst
+900 * 900 * eps = 2e-10 and typically 1e-12 in float64: 1e-10. In float32 logits of size 10 are off by 1e-6, hence
+probabilities by 1e-6 of themselves, and the sum of 900 of them by at most 1e-3.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import (
+    adagrad_step,
+    features,
+    gradient_of_loss,
+    misplaced_cooccurrences,
+    noisy_embedding,
+    random_documents,
+    stream_of,
+    windows,
+)
+from reference import negative_log_likelihood as negative_log_likelihood_loop
+
+from jexplicit.counts.dense import count
+from jexplicit.lm import gradient as decoder
+from jexplicit.lm.explicit import TokenTables, explicit_language_model
+from jexplicit.lm.gradient import (
+    cold_start,
+    initial_state,
+    kkt_residual,
+    loss_and_gradient,
+    make_batch,
+    token_tables,
+    training_step,
+)
+from jexplicit.lm.smoothing import noise_model
+from jexplicit.lm.softmax import negative_log_likelihood
+from jexplicit.runs.devices import data_mesh
+from jexplicit.solvers.explicit import explicit_solution
+
+N = 13  # of no use to 2 or 8 devices: their last columns are fillers
+DOCUMENTS = random_documents(0, 30, N, 18)
+STREAM = stream_of(DOCUMENTS)
+COUNTS = np.bincount(STREAM[1:], minlength=N)
+NOISE = noise_model(COUNTS)
+GRADIENT_TOLERANCE = {np.float64: 1e-10, np.float32: 1e-3}
+LOSS_TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}  # relative; as in test_softmax
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
+NOISES = pytest.mark.parametrize("noisy", [False, True])
+OPTIMIZERS = {
+    "adagrad": optax.adagrad(0.3, initial_accumulator_value=0.0),
+    "adagrad from 0.1": optax.adagrad(0.3, initial_accumulator_value=0.1),
+    "gradient descent": optax.sgd(0.05),
+}
+
+
+def positions(K):
+    X, Y = windows(DOCUMENTS, K, eos=True)
+    return X.astype(np.uint16), Y.astype(np.uint16)
+
+
+def random_tables(K, kind, dtype: Any = np.float64, seed=0, vocab_size=N):
+    """The parameters: one table for Sum, K for Cat."""
+    rng = np.random.default_rng(seed)
+    return tuple(jnp.asarray(rng.normal(size=(vocab_size, vocab_size)), dtype) for _ in range(1 if kind == "sum" else K))
+
+
+def embedding(noisy):
+    return noisy_embedding(COUNTS) if noisy else np.eye(N)
+
+
+@functools.cache
+def compiled(kind, devices):
+    return jax.jit(functools.partial(loss_and_gradient, features=kind, mesh=data_mesh(devices)))
+
+
+@functools.cache
+def compiled_step(optimizer, kind, noisy, devices) -> Any:
+    return training_step(optimizer, features=kind, noise=NOISE if noisy else None, mesh=data_mesh(devices))
+
+
+def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, size=None):
+    """Loss and gradient on the host, the gradient with its filler columns."""
+    state = initial_state(tables, optax.identity(), data_mesh(devices))
+    batch = make_batch(X, Y, features=kind, vocab_size=N, size=size or len(Y), sparse=False)
+    loss, gradient = compiled(kind, devices)(state.params, batch, noise=NOISE if noisy else None)
+    return float(loss), [np.asarray(G) for G in gradient]
+
+
+@jax.jit
+def dense_loss(tables, X, Y, E):
+    """Eq. 1 with the noisy embedding as a dense matrix: K tables, the same K times for Sum."""
+    logits = sum(E[X[:, k]] @ U for k, U in enumerate(tables))
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), Y[:, None], axis=1).sum()
+
+
+@pytest.mark.parametrize(("K", "dtype"), [(1, np.float64), (2, np.float64), (3, np.float64), (3, np.float32)])
+@NOISES
+@KINDS
+def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation(kind, K, noisy, dtype):
+    X, Y = positions(K)
+    tables, E = random_tables(K, kind), embedding(noisy)
+    loss, gradient = by_hand(random_tables(K, kind, dtype), X, Y, kind, noisy=noisy)
+    assert all(G.dtype == dtype for G in gradient)
+
+    H, U = features(X, E, kind), np.concatenate(tables)
+    np.testing.assert_allclose(loss, negative_log_likelihood_loop(H, U, Y), rtol=LOSS_TOLERANCE[dtype])
+    np.testing.assert_allclose(np.concatenate(gradient), gradient_of_loss(H, U, Y), rtol=0, atol=GRADIENT_TOLERANCE[dtype])
+
+    def brute_force(params):
+        return dense_loss(params * K if kind == "sum" else params, X.astype(int), Y.astype(int), E)
+
+    for G, expected in zip(gradient, jax.grad(brute_force)(tables), strict=True):
+        np.testing.assert_allclose(G, expected, rtol=0, atol=GRADIENT_TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("kind", "noisy"), [("sum", True), ("cat", False)])
+def test_the_loss_is_that_of_the_language_model_of_the_tables(kind, noisy):
+    X, Y = positions(3)
+    tables = random_tables(3, kind)
+    model = token_tables(tables, features=kind, radius=3, eos=True, noise=NOISE if noisy else None)
+    expected = negative_log_likelihood(model.tables, X, Y, ordered=model.ordered)
+    np.testing.assert_allclose(by_hand(tables, X, Y, kind, noisy=noisy)[0], expected, rtol=LOSS_TOLERANCE[np.float64])
+
+
+def test_sum_is_cat_at_radius_one():
+    tables = random_tables(1, "cat")
+    one, other = (by_hand(tables, *positions(1), kind, noisy=True) for kind in ("sum", "cat"))
+    assert one[0] == other[0]
+    np.testing.assert_array_equal(one[1], other[1])
+
+
+@NOISES
+@KINDS
+def test_the_number_of_devices_does_not_change_the_gradient_and_fillers_have_none(kind, noisy):
+    tables, (X, Y) = random_tables(3, kind), positions(3)
+    one_loss, one = by_hand(tables, X, Y, kind, noisy=noisy)
+    for G in one:  # a constant added to a row changes no probability
+        np.testing.assert_allclose(G.sum(axis=1), 0, atol=N * GRADIENT_TOLERANCE[np.float64])
+    for devices in (2, 8):
+        loss, gradient = by_hand(tables, X, Y, kind, noisy=noisy, devices=devices)
+        np.testing.assert_allclose(loss, one_loss, rtol=1e-14)  # only the order of sums differs
+        for G, G_one in zip(gradient, one, strict=True):
+            assert G.shape == (N, -(-N // devices) * devices)
+            np.testing.assert_allclose(G[:, :N], G_one, rtol=0, atol=1e-12)
+            np.testing.assert_array_equal(G[:, N:], 0)
+
+
+@pytest.mark.parametrize("size", [128, 1000])
+@KINDS
+def test_the_padding_of_a_smaller_batch_changes_nothing(kind, size):
+    X, Y = (a[:90] for a in positions(2))
+    loss, gradient = by_hand(random_tables(2, kind), X, Y, kind, size=size)
+    exact_loss, exact = by_hand(random_tables(2, kind), X, Y, kind, size=90)
+    np.testing.assert_allclose(loss, exact_loss, rtol=1e-14)  # zeros are added, perhaps in another order
+    np.testing.assert_array_equal(gradient, exact)
+
+
+def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
+    X, Y = positions(2)
+    batch = make_batch(X, Y, features="cat", vocab_size=N, size=600, sparse=False)
+    assert len(batch.X) == len(batch.Y) == 600 and len(batch.distinct) == len(batch.weights)
+    assert len(batch.distinct) % decoder._block == 0 and batch.rows == ()
+    assert batch.weights.sum() == len(Y) and (batch.Y[len(Y) :] == -1).all()
+    np.testing.assert_array_equal(batch.X[: len(Y)], X)
+    np.testing.assert_array_equal(batch.Y[: len(Y)], Y)
+    weights = {tuple(x): int(w) for x, w in zip(batch.distinct, batch.weights, strict=True) if w}
+    assert len(weights) == (batch.weights > 0).sum()
+    assert weights == {x: int((X == x).all(axis=1).sum()) for x in set(map(tuple, X.tolist()))}
+
+
+def test_sum_has_fewer_different_contexts():
+    X, Y = positions(2)
+    batch = make_batch(X, Y, features="sum", vocab_size=N, size=len(Y), sparse=False)
+    kept = [tuple(x) for x, w in zip(batch.distinct.tolist(), batch.weights, strict=True) if w]
+    assert batch.weights.sum() == len(Y)
+    assert sorted(kept) == sorted({tuple(sorted(x)) for x in X.tolist()})
+
+
+def test_contexts_are_padded_to_few_lengths_that_hold_a_whole_batch():
+    lengths = set()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        X, Y = rng.integers(0, 40, (700, 2)), rng.integers(0, 40, 700)
+        lengths.add(len(make_batch(X, Y, features="cat", vocab_size=40, size=700, sparse=False).distinct))
+    assert lengths <= {512, 704}  # the whole batch, in blocks of 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "noisy", "accumulator", "devices"),
+    [("sum", False, 0.0, 1), ("sum", True, 0.1, 2), ("cat", False, 0.1, 1), ("cat", True, 0.0, 2)],
+)
+def test_adagrad_steps_by_hand(kind, noisy, accumulator, devices):
+    X, Y = positions(2)
+    H, U = features(X, embedding(noisy), kind), np.concatenate(random_tables(2, kind))
+    squares = np.full(U.shape, accumulator)
+    optimizer = OPTIMIZERS["adagrad from 0.1" if accumulator else "adagrad"]
+    state = initial_state(random_tables(2, kind), optimizer, data_mesh(devices))
+    step = compiled_step(optimizer, kind, noisy, devices)
+    batch = make_batch(X, Y, features=kind, vocab_size=N, size=len(Y), sparse=False)
+    for _ in range(2):
+        loss_before = negative_log_likelihood_loop(H, U, Y)
+        U, squares = adagrad_step(U, gradient_of_loss(H, U, Y), squares, rate=0.3, eps=1e-7)
+        state, loss = step(state, batch)
+        np.testing.assert_allclose(float(loss), loss_before, rtol=LOSS_TOLERANCE[np.float64])
+    # a gradient that is rounding, off by its tolerance, moves a cell by rate * tolerance / sqrt(eps) at most
+    tolerance = 0.3 * GRADIENT_TOLERANCE[np.float64] / np.sqrt(1e-7)
+    trained = np.concatenate([np.asarray(table)[:, :N] for table in state.params])
+    np.testing.assert_allclose(trained, U, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fillers_stay_as_they_were(name):
+    state = initial_state(random_tables(2, "cat", np.float32), OPTIMIZERS[name], data_mesh(8))
+    before = [np.array(leaf)[:, N:] for leaf in jax.tree.leaves(state)]
+    X, Y = positions(2)
+    batch = make_batch(X, Y, features="cat", vocab_size=N, size=len(Y), sparse=False)
+    for _ in range(3):
+        state, loss = compiled_step(OPTIMIZERS[name], "cat", True, 8)(state, batch)
+        assert np.isfinite(loss)
+    assert (before[0] == np.float32(-1e30)).all() and before[0].shape == (N, 3)
+    for leaf, filler in zip(jax.tree.leaves(state), before, strict=True):
+        np.testing.assert_array_equal(np.asarray(leaf)[:, N:], filler)
+
+
+def test_training_ends_alike_on_any_number_of_devices():
+    ends = []
+    for devices in (1, 8):
+        optimizer = OPTIMIZERS["adagrad from 0.1"]
+        state = initial_state(random_tables(2, "cat"), optimizer, data_mesh(devices))
+        step = compiled_step(optimizer, "cat", True, devices)
+        for X, Y in zip(np.split(positions(2)[0][:200], 4), np.split(positions(2)[1][:200], 4), strict=True):
+            state, _ = step(state, make_batch(X, Y, features="cat", vocab_size=N, size=50, sparse=False))
+        ends.append(np.stack([np.asarray(table)[:, :N] for table in state.params]))
+    # four steps of gradients that differ by 1e-13, where the accumulator is at least 0.1
+    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-11)
+
+
+# rows alone ------------------------------------------------------------------------------------------------------------
+
+LARGE = 40  # a vocabulary of which a batch touches a few rows
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Rounding up to 10 in place of 512, so that a small vocabulary has batches with rows."""
+    monkeypatch.setattr(decoder, "_round_up", 10)
+    monkeypatch.setattr(decoder, "_block", 10)
+
+
+def narrow_batches(kind, sparse):
+    """Three batches, each of 3 tokens of the 40, two at either offset, the first and the last among them; one is smaller."""
+    rng = np.random.default_rng(3)
+    batches = []
+    for length in (30, 30, 11):
+        tokens = np.array([0, rng.integers(1, LARGE - 1), LARGE - 1])
+        X = np.stack([rng.choice(tokens[1:], length), rng.choice(tokens[:2], length)], axis=1)
+        Y = rng.integers(0, LARGE, length)
+        batches.append((X, make_batch(X, Y, features=kind, vocab_size=LARGE, size=30, sparse=sparse)))
+    return batches
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("name", "devices", "dtype"),
+    [("adagrad", 1, np.float64), ("adagrad from 0.1", 8, np.float32), ("gradient descent", 1, np.float32)],
+)
+@KINDS
+def test_an_update_of_rows_is_the_dense_update_exactly(kind, name, devices, dtype):
+    ends = []
+    for sparse in (False, True):
+        optimizer = OPTIMIZERS[name]
+        state = initial_state(random_tables(2, kind, dtype, vocab_size=LARGE), optimizer, data_mesh(devices))
+        step = compiled_step(optimizer, kind, False, devices)
+        losses = []
+        for _, batch in narrow_batches(kind, sparse):
+            assert bool(batch.rows) == sparse
+            state, loss = step(state, batch)
+            losses.append(float(loss))
+        ends.append((losses, jax.tree.leaves(state)))
+    (dense_losses, dense), (sparse_losses, rows) = ends
+    assert sparse_losses == dense_losses
+    for leaf, expected in zip(rows, dense, strict=True):  # parameters and accumulators: the same sums in the same order
+        np.testing.assert_array_equal(leaf, expected)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@KINDS
+def test_an_update_of_rows_leaves_all_others_alone(kind):
+    optimizer = OPTIMIZERS["adagrad from 0.1"]
+    X, batch = narrow_batches(kind, sparse=True)[0]
+    state = initial_state(random_tables(2, kind, vocab_size=LARGE), optimizer, data_mesh(1))
+    before = [np.array(leaf) for leaf in jax.tree.leaves(state)]
+    state, _ = compiled_step(optimizer, kind, False, 1)(state, batch)
+    touched = [set(X.flat)] if kind == "sum" else [set(X[:, 0]), set(X[:, 1])]
+    for leaf, old, rows in zip(jax.tree.leaves(state), before, touched * 2, strict=True):
+        changed = {j for j in range(LARGE) if (np.asarray(leaf)[j] != old[j]).any()}
+        assert changed == rows  # every touched row misses some target, so all of them have a gradient
+
+
+@pytest.mark.usefixtures("small_blocks")
+@KINDS
+def test_a_batch_with_rows_numbers_its_contexts_within_them(kind):
+    for X, batch in narrow_batches(kind, sparse=True):
+        rows = batch.rows * 2 if kind == "sum" else batch.rows
+        for k in range(2):
+            np.testing.assert_array_equal(rows[k][batch.X[: len(X), k]], X[:, k])
+            real = rows[k][rows[k] < LARGE]
+            assert (np.diff(real) > 0).all() and set(real) == set(X.flat if kind == "sum" else X[:, k])
+
+
+def test_a_batch_has_rows_only_where_they_are_a_quarter_of_the_table():
+    def rows(tokens, vocab_size, sparse=True):
+        X = np.arange(3000).reshape(-1, 1) % tokens
+        batch = make_batch(X, X[:, 0], features="cat", vocab_size=vocab_size, size=3000, sparse=sparse)
+        return [len(r) for r in batch.rows]
+
+    assert rows(300, 2048) == [512]
+    assert rows(300, 2047) == []
+    assert rows(513, 4095) == []
+    assert rows(513, 4096) == [1024]
+    assert rows(300, 4096, sparse=False) == []
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_rows_under_noise_are_refused():
+    noise = noise_model(np.ones(LARGE, int))
+    mesh, optimizer = data_mesh(1), OPTIMIZERS["adagrad"]
+    state = initial_state(random_tables(2, "cat", vocab_size=LARGE), optimizer, mesh)
+    with pytest.raises(ValueError, match="sparse=False"):
+        training_step(optimizer, features="cat", noise=noise, mesh=mesh)(state, narrow_batches("cat", True)[0][1])
+
+
+# steps ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("vocab_size", "devices"), [(N, 1), (N, 2), (16, 2)])  # with fillers and without
+def test_training_leaves_the_tables_it_started_from(vocab_size, devices):
+    mesh, optimizer = data_mesh(devices), OPTIMIZERS["gradient descent"]
+    given = random_tables(2, "cat", vocab_size=vocab_size)
+    copies = [np.array(table) for table in given]
+    X, Y = positions(2)
+    batch = make_batch(X, Y, features="cat", vocab_size=vocab_size, size=len(Y), sparse=False)
+    step = training_step(optimizer, features="cat", noise=None, mesh=mesh)
+    step(initial_state(given, optimizer, mesh), batch)
+    np.testing.assert_array_equal(given, copies)
+    started = initial_state(given, optimizer, mesh)
+    step(initial_state(started.params, optimizer, mesh), batch)  # from the parameters of another state
+    np.testing.assert_array_equal([np.asarray(table)[:, :vocab_size] for table in started.params], copies)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "devices", "dtype"),
+    [
+        (OPTIMIZERS["adagrad"], 8, np.float32),
+        (optax.adam(0.1), 2, np.float64),
+        (optax.sgd(optax.linear_schedule(0.1, 0.0, 9)), 1, np.float32),
+    ],
+)
+def test_a_step_compiles_once_and_keeps_the_types_and_placement_of_its_state(optimizer, devices, dtype):
+    mesh = data_mesh(devices)
+    X, Y = positions(2)
+    state = initial_state(random_tables(2, "cat", dtype), optimizer, mesh)
+    placed = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state)
+    step: Any = training_step(optimizer, features="cat", noise=NOISE, mesh=mesh)
+    for m in (0, 50, 100, 120):
+        part = slice(m, min(m + 50, 130))
+        state, _ = step(state, make_batch(X[part], Y[part], features="cat", vocab_size=N, size=50, sparse=False))
+    assert step._cache_size() == 1  # compilations; a trace may serve several
+    assert jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state) == placed
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_step_on_rows_compiles_once():
+    optimizer, mesh = OPTIMIZERS["adagrad"], data_mesh(2)
+    state = initial_state(random_tables(2, "sum", vocab_size=LARGE), optimizer, mesh)
+    step: Any = training_step(optimizer, features="sum", noise=None, mesh=mesh)
+    for _, batch in narrow_batches("sum", sparse=True):
+        state, _ = step(state, batch)
+    assert step._cache_size() == 1
+
+
+def test_trained_tables_are_read_as_a_dense_embedding_reads_them():
+    tables = random_tables(3, "cat")
+    for devices in (1, 8):
+        padded = initial_state(tables, optax.identity(), data_mesh(devices)).params
+        for params in (padded, tuple(map(np.asarray, padded))):
+            plain = token_tables(params, features="cat", radius=3, eos=False, noise=None)
+            noisy = token_tables(params, features="cat", radius=3, eos=True, noise=NOISE)
+            assert (plain.radius, plain.vocab_size, plain.eos, noisy.eos) == (3, N, False, True)
+            for U, table, read in zip(tables, plain.tables, noisy.tables, strict=True):
+                np.testing.assert_array_equal(table, U)
+                np.testing.assert_allclose(read, embedding(True) @ U, rtol=0, atol=1e-14)  # 13 numbers of order 1
+    shared = token_tables(random_tables(3, "sum"), features="sum", radius=3, eos=False, noise=None)
+    assert shared.radius == 3 and all(table is shared.tables[0] for table in shared.tables)
+
+
+# the optimum -----------------------------------------------------------------------------------------------------------
+
+
+def frequencies():
+    """The explicit solution at K = 1 without noise: log counts, -inf where a pair never occurs."""
+    model = explicit_language_model(
+        count(STREAM, radius=1, vocab_size=N), features="cat", radius=1, eos=True, noise=False, dtype=np.float64
+    )
+    assert np.isneginf(model.tables[0]).sum() > 20
+    return model
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])  # at 8, some device has no finite logit for some context
+def test_the_explicit_solution_at_radius_one_has_no_gradient(devices):
+    X, Y = positions(1)
+    (U,) = frequencies().tables
+    loss, (gradient,) = by_hand((U,), X, Y, "cat", devices=devices)
+    np.testing.assert_allclose(loss, negative_log_likelihood((U,), X, Y), rtol=LOSS_TOLERANCE[np.float64])
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)  # counts of at most 100, to rounding
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "steps", "tolerance", "devices"),
+    [
+        # rate * steps * rounding of the gradient; the rates are below the inverse of the largest count, where steps are stable
+        (optax.sgd(0.01), 5, 0.01 * 5 * 1e-12, 1),
+        (optax.adagrad(0.003, initial_accumulator_value=0.1), 5, 0.003 * 5 * 1e-12 / 0.1**0.5, 8),
+        # without an accumulator the rounding is divided by sqrt(eps): a second step would start from there, and not stay
+        (optax.adagrad(0.3, initial_accumulator_value=0.0), 1, 0.3 * 1e-12 / 1e-7**0.5, 8),
+    ],
+)
+def test_the_explicit_solution_at_radius_one_stays_where_it_is(optimizer, steps, tolerance, devices):
+    X, Y = positions(1)
+    (U,) = frequencies().tables
+    state = initial_state((U,), optimizer, data_mesh(devices))
+    batch = make_batch(X, Y, features="cat", vocab_size=N, size=len(Y), sparse=False)
+    for _ in range(steps):
+        state, _ = compiled_step(optimizer, "cat", False, devices)(state, batch)
+    np.testing.assert_allclose(np.asarray(state.params[0])[:, :N], U, rtol=1e-15, atol=tolerance)
+
+
+def test_a_cold_and_a_warm_start_reach_the_same_optimum():
+    # every triple occurs, so the optimum is finite
+    M, K, n = 200, 2, 4
+    rng = np.random.default_rng(0)
+    triples = np.concatenate([np.stack(np.meshgrid(*[np.arange(n)] * 3), -1).reshape(-1, 3), rng.integers(0, n, (M - n**3, 3))])
+    X, Y = triples[:, :K], triples[:, K]
+    F = tuple(jnp.asarray(np.bincount(column * n + Y, minlength=n * n).reshape(n, n), float) for column in X.T)
+    H = features(X, np.eye(n), "cat")
+    smoothness = np.linalg.eigvalsh(H.T @ H).max() / 2  # the covariance of a softmax is at most 1/2
+    mesh, optimizer = data_mesh(1), optax.sgd(1 / smoothness)
+    step = training_step(optimizer, features="cat", noise=None, mesh=mesh)
+    batch = make_batch(X, Y, features="cat", vocab_size=n, size=M, sparse=False)
+    starts = {
+        "cold": cold_start(jax.random.key(0), features="cat", radius=K, vocab_size=n, dtype=jnp.float64),
+        "warm": explicit_solution(F, K),
+    }
+    losses, ends, gradients = {}, {}, {}
+    for name, tables in starts.items():
+        state = initial_state(tables, optimizer, mesh)
+        for _ in range(500):
+            state, _ = step(state, batch)
+        ends[name] = np.concatenate(state.params)
+        losses[name] = negative_log_likelihood_loop(H, ends[name], Y)
+        gradients[name] = gradient_of_loss(H, ends[name], Y)
+        model = token_tables(state.params, features="cat", radius=K, eos=True, noise=None)
+        assert kkt_residual(model, X, Y, mesh=mesh) < 1e-8 < kkt_residual(model._replace(tables=tables), X, Y, mesh=mesh)
+    # the loss is convex: L(a) - L(b) <= <grad L(a), a - b>, both ways, and the gradients are below 1e-6
+    distance = np.linalg.norm(ends["cold"] - ends["warm"])
+    gap = distance * max(np.linalg.norm(G) for G in gradients.values())
+    assert gap < 1e-4
+    assert abs(losses["cold"] - losses["warm"]) <= gap + 1e-12 * losses["cold"]
+
+
+def test_the_residual_is_zero_at_the_relative_frequencies():
+    X, Y = positions(1)
+    for devices in (1, 8):
+        # the rounding of N^2 counts, over their sum
+        assert kkt_residual(frequencies(), X, Y, mesh=data_mesh(devices)) < N * N * 1e-15
+    counted = explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat", eos=True)
+    assert kkt_residual(counted, X, Y, mesh=data_mesh(1)) > 0.01  # the noise moves it
+
+
+def as_model(tables, kind, K):
+    return TokenTables(tables * K if kind == "sum" else tables, kind, True)
+
+
+@pytest.mark.parametrize(("K", "dtype"), [(1, np.float64), (3, np.float64), (3, np.float32)])
+@KINDS
+def test_the_residual_equals_the_slow_loop(kind, K, dtype):
+    tables, (X, Y) = random_tables(K, kind), positions(K)
+    expected = misplaced_cooccurrences(features(X, np.eye(N), kind), np.concatenate(tables), Y, K)
+    model = as_model(random_tables(K, kind, dtype), kind, K)
+    # the mean over K M of errors of K M numbers: those of one of them
+    np.testing.assert_allclose(kkt_residual(model, X, Y, mesh=data_mesh(1)), expected, rtol=10 * LOSS_TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("chunk", "devices"), [(1, 1), (30, 1), (100, 2), (30, 8)])
+@KINDS
+def test_neither_chunk_nor_devices_change_the_residual(kind, chunk, devices):
+    X, Y = (a[:100] for a in positions(2))
+    model = as_model(random_tables(2, kind), kind, 2)
+    whole = kkt_residual(model, X, Y, mesh=data_mesh(1))
+    np.testing.assert_allclose(kkt_residual(model, X, Y, mesh=data_mesh(devices), chunk=chunk), whole, rtol=1e-12)
+
+
+def test_the_residual_of_a_model_that_is_always_wrong_is_just_below_two():
+    X, Y = np.zeros((50, 2), np.uint8), np.full(50, 3, np.uint8)
+    for logit in (-1.0, 5.0, 10.0):
+        tables = (jnp.zeros((N, N)).at[:, 1].set(logit),) * 2
+        p = 1 / (N - 1 + np.exp(2 * logit))  # of the target
+        residual = kkt_residual(TokenTables(tables, "sum", True), X, Y, mesh=data_mesh(2))
+        np.testing.assert_allclose(residual, 2 * (1 - p), rtol=1e-13)
+        assert residual < 2
+
+
+def test_the_residual_is_below_two_for_any_model():
+    for seed in range(20):
+        tables = tuple(20 * table for table in random_tables(2, "cat", seed=seed))
+        assert kkt_residual(as_model(tables, "cat", 2), *positions(2), mesh=data_mesh(1)) < 2
+
+
+def test_a_constant_added_to_a_row_does_not_change_the_residual():
+    tables, (X, Y) = random_tables(2, "cat"), positions(2)
+    moved = (tables[0].at[1].add(2.0), tables[1])
+    one, other = (kkt_residual(as_model(t, "cat", 2), X, Y, mesh=data_mesh(1)) for t in (tables, moved))
+    np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+@DTYPES
+@KINDS
+def test_a_cold_start_is_uniform_within_its_bound(kind, dtype):
+    n, K = 40, 3
+    tables = cold_start(jax.random.key(0), features=kind, radius=K, vocab_size=n, dtype=dtype)
+    blocks = 1 if kind == "sum" else K
+    assert [(U.shape, U.dtype) for U in tables] == [((n, n), dtype)] * blocks
+    U = np.concatenate(tables).astype(np.float64)
+    b = 1 / np.sqrt(blocks * n)
+    assert 0.99 * b < U.max() <= b * (1 + 1e-7) and -b * (1 + 1e-7) <= U.min() < -0.99 * b  # the bound in float32
+    # six standard errors: the variance of u is b^2/3, that of u^2 is (1/5 - 1/9) b^4 = 4/45 b^4
+    assert abs(U.mean()) < 6 * b / np.sqrt(3 * U.size)
+    assert abs((U**2).mean() - b**2 / 3) < 6 * b**2 * np.sqrt(4 / 45 / U.size)
+
+
+def test_a_cold_start_depends_on_its_key_alone_and_its_tables_differ():
+    def start(seed):
+        return cold_start(jax.random.key(seed), features="cat", radius=2, vocab_size=N)
+
+    np.testing.assert_array_equal(start(1), start(1))
+    distinct = [*start(1), *start(2)]
+    assert all(not np.array_equal(distinct[a], distinct[b]) for a in range(4) for b in range(a))

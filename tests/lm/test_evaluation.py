@@ -1,0 +1,294 @@
+"""Perplexity, attribution, the scaling assumption.
+
+Tolerances: as for the loss, 1e-11 relative in float64; in float32 an evaluation may be off by some eps of its logits, 1e-5.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import (
+    PAD,
+    features,
+    language_model,
+    log_softmax,
+    negative_log_likelihood,
+    random_documents,
+    stream_of,
+    windows,
+)
+from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
+from scipy.stats import linregress
+
+from jexplicit.counts.dense import count
+from jexplicit.lm.evaluation import (
+    Evaluation,
+    attribute,
+    evaluate,
+    fit_scaling,
+    log_mean_cooccurrences,
+    log_probabilities,
+)
+from jexplicit.lm.explicit import (
+    Features,
+    TokenTables,
+    cooccurrence_blocks,
+    explicit_language_model,
+    target_counts,
+    unigram_model,
+)
+from jexplicit.runs.devices import data_mesh
+
+N = 7
+TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)
+COUNTS = count(stream_of(TRAIN), radius=3, vocab_size=N)
+TOLERANCE = {np.float64: 1e-11, np.float32: 1e-5}
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def fit(K=2, kind: Features = "cat", eos=False, dtype=np.float64):
+    return explicit_language_model(COUNTS, features=kind, radius=K, eos=eos, dtype=dtype)
+
+
+def log_probabilities_of_all(model, X):
+    rows = [np.sum([np.asarray(table)[j] for table, j in zip(model.tables, x, strict=True)], axis=0) for x in X]
+    return np.array([log_softmax(row) for row in rows])
+
+
+# Perplexity
+
+
+@DTYPES
+@pytest.mark.parametrize("kind, K, eos", [("cat", 1, False), ("sum", 1, True), ("sum", 2, False), ("cat", 3, True)])
+def test_perplexity_equals_the_dense_loop_over_a_text(kind, K, eos, dtype):
+    E, _, U = language_model(TRAIN, K, N, kind, eos=eos)
+    X, Y = windows(DEV, K, eos=eos)
+    nll = negative_log_likelihood(features(X, E, kind), U, Y)
+    evaluation = evaluate(fit(K, kind, eos, dtype), stream_of(DEV))
+    assert evaluation.positions == len(Y)
+    np.testing.assert_allclose(evaluation.nll, nll, rtol=TOLERANCE[dtype])
+    np.testing.assert_allclose(evaluation.perplexity, np.exp(nll / len(Y)), rtol=10 * TOLERANCE[dtype])
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss():
+    assert Evaluation(nll=3 * np.log(5), positions=3).perplexity == pytest.approx(5, rel=1e-15)
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(K):
+    model = TokenTables((jnp.zeros((N, N)),) * K, "sum", True)
+    assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
+
+
+def test_the_unigram_model_s_perplexity_on_its_text_is_that_of_the_entropy():
+    f = target_counts(COUNTS)
+    p = np.maximum(f, 1) / np.maximum(f, 1).sum()  # <pad> is never a target and counts once
+    entropy = -sum(f[i] * np.log(p[i]) for i in range(N)) / f.sum()
+    assert evaluate(unigram_model(COUNTS), stream_of(TRAIN)).perplexity == pytest.approx(np.exp(entropy), rel=1e-5)  # float32
+
+
+def test_at_k_1_counts_at_hand_are_as_good_as_the_text():
+    model, stream = fit(K=1), stream_of(TRAIN)
+    assert evaluate(model, stream, counts=COUNTS) == evaluate(model, stream)
+
+
+def test_a_sample_of_all_positions_is_no_sample():
+    model, stream = fit(), stream_of(DEV)
+    exact = evaluate(model, stream)
+    assert evaluate(model, stream, sample=exact.positions) == exact
+    assert evaluate(model, stream, sample=10**9) == exact
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_another_for_another():
+    model, stream = fit(), stream_of(DEV)
+    first, again, other = (evaluate(model, stream, sample=30, seed=seed) for seed in (5, 5, 6))
+    assert first == again
+    assert first.nll != other.nll
+    assert first.positions == other.positions == 30
+
+
+def test_a_sample_holds_no_position_twice():
+    # all but one position: the loss that is left out is that of one position, whichever it is
+    model, stream = fit(), stream_of(DEV)
+    exact = evaluate(model, stream)
+    left_out = exact.nll - evaluate(model, stream, sample=exact.positions - 1).nll
+    X, Y = windows(DEV, 2)
+    losses = -log_probabilities_of_all(model, X)[np.arange(len(Y)), Y]
+    assert np.min(np.abs(losses - left_out)) < 1e-10
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("devices", [2, 8])
+def test_the_number_of_devices_does_not_change_an_evaluation(devices, K):
+    model, stream = fit(K), stream_of(DEV)
+    one, many = evaluate(model, stream, mesh=data_mesh(1)), evaluate(model, stream, mesh=data_mesh(devices))
+    assert many.positions == one.positions
+    np.testing.assert_allclose(many.nll, one.nll, rtol=1e-13)
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_the_order_of_documents_does_not_change_an_evaluation(K):
+    one, other = evaluate(fit(K), stream_of(DEV)), evaluate(fit(K), stream_of(DEV[::-1]))
+    np.testing.assert_allclose(one.nll, other.nll, rtol=1e-13)
+
+
+@pytest.mark.parametrize("K", [1, 2])
+@pytest.mark.parametrize("wrong", [N, -1])
+def test_a_token_that_the_model_does_not_have_is_refused(wrong, K):
+    with pytest.raises(ValueError, match=f"token id {wrong} .* {N}"):
+        evaluate(fit(K), np.array([0, 1, wrong, 0]))
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_a_text_without_tokens_is_refused(K):
+    with pytest.raises(ValueError, match="no position to predict"):
+        evaluate(fit(K), np.array([0, 0, 0], np.uint8))
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_log_probabilities_are_those_of_the_dense_softmax(kind, dtype):
+    model = fit(3, kind, dtype=dtype)
+    X, Y = windows(DEV, 3)
+    expected = log_probabilities_of_all(fit(3, kind), X)[np.arange(len(Y)), Y]
+    np.testing.assert_allclose(log_probabilities(model, X, Y), expected, rtol=0, atol=10 * TOLERANCE[dtype])
+
+
+def test_log_probabilities_add_up_to_the_loss():
+    X, Y = windows(DEV, 2)
+    np.testing.assert_allclose(-log_probabilities(fit(), X, Y).sum(), evaluate(fit(), stream_of(DEV)).nll, rtol=1e-12)
+
+
+# Attribution
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
+    model, exact = fit(3, kind, dtype=dtype), fit(3, kind)
+    X, Y = windows(DEV, 3)
+    why = attribute(model, X, Y)
+    log_P = log_probabilities_of_all(exact, X)
+    for m, (x, y) in enumerate(zip(X, Y, strict=True)):
+        for k in range(3):
+            row = np.asarray(exact.tables[k])[x[k]]
+            tolerance = 30 * TOLERANCE[dtype]  # logits of order 10, three of them
+            assert why.logits[m, k] == pytest.approx(row[y], abs=tolerance)
+            assert why.evidence[m, k] == pytest.approx(row[y] - sum(np.exp(log_P[m]) * row), abs=tolerance)
+        assert why.log_probability[m] == pytest.approx(log_P[m, y], abs=30 * TOLERANCE[dtype])
+
+
+def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
+    # logits (log 3, 0) + (0, 0): probabilities (3/4, 1/4); the farther token says nothing
+    table = jnp.log(jnp.array([[3.0, 1.0], [1.0, 1.0]]))
+    why = attribute(TokenTables((table, table), "sum", True), np.array([[0, 1]]), np.array([0]))
+    np.testing.assert_allclose(why.logits, [[np.log(3), 0]], rtol=1e-14)
+    np.testing.assert_allclose(why.evidence, [[np.log(3) / 4, 0]], rtol=1e-14)
+    np.testing.assert_allclose(why.log_probability, [np.log(3 / 4)], rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_attributed_logits_add_up_to_the_log_probability(kind):
+    model = fit(3, kind)
+    X, Y = windows(DEV, 3)
+    why = attribute(model, X, Y)
+    rows = np.array([np.sum([np.asarray(t)[j] for t, j in zip(model.tables, x, strict=True)], axis=0) for x in X])
+    log_Z = np.log(np.exp(rows).sum(axis=1))
+    np.testing.assert_allclose(why.logits.sum(axis=1), rows[np.arange(len(Y)), Y], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(why.logits.sum(axis=1) - log_Z, why.log_probability, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(why.log_probability, log_probabilities(model, X, Y), rtol=0, atol=1e-11)
+
+
+def test_adding_a_constant_to_a_row_changes_logits_but_no_evidence():
+    model = fit(2)
+    X, Y = windows(DEV, 2)
+    shifted = model._replace(tables=(model.tables[0].at[1].add(4.0), model.tables[1]))
+    before, after = attribute(model, X, Y), attribute(shifted, X, Y)
+    np.testing.assert_allclose(after.logits[:, 0] - before.logits[:, 0], 4.0 * (X[:, 0] == 1), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(after.evidence, before.evidence, rtol=0, atol=1e-11)
+
+
+def test_evidence_is_zero_on_average_over_the_model_s_own_predictions():
+    model = fit(2)
+    x = np.array([2, 1])
+    why = attribute(model, np.tile(x, (N, 1)), np.arange(N))
+    np.testing.assert_allclose(np.exp(why.log_probability) @ why.evidence, 0, rtol=0, atol=1e-12)
+
+
+# The scaling assumption
+
+
+@DTYPES
+@pytest.mark.parametrize("kind, K, eos", [("cat", 1, False), ("sum", 2, False), ("cat", 3, True)])
+def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13(kind, K, eos, dtype):
+    E, F, _ = language_model(TRAIN, K, N, kind, eos=eos)
+    X, _ = windows(TRAIN, K, eos=eos)
+    blocks = cooccurrence_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=dtype)
+    fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), blocks, X)
+    assert fast.dtype == dtype
+    slow = log_mean_cooccurrences_loop(features(X, E, kind), F, K)
+    np.testing.assert_allclose(fast, slow, rtol=0, atol=10 * TOLERANCE[dtype])
+
+
+def test_mean_cooccurrences_at_k_1_without_noise_are_the_mean_rows_of_the_counts():
+    C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 2]], np.int32)
+    model = explicit_language_model((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
+    F = cooccurrence_blocks((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
+    X = np.array([[0], [1], [1], [1]])
+    np.testing.assert_allclose(np.exp(log_mean_cooccurrences(model, F, X)), (C[0] + 3 * C[1]) / 4, rtol=1e-13)
+
+
+def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
+    rng = np.random.default_rng(5)
+    tables = tuple(jnp.asarray(rng.normal(size=(12, 12))) for _ in range(3))
+    model, F = TokenTables(tables, "cat", True), tuple(jnp.exp(table) for table in tables)
+    X = rng.integers(0, 12, (2000, 3))
+    assert len(np.unique(X, axis=0)) > 2 * 512
+    column = np.sum(np.concatenate(F), axis=0)
+    mean = np.mean([np.exp(sum(np.asarray(t)[j] for t, j in zip(tables, x, strict=True))) for x in X], axis=0)
+    expected = (np.log(mean) + 2 * np.log(column)) / 3
+    for contexts in (X, X[::-1]):
+        np.testing.assert_allclose(log_mean_cooccurrences(model, F, contexts), expected, rtol=0, atol=1e-12)
+
+
+def scattered_points():
+    rng = np.random.default_rng(6)
+    f = rng.integers(1, 5000, 60)
+    return f, 0.8 * np.log(f) + 1.5 + rng.normal(size=60)
+
+
+def test_the_fitted_line_is_scipy_s():
+    f, log_means = scattered_points()
+    expected: Any = linregress(np.log(f), log_means)
+    np.testing.assert_allclose(
+        fit_scaling(f, log_means), [expected.slope, expected.intercept, expected.rvalue], rtol=1e-10
+    )  # two least-squares routines on 60 points of condition number 10
+
+
+def test_points_on_a_line_give_that_line():
+    f = np.array([1, 7, 50, 4000])
+    np.testing.assert_allclose(fit_scaling(f, 1.7 * np.log(f) - 0.3), [1.7, -0.3, 1], rtol=1e-12)
+
+
+def test_outputs_never_seen_are_no_points_of_the_line():
+    f, log_means = scattered_points()
+    with_unseen = fit_scaling(np.append(f, [0, 0]), np.append(log_means, [99.0, -np.inf]))
+    np.testing.assert_allclose(with_unseen, fit_scaling(f, log_means), rtol=1e-14)
+
+
+def test_a_larger_text_moves_the_line_but_keeps_its_slope():
+    f, log_means = scattered_points()
+    line, larger = fit_scaling(f, log_means), fit_scaling(10 * f, log_means + np.log(10))
+    np.testing.assert_allclose([larger.slope, larger.correlation], [line.slope, line.correlation], rtol=1e-10)
+    np.testing.assert_allclose(larger.intercept, line.intercept + (1 - line.slope) * np.log(10), rtol=1e-10)
+
+
+def test_float32_means_are_fitted_in_float64():
+    f, log_means = scattered_points()
+    np.testing.assert_allclose(fit_scaling(f, log_means.astype(np.float32)), fit_scaling(f, log_means), rtol=1e-5)
+
+
+def test_the_end_of_a_document_is_evaluated_only_where_it_is_predicted():
+    assert evaluate(fit(2, eos=True), stream_of(DEV)).positions - evaluate(fit(2), stream_of(DEV)).positions == len(DEV)
+    assert PAD not in windows(DEV, 2)[1]

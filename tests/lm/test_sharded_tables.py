@@ -1,0 +1,234 @@
+"""Tables split by output column: one device, several, and more than there are outputs, against one dense table.
+
+Counts are exact. Tolerances: the split changes the order in which the exponentials of a softmax and the rows of a table are
+added up; 1e-12 of a loss, 1e-11 nats of a logit are 1000 times what float64 rounds.
+"""
+
+from typing import Any
+
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from reference import (
+    PAD,
+    cooccurrences,
+    features,
+    language_model,
+    negative_log_likelihood,
+    random_documents,
+    stream_of,
+    windows,
+)
+from scipy.sparse import csr_array
+
+from jexplicit.lm import sharded as sharded_tables
+from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.explicit import explicit_language_model
+from jexplicit.lm.sharded import count_sharded, evaluate_sharded, places_by_frequency, sharded_language_model
+from jexplicit.lm.sparse import sparse_language_model
+from jexplicit.lm.sparse_evaluation import evaluate_sparse
+from jexplicit.runs.devices import AXIS, data_mesh
+
+N, K = 7, 3  # divided by none of the numbers of devices but 1, and fewer than the largest
+DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
+DEV = random_documents(4, 25, N, 8)
+STREAM = stream_of(DOCUMENTS)
+EXPECTED = cooccurrences(DOCUMENTS, K, N)
+
+
+@pytest.fixture(scope="module", params=[1, 3, 8])
+def counts(request):
+    return count_sharded(STREAM, radius=K, vocab_size=N, mesh=data_mesh(request.param), chunk=64)
+
+
+def columns(tables, places):
+    return [np.asarray(table)[:, places] for table in tables]
+
+
+def fit(counts, *, dtype: Any = np.float64, **options):
+    return sharded_language_model(counts, dtype=dtype, **options)
+
+
+def assert_same_counts(counts, expected):
+    for C, other in zip(columns(counts.tables, counts.places), expected, strict=True):
+        np.testing.assert_array_equal(C, other)
+
+
+# Counting
+
+
+def test_counts_equal_the_double_loop_on_any_number_of_devices(counts):
+    assert_same_counts(counts, EXPECTED)
+    np.testing.assert_array_equal(counts.f, EXPECTED[0].sum(axis=0))
+    assert counts.vocab_size == N
+
+
+def test_a_device_holds_its_own_columns_and_no_others(counts):
+    D = counts.mesh.size
+    share = -(-N // D)
+    for table in counts.tables:
+        assert table.shape == (N, D * share)
+        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * D
+        assert int(table.sum()) == len(STREAM) - 1  # columns without an output are empty
+
+
+@pytest.mark.parametrize("chunk", [5, 10**6])
+def test_the_chunk_size_changes_no_count(chunk):
+    assert_same_counts(count_sharded(STREAM, radius=K, vocab_size=N, mesh=data_mesh(3), chunk=chunk), EXPECTED)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_the_integer_type_of_the_stream_changes_no_count(dtype):
+    assert_same_counts(count_sharded(STREAM.astype(dtype), radius=K, vocab_size=N, mesh=data_mesh(3), chunk=64), EXPECTED)
+
+
+def test_tokens_are_dealt_to_devices_in_turn_by_frequency():
+    f = np.array([3, 50, 7, 7, 0, 1, 20])
+    places = places_by_frequency(f, 3)
+    owner, share = places // 3, -(-len(f) // 3)
+    ranked = np.argsort(-f, kind="stable")
+    assert owner[ranked].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert len(set(places.tolist())) == len(f)
+    assert places.max() < 3 * share
+
+
+def test_progress_grows_to_all_positions():
+    reports = []
+    count_sharded(
+        STREAM, radius=1, vocab_size=N, mesh=data_mesh(1), chunk=100, progress=lambda done, total: reports.append((done, total))
+    )
+    positions = len(STREAM) - 1
+    assert reports == [(min(done, positions), positions) for done in range(100, positions + 100, 100)]
+
+
+# Models
+
+
+@pytest.mark.parametrize("kind, R, eos", [("cat", 1, False), ("sum", 3, True), ("cat", 3, False)])
+def test_the_perplexity_of_a_text_equals_the_dense_loop(counts, kind, R, eos):
+    E, _, U = language_model(DOCUMENTS, R, N, kind, eos=eos)
+    X, Y = windows(DEV, R, eos=eos)
+    evaluation = evaluate_sharded(fit(counts, features=kind, radius=R, eos=eos), stream_of(DEV))
+    assert evaluation.positions == len(Y)
+    np.testing.assert_allclose(evaluation.nll, negative_log_likelihood(features(X, E, kind), U, Y), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_dense_sparse_and_sharded_models_have_one_perplexity(counts, kind):
+    stream = stream_of(DEV)
+    dense = evaluate(explicit_language_model(tuple(EXPECTED), features=kind, dtype=np.float64), stream)
+    sparse = evaluate_sparse(
+        sparse_language_model(tuple(csr_array(C) for C in EXPECTED), features=kind, dtype=np.float64), stream
+    )
+    sharded = evaluate_sharded(fit(counts, features=kind), stream)
+    np.testing.assert_allclose([sparse.perplexity, sharded.perplexity], dense.perplexity, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_tables_are_the_columns_of_the_dense_ones(counts, kind):
+    model = fit(counts, features=kind)
+    dense = explicit_language_model(tuple(EXPECTED), features=kind, dtype=np.float64)
+    for table, other in zip(columns(model.tables, model.places), dense.tables, strict=True):
+        np.testing.assert_allclose(table, other, rtol=0, atol=1e-11)
+
+
+def test_a_model_stays_where_its_counts_are(counts):
+    model = fit(counts, features="cat")
+    share = counts.tables[0].shape[1] // counts.mesh.size
+    for table in model.tables:
+        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * counts.mesh.size
+
+
+def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
+    mesh, contexts = data_mesh(8), 16
+    table = jax.ShapeDtypeStruct((N, 8), np.float64, sharding=jax.NamedSharding(mesh, PartitionSpec(None, AXIS)))
+    X = jax.ShapeDtypeStruct((contexts, 2), np.int32)
+    program = sharded_tables._log_partition(mesh).lower((table, table), X).as_text()
+    exchanged = [line for line in program.splitlines() if "stablehlo.all_" in line]
+    assert len(exchanged) == 2  # the maximum and the sum
+    assert "all_gather" not in program
+
+
+def test_the_size_of_a_call_changes_the_loss_by_rounding_alone(monkeypatch):
+    counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
+    model = fit(counts, features="cat")
+    expected = evaluate_sharded(model, stream_of(DEV)).nll
+    monkeypatch.setattr(sharded_tables, "_contexts_per_call", 10)
+    monkeypatch.setattr(sharded_tables, "_positions_per_call", 40)
+    reports = []
+    found = evaluate_sharded(model, stream_of(DEV), progress=lambda done, total: reports.append((done, total)))
+    assert found.nll == pytest.approx(expected, rel=1e-13)
+    assert reports[-1][0] == reports[-1][1]
+
+
+def test_a_sample_is_that_of_the_dense_evaluation():
+    counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
+    dense = explicit_language_model(tuple(EXPECTED), features="cat", radius=2, dtype=np.float64)
+    expected = evaluate(dense, stream_of(DEV), sample=20, seed=3)
+    found = evaluate_sharded(fit(counts, features="cat"), stream_of(DEV), sample=20, seed=3)
+    assert found.nll == pytest.approx(expected.nll, rel=1e-12)
+
+
+def test_float32_models_agree_with_float64_ones():
+    counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
+    exact = evaluate_sharded(fit(counts, features="cat"), stream_of(DEV))
+    model = fit(counts, features="cat", dtype=np.float32)
+    assert model.tables[0].dtype == np.float32
+    np.testing.assert_allclose(evaluate_sharded(model, stream_of(DEV)).nll, exact.nll, rtol=1e-5)  # some eps of the logits
+
+
+def test_a_sum_model_holds_one_table():
+    counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
+    sum_model, cat_model = fit(counts, features="sum"), fit(counts, features="cat")
+    assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered) == (2, N, False)
+    assert (cat_model.radius, cat_model.vocab_size, cat_model.ordered) == (2, N, True)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("vocab_size, devices, needed", [(46_341, 1, 2), (128_000, 7, 8), (10**6, 8, 466)])
+def test_a_share_whose_ids_overflow_int32_is_refused(vocab_size, devices, needed):
+    with pytest.raises(ValueError, match=f"vocabulary {vocab_size} on {devices} devices.*at least {needed} devices.*sparse"):
+        count_sharded(STREAM, radius=1, vocab_size=vocab_size, mesh=data_mesh(devices))
+
+
+def test_a_table_larger_than_the_memory_is_refused():
+    with pytest.raises(ValueError, match="tables of counts take 8 x .* GB on 8 devices"):
+        count_sharded(STREAM, radius=1000, vocab_size=128_000, mesh=data_mesh(8))
+
+
+def test_a_stream_whose_counts_could_overflow_int32_is_refused(monkeypatch):
+    monkeypatch.setattr(sharded_tables, "INT32_CELLS", 100)
+    with pytest.raises(ValueError, match=f"{len(STREAM) - 1} positions.*use sparse counts"):
+        count_sharded(STREAM, radius=1, vocab_size=N, mesh=data_mesh(1))
+
+
+@pytest.mark.parametrize("wrong", [N, -1])
+def test_a_token_id_out_of_range_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"token id {wrong} in a vocabulary of {N}.*vocab_size"):
+        count_sharded(np.array([0, 1, wrong, 0]), radius=1, vocab_size=N)
+
+
+def test_a_chunk_without_positions_is_refused():
+    with pytest.raises(ValueError, match="chunk of 0 positions"):
+        count_sharded(STREAM, radius=1, vocab_size=N, chunk=0)
+
+
+@pytest.mark.parametrize("radius", [0, 4])
+def test_a_radius_that_was_not_counted_is_refused(counts, radius):
+    with pytest.raises(ValueError, match=f"radius {radius} with counts of offsets 1..3"):
+        fit(counts, features="cat", radius=radius)
+
+
+def test_unknown_features_are_refused(counts, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
+    with pytest.raises(ValueError, match="features 'mean': choose sum .* or cat"):
+        fit(counts, features="mean")
+
+
+def test_a_text_without_tokens_is_refused(counts):
+    with pytest.raises(ValueError, match="no position to predict"):
+        evaluate_sharded(fit(counts, features="cat"), np.array([PAD, PAD, PAD]))

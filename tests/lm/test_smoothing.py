@@ -1,0 +1,454 @@
+"""Noise, unseen outputs, rows of every smoothing.
+
+Tolerances: every formula is a few sums of at most N = 9 terms of one sign (or, for `E U`, of logarithms of order 10), so
+rounding stays below some 30 eps: 1e-13 leaves room in float64, 1e-5 in float32.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import (
+    column_for_unseen_outputs,
+    cooccurrences,
+    features,
+    generalized_cooccurrences,
+    modified_discounts,
+    modified_kneser_ney,
+    noise_model_rows,
+    noise_parameters,
+    noisy_embedding,
+    one_hot,
+    random_documents,
+    smoothed_rows,
+    windows,
+)
+from reference import (
+    kneser_ney as kneser_ney_loop,
+)
+from scipy.stats import dirichlet as dirichlet_distribution
+from sklearn.naive_bayes import MultinomialNB
+
+from jexplicit.lm.smoothing import (
+    absolute_discount,
+    add_alpha,
+    dirichlet,
+    discounts,
+    kneser_ney,
+    noise_model,
+    noise_rows,
+    noisy_counts,
+    noisy_rows,
+    unigram,
+    with_unseen_outputs,
+)
+
+N = 9
+DOCUMENTS = random_documents(seed=3, number=30, vocab_size=N, longest=8)
+(COUNTS,) = cooccurrences(DOCUMENTS, 1, N)
+F_TOKENS = COUNTS.sum(axis=0)
+TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def random_rows(seed=4, columns=6):
+    return np.random.default_rng(seed).normal(size=(N, columns)) * 5
+
+
+# The noise model
+
+
+def test_the_noise_model_equals_its_definition():
+    f = np.array([5, 0, 12, 1, 100])
+    noise = noise_model(f)
+    q, p = noise_parameters(f)
+    np.testing.assert_allclose(noise.q, q, rtol=1e-15)
+    np.testing.assert_allclose(noise.one_minus_q, 1 / (f + 1), rtol=1e-15)
+    np.testing.assert_allclose(noise.p, p, rtol=1e-14)  # one more sum and division
+
+
+def test_the_noise_model_of_three_tokens_is_that_worked_by_hand():
+    noise = noise_model(np.array([2, 1, 1]))
+    assert noise.q.tolist() == [2 / 3, 1 / 2, 1 / 2]
+    assert noise.p.tolist() == [1 / 4, 3 / 8, 3 / 8]  # (1/2, 3/4, 3/4) / 2
+
+
+def test_rows_of_the_noisy_embedding_sum_to_one():
+    q, one_minus_q, p = noise_model(F_TOKENS)
+    E = np.diag(q) + np.outer(one_minus_q, p)
+    np.testing.assert_allclose(E, noisy_embedding(F_TOKENS), rtol=0, atol=1e-15)
+    np.testing.assert_allclose(E.sum(axis=1), 1, rtol=1e-14)
+    assert np.all(E > 0)
+
+
+def test_renaming_tokens_renames_the_noise():
+    order = np.random.default_rng(0).permutation(N)
+    for renamed, original in zip(noise_model(F_TOKENS[order]), noise_model(F_TOKENS), strict=True):
+        np.testing.assert_allclose(renamed, original[order], rtol=1e-14)
+
+
+def test_the_error_of_a_very_frequent_token_is_not_lost_in_float32():
+    noise = noise_model(np.array([10**9, 1]))
+    assert 1 - np.float32(noise.q[0]) == 0
+    assert noise.one_minus_q[0] == pytest.approx(1 / (10**9 + 1), rel=1e-15)  # 1 - q in float64 is off by 1e-7
+    U = noisy_rows(jnp.array([[0.0], [1.0]], jnp.float32), noise)
+    assert U[0, 0] == pytest.approx(1e-9 * noise.p[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("f", [[3], [2, -1], [0, 0, 0]])
+def test_counts_without_a_noise_model_are_refused(f):
+    with pytest.raises(ValueError, match="at least two tokens and non-negative counts, not all zero"):
+        noise_model(np.array(f))
+
+
+@DTYPES
+def test_noisy_counts_equal_the_dense_product_with_the_embedding(dtype):
+    F = noisy_counts(jnp.asarray(COUNTS, dtype), noise_model(F_TOKENS))
+    assert F.dtype == dtype
+    np.testing.assert_allclose(F, noisy_embedding(F_TOKENS).T @ COUNTS, rtol=TOLERANCE[dtype])
+
+
+def test_noisy_counts_are_the_cooccurrences_of_noisy_embeddings():
+    X, Y = windows(DOCUMENTS, 1, eos=True)
+    H = features(X, noisy_embedding(F_TOKENS), "cat")
+    F = noisy_counts(jnp.asarray(COUNTS, jnp.float64), noise_model(F_TOKENS))
+    np.testing.assert_allclose(F, generalized_cooccurrences(H, one_hot(Y, N)), rtol=1e-12)  # a loop over 160 positions
+
+
+def test_noise_moves_cooccurrences_between_rows_and_adds_none():
+    F = noisy_counts(jnp.asarray(COUNTS, jnp.float64), noise_model(F_TOKENS))
+    np.testing.assert_allclose(F.sum(axis=0), COUNTS.sum(axis=0), rtol=1e-13)
+
+
+def test_noise_leaves_no_zero_in_a_column_that_was_seen():
+    assert np.any(COUNTS == 0)
+    F = noisy_counts(jnp.asarray(COUNTS, jnp.float64), noise_model(F_TOKENS))
+    assert np.all(np.asarray(F) > 0)
+
+
+@DTYPES
+def test_noisy_rows_equal_the_dense_product_with_the_embedding(dtype):
+    U = random_rows()
+    rows = noisy_rows(jnp.asarray(U, dtype), noise_model(F_TOKENS))
+    assert rows.dtype == dtype
+    # relative to the size of U: sums of both signs may cancel
+    np.testing.assert_allclose(rows, noisy_embedding(F_TOKENS) @ U, rtol=0, atol=TOLERANCE[dtype] * np.abs(U).max())
+
+
+def test_the_row_of_a_token_never_seen_is_the_mean_row():
+    f = np.array([4, 0, 3, 2, 1, 1, 1, 1, 1])
+    U = random_rows()
+    noise = noise_model(f)
+    np.testing.assert_allclose(noisy_rows(jnp.asarray(U), noise)[1], noise.p @ U, rtol=0, atol=1e-13 * np.abs(U).max())
+
+
+def test_adding_a_constant_to_a_column_adds_it_to_the_noisy_column():
+    U, constant = random_rows(), np.arange(6.0)
+    noise = noise_model(F_TOKENS)
+    shifted = noisy_rows(jnp.asarray(U + constant), noise)
+    np.testing.assert_allclose(
+        shifted, np.asarray(noisy_rows(jnp.asarray(U), noise)) + constant, rtol=0, atol=1e-13 * np.abs(U).max()
+    )
+
+
+def test_noisy_rows_are_the_adjoint_of_noisy_counts():
+    C, U = random_rows(5), random_rows(6)  # <EᵀC, U> = <C, E U>
+    noise = noise_model(F_TOKENS)
+    left = np.vdot(noisy_counts(jnp.asarray(C), noise), U)
+    right = np.vdot(C, noisy_rows(jnp.asarray(U), noise))
+    np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(C).sum())
+
+
+def test_the_inverse_of_the_embedding_by_sherman_morrison_undoes_the_noise():
+    assert np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
+    U = random_rows()
+    q, one_minus_q, p = noise_model(F_TOKENS)
+    rows = np.asarray(noisy_rows(jnp.asarray(U), noise_model(F_TOKENS)))
+    undone = rows / q[:, None] - np.outer(one_minus_q / q, p @ (rows / q[:, None])) / (1 + p @ (one_minus_q / q))
+    np.testing.assert_allclose(undone, U, rtol=0, atol=1e-12 * np.abs(U).max())  # 1/q <= 2 amplifies rounding a little
+
+
+# Outputs that were never seen
+
+
+@DTYPES
+def test_the_column_of_an_unseen_output_equals_the_mean_feature(dtype):
+    X, Y = windows(DOCUMENTS, 2, eos=False)  # <pad> is never a target
+    H = features(X, np.eye(N), "sum")
+    C = generalized_cooccurrences(H, one_hot(Y, N))
+    f = one_hot(Y, N).sum(axis=0)
+    filled = with_unseen_outputs(jnp.asarray(C, dtype), jnp.asarray(f, dtype))
+    assert filled.dtype == dtype
+    np.testing.assert_allclose(filled, column_for_unseen_outputs(C, H, f), rtol=TOLERANCE[dtype])
+
+
+def test_the_column_of_an_unseen_output_is_that_worked_by_hand():
+    C = jnp.array([[3.0, 0.0, 1.0], [2.0, 0.0, 2.0]])
+    assert with_unseen_outputs(C, jnp.array([5.0, 0.0, 3.0])).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]
+
+
+def test_outputs_that_were_all_seen_keep_their_counts():
+    C = jnp.asarray(COUNTS, jnp.float64)
+    np.testing.assert_array_equal(with_unseen_outputs(C, C.sum(axis=0)), COUNTS)
+
+
+def test_an_unseen_output_gets_the_probability_of_one_observation_in_every_context():
+    C = COUNTS.astype(np.float64)
+    C[:, [2, 5]] = 0
+    M = C.sum()
+    filled = np.asarray(with_unseen_outputs(jnp.asarray(C), jnp.asarray(C.sum(axis=0))))
+    np.testing.assert_allclose((filled / filled.sum(axis=1, keepdims=True))[:, [2, 5]], 1 / (M + 2), rtol=1e-13)
+
+
+def test_unigram_frequencies_count_unseen_outputs_once():
+    f = np.array([6.0, 0.0, 3.0, 0.0])
+    np.testing.assert_allclose(unigram(jnp.asarray(f)), np.array([6, 1, 3, 1]) / 11, rtol=1e-15)
+
+
+def test_unigram_frequencies_of_seen_outputs_are_relative_frequencies():
+    np.testing.assert_allclose(unigram(jnp.asarray(F_TOKENS, jnp.float64)), F_TOKENS / F_TOKENS.sum(), rtol=1e-15)
+
+
+# Kneser-Ney
+
+
+@DTYPES
+def test_kneser_ney_equals_its_loop(dtype):
+    P = kneser_ney(jnp.asarray(COUNTS, dtype))
+    assert P.dtype == dtype
+    np.testing.assert_allclose(P, kneser_ney_loop(COUNTS), rtol=TOLERANCE[dtype])
+
+
+def test_kneser_ney_of_a_table_of_four_is_that_worked_by_hand():
+    # n1 = 2, n2 = 1: D = 1/2. Output 0 was seen in two contexts, output 1 in one: P_cont = (2/3, 1/3).
+    # Row 0: (2 - 1/2 + 1/2 * 2 * 2/3) / 3 = 13/18. Row 1: (1 - 1/2 + 1/2 * 1 * 2/3) / 1 = 5/6.
+    P = kneser_ney(jnp.array([[2.0, 1.0], [1.0, 0.0]]))
+    np.testing.assert_allclose(P, [[13 / 18, 5 / 18], [5 / 6, 1 / 6]], rtol=1e-15)
+
+
+def sparse_tables():
+    never = COUNTS.copy()
+    never[3, :] = 0  # a context never seen
+    never[:, 4] = 0  # an output never seen
+    return {
+        "text": COUNTS,
+        "unseen": never,
+        "no pair seen once": 3 * COUNTS,
+        "no pair seen twice": np.where(COUNTS == 2, 3, COUNTS),  # D = 1
+        "nothing seen": np.zeros((N, N), np.int64),
+    }
+
+
+@pytest.mark.parametrize("name", sparse_tables())
+def test_kneser_ney_rows_are_positive_and_sum_to_one_for_any_counts(name):
+    C = sparse_tables()[name]
+    P = np.asarray(kneser_ney(jnp.asarray(C, jnp.float64)))
+    np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=1e-13)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-13)
+    assert np.all(P > 0)
+    assert np.all(np.isfinite(P))
+
+
+def test_a_context_never_seen_is_followed_by_the_continuation_distribution():
+    C = COUNTS.copy()
+    C[3, :] = 0
+    contexts_of = np.sum(C > 0, axis=0)
+    np.testing.assert_allclose(kneser_ney(jnp.asarray(C, jnp.float64))[3], contexts_of / contexts_of.sum(), rtol=1e-13)
+
+
+def test_without_a_pair_seen_once_half_a_count_is_discounted():
+    # D = 1/2, P_cont = (1/2, 1/2): row 0 is (3 - 1/2 + 1/4, 0 + 1/4) / 3
+    np.testing.assert_allclose(kneser_ney(jnp.array([[3.0, 0.0], [0.0, 3.0]]))[0], [11 / 12, 1 / 12], rtol=1e-15)
+
+
+def test_renaming_tokens_renames_kneser_ney_rows_and_columns():
+    order = np.random.default_rng(1).permutation(N)
+    P = np.asarray(kneser_ney(jnp.asarray(COUNTS, jnp.float64)))
+    renamed = kneser_ney(jnp.asarray(COUNTS[np.ix_(order, order)], jnp.float64))
+    np.testing.assert_allclose(renamed, P[np.ix_(order, order)], rtol=1e-13)
+
+
+# Modified Kneser-Ney
+
+
+def table_with(pairs):
+    """A table of N x N counts in which `pairs[c]` pairs have count c."""
+    counts = np.concatenate([np.full(number, c) for c, number in pairs.items()])
+    C = np.zeros(N * N, np.int64)
+    C[np.random.default_rng(7).choice(N * N, len(counts), replace=False)] = counts
+    return C.reshape(N, N)
+
+
+@pytest.mark.parametrize(
+    ("counts", "D"),
+    [
+        # D = 8 / (8 + 2 * 4) = 1/2; 1 - 2 D 4/8, 2 - 3 D 2/4, 3 - 4 D 1/2
+        ({1: 8, 2: 4, 3: 2, 4: 1, 9: 3}, [1 / 2, 5 / 4, 2]),
+        # D = 6 / (6 + 2 * 3) = 1/2; 1 - 2 D 3/6, 2 - 3 D 3/3, 3 - 4 D 2/3
+        ({1: 6, 2: 3, 3: 3, 4: 2}, [1 / 2, 1 / 2, 5 / 3]),
+        # none counted four times: D = 2 / (2 + 2 * 1) for all
+        ({1: 2, 2: 1, 3: 5, 7: 1}, [1 / 2, 1 / 2, 1 / 2]),
+        # none counted twice: D = 1
+        ({1: 2, 3: 5, 4: 1}, [1, 1, 1]),
+        # none counted once
+        ({2: 2, 3: 5, 4: 1}, [1 / 2, 1 / 2, 1 / 2]),
+        # D = 4 / (4 + 2 * 2) = 1/2; 3 - 4 D 3/1 < 0 is no discount, and D stands in; 1 - 2 D 2/4, 2 - 3 D 1/2
+        ({1: 4, 2: 2, 3: 1, 4: 3}, [1 / 2, 5 / 4, 1 / 2]),
+    ],
+)
+def test_modified_discounts_are_those_worked_by_hand(counts, D):
+    C = table_with(counts)
+    np.testing.assert_allclose(discounts(jnp.asarray(C, jnp.float64), modified=True), D, rtol=1e-14)
+    np.testing.assert_allclose(modified_discounts(C.reshape(-1).tolist())[1:], D, rtol=1e-14)
+
+
+def test_a_single_discount_is_the_same_for_every_count():
+    D = discounts(jnp.asarray(table_with({1: 8, 2: 4, 3: 2, 4: 1}), jnp.float64), modified=False)
+    np.testing.assert_allclose(D, [1 / 2, 1 / 2, 1 / 2], rtol=1e-15)
+
+
+@DTYPES
+def test_modified_kneser_ney_equals_its_loop(dtype):
+    D = modified_discounts(COUNTS.reshape(-1).tolist())
+    assert len(set(D)) == 4  # three different discounts are at work
+    P = kneser_ney(jnp.asarray(COUNTS, dtype), modified=True)
+    assert P.dtype == dtype
+    np.testing.assert_allclose(P, modified_kneser_ney(COUNTS), rtol=TOLERANCE[dtype])
+
+
+def test_a_row_of_modified_kneser_ney_is_that_worked_by_hand():
+    # n1 = n2 = n3 = n4 = 1: D = 1/3, D_c = 1 - 2/3, 2 - 1, 3 - 4/3. Output i < 3 was seen in 1 context, output 3 in 1 too.
+    # Row 0 (1, 2, 3, 0) frees 1/3 + 1 + 5/3 = 3 of 6, of which each output gets a quarter.
+    C = np.zeros((4, 4))
+    C[0, :3], C[1, 3] = [1, 2, 3], 4
+    P = kneser_ney(jnp.asarray(C), modified=True)
+    np.testing.assert_allclose(P[0], np.array([2 / 3 + 3 / 4, 1 + 3 / 4, 4 / 3 + 3 / 4, 3 / 4]) / 6, rtol=1e-14)
+
+
+def test_without_modified_discounts_kneser_ney_has_one():
+    C = np.where(COUNTS == 3, 2, COUNTS)  # no pair was seen three times
+    one, three = (kneser_ney(jnp.asarray(C, jnp.float64), modified=modified) for modified in (False, True))
+    np.testing.assert_array_equal(one, three)
+
+
+# Rows of any smoothing
+
+
+def rows_of(name, C, dtype=np.float64):
+    """The rows of a smoothing. The noise model has none for an output without an observation of its own."""
+    C = jnp.asarray(C, dtype)
+    if name == "noise":
+        return noise_rows(with_unseen_outputs(C, C.sum(axis=0)), noise_model(np.asarray(C.sum(axis=1)).astype(np.int64)))
+    return SMOOTHINGS[name](C)
+
+
+def modified_rows(C):
+    return kneser_ney(C, modified=True)
+
+
+def few(C):
+    return add_alpha(C, 0.25)
+
+
+SMOOTHINGS = {
+    "add 1": add_alpha,
+    "add 1/4": few,
+    "dirichlet": dirichlet,
+    "absolute": absolute_discount,
+    "kneser-ney": kneser_ney,
+    "modified kneser-ney": modified_rows,
+    "noise": noise_rows,
+}
+EVERY = pytest.mark.parametrize("name", SMOOTHINGS)
+
+
+def loop_rows(name, C):
+    if name == "noise":
+        f = C.sum(axis=0)
+        filled = column_for_unseen_outputs(C.astype(float), np.repeat(np.eye(len(C)), C.sum(axis=1), axis=0), f)
+        return noise_model_rows(filled, C.sum(axis=1))
+    if name in ("kneser-ney", "modified kneser-ney"):
+        return kneser_ney_loop(C) if name == "kneser-ney" else modified_kneser_ney(C)
+    if name in ("add 1", "add 1/4"):
+        return smoothed_rows(C, "add alpha", 1 if name == "add 1" else 0.25)
+    return smoothed_rows(C, name)
+
+
+@DTYPES
+@EVERY
+def test_every_smoothing_equals_its_loop(name, dtype):
+    C = sparse_tables()["unseen"]
+    P = rows_of(name, C, dtype)
+    assert P.dtype == dtype
+    # the noise model takes logarithms of order 10, whose rounding is relative in the probability: ten times the rest
+    tolerance = TOLERANCE[dtype] * (10 if name == "noise" else 1)
+    np.testing.assert_allclose(P, loop_rows(name, C), rtol=tolerance)
+
+
+TABLES = ["unseen", "no pair seen once", "no estimate from three on", "nothing seen"]
+SMOOTHED = [(name, table) for name in SMOOTHINGS for table in (TABLES if name != "noise" else TABLES[:-1])]
+
+
+@pytest.mark.parametrize(("name", "table"), SMOOTHED)
+def test_rows_of_every_smoothing_are_positive_and_sum_to_one(name, table):
+    # rows of counts above 2 only, whose modified discount would be negative
+    tables = sparse_tables() | {"no estimate from three on": np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])}
+    P = np.asarray(rows_of(name, tables[table]))
+    assert np.all(np.isfinite(P))
+    assert np.all(P > 0)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-13)
+
+
+@EVERY
+def test_renaming_inputs_and_outputs_renames_rows_and_columns(name):
+    order = np.random.default_rng(2).permutation(N)
+    C = sparse_tables()["unseen"]
+    P = np.asarray(rows_of(name, C))
+    np.testing.assert_allclose(rows_of(name, C[np.ix_(order, order)]), P[np.ix_(order, order)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in SMOOTHINGS if name != "noise"])
+def test_tables_need_not_be_square(name):
+    C = COUNTS[:, :4]
+    np.testing.assert_allclose(rows_of(name, C), loop_rows(name, C), rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "absolute"])
+def test_a_context_never_seen_is_followed_by_the_unigram(name):
+    C = sparse_tables()["unseen"]
+    np.testing.assert_allclose(rows_of(name, C)[3], unigram(jnp.asarray(C.sum(axis=0), jnp.float64)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 3.0])
+def test_add_alpha_is_scikit_learn_s_smoothing_of_a_class_per_row(alpha):
+    C = sparse_tables()["unseen"]
+    oracle = MultinomialNB(alpha=alpha).fit(C, np.arange(N)).feature_log_prob_
+    np.testing.assert_allclose(jnp.log(add_alpha(jnp.asarray(C, jnp.float64), alpha)), oracle, rtol=0, atol=1e-13)
+
+
+def test_dirichlet_rows_are_scipy_s_means_of_the_posterior():
+    C = sparse_tables()["unseen"]
+    p = np.maximum(C.sum(axis=0), 1) / np.maximum(C.sum(axis=0), 1).sum()
+    P = np.asarray(dirichlet(jnp.asarray(C, jnp.float64)))
+    for j in np.flatnonzero(C.sum(axis=1)):
+        np.testing.assert_allclose(P[j], dirichlet_distribution.mean(np.sum(C[j] > 0) * p + C[j]), rtol=1e-13)
+
+
+def test_rows_of_a_small_table_are_those_worked_by_hand():
+    C = jnp.array([[2.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # p = (3, 1, 1)/5: the output never seen counts once
+    np.testing.assert_allclose(add_alpha(C), [[3 / 6, 2 / 6, 1 / 6], [2 / 4, 1 / 4, 1 / 4]], rtol=1e-15)
+    # two outputs after input 0: (2, 1, 0) + 2 p over 5; one after input 1: (1, 0, 0) + p over 2
+    np.testing.assert_allclose(dirichlet(C), [[16 / 25, 7 / 25, 2 / 25], [8 / 10, 1 / 10, 1 / 10]], rtol=1e-14)
+    # n1 = 2, n2 = 1, D = 1/2: (3/2, 1/2, 0) + p over 3; (1/2, 0, 0) + p/2
+    np.testing.assert_allclose(absolute_discount(C), [[21 / 30, 7 / 30, 2 / 30], [8 / 10, 1 / 10, 1 / 10]], rtol=1e-14)
+
+
+def test_noise_rows_of_frequent_pairs_are_near_their_relative_frequencies():
+    C = np.array([[4000, 6000], [7000, 3000]])
+    # one wrong observation in 10^4: a pair moves by at most 10^-4 of the other row, here a factor of 7/4
+    np.testing.assert_allclose(rows_of("noise", C), C / 10**4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, np.nan, np.inf])
+def test_a_pseudo_count_that_smooths_nothing_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha .*: the pseudo-count of every pair is"):
+        add_alpha(jnp.asarray(COUNTS, jnp.float64), alpha)

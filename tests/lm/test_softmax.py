@@ -1,0 +1,224 @@
+"""Logits, partition functions and losses, against dense one-hot features.
+
+Tolerances: logits are sums of K <= 3 numbers of order 1 and losses sums of some 300 of them: 1e-12 relative leaves a factor of
+10 over 300 eps in float64. In float32 each position is off by at most a few eps of its logits, 1e-6.
+"""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import features, log_softmax
+from reference import negative_log_likelihood as negative_log_likelihood_loop
+
+from jexplicit.lm import softmax
+from jexplicit.lm.softmax import (
+    log_partition,
+    logits,
+    map_contexts,
+    negative_log_likelihood,
+    negative_log_likelihood_from_counts,
+    target_logits,
+)
+from jexplicit.runs.devices import data_mesh
+
+N = 6
+TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def random_tables(K, kind="cat", dtype=np.float64, seed=0):
+    """K tables, one for all offsets where kind is sum, and the decoder U that they are the blocks of."""
+    U = [np.random.default_rng(seed + k).normal(size=(N, N)) * 2 for k in range(1 if kind == "sum" else K)]
+    tables = tuple(jnp.asarray(block, dtype) for block in U)
+    return (tables * K, U[0]) if kind == "sum" else (tables, np.concatenate(U))
+
+
+def random_positions(M, K, seed=1):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, N, (M, K)).astype(np.uint16), rng.integers(0, N, M).astype(np.uint16)
+
+
+def identity_features(X, kind):
+    return features(X, np.eye(N), kind)
+
+
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+@pytest.mark.parametrize("K", [1, 3])
+def test_logits_equal_the_dense_product_of_features_and_decoder(K, kind):
+    tables, U = random_tables(K, kind)
+    X, _ = random_positions(20, K)
+    fast = [logits(tables, jnp.asarray(x)) for x in X]
+    np.testing.assert_allclose(fast, identity_features(X, kind) @ U, rtol=0, atol=1e-14)
+
+
+@DTYPES
+@pytest.mark.parametrize("M", [1, 63, 64, 65, 300])  # blocks have 64 contexts
+def test_log_partition_functions_equal_the_loop_for_any_number_of_contexts(M, dtype):
+    tables, U = random_tables(2, dtype=dtype)
+    X, _ = random_positions(M, 2)
+    rows = identity_features(X, "cat") @ U
+    log_Z = log_partition(tables, X)
+    assert log_Z.dtype == dtype
+    np.testing.assert_allclose(log_Z, [np.log(sum(np.exp(row))) for row in rows], rtol=0, atol=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("M", [5, 300, 1100])
+def test_the_number_of_devices_does_not_change_log_partition_functions(M, devices):
+    tables, _ = random_tables(3)
+    X, _ = random_positions(M, 3)
+    one, many = log_partition(tables, X, mesh=data_mesh(1)), log_partition(tables, X, mesh=data_mesh(devices))
+    np.testing.assert_allclose(many, one, rtol=1e-14)
+
+
+def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(monkeypatch):
+    def both_tokens(tables, x):
+        return x[0] * 10 + x[1]
+
+    traced_once: Any = chex.assert_max_traces(both_tokens, n=1)
+    monkeypatch.setattr(softmax, "_contexts_per_call", 64)
+    tables, _ = random_tables(2)
+    X, _ = random_positions(200, 2)
+    reports = []
+    mapped = map_contexts(traced_once, tables, X, progress=lambda done, total: reports.append((done, total)))
+    np.testing.assert_array_equal(mapped, X[:, 0].astype(int) * 10 + X[:, 1])
+    assert reports == [(64, 200), (128, 200), (192, 200), (200, 200)]
+
+
+def test_the_log_partition_function_of_equal_logits_is_log_n_more_than_each():
+    flat = (jnp.zeros((N, N)),)
+    X, _ = random_positions(7, 1)
+    np.testing.assert_allclose(log_partition(flat, X), np.log(N), rtol=1e-15)
+    np.testing.assert_allclose(log_partition((flat[0] + 2.5,), X), np.log(N) + 2.5, rtol=1e-15)
+
+
+@pytest.mark.parametrize("per_call", [7, 1 << 18])
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_target_logits_equal_those_of_the_dense_product(kind, per_call, monkeypatch):
+    monkeypatch.setattr(softmax, "_positions_per_call", per_call)
+    tables, U = random_tables(3, kind)
+    X, Y = random_positions(50, 3)
+    expected = (identity_features(X, kind) @ U)[np.arange(50), Y]
+    np.testing.assert_allclose(target_logits(tables, X, Y), expected, rtol=0, atol=1e-14)
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+@pytest.mark.parametrize("K", [1, 2, 3])
+def test_the_loss_by_distinct_contexts_equals_the_sum_over_positions(K, kind, dtype):
+    tables, U = random_tables(K, kind, dtype)
+    X, Y = random_positions(300, K)  # at K = 1, 2 every context occurs many times
+    fast = negative_log_likelihood(tables, X, Y, ordered=kind == "cat")
+    slow = negative_log_likelihood_loop(identity_features(X, kind), U, Y)
+    np.testing.assert_allclose(fast, slow, rtol=TOLERANCE[dtype])
+
+
+def test_the_order_of_a_context_does_not_change_the_loss_of_sum():
+    tables, _ = random_tables(3, "sum")
+    X, Y = random_positions(300, 3)
+    ordered = negative_log_likelihood(tables, X, Y, ordered=True)
+    np.testing.assert_allclose(negative_log_likelihood(tables, X, Y, ordered=False), ordered, rtol=1e-13)
+    np.testing.assert_allclose(negative_log_likelihood(tables, X[:, ::-1], Y, ordered=False), ordered, rtol=1e-13)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_the_number_of_devices_does_not_change_the_loss(devices):
+    tables, _ = random_tables(3)
+    X, Y = random_positions(300, 3)
+    one = negative_log_likelihood(tables, X, Y, mesh=data_mesh(1))
+    np.testing.assert_allclose(negative_log_likelihood(tables, X, Y, mesh=data_mesh(devices)), one, rtol=1e-14)
+
+
+def test_equal_logits_lose_log_n_at_every_position():
+    X, Y = random_positions(300, 2)
+    loss = negative_log_likelihood((jnp.ones((N, N)),) * 2, X, Y)
+    np.testing.assert_allclose(loss, 300 * np.log(N), rtol=1e-13)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_adding_a_constant_to_a_row_of_a_table_does_not_change_the_loss(K):
+    tables, _ = random_tables(K)
+    X, Y = random_positions(300, K)
+    shifted = (tables[0].at[2].add(3.0), *tables[1:])
+    np.testing.assert_allclose(negative_log_likelihood(shifted, X, Y), negative_log_likelihood(tables, X, Y), rtol=1e-12)
+
+
+def test_the_order_of_positions_does_not_change_the_loss():
+    tables, _ = random_tables(2)
+    X, Y = random_positions(300, 2)
+    np.testing.assert_allclose(
+        negative_log_likelihood(tables, X[::-1], Y[::-1]), negative_log_likelihood(tables, X, Y), rtol=1e-13
+    )
+
+
+def test_a_text_without_positions_has_no_loss():
+    tables, _ = random_tables(2)
+    X, Y = random_positions(0, 2)
+    with pytest.raises(ValueError, match="no position to predict"):
+        negative_log_likelihood(tables, X, Y)
+
+
+def counts_of(X, Y):
+    return np.bincount(X[:, 0].astype(int) * N + Y, minlength=N * N).reshape(N, N)
+
+
+@DTYPES
+def test_the_loss_from_counts_equals_the_sum_over_positions(dtype):
+    (table,), U = random_tables(1, dtype=dtype)
+    X, Y = random_positions(300, 1)
+    fast = negative_log_likelihood_from_counts(table, counts_of(X, Y))
+    np.testing.assert_allclose(fast, negative_log_likelihood_loop(identity_features(X, "cat"), U, Y), rtol=TOLERANCE[dtype])
+
+
+def test_the_loss_from_counts_is_linear_in_the_counts():
+    (table,), _ = random_tables(1)
+    C = counts_of(*random_positions(300, 1))
+    loss = negative_log_likelihood_from_counts(table, C)
+    np.testing.assert_allclose(negative_log_likelihood_from_counts(table, 10**9 * C), 10**9 * loss, rtol=1e-12)
+
+
+def test_the_loss_of_relative_frequencies_is_the_conditional_entropy():
+    C = np.array([[3, 1, 0], [0, 4, 4], [0, 0, 0]])  # pairs and a context that never occur: log 0 costs nothing
+    entropy = 3 * np.log(4 / 3) + np.log(4) + 8 * np.log(2)
+    np.testing.assert_allclose(negative_log_likelihood_from_counts(jnp.log(jnp.asarray(C)), C), entropy, rtol=1e-14)
+
+
+def test_a_pair_that_occurs_although_it_has_no_chance_costs_infinitely_much():
+    table = jnp.log(jnp.array([[1.0, 0.0], [1.0, 1.0]]))
+    assert negative_log_likelihood_from_counts(table, np.array([[1, 1], [0, 0]])) == np.inf
+    assert negative_log_likelihood((table,), np.array([[0], [0]]), np.array([0, 1])) == np.inf
+
+
+def test_counts_without_positions_have_no_loss():
+    (table,), _ = random_tables(1)
+    with pytest.raises(ValueError, match="no position to predict"):
+        negative_log_likelihood_from_counts(table, np.zeros((N, N), np.int32))
+
+
+def test_the_gradient_of_the_loss_from_counts_is_expected_less_observed_counts():
+    # dL/dU = diag(C 1) softmax(U) - C, which Eq. 1 gives at K = 1; finite differences of the loss must agree
+    (table,), U = random_tables(1)
+    C = counts_of(*random_positions(300, 1))
+    gradient = C.sum(axis=1)[:, None] * np.exp([log_softmax(row) for row in U]) - C
+    direction = np.random.default_rng(2).normal(size=U.shape)
+    step = 1e-5
+    difference = (
+        negative_log_likelihood_from_counts(table + step * jnp.asarray(direction), C)
+        - negative_log_likelihood_from_counts(table - step * jnp.asarray(direction), C)
+    ) / (2 * step)
+    # central differences: error step^2 * third derivative (300 * 1e-10) + rounding 1e-13 * 600 / step (1e-5)
+    np.testing.assert_allclose(difference, np.vdot(gradient, direction), rtol=0, atol=1e-4)
+
+
+def test_logits_differentiate_to_the_one_hot_features():
+    tables, _ = random_tables(2)
+    x = jnp.array([4, 1])
+    gradient = jax.grad(lambda tables: logits(tables, x)[3])(tables)
+    for table, j in zip(gradient, [4, 1], strict=True):
+        expected = np.zeros((N, N))
+        expected[j, 3] = 1
+        np.testing.assert_array_equal(table, expected)

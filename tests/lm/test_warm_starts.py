@@ -1,0 +1,107 @@
+"""Explicit warm starts of the neural language model, sampling from it, and the split of a text in three."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import random_documents, stream_of
+
+from jexplicit.counts.dense import count
+from jexplicit.data.contexts import contexts
+from jexplicit.data.corpora import split_in_three
+from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.explicit import explicit_language_model
+from jexplicit.lm.network_sampling import sample_documents
+from jexplicit.lm.network_starts import direct_start, output_start
+from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables, network_outputs
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.steps import scorer
+from jexplicit.solvers.explicit import explicit_solution
+
+N, K = 7, 2
+STREAM = stream_of(random_documents(0, 60, N, 9))
+X, Y = (part.astype(np.int32) for part in contexts(STREAM, K, eos=True))
+GOAL = objective("softmax_cross_entropy")
+
+
+def network(direct: Direct = "tokens", **changes: Any):
+    model = MLPLanguageModel(N, 2, (6,), direct, dtype=jnp.float64, **changes)
+    return model, init_variables(model, jax.random.key(0), X)
+
+
+def test_a_direct_start_is_the_explicit_model():
+    solved = explicit_language_model(count(STREAM, radius=K, vocab_size=N), features="cat", eos=True, dtype=jnp.float64)
+    model, made = network()
+    start = direct_start(made, solved)
+    assert scorer(model, GOAL)(start, X, Y).loss == pytest.approx(evaluate(solved, STREAM).loss, rel=1e-12)
+    hidden = [v["params"]["network"]["hidden_1"]["Dense_0"]["kernel"] for v in (made, start)]
+    assert (hidden[0] == hidden[1]).all() and hidden[0].any()  # random: it learns from the first step on
+
+
+def test_a_direct_start_needs_its_connection_and_its_shape():
+    solved = explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat", eos=True)
+    without: list[Direct] = ["none", "embedding"]
+    for direct in without:
+        with pytest.raises(ValueError, match="direct='tokens'"):
+            direct_start(network(direct)[1], solved)
+    with pytest.raises(ValueError, match=r"tables \(1, 7, 7\) for a direct connection \(2, 7, 7\)"):
+        direct_start(network()[1], solved)
+
+
+def test_an_output_start_is_the_explicit_solution_of_the_hidden_features():
+    """By a loop over positions: F = Σ φ yᵀ, one observation of the mean features per output on top; then Eq. 3."""
+    model, made = network("none")
+    start = output_start(model, made, X, Y)
+    C, hidden = made["params"]["embedding"]["embedding"], made["params"]["network"]["hidden_1"]["Dense_0"]
+    h = np.array([np.tanh(np.concatenate([C[token] for token in context]) @ hidden["kernel"]) for context in X])
+    phi = h - h.min(axis=0)
+    phi = phi * start.K / phi.sum(axis=1).mean()
+    F = np.zeros((6, N))
+    for features, target in zip(phi, Y, strict=True):
+        F[:, target] += features
+    U = explicit_solution(jnp.asarray(F + phi.mean(axis=0)[:, None]), start.K)
+    expected = phi @ U
+    logits = np.asarray(model.apply(start.variables, X))
+    np.testing.assert_allclose(logits, expected, rtol=1e-9)
+    score = scorer(model, GOAL)
+    assert score(start.variables, X, Y).loss == pytest.approx(start.loss) and start.loss < score(made, X, Y).loss
+    with pytest.raises(ValueError, match="no positions"):
+        output_start(model, made, X[:0], Y[:0])
+
+
+def test_sampled_documents_end_in_pads_and_follow_the_model():
+    """Tables that make a cycle 2 -> 3 -> 4 -> end, whatever else the network says."""
+    model, made = network()
+    tables = np.zeros((K, N, N))
+    for now, following in ((0, 2), (2, 3), (3, 4), (4, 0)):
+        tables[0, now, following] = 100.0
+    made["params"]["direct"] = jnp.asarray(tables)
+    options: dict[str, Any] = {"context": K, "documents": 3, "length": 6}
+    drawn = sample_documents(jax.random.key(0), model, made, **options)
+    np.testing.assert_array_equal(drawn, [[2, 3, 4, 0, 0, 0]] * 3)
+    banned = sample_documents(jax.random.key(0), model, made, banned=(2,), **options)
+    assert not (banned == 2).any()
+    again = sample_documents(jax.random.key(0), model, made, banned=(2,), **options)
+    np.testing.assert_array_equal(banned, again)
+    with pytest.raises(ValueError, match="temperature 0"):
+        sample_documents(jax.random.key(0), model, made, temperature=0, **options)
+
+
+def test_sampling_has_the_model_s_probabilities():
+    """The first token of 4000 documents: frequencies within 5 standard deviations, √(p (1 - p)/4000) < 0.008."""
+    model, made = network("none", output_scale=3.0)
+    drawn = sample_documents(jax.random.key(1), model, made, context=K, documents=4000, length=1)
+    p = jax.nn.softmax(network_outputs(model, made, jnp.zeros((1, K), int)))[0]
+    np.testing.assert_allclose(np.bincount(drawn[:, 0], minlength=N) / 4000, p, atol=0.04)
+
+
+def test_a_text_is_split_in_three():
+    documents = [str(n) for n in range(103)]
+    parts = split_in_three(documents, seed=1)
+    assert [len(part) for part in parts] == [83, 10, 10] and sorted(sum(parts, [])) == sorted(documents)
+    assert split_in_three(documents, seed=1) == parts != split_in_three(documents, seed=2)
+    assert [len(part) for part in split_in_three(documents[:3])] == [1, 1, 1]
+    with pytest.raises(ValueError, match="3 or more lines"):
+        split_in_three(documents[:2])

@@ -1,0 +1,124 @@
+"""Autoencoders: closed forms against NumPy and scikit-learn, training against the closed form, anomalies and memories.
+
+Float64: 1e-10 for factorisations of small well-conditioned matrices.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from sklearn.decomposition import PCA
+
+from jexplicit.nn.autoencoders import (
+    anomaly_auc,
+    contraction,
+    corrupted,
+    iterate_map,
+    linear_autoencoder,
+    pseudo_inverse_autoencoder,
+    recalled,
+    reconstruction_errors,
+)
+from jexplicit.nn.learning_rate import train_scanned
+from jexplicit.nn.networks import FullyConnected, init_variables
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.steps import initial_state, network_step
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(20, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(20, 6)))
+
+
+def test_the_linear_autoencoder_is_principal_components():
+    centred = X - X.mean(axis=0, keepdims=True)
+    pca = PCA(2).fit(np.asarray(X))
+    expected = pca.inverse_transform(pca.transform(np.asarray(X))) - pca.mean_
+    np.testing.assert_allclose(linear_autoencoder(centred, 2)(centred), expected, atol=1e-10)
+    errors = reconstruction_errors(linear_autoencoder(centred, 2)(centred), centred)
+    singular = np.linalg.svd(np.asarray(centred), compute_uv=False)
+    assert float(errors.sum()) == pytest.approx(np.sum(singular[2:] ** 2) / 2)  # Eckart-Young
+
+
+def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
+    model = FullyConnected((2,), 6, activation="linear", bias=False, weights="glorot_normal", dtype=jnp.float64)
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 8000))
+    step = network_step(model, objective("squared_error"), optimizer)
+    state = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
+    batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (8000, *part.shape)), (X, X))
+    state, losses = jax.jit(train_scanned, static_argnums=0)(step, state, batches)
+    best = float(reconstruction_errors(linear_autoencoder(X, 2)(X), X).sum())
+    assert best * (1 - 1e-9) <= float(losses[-1]) < 1.001 * best < float(losses[0])
+
+
+def test_the_pseudo_inverse_is_the_projection_on_the_examples():
+    few = X[:3]
+    f = pseudo_inverse_autoencoder(few)
+    np.testing.assert_allclose(f(few), few, atol=1e-10)
+    expected = np.asarray(X) @ np.linalg.pinv(np.asarray(few)) @ np.asarray(few)
+    np.testing.assert_allclose(f(X), expected, atol=1e-10)
+    outside = X[5] - expected[5]  # an anomaly: orthogonal to all examples
+    np.testing.assert_allclose(f(outside), 0, atol=1e-10)
+
+
+def test_anomalies_are_found_where_reconstruction_fails():
+    f = linear_autoencoder(X, 3)
+    strange = jnp.asarray(RNG.normal(size=(15, 6))) * jnp.std(X)
+    normal, anomalous = (reconstruction_errors(f(part), part) for part in (X, strange))
+    by_pairs = np.mean(np.asarray(anomalous)[:, None] > np.asarray(normal)[None])
+    assert anomaly_auc(normal, anomalous) == pytest.approx(by_pairs) and by_pairs > 0.95
+    with pytest.raises(ValueError, match="at least one of each"):
+        anomaly_auc(normal, anomalous[:0])
+
+
+def test_contraction_is_of_the_jacobian():
+    A = jnp.asarray(RNG.normal(size=(4, 4)))
+    found = contraction(lambda x: A @ x, jnp.asarray(RNG.normal(size=(2, 4))))
+    np.testing.assert_allclose(found.singular, np.linalg.svd(np.asarray(A), compute_uv=False)[0], rtol=1e-10)
+    np.testing.assert_allclose(found.spectral_radius, np.abs(np.linalg.eigvals(np.asarray(A))).max(), rtol=1e-10)
+    z = jnp.array([0.3, -0.2])
+    np.testing.assert_allclose(contraction(jnp.tanh, z[None]).singular, (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
+
+
+def test_an_over_parameterised_network_remembers_its_examples():
+    """Three examples, 40 hidden units for 6 features, small first weights: the map contracts, and starts nearby come back."""
+    memories = X[:3]
+    model = FullyConnected((40, 40), 6, dtype=jnp.float64)
+    optimizer = optax.adam(3e-3)
+    step = network_step(model, objective("squared_error"), optimizer)
+    small = jax.tree.map(lambda W: 0.4 * W, init_variables(model, jax.random.key(0), memories))
+    state = initial_state(small, optimizer)
+    batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (1500, *part.shape)), (memories, memories))
+    state, _ = jax.jit(train_scanned, static_argnums=0)(step, state, batches)
+
+    def f(x):
+        return model.apply({"params": state.params}, x[None])[0]
+
+    assert reconstruction_errors(jax.vmap(f)(memories), memories).max() < 1e-4
+    assert contraction(f, memories).spectral_radius.max() < 1
+    back = recalled(iterate_map(f, corrupted(jax.random.key(1), memories, 0.1, 4), 200), memories, tolerance=0.05)
+    np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
+
+
+def test_iterating_is_repeated_application():
+    points = jnp.asarray(RNG.normal(size=(3, 2)))
+    np.testing.assert_allclose(iterate_map(jnp.tanh, points, 3), np.tanh(np.tanh(np.tanh(points))), rtol=1e-12)
+    np.testing.assert_array_equal(iterate_map(jnp.tanh, points, 0), points)
+
+
+@pytest.mark.parametrize("k", [0, 7])
+def test_widths_that_do_not_exist_are_refused(k):
+    with pytest.raises(ValueError, match=f"width {k} for 20 examples of 6 features"):
+        linear_autoencoder(X, k)
+
+
+def test_no_examples_and_negative_iterations_are_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        pseudo_inverse_autoencoder(X[:0])
+    with pytest.raises(ValueError, match="-1 iterations"):
+        iterate_map(jnp.tanh, X, -1)
+
+
+def test_one_example_and_a_feature_that_never_changes():
+    constant = jnp.array([[2.0, 0.0, 1.0]])
+    for f in (linear_autoencoder(constant, 1), pseudo_inverse_autoencoder(constant)):
+        np.testing.assert_allclose(f(constant), constant, atol=1e-12)

@@ -1,0 +1,473 @@
+"""The training loop: the order of the data, the best epoch, and resumption bit for bit.
+
+Two problems. `quadratic` is least squares by gradient descent with momentum: what is lost or repeated anywhere shows in its
+last bits. `counter` adds 1 to its only parameter at every step, so that parameters name the step they are of; its losses can be
+given.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import random_documents, stream_of
+
+from jexplicit.data.contexts import contexts
+from jexplicit.lm.gradient import initial_state, make_batch, token_tables, training_step
+from jexplicit.lm.softmax import negative_log_likelihood
+from jexplicit.nn.training import Trained, epoch_order, train
+from jexplicit.runs.checkpoints import load_latest
+from jexplicit.runs.devices import data_mesh
+
+SIZE, DIMENSION = 37, 3  # at one example a step: losses are checked, and checkpoints made, after 16, 32 and 37 steps
+EPOCHS = 3
+
+
+class State(NamedTuple):
+    w: jax.Array
+    momentum: jax.Array
+    steps: jax.Array
+
+
+@jax.jit
+def squares(w, A, y):
+    return ((A @ w - y) ** 2).sum()
+
+
+def descend(state, batch):
+    loss, gradient = jax.value_and_grad(squares)(state.w, *batch)
+    momentum = 0.9 * state.momentum + gradient
+    return State(state.w - 0.02 * momentum, momentum, state.steps + 1), loss
+
+
+descend_compiled = jax.jit(descend, donate_argnums=0)
+A, NOISE = (np.random.default_rng(seed).normal(size=(SIZE, DIMENSION)) for seed in (0, 1))
+Y = A @ np.ones(DIMENSION) + NOISE[:, 0]
+
+
+def quadratic(**changes) -> dict[str, Any]:
+    """Arguments of `train`."""
+    arguments = {
+        "state": State(jnp.zeros(DIMENSION), jnp.zeros(DIMENSION), jnp.array(0)),
+        "step": descend_compiled,
+        "batch": lambda examples: (A[examples], Y[examples]),
+        "evaluate": lambda w: float(squares(w, NOISE, Y)) / SIZE,
+        "params": lambda state: state.w,
+        "size": SIZE,
+        "batch_size": 1,
+        "epochs": EPOCHS,
+        "checkpoint_seconds": 0.0,
+    }
+    return arguments | changes
+
+
+@jax.jit
+def count(state, loss):
+    return state + 1, loss
+
+
+def counter(*, train_losses=None, dev_losses=None, batch_size=5, size=10, **changes) -> dict[str, Any]:
+    """Arguments of `train`, with the losses in the order in which they are asked for; an epoch has two steps."""
+    train_given, dev_given = iter(train_losses or []), iter(dev_losses or [])
+    arguments = {
+        "state": jnp.array([0.0]),
+        "step": count,
+        "batch": lambda examples: np.float64(next(train_given) if train_losses else 1.0),
+        "evaluate": lambda w: next(dev_given) if dev_losses else -float(w[0]),
+        "params": lambda state: state,
+        "size": size,
+        "batch_size": batch_size,
+        "epochs": len(dev_losses) - 1 if dev_losses else EPOCHS,
+    }
+    return arguments | changes
+
+
+def same(one: Trained, other: Trained) -> None:
+    """Bit for bit, seconds aside."""
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    assert one.best_epoch == other.best_epoch
+    assert without_seconds(one.history) == without_seconds(other.history)
+
+
+def without_seconds(history):
+    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in history]
+
+
+def last_state(folder: Path) -> Any:
+    found = load_latest(folder, {"tree": (quadratic()["state"], np.zeros(DIMENSION)), "position": np.zeros(0, np.uint8)})
+    return found and found["tree"][0]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(arguments: dict[str, Any], **calls: int) -> None:
+    """Train until one of these functions is called more often than that."""
+    changed: dict[str, Any] = {name: interrupting(arguments[name], after) for name, after in calls.items()}
+    with pytest.raises(Interrupted):
+        train(**{**arguments, **changed})
+
+
+def interrupting(function, after: int):
+    """The function, which raises at a later call."""
+    calls = 0
+
+    def wrapped(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise Interrupted
+        return function(*arguments)
+
+    return wrapped
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    return train(**quadratic())
+
+
+# the order of the data -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 37, 1000])
+def test_the_order_of_an_epoch_is_a_permutation(size):
+    for seed, epoch in ((0, 1), (0, 2), (7, 1), (2**63, 10**6)):
+        np.testing.assert_array_equal(np.sort(epoch_order(seed, epoch, size)), np.arange(size))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    np.random.default_rng(0).normal(size=5)
+    keys = [(seed, epoch) for seed in range(4) for epoch in range(1, 5)]
+    orders = [epoch_order(*key, 100).tolist() for key in keys]
+    assert len(set(map(tuple, orders))) == len(keys)  # (1, 2) and (2, 1) among them
+    assert orders == [epoch_order(*key, 100).tolist() for key in keys]
+
+
+def test_the_order_does_not_change_from_release_to_release():
+    # a checkpoint continues with this order: numpy keeps Philox, and has kept permutation, as they are
+    assert epoch_order(0, 1, 8).tolist() == [2, 0, 4, 1, 7, 5, 3, 6]
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 36, 37, 100])
+def test_every_epoch_visits_every_example_once_in_its_order(batch_size):
+    seen: list[np.ndarray] = []
+
+    def recording(examples):
+        seen.append(np.array(examples))
+        return A[examples], Y[examples]
+
+    train(**quadratic(batch_size=batch_size, seed=5, batch=recording))
+    steps = -(-SIZE // batch_size)
+    assert len(seen) == EPOCHS * steps and all(0 < len(examples) <= batch_size for examples in seen)
+    for epoch in range(EPOCHS):
+        visited = np.concatenate(seen[epoch * steps : (epoch + 1) * steps])
+        np.testing.assert_array_equal(visited, epoch_order(5, epoch + 1, SIZE))
+
+
+# what training returns -----------------------------------------------------------------------------------------------
+
+
+def test_the_loop_is_gradient_descent_in_numpy():
+    arguments = quadratic(batch_size=4, seed=3)
+    trained = train(**arguments)
+    w, momentum, best, best_loss = np.zeros(DIMENSION), np.zeros(DIMENSION), np.zeros(DIMENSION), np.inf
+    for epoch in range(EPOCHS + 1):
+        total = 0.0
+        order = epoch_order(3, epoch, SIZE) if epoch else []
+        for n in range(0, len(order), 4):
+            a, y = A[order[n : n + 4]], Y[order[n : n + 4]]
+            total += np.sum((a @ w - y) ** 2)
+            momentum = 0.9 * momentum + 2 * a.T @ (a @ w - y)
+            w = w - 0.02 * momentum
+        dev_loss = np.sum((NOISE @ w - Y) ** 2) / SIZE
+        if dev_loss < best_loss:
+            best, best_loss = w, dev_loss
+        entry = trained.history[epoch]
+        # thirty steps of float64 arithmetic on numbers of order 1 to 100
+        assert entry["epoch"] == epoch and entry["dev_loss"] == pytest.approx(dev_loss, rel=1e-11)
+        if epoch:
+            assert entry["train_loss"] == pytest.approx(total / SIZE, rel=1e-11)
+    np.testing.assert_allclose(trained.params, best, rtol=1e-11)
+
+
+def test_the_history_has_an_entry_per_epoch_with_its_fields(uninterrupted):
+    history = uninterrupted.history
+    assert [entry["epoch"] for entry in history] == list(range(EPOCHS + 1))
+    assert history[0].keys() == {"epoch", "dev_loss"}
+    assert all(entry.keys() == {"epoch", "dev_loss", "train_loss", "seconds"} for entry in history[1:])
+    seconds = [0.0, *(entry["seconds"] for entry in history[1:])]
+    assert all(a < b for a, b in zip(seconds[:-1], seconds[1:], strict=True))
+    assert uninterrupted.epochs == EPOCHS and uninterrupted.seconds == seconds[-1]
+    assert json.loads(json.dumps(history)) == history
+
+
+def test_entries_and_progress_are_reported_as_they_come():
+    entries, reports = [], []
+    trained = train(**quadratic(on_epoch=entries.append, progress=lambda done, total: reports.append((done, total))))
+    assert entries == trained.history
+    assert reports == [(epoch * SIZE + n, EPOCHS * SIZE) for epoch in range(EPOCHS) for n in (16, 32, 37)]
+
+
+def test_a_dev_loss_may_be_any_kind_of_number(tmp_path):
+    losses = [np.float32(3), jnp.array(2.0), 1, np.float64(4)]
+    trained = train(**counter(dev_losses=losses, checkpoints=tmp_path))
+    assert [entry["dev_loss"] for entry in trained.history] == [3, 2, 1, 4]
+    assert all(type(entry["dev_loss"]) is float for entry in trained.history)
+
+
+def test_the_state_given_may_be_donated_and_the_parameters_returned_are_safe():
+    arguments = quadratic(evaluate=lambda w: float(jnp.abs(w).sum()))  # lowest at the start
+    trained = train(**arguments)
+    assert trained.best_epoch == 0
+    np.testing.assert_array_equal(trained.params, np.zeros(DIMENSION))
+    assert arguments["state"].w.is_deleted()
+
+
+# the best epoch --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dev_losses", "patience", "best", "epochs"),
+    [
+        ([5, 4, 3, 2], None, 3, 3),
+        ([5, 3, 4, 4, 4, 4], None, 1, 5),
+        ([5, 3, 4, 4, 1], 2, 1, 3),  # epoch 4 would have been better
+        ([5, 3, 4, 2, 4, 4, 9], 2, 3, 5),
+        ([1, 2, 3, 4], 2, 0, 2),  # the start is the best
+        ([1, 2, 3, 4], None, 0, 3),
+        ([3, 3, 3, 3], 2, 0, 2),  # an equal loss is not lower
+        ([3, 4, 2], 1, 0, 1),
+        ([3, 2, 1], 1, 2, 2),
+        ([3, 2, 1], 0, 0, 0),
+    ],
+)
+def test_the_parameters_are_those_of_the_best_epoch_and_patience_ends_the_run(dev_losses, patience, best, epochs, tmp_path):
+    trained = train(**counter(dev_losses=dev_losses, patience=patience))
+    assert (trained.best_epoch, trained.epochs) == (best, epochs)
+    assert [entry["dev_loss"] for entry in trained.history] == dev_losses[: epochs + 1]
+    np.testing.assert_array_equal(trained.params, [2.0 * best])  # two steps an epoch
+
+
+def test_a_run_out_of_patience_resumes_to_the_same_end(tmp_path):
+    def evaluate(w):
+        return abs(float(w[0]) - 3)  # two steps an epoch: 3, 1, 1, 3
+
+    expected = train(**counter(evaluate=evaluate, patience=2, epochs=9))
+    assert (expected.best_epoch, expected.epochs) == (1, 3)
+    for steps in range(6):
+        run: dict[str, Any] = {"evaluate": evaluate, "patience": 2, "epochs": 9, "checkpoint_seconds": 0.0}
+        interrupt(counter(**run, checkpoints=tmp_path / str(steps)), batch=steps)
+        same(train(**counter(**run, checkpoints=tmp_path / str(steps))), expected)
+
+
+# resuming --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [0, 1, 15, 16, 17, 31, 32, 36, 37, 38, 60, 74, 75, 110])
+def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(steps, uninterrupted, tmp_path):
+    interrupt(quadratic(checkpoints=tmp_path), batch=steps)
+    kept = last_state(tmp_path)  # a checkpoint after 16 and 32 steps of an epoch, and at its end
+    assert (kept is None) == (steps < 16)
+    assert kept is None or int(kept.steps) == steps // SIZE * SIZE + steps % SIZE // 16 * 16
+    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+
+
+@pytest.mark.parametrize("where", ["evaluate", "on_epoch", "progress", "step"])
+def test_a_run_interrupted_anywhere_else_ends_as_if_it_had_not_been(where, uninterrupted, tmp_path):
+    for calls in (0, 1, 2):
+        arguments = quadratic(checkpoints=tmp_path, on_epoch=lambda entry: None, progress=lambda done, total: None)
+        interrupt(arguments, **{where: calls})
+    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+
+
+def test_a_run_interrupted_again_and_again_ends_as_if_it_had_not_been(uninterrupted, tmp_path):
+    for kept in (16, 32, 37, 37 + 16, 37 + 32, 74, 74 + 16, 74 + 32):  # each goes on from where the one before was kept
+        interrupt(quadratic(checkpoints=tmp_path), batch=20)
+        assert int(last_state(tmp_path).steps) == kept
+    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+
+
+def test_seconds_go_on_from_those_before_the_interruption(tmp_path):
+    def slow(entry):
+        time.sleep(0.2)
+
+    interrupt(quadratic(checkpoints=tmp_path, on_epoch=slow), batch=95)  # kept at 90, after two slow reports
+    interrupt(quadratic(checkpoints=tmp_path), batch=18)  # kept at 106
+    assert train(**quadratic(checkpoints=tmp_path)).seconds > 0.4
+
+
+def test_checkpoints_are_rare_where_they_are_to_be_rare(tmp_path):
+    interrupt(quadratic(checkpoints=tmp_path, checkpoint_seconds=1e9), batch=110)
+    assert not list(tmp_path.iterdir())
+    train(**quadratic(checkpoints=tmp_path, checkpoint_seconds=1e9))
+    assert [path.name for path in tmp_path.iterdir()] == [str(EPOCHS * SIZE)]  # the end is kept
+
+
+def test_checkpoints_do_not_change_the_run(uninterrupted, tmp_path):
+    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def forbidden(*arguments):
+    raise AssertionError("a finished run has nothing left to do")
+
+
+def test_a_finished_run_trains_no_further_and_returns_the_same(tmp_path):
+    finished = train(**quadratic(checkpoints=tmp_path))
+    idle = {"step": forbidden, "batch": forbidden, "evaluate": forbidden, "on_epoch": forbidden}
+    again = train(**quadratic(checkpoints=tmp_path, **idle))
+    same(again, finished)
+    assert again.seconds == finished.seconds
+    same(train(**quadratic(checkpoints=tmp_path, epochs=1, **idle)), finished)  # epochs at most, and these are trained
+
+
+def test_more_epochs_than_before_are_a_longer_run(uninterrupted, tmp_path):
+    for epochs in (1, 2):
+        assert train(**quadratic(checkpoints=tmp_path, epochs=epochs)).epochs == epochs
+    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = [".", ".."]
+import conftest, test_training
+test_training.train_and_tell(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def train_and_tell(folder: str, epochs: int) -> None:
+    """What the killed processes run; a line says that training begins."""
+    told = False
+
+    def batch(examples):
+        nonlocal told
+        if not told:
+            print("training", flush=True)
+        told = True
+        return A[examples], Y[examples]
+
+    train(**quadratic(checkpoints=Path(folder), epochs=epochs, batch=batch))
+
+
+def kill_after(seconds: float, folder: Path, epochs: int) -> None:
+    """Start the run, and kill it so long after training began."""
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(epochs)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "training\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the run ended before it was killed"
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
+    kill_after(0.3, tmp_path, 40)
+    same(train(**quadratic(checkpoints=tmp_path, epochs=40, checkpoint_seconds=60.0)), train(**quadratic(epochs=40)))
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_many_times_ends_as_if_it_had_not_been(tmp_path):
+    for n in range(12):
+        kill_after(0.05 + 0.037 * n, tmp_path, 300)  # checkpoints take most of the time: many of these are within one
+    assert 0 < int(last_state(tmp_path).steps) < 300 * SIZE
+    same(train(**quadratic(checkpoints=tmp_path, epochs=300, checkpoint_seconds=60.0)), train(**quadratic(epochs=300)))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# mistakes ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(("epoch", "step"), [(1, 0), (1, 17), (2, 15), (2, 36)])
+def test_a_loss_that_is_not_finite_names_epoch_and_step(value, epoch, step, tmp_path):
+    losses = [1.0] * (2 * SIZE)
+    losses[(epoch - 1) * SIZE + step] = value
+    arguments = counter(train_losses=losses, size=SIZE, batch_size=1, checkpoints=tmp_path, checkpoint_seconds=0.0, epochs=2)
+    with pytest.raises(FloatingPointError, match=f"loss {value} at epoch {epoch}, step {step}: lower the learning rate"):
+        train(**arguments)
+    kept = [int(path.name) for path in tmp_path.iterdir()]
+    assert all(number <= (epoch - 1) * SIZE + step for number in kept)  # from before
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_dev_loss_that_is_not_finite_names_its_epoch(value, epoch):
+    losses = [3.0, 2.0, 1.0]
+    losses[epoch] = value
+    remedy = "lower the learning rate" if epoch else "start from other parameters"
+    with pytest.raises(FloatingPointError, match=f"dev loss {value} after epoch {epoch}: {remedy}"):
+        train(**counter(dev_losses=losses))
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("batch_size", -1), ("epochs", 0), ("size", 0)])
+def test_nothing_to_do_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{value}.* all must be at least 1"):
+        train(**quadratic(**{name: value}, evaluate=forbidden))
+
+
+@pytest.mark.parametrize("length", [1, DIMENSION + 1])
+def test_a_checkpoint_of_another_model_is_refused(length, tmp_path):
+    train(**quadratic(checkpoints=tmp_path))
+    state = State(jnp.zeros(length), jnp.zeros(length), jnp.array(0))
+    with pytest.raises(ValueError, match=rf"holds arrays .*, \(3,\), .*wanted .*, \({length},\), .*another model's"):
+        train(**quadratic(checkpoints=tmp_path, state=state))
+
+
+# the decoder in the loop -------------------------------------------------------------------------------------------------
+
+N = 13
+STREAM = stream_of(random_documents(0, 20, N, 18))
+
+
+def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **changes) -> dict[str, Any]:
+    mesh, optimizer = data_mesh(devices), optimizer or optax.adam(0.05)  # its state has a scalar
+    contexts_of, targets = contexts(STREAM, 2)
+    start = tuple(jnp.asarray(np.random.default_rng(k).normal(size=(vocab_size,) * 2), jnp.float32) for k in range(2))
+
+    def model(params):
+        return token_tables(params, features="cat", radius=2, eos=False, noise=None)
+
+    arguments = {
+        "state": initial_state(start, optimizer, mesh),
+        "step": training_step(optimizer, features="cat", noise=None, mesh=mesh),
+        "batch": lambda m: make_batch(contexts_of[m], targets[m], features="cat", vocab_size=vocab_size, size=8, sparse=False),
+        "evaluate": lambda params: negative_log_likelihood(model(params).tables, contexts_of, targets) / len(targets),
+        "params": lambda state: state.params,
+        "size": len(targets),
+        "batch_size": 8,
+        "epochs": 2,
+        "checkpoint_seconds": 0.0,
+    }
+    return arguments | changes
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_decoder_learns_and_its_interrupted_training_resumes_bit_for_bit(devices, tmp_path):
+    expected = train(**decoder_training(devices))
+    assert expected.best_epoch == 2 and expected.history[2]["dev_loss"] < expected.history[0]["dev_loss"] - 0.5
+    first = decoder_training(devices, checkpoints=tmp_path)
+    assert first["size"] > 20 * 8  # so that there is a checkpoint within an epoch
+    interrupt(first, batch=20)
+    assert [path.name for path in tmp_path.iterdir()] == ["16"]
+    same(train(**decoder_training(devices, checkpoints=tmp_path)), expected)
+
+
+def test_training_goes_on_with_another_number_of_devices(tmp_path):
+    adagrad = optax.adagrad(0.1)
+    expected = train(**decoder_training(1, adagrad, vocab_size=16))
+    interrupt(decoder_training(8, adagrad, vocab_size=16, checkpoints=tmp_path), batch=20)
+    trained = train(**decoder_training(1, adagrad, vocab_size=16, checkpoints=tmp_path))
+    for table, other in zip(trained.params, expected.params, strict=True):
+        # Adagrad turns the rounding of a float32 gradient, 1e-7, into a step of at most rate * 1e-7 / sqrt(0.1), 40 times
+        np.testing.assert_allclose(table, other, rtol=0, atol=1e-5)

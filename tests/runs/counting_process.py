@@ -1,0 +1,30 @@
+"""One of several processes that count shards: python counting_process.py HOST:PORT PROCESSES ID SHARDS SAVED OUT SECONDS"""
+
+import sys
+from pathlib import Path
+
+from jexplicit.counts.dense import count
+from jexplicit.counts.stream import Saving
+from jexplicit.data.shards import read_shards
+from jexplicit.runs.devices import data_mesh, request_devices
+from jexplicit.runs.files import save_arrays
+from jexplicit.runs.processes import agree, gather_over_processes, is_first, join, part_of_process
+
+
+def main(coordinator: str, processes: str, number: str, shards: str, saved: str, out: str, seconds: str) -> None:
+    request_devices(2)
+    join(coordinator, int(processes), int(number), seconds=60)
+    mesh = data_mesh(2)
+    stream = read_shards(shards)
+    agree("shards", stream.sha256)
+    counts = count(
+        stream, radius=2, vocab_size=stream.vocab_size, mesh=mesh, chunk=50, saving=Saving(Path(saved), float(seconds))
+    )
+    first, last = part_of_process(0, 7)
+    numbers = gather_over_processes(stream[first:last])
+    if is_first():
+        save_arrays(Path(out), {"C_1": counts[0], "C_2": counts[1], "numbers": numbers})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

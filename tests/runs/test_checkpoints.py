@@ -1,0 +1,187 @@
+"""A series of checkpoints on disk: what is there is whole, whatever was interrupted."""
+
+import shutil
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jexplicit.runs import checkpoints
+from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, load_latest, save_checkpoint, save_latest
+from jexplicit.runs.devices import AXIS, data_mesh
+
+TEXT = b"position"
+
+
+class State(NamedTuple):
+    tables: tuple
+    steps: jax.Array
+
+
+def a_tree(seed=0, devices=1):
+    """Leaves of every kind that a run keeps: sharded, scalar, on the host, text."""
+    rng = np.random.default_rng(seed)
+    sharding = NamedSharding(data_mesh(devices), PartitionSpec(None, AXIS))
+    tables = (
+        jax.device_put(jnp.asarray(rng.normal(size=(3, 8)), jnp.float32), sharding),
+        jax.device_put(jnp.asarray(rng.normal(size=(3, 8))), sharding),
+    )
+    state = State(tables, jnp.array(seed, jnp.int32))
+    return {"state": state, "best": rng.normal(size=5), "text": np.frombuffer(TEXT, np.uint8)}
+
+
+def like(devices=1):
+    return a_tree(99, devices) | {"text": np.zeros(0, np.uint8)}
+
+
+def assert_equal(tree, expected):
+    assert jax.tree.structure(tree) == jax.tree.structure(expected)
+    for leaf, other in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
+        assert leaf.dtype == other.dtype and isinstance(leaf, jax.Array) == isinstance(other, jax.Array)
+        np.testing.assert_array_equal(leaf, other)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_tree_comes_back_bit_for_bit_with_its_structure(tmp_path):
+    save_latest(tmp_path / "new" / "folder", 1, a_tree())
+    found = load_latest(tmp_path / "new" / "folder", like())
+    assert_equal(found, a_tree())
+    assert found is not None and found["text"].tobytes() == TEXT
+
+
+def test_one_checkpoint_is_left_and_it_is_the_last(tmp_path):
+    for number in (1, 9, 10, 100):  # as text, 9 is the last of them
+        save_latest(tmp_path, number, a_tree(number))
+        assert names(tmp_path) == [str(number)]
+        assert_equal(load_latest(tmp_path, like()), a_tree(number))
+
+
+def test_a_checkpoint_can_be_written_again(tmp_path):
+    save_latest(tmp_path, 1, a_tree(1))
+    save_latest(tmp_path, 1, a_tree(2))
+    assert names(tmp_path) == ["1"]
+    assert_equal(load_latest(tmp_path, like()), a_tree(2))
+
+
+def test_there_may_be_none(tmp_path):
+    assert load_latest(tmp_path / "missing", like()) is None
+    assert load_latest(tmp_path, like()) is None
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8), (8, 2)])
+def test_leaves_are_placed_as_their_likeness_whatever_devices_they_came_from(before, after, tmp_path):
+    save_latest(tmp_path, 1, a_tree(0, before))
+    found = load_latest(tmp_path, like(after))
+    assert found is not None
+    assert_equal(found, a_tree())
+    for leaf, other in zip(jax.tree.leaves(found["state"]), jax.tree.leaves(like(after)["state"]), strict=True):
+        assert leaf.sharding == other.sharding
+
+
+def test_a_crash_between_writing_and_removing_leaves_two_and_the_newer_counts(tmp_path, monkeypatch):
+    save_latest(tmp_path, 9, a_tree(9))
+
+    def crash(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.shutil, "rmtree", crash)
+        with pytest.raises(KeyboardInterrupt):
+            save_latest(tmp_path, 10, a_tree(10))
+    assert names(tmp_path) == ["10", "9"]
+    assert_equal(load_latest(tmp_path, like()), a_tree(10))
+    save_latest(tmp_path, 11, a_tree(11))
+    assert names(tmp_path) == ["11"]
+
+
+def test_an_interrupted_write_is_not_a_checkpoint_and_goes_with_the_next(tmp_path):
+    save_latest(tmp_path, 9, a_tree(9))
+    unfinished = tmp_path / "10.orbax-checkpoint-tmp"  # the name that orbax writes under, and renames in the end
+    shutil.copytree(tmp_path / "9", unfinished)
+    (unfinished / "commit_success.txt").unlink()
+    shutil.rmtree(unfinished / "state")
+    assert_equal(load_latest(tmp_path, like()), a_tree(9))
+    save_latest(tmp_path, 12, a_tree(12))
+    assert names(tmp_path) == ["12"]
+
+
+def test_a_write_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    save_latest(tmp_path, 1, a_tree(1))
+    monkeypatch.setattr(checkpoints.ocp, "save", full)
+    with pytest.raises(ValueError, match="cannot be written .No space left on device.: choose another --out"):
+        save_latest(tmp_path, 2, a_tree(2))
+    assert_equal(load_latest(tmp_path, like()), a_tree(1))
+
+
+def test_what_is_not_of_the_series_stays(tmp_path):
+    save_checkpoint(tmp_path / "counts", {"C": np.ones(3)})
+    (tmp_path / "7.txt").write_text("a note")
+    (tmp_path / "8").write_text("a file")
+    save_latest(tmp_path, 1, a_tree(1))
+    assert_equal(load_latest(tmp_path, like()), a_tree(1))
+    save_latest(tmp_path, 2, a_tree(2))
+    assert names(tmp_path) == ["2", "7.txt", "8", "counts"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"state": State((jnp.zeros((3, 8)), jnp.zeros((4, 8))), jnp.array(0))},  # a larger table
+        {"state": State((jnp.zeros((3, 8)),), jnp.array(0))},  # fewer
+        {"best": np.zeros(6)},  # a longer vector
+        {"best": np.zeros((5, 1))},  # another number of axes
+        {"best": np.float64(0)},
+        {"text": np.zeros((0, 2), np.uint8)},
+    ],
+)
+def test_a_checkpoint_of_other_shapes_is_refused(other, tmp_path):
+    save_latest(tmp_path, 4, a_tree())
+    shapes = r"\[\(5,\), \(3, 8\), \(3, 8\), \(\), \(8,\)\]"
+    with pytest.raises(ValueError, match=rf"4 holds arrays {shapes}, wanted \[.*\]: it is another model's; delete it"):
+        load_latest(tmp_path, like() | other)
+
+
+def test_a_scalar_or_a_table_is_no_text(tmp_path):
+    for text in (np.uint8(0), np.zeros((2, 2), np.uint8)):
+        save_latest(tmp_path, 4, a_tree() | {"text": text})
+        with pytest.raises(ValueError, match="another model's"):
+            load_latest(tmp_path, like())
+
+
+@pytest.mark.parametrize("how", ["emptied", "cut", "removed", "overwritten"])
+def test_damaged_files_are_named(how, tmp_path):
+    table = np.random.default_rng(0).normal(size=(50, 50))  # one array: orbax leaves threads behind where several reads fail
+    save_latest(tmp_path, 5, table)
+    data = [path for path in (tmp_path / "5" / "state").rglob("*") if path.is_file() and path.parent.name == "d"]
+    assert data
+    for path in data:
+        content = path.read_bytes()
+        if how == "removed":
+            path.unlink()
+        else:
+            path.write_bytes({"emptied": b"", "cut": content[: len(content) // 2], "overwritten": b"x" * len(content)}[how])
+    with pytest.raises(ValueError, match=r"(?s)5 cannot be read .*: delete it and run again"):
+        load_latest(tmp_path, table)
+
+
+def test_a_single_checkpoint_is_whole_or_missing(tmp_path):
+    path = tmp_path / "counts"
+    assert not is_checkpoint(path)
+    with pytest.raises(ValueError, match="no checkpoint at .*counts: finish the run first"):
+        load_checkpoint(path)
+    save_checkpoint(path, {"C": [np.arange(3), np.ones((2, 2), np.float32)]})
+    assert is_checkpoint(path)
+    found = load_checkpoint(path)
+    np.testing.assert_array_equal(found["C"][0], np.arange(3))
+    assert found["C"][1].dtype == np.float32
+    save_checkpoint(path, {"C": [np.arange(4)]})
+    np.testing.assert_array_equal(load_checkpoint(path)["C"][0], np.arange(4))

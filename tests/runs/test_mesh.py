@@ -1,0 +1,53 @@
+"""Devices as one axis."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from jax.sharding import AxisType
+
+from jexplicit.runs.devices import AXIS, data_mesh, use_devices
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_a_mesh_has_the_devices_asked_for_on_one_axis(devices):
+    mesh = data_mesh(devices)
+    assert mesh.axis_names == (AXIS,)
+    assert mesh.devices.tolist() == jax.devices()[:devices]
+
+
+def test_a_mesh_takes_every_device_by_default():
+    assert data_mesh().size == len(jax.devices()) == 8
+
+
+def test_the_axis_is_auto_so_that_unsharded_arrays_are_accepted():
+    assert data_mesh(2).axis_types == (AxisType.Auto,)
+
+
+@pytest.mark.parametrize("devices", [-1, 0, 9])
+def test_more_devices_than_present_or_none_are_refused(devices):
+    with pytest.raises(ValueError, match=f"{devices} devices asked for, 8 present: use --devices 8 or fewer"):
+        data_mesh(devices)
+
+
+@pytest.mark.parametrize("devices, size", [(None, 8), (3, 3)])
+def test_a_command_inside_a_running_jax_takes_the_devices_that_there_are(devices, size):
+    jax.devices()  # JAX runs from here on
+    assert use_devices(devices).size == size
+
+
+def test_a_command_that_starts_jax_gets_as_many_virtual_cpu_devices_as_it_asks_for():
+    program = "from jexplicit.runs.devices import use_devices; print(use_devices(3).size)"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "3"
+
+
+@pytest.mark.parametrize("given, threads", [({}, "8"), ({"NPROC": "3"}, "3")])
+def test_devices_of_a_cpu_have_threads_to_spare_for_waiting_unless_the_user_says_otherwise(given, threads):
+    program = "import os; from jexplicit.runs.devices import use_devices; use_devices(2); print(os.environ['NPROC'])"
+    environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | {"JAX_PLATFORMS": "cpu", **given}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == threads

@@ -1,0 +1,120 @@
+"""Two processes on this machine, joined through JAX's distributed runtime."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files import shards_of
+from reference import random_documents, stream_of
+
+from jexplicit.counts.dense import count
+from jexplicit.runs.files import load_arrays
+from jexplicit.runs.processes import agree, gather_over_processes, hold_place, join, part_of_process, sum_over_processes
+
+N = 7
+PROGRAM = Path(__file__).with_name("counting_process.py")
+DOCUMENTS = random_documents(seed=7, number=3000, vocab_size=N, longest=9)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(PROGRAM.parents[2])}
+
+
+def start(folder: Path, processes: int = 2, seconds: float = 1e9) -> list[subprocess.Popen]:
+    """All processes of a count of the shards in a folder."""
+    port, places = free_port(), [str(folder / name) for name in ("shards", "saved", "out.npz")]
+    commands = [
+        [sys.executable, str(PROGRAM), f"localhost:{port}", str(processes), str(n), *places, str(seconds)]
+        for n in range(processes)
+    ]
+    return [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
+
+
+def test_two_processes_count_and_gather_what_one_does(tmp_path):
+    shards_of(tmp_path / "shards", DOCUMENTS, vocab_size=N, shard_tokens=2000)
+    ended = [(process, process.communicate(timeout=120)[1]) for process in start(tmp_path)]
+    for process, errors in ended:
+        assert process.returncode == 0, errors
+    found = load_arrays(tmp_path / "out.npz")
+    stream = stream_of(DOCUMENTS)
+    for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
+        assert found[f"C_{k}"].dtype == C.dtype
+        np.testing.assert_array_equal(found[f"C_{k}"], C)
+    np.testing.assert_array_equal(found["numbers"], stream[:7])
+
+
+@pytest.mark.slow
+def test_one_of_two_processes_killed_again_and_again_leaves_exact_counts(tmp_path):
+    shards_of(
+        tmp_path / "shards", random_documents(seed=7, number=20_000, vocab_size=N, longest=9), vocab_size=N, shard_tokens=2000
+    )
+    expected = count(stream_of(random_documents(seed=7, number=20_000, vocab_size=N, longest=9)), radius=2, vocab_size=N)
+    rng = np.random.default_rng(0)
+    for victim in (0, 1, 1, 0):
+        processes = start(tmp_path, seconds=0.0)
+        time.sleep(rng.uniform(4, 8))
+        processes[victim].send_signal(signal.SIGKILL)
+        for process in processes:
+            process.communicate(timeout=120)  # the other one ends too
+    for process in start(tmp_path, seconds=0.0):
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    found = load_arrays(tmp_path / "out.npz")
+    for k, C in enumerate(expected, 1):
+        np.testing.assert_array_equal(found[f"C_{k}"], C)
+
+
+def test_of_one_process_nothing_changes():
+    table = np.arange(4).reshape(2, 2)
+    assert part_of_process(3, 8) == (3, 8)
+    assert sum_over_processes((table,))[0] is table and gather_over_processes(table) is table
+    agree("anything", "x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("localhost:1234", 2, None), "--coordinator localhost:1234 without --num-processes and --process-id"),
+        (("localhost:1234", 2, 2), "--process-id 2 of 2 processes: give 0 to 1"),
+        (("localhost:1234", 2, -1), "--process-id -1 of 2 processes"),
+        (("localhost", 2, 0), "--coordinator localhost: give HOST:PORT"),
+        (("localhost:port", 2, 0), "--coordinator localhost:port: give HOST:PORT"),
+        (("localhost:99999", 2, 0), "--coordinator localhost:99999: give HOST:PORT"),
+    ],
+)
+def test_a_process_that_cannot_join_says_why(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        join(*arguments)
+
+
+def test_a_place_is_held_by_one_process_only(tmp_path):
+    first, second = hold_place(tmp_path, 0), hold_place(tmp_path, 1)
+    with pytest.raises(ValueError, match="--process-id 1 already runs in .*give every process an id of its own"):
+        hold_place(tmp_path, 1)
+    second.close()
+    hold_place(tmp_path, 1).close()
+    first.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        hold_place(tmp_path / "file" / "run", 0)
+
+
+def test_a_coordinator_that_never_answers_is_given_up_in_time():
+    program = f"from jexplicit.runs.processes import join; join('localhost:{free_port()}', 2, 1, seconds=2)"
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and time.monotonic() - begin < 30
+    told = " ".join(done.stderr.split())
+    assert "error: process 1 of 2: not all processes have met at localhost:" in told and "within 2 s" in told

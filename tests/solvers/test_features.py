@@ -1,0 +1,142 @@
+"""Explicit featurisers: positive parts, rows of one norm, whitened patches and their pooled answers.
+
+Tolerances: filters are float32, and an answer is a sum of some tens of products of order 1, then some tens of answers: 1e-4.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from jexplicit.data.images import read_images
+from jexplicit.solvers.features import (
+    Filters,
+    patch_features,
+    patch_filters,
+    positive_parts,
+    random_directions,
+    random_features,
+    unit_rows,
+)
+
+
+def some_images(M=40, height=9, width=7, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (M, height, width), np.uint8)
+
+
+def test_positive_parts_lose_nothing_and_are_not_negative():
+    x = np.random.default_rng(0).normal(size=(5, 4))
+    parts = np.asarray(positive_parts(jnp.asarray(x)))
+    assert parts.shape == (5, 8) and parts.min() == 0
+    np.testing.assert_array_equal(parts[:, :4] - parts[:, 4:], x)
+    np.testing.assert_array_equal(parts[:, :4] * parts[:, 4:], 0)  # never both
+
+
+@pytest.mark.parametrize("threshold", [0.3, 1.0])
+def test_a_threshold_shrinks_both_parts(threshold):
+    x = jnp.linspace(-2, 2, 41)
+    both = np.asarray(positive_parts(x, threshold))
+    signed = both[:41] - both[41:]
+    np.testing.assert_allclose(signed, np.sign(x) * np.maximum(np.abs(x) - threshold, 0), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(np.float64, 1e-14), (np.float32, 1e-6)])
+@pytest.mark.parametrize("K", [1.0, 7.5])
+def test_rows_get_one_norm_and_no_zero(K, dtype, rounding):
+    H = np.maximum(np.random.default_rng(1).normal(size=(20, 30)), 0).astype(dtype)
+    rows = np.asarray(unit_rows(jnp.asarray(H), K=K, floor=0.05))
+    assert rows.dtype == dtype and rows.min() > 0
+    np.testing.assert_allclose(rows.sum(axis=1), K, rtol=rounding)
+    np.testing.assert_allclose(rows, K * (H / H.sum(axis=1, keepdims=True) + 0.05 / 30) / 1.05, rtol=10 * rounding)
+
+
+def test_units_and_the_order_of_rows_do_not_matter_to_unit_rows():
+    H = jnp.asarray(np.random.default_rng(1).random((6, 5)))
+    np.testing.assert_allclose(unit_rows(4.0 * H), unit_rows(H), rtol=1e-14)
+    np.testing.assert_array_equal(unit_rows(H[::-1]), unit_rows(H)[::-1])
+
+
+def test_features_without_a_norm_are_refused():
+    H = jnp.ones((3, 4))
+    with pytest.raises(ValueError, match="row 1 has no feature above 0"):
+        unit_rows(H.at[1].set(0.0))
+    with pytest.raises(ValueError, match="features down to -1.0.*positive_parts"):
+        unit_rows(H.at[1, 2].set(-1.0))
+    with pytest.raises(ValueError, match="finite features"):
+        unit_rows(H.at[1, 2].set(jnp.inf))
+    with pytest.raises(ValueError, match="floor 0.0"):
+        unit_rows(H, floor=0.0)
+
+
+def test_random_directions_are_unit_vectors_of_no_preferred_direction():
+    W = np.asarray(random_directions(jax.random.key(0), 3, 20_000, jnp.float64))
+    np.testing.assert_allclose(np.linalg.norm(W, axis=0), 1, rtol=1e-14)
+    # second moments are 1/3 with a deviation of sqrt(4/45 / 20000) = 0.0021 on the diagonal, 0.0018 beside it: 5 deviations
+    np.testing.assert_allclose(W @ W.T / W.shape[1], np.eye(3) / 3, rtol=0, atol=0.011)
+
+
+def test_random_features_are_positive_parts_of_standardised_projections():
+    X, W = np.random.default_rng(2).random((6, 10)), np.asarray(random_directions(jax.random.key(1), 10, 15, jnp.float64))
+    H = np.asarray(random_features(jnp.asarray(X), jnp.asarray(W), threshold=0.5))
+    for row, x in zip(H, X, strict=True):
+        z = (x - x.mean()) @ W
+        z = z / np.sqrt((z**2).mean())
+        np.testing.assert_allclose(row, np.concatenate([np.maximum(z - 0.5, 0), np.maximum(-z - 0.5, 0)]), rtol=0, atol=1e-12)
+    brighter = random_features(jnp.asarray(2 * X + 1), jnp.asarray(W), threshold=0.5)
+    np.testing.assert_allclose(brighter, H, rtol=0, atol=1e-12)  # contrast and brightness say nothing
+
+
+@pytest.mark.parametrize("grid", [1, 2, 3])
+@pytest.mark.parametrize("threshold", [0.0, 0.7])
+def test_patch_features_are_the_loop_over_places(grid, threshold):
+    images = some_images(3)
+    filters = patch_filters(some_images(), 256, size=3, number=4)
+    H = patch_features(images, 256, filters, grid=grid, threshold=threshold)
+    W, b = (np.asarray(part, np.float64) for part in filters)
+    loop = [reference.patch_answers(image / 255, W, b, threshold, grid).reshape(-1) for image in images]
+    np.testing.assert_allclose(H, loop, rtol=0, atol=1e-4)
+    assert H.shape == (3, 2 * 4 * grid**2)
+
+
+def test_the_number_of_images_per_call_changes_nothing(monkeypatch):
+    from jexplicit.solvers import features
+
+    images, filters = some_images(11), patch_filters(some_images(), 256, size=3, number=4)
+    whole = patch_features(images, 256, filters, grid=2, threshold=0.5)
+    monkeypatch.setattr(features, "_images_per_call", 3)
+    done: list[tuple[int, int]] = []
+    blocks = patch_features(images, 256, filters, grid=2, threshold=0.5, progress=lambda *now: done.append(now))
+    np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)  # another blocking of float32 sums
+    assert done == [(3, 11), (6, 11), (9, 11), (11, 11)]
+
+
+def test_filters_answer_in_standard_deviations_of_a_whitened_patch():
+    """The answers of random filters to random patches of the same images have mean 0 and variance about 1."""
+    images = read_images("digits").train_images
+    filters = patch_filters(images, 17, size=3, number=40, noise=1e-6)
+    every = np.concatenate([images[:, i : i + 3, j : j + 3].reshape(len(images), -1) / 16 for i in range(6) for j in range(6)])
+    z = every[every.std(axis=1) > 0.1] @ np.asarray(filters.W) - np.asarray(filters.b)
+    # a sample of 8000 patches estimates 81 covariances: to some per cent
+    np.testing.assert_allclose(z.mean(axis=0), 0, rtol=0, atol=0.1)
+    np.testing.assert_allclose((z**2).mean(axis=0), 1, rtol=0.15)
+    assert filters.size == 3
+
+
+def test_filters_depend_on_the_seed_alone():
+    one, same, other = (patch_filters(some_images(), 256, size=3, number=4, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.W, same.W)
+    assert float(jnp.abs(one.W - other.W).max()) > 0.01
+
+
+def test_impossible_patches_are_refused():
+    images = some_images()
+    with pytest.raises(ValueError, match="8 x 8 in images of 9 x 7"):
+        patch_filters(images, 256, size=8, number=4)
+    with pytest.raises(ValueError, match="0 patches"):
+        patch_filters(images, 256, size=3, number=0)
+    with pytest.raises(ValueError, match="0 of 800 patches have any contrast"):
+        patch_filters(np.full_like(images, 9), 256, size=3, number=4)
+    filters = Filters(jnp.ones((9, 2), jnp.float32), jnp.zeros(2, jnp.float32))
+    with pytest.raises(ValueError, match="a grid of 6 x 6 over 5 x 5"):
+        patch_features(images, 256, filters, grid=6, threshold=0.0)

@@ -1,0 +1,117 @@
+"""The priming scan against a loop, and the solution as a separate intercept.
+
+Tolerances: float64 sums of some tens of logarithms of order 10, 1e-11; accuracies are counts and must be equal.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+
+from jexplicit.nn.dense import initial_state, layer_gradient, training_step
+from jexplicit.solvers.explicit import explicit_solution, priming_number
+from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan
+
+M, D, N = 700, 9, 4  # more images than one block of the scan
+
+
+def problem(seed=0, M=M):
+    """Positive features of differing norms, and labels that they say something of."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(N, M, p=[0.4, 0.3, 0.2, 0.1])
+    centres = np.random.default_rng(99).gamma(1.0, 2.0, (N, D))
+    H = centres[labels] * rng.gamma(1.0, 1.0, (M, D)) + 0.1
+    Y = reference.one_hot(labels, N)
+    return H, Y, labels, H.T @ Y
+
+
+def test_the_scan_is_the_loop_over_k():
+    H, _, labels, F = problem()
+    K = np.array([1.0, 1.5, 2, 5, 17, 100])
+    scan = priming_scan(jnp.asarray(H), jnp.asarray(F), jnp.asarray(labels), jnp.asarray(K))
+    loop = [reference.accuracy(H @ reference.explicit_solution(F, k), labels) for k in K]
+    assert len(set(loop)) > 2  # K matters here
+    np.testing.assert_array_equal(scan.accuracy, loop)
+    np.testing.assert_array_equal(scan.K, K)
+
+
+def test_the_scan_of_part_of_the_numbers_is_part_of_the_scan():
+    H, _, labels, F = map(jnp.asarray, problem())
+    K = jnp.arange(1.0, 30.0)
+    whole = priming_scan(H, F, labels, K).accuracy
+    np.testing.assert_array_equal(priming_scan(H, F, labels, K[5:11]).accuracy, whole[5:11])
+
+
+def test_images_that_fill_no_block_count_once():
+    H, _, labels, F = problem(M=3)
+    F = F + 0.1  # three images do not show all classes
+    scan = priming_scan(jnp.asarray(H), jnp.asarray(F), jnp.asarray(labels), jnp.array([2.0]))
+    assert scan.accuracy.item() == reference.accuracy(H @ reference.explicit_solution(F, 2), labels)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_scan_keeps_the_dtype(dtype):
+    H, _, labels, F = problem()
+    scan = priming_scan(jnp.asarray(H, dtype), jnp.asarray(F, dtype), jnp.asarray(labels), jnp.array([2.0]))
+    assert scan.accuracy.dtype == dtype
+
+
+def test_impossible_priming_numbers_and_cooccurrences_are_refused():
+    H, _, labels, F = map(jnp.asarray, problem())
+    with pytest.raises(ValueError, match="between 0.5 and 3.0"):
+        priming_scan(H, F, labels, jnp.array([0.5, 3.0]))
+    with pytest.raises(ValueError, match="a co-occurrence of 0.0"):
+        priming_scan(H, F.at[1, 2].set(0.0), labels, jnp.array([2.0]))
+
+
+@pytest.mark.parametrize("K", [1, 3, 105.1])
+def test_the_explicit_solution_is_a_frozen_log_f_with_an_intercept(K):
+    H, _, _, F = map(jnp.asarray, problem())
+    separate = intercept_logits(H, F, log_intercept(F, K))
+    np.testing.assert_allclose(separate, H @ explicit_solution(F, K), rtol=0, atol=1e-11 * 100)  # logits of order 100
+
+
+def test_the_gradient_of_the_intercept_is_the_column_sum_of_the_general_gradient():
+    H, Y, _, F = map(jnp.asarray, problem())
+
+    def loss(log_w):
+        return -jnp.sum(Y * jax.nn.log_softmax(intercept_logits(H, F, log_w)))
+
+    log_w = log_intercept(F, 7.0)
+    _, (general,) = layer_gradient((jnp.log(F) + log_w[None, :],), (H, Y))
+    np.testing.assert_allclose(jax.grad(loss)(log_w), general.sum(axis=0), rtol=0, atol=1e-11 * float(jnp.abs(H).sum()))
+
+
+def test_training_from_the_warm_start_is_training_what_is_added_to_a_frozen_log_f():
+    """Sec. 5: W in log F + W, started at 1 ⊗ log w, and U, started at the explicit solution, take the same steps."""
+    H, Y, _, F = map(jnp.asarray, problem())
+    K, optimizer = float(priming_number(H)), optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-30)
+
+    def of_added(params, batch):
+        return layer_gradient((jnp.log(F) + params[0],), batch)
+
+    general = initial_state((explicit_solution(F, K),), optimizer)
+    separate = initial_state((jnp.zeros_like(F) + log_intercept(F, K)[None, :],), optimizer)
+    step, step_of_added = training_step(optimizer, layer_gradient), training_step(optimizer, of_added)
+    for _ in range(20):
+        general, loss = step(general, (H, Y))
+        separate, its_loss = step_of_added(separate, (H, Y))
+        np.testing.assert_allclose(loss, its_loss, rtol=1e-10)  # the two sums round differently, and 20 steps add that up
+    np.testing.assert_allclose(general.params[0], jnp.log(F) + separate.params[0], rtol=0, atol=1e-9)
+    assert float(jnp.abs(general.params[0] - explicit_solution(F, K)).max()) > 0.1  # it did move
+
+
+def test_the_fitted_intercept_is_a_minimum():
+    H, Y, _, F = map(jnp.asarray, problem())
+    fitted = fit_intercept(H, Y, F, K=float(priming_number(H)), sweeps=6000)
+    log_w = (fitted.U - jnp.log(F))[0]
+    np.testing.assert_allclose(fitted.U, jnp.log(F) + log_w[None, :], rtol=0, atol=1e-11)  # only the intercept moved
+
+    def loss(log_w):
+        return -jnp.sum(Y * jax.nn.log_softmax(intercept_logits(H, F, log_w))) / M
+
+    assert float(jnp.abs(jax.grad(loss)(log_w)).max()) < 1e-6  # the starting point's is 0.1 to 1
+    assert float(jnp.abs(jax.grad(loss)(log_intercept(F, float(priming_number(H))))).max()) > 1e-2
+    assert np.all(np.diff(fitted.losses) <= 1e-13)
