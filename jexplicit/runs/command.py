@@ -5,14 +5,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import tyro
 from rich.markup import escape
 
-from jexplicit.runs.folder import read_config
+from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.folder import command_name, read_config
 from jexplicit.runs.progress import console
 
 C = TypeVar("C")
@@ -39,6 +39,8 @@ def run_command(
     `--preset NAME` chooses the defaults; `--resume` with `--out DIR` takes them from that run. A ValueError, or a loss that is
     not finite, becomes one line on the terminal and exit status 2; Ctrl-C says how to continue.
 
+    Values outside the bounds that a field declares (jexplicit.runs.bounds) are refused before anything runs.
+
     Args:
         run: what to do with a config.
         config: a frozen dataclass whose field docstrings become `--help`.
@@ -52,7 +54,7 @@ def run_command(
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     argv = list(sys.argv[1:] if argv is None else argv)
-    prog = prog or f"python -m launch.{Path(sys.argv[0]).stem}"
+    prog = prog or command_name()
     presets = presets or {}
     description = description.replace("\npython -m", "\n  python -m")  # lines that are not indented run together in --help
     if presets:
@@ -60,7 +62,9 @@ def run_command(
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
     try:
         argv, default = _defaults(argv, config, presets)
-        run(tyro.cli(config, prog=prog, args=argv, default=default, description=description))  # pyright: ignore[reportArgumentType]
+        chosen: Any = tyro.cli(config, prog=prog, args=argv, default=default, description=description)  # pyright: ignore[reportArgumentType]
+        check_bounds(chosen)
+        run(chosen)
     except (ValueError, FloatingPointError, jax.errors.JaxRuntimeError) as error:
         together = jax.distributed.is_initialized()
         if isinstance(error, jax.errors.JaxRuntimeError) and not together:

@@ -1,6 +1,7 @@
 """Figures of a run, drawn from its files alone."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "savefig.dpi": 150,
 }
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # for colour-blind readers too
 _colours = {"sum": "#d55e00", "cat": "#0072b2"}  # told apart by colour-blind readers too
 _baselines = {"unigram": ("#999999", ":"), "bigram": ("#009e73", "-.")}
 
@@ -112,6 +114,37 @@ def attribution_map(context: Sequence[Sequence[str]], predicted: Sequence[str], 
         ax.set(xlabel="token that came", title="evidence of each context token (nats)")
         fig.colorbar(image, ax=ax, shrink=0.8)
         save_figure(fig, path)
+
+
+@contextlib.contextmanager
+def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
+    """A figure in the project's style: draw on the axes it gives, [rows, columns]; at the end it is written to `path`.
+
+    Args:
+        path: where to write it; its folder is made.
+        rows, columns: of panels.
+        size: width and height of the whole, inches.
+        options: of matplotlib's `subplots`, such as `sharey=True`.
+
+    Example::
+
+        with figure(folder / "loss.png", columns=2, size=(9, 3.4), sharey=True) as axes:
+            axes[0, 0].plot(steps, losses)
+            legend_outside(axes[0, -1])
+    """
+    with plt.rc_context(STYLE):
+        fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **options)
+        try:
+            yield axes
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fig.savefig(path)
+        finally:
+            plt.close(fig)
+
+
+def legend_outside(ax: Any, **options: Any) -> None:
+    """A small legend to the right of a panel."""
+    ax.legend(**{"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False, **options})
 
 
 def plain_ticks(axis: Any) -> None:

@@ -113,10 +113,16 @@ def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event.get("event") == name]
 
 
+def command_name() -> str:
+    """The command of this process as typed: a file of launch/, or the __main__ of a folder there."""
+    program = Path(sys.argv[0])
+    return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
+
+
 def environment() -> dict[str, Any]:
     """Versions, commit and devices: what it takes to run the same again."""
     return {
-        "command": ["python", "-m", f"launch.{Path(sys.argv[0]).stem}", *sys.argv[1:]],
+        "command": [*command_name().split(), *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),

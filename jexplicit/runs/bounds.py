@@ -1,0 +1,81 @@
+"""Bounds of a config's numbers, declared with the field and checked in one place.
+
+@dataclass(frozen=True)
+class Config:
+    batch_size: PositiveInt = 8192
+    widths: tuple[PositiveInt, ...] = (256, 128)
+    learning_rate: PositiveFloat = 0.01
+    patience: PositiveInt | None = None
+"""
+
+import math
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a number may lie; it is finite in any case."""
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+
+    def contains(self, x: float) -> bool:
+        """Whether a number lies within; NaN and infinities never do."""
+        return math.isfinite(x) and self.at_least <= x <= self.at_most and self.above < x < self.below
+
+    def __str__(self) -> str:
+        words = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if math.isfinite(bound)) or "a finite number"
+
+
+PositiveInt = Annotated[int, Bounds(at_least=1)]
+NonNegativeInt = Annotated[int, Bounds(at_least=0)]
+PositiveFloat = Annotated[float, Bounds(above=0)]
+NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
+
+
+def check_bounds(config: Any) -> None:
+    """Refuse a config with a number outside the bounds of its field.
+
+    Raises:
+        ValueError: with the flag, the value and the bounds.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Config:
+        ...     batch_size: PositiveInt = 0
+        >>> check_bounds(Config())
+        Traceback (most recent call last):
+        ...
+        ValueError: --batch-size 0: use at least 1
+    """
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        for number, bounds in _within(hint, value):
+            if not bounds.contains(number):
+                flag = "--" + name.replace("_", "-")
+                given = " ".join(map(str, value)) if isinstance(value, tuple | list) else value
+                raise ValueError(f"{flag} {given}: use {bounds}")
+
+
+def _within(hint: Any, value: Any) -> Iterator[tuple[float, Bounds]]:
+    """The numbers of a field, each with its bounds."""
+    if typing.get_origin(hint) is Annotated:
+        inner, *notes = typing.get_args(hint)
+        bounds = [note for note in notes if isinstance(note, Bounds)]
+        if bounds and isinstance(value, int | float):
+            yield value, bounds[0]
+        yield from _within(inner, value)
+        return
+    inner = [part for part in typing.get_args(hint) if part not in (..., type(None))]  # of a tuple, or of a union
+    if isinstance(value, tuple | list) and typing.get_origin(hint) in (tuple, list):
+        for n, item in enumerate(value):
+            yield from _within(inner[min(n, len(inner) - 1)], item)
+    elif value is not None:
+        for option in inner:
+            yield from _within(option, value)

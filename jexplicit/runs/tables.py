@@ -1,0 +1,70 @@
+"""Tables of results: one description, written as Markdown into a report and shown on the terminal by rich."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+
+class Column(NamedTuple):
+    """One column of a table of rows.
+
+    heading: its title.
+    value: the field of a row, or a function of the row; None, or a field that a row does not have, leaves the cell empty.
+    format: format specification of a number, such as ".1f" or ",".
+    scale: what a number is multiplied by before it is shown.
+    bold: whether its cells stand out.
+    """
+
+    heading: str
+    value: str | Callable[[Any], Any]
+    format: str = ""
+    scale: float | None = None
+    bold: bool = False
+
+    def cell(self, row: Any) -> str:
+        """The text of a row's cell."""
+        value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
+        if value is None or value == "":
+            return ""
+        if isinstance(value, str):
+            return value
+        return format(value if self.scale is None else value * self.scale, self.format)
+
+
+def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The lines of a Markdown table, with an empty line before and after it.
+
+    Example:
+        >>> columns = [Column("K", "radius"), Column("dev", "loss", ".1f", bold=True)]
+        >>> print("\n".join(markdown_table(columns, [{"radius": 2, "loss": 3.14}])))
+        <BLANKLINE>
+        | K | dev |
+        |---|---|
+        | 2 | **3.1** |
+        <BLANKLINE>
+    """
+    lines = [_line(column.heading for column in columns), "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [column.cell(row).replace("|", "\\|") for column in columns]
+        lines.append(_line(f"**{cell}**" if c.bold and cell else cell for c, cell in zip(columns, cells, strict=True)))
+    return ["", *lines, ""]
+
+
+def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> Table:
+    """The same table for the terminal; columns with a format are numbers and stand on the right.
+
+    Example:
+        >>> rich_table([Column("K", "radius", "d")], [{"radius": 2}], title="radii").row_count
+        1
+    """
+    table = Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)
+    for row in rows:
+        table.add_row(*(column.cell(row) for column in columns))
+    return table
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

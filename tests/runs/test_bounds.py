@@ -1,0 +1,44 @@
+"""Bounds declared with config fields."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
+
+
+@dataclass(frozen=True)
+class Config:
+    size: PositiveInt = 1
+    widths: tuple[PositiveInt, ...] = (3, 4)
+    pair: tuple[NonNegativeInt, PositiveFloat] = (0, 0.5)
+    patience: PositiveInt | None = None
+    several: tuple[PositiveInt, ...] | None = None
+    share: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    name: str = "free"
+    free: float = -1.0
+
+
+def test_values_within_their_bounds_pass():
+    check_bounds(Config())
+    check_bounds(Config(patience=1, several=(1, 2), free=float("inf")))
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"size": 0}, "--size 0: use at least 1"),
+        ({"widths": (3, 0)}, "--widths 3 0: use at least 1"),
+        ({"pair": (-1, 0.5)}, "--pair -1 0.5: use at least 0"),
+        ({"pair": (0, 0.0)}, "--pair 0 0.0: use above 0"),
+        ({"patience": 0}, "--patience 0: use at least 1"),
+        ({"several": (1, -2)}, "--several 1 -2: use at least 1"),
+        ({"share": 1.0}, "--share 1.0: use above 0 and below 1"),
+        ({"share": float("nan")}, "--share nan: use above 0 and below 1"),
+        ({"pair": (0, float("inf"))}, "--pair 0 inf: use above 0"),
+    ],
+)
+def test_values_outside_are_refused_with_flag_value_and_remedy(changed, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        check_bounds(Config(**changed))
