@@ -37,12 +37,8 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
 
     Example:
         >>> columns = [Column("K", "radius"), Column("dev", "loss", ".1f", bold=True)]
-        >>> print("\n".join(markdown_table(columns, [{"radius": 2, "loss": 3.14}])))
-        <BLANKLINE>
-        | K | dev |
-        |---|---|
-        | 2 | **3.1** |
-        <BLANKLINE>
+        >>> markdown_table(columns, [{"radius": 2, "loss": 3.14}])[1:-1]
+        ['| K | dev |', '|---|---|', '| 2 | **3.1** |']
     """
     lines = [_line(column.heading for column in columns), "|" + "---|" * len(columns)]
     for row in rows:
