@@ -1,17 +1,18 @@
 """Closed-form ("explicit") solutions of softmax layers from co-occurrence counts: networks solved instead of trained.
 
-from jexplicit import count, encode_documents, evaluate, explicit_language_model, train_tokenizer
+from jexplicit import TrainingText, encode_documents, evaluate, fit, Options, train_tokenizer
 
 tokenizer = train_tokenizer(documents)
-counts = count(encode_documents(tokenizer, documents), radius=2, vocab_size=tokenizer.vocab_size)
-model = explicit_language_model(counts, features="cat")
-evaluate(model, encode_documents(tokenizer, held_out)).perplexity
+text = TrainingText(encode_documents(tokenizer, documents), tokenizer.vocab_size)
+model = fit("explicit", text, Options(features="cat", radius=2)).model
+evaluate(model, encode_documents(tokenizer, more_documents)).perplexity
 """
 
 from jexplicit.counts.dense import Counts as Counts
 from jexplicit.counts.dense import count as count
 from jexplicit.counts.dense import dense_cooccurrence as dense_cooccurrence
 from jexplicit.counts.dense import merge_counts as merge_counts
+from jexplicit.counts.sparse import count_sparse as count_sparse
 from jexplicit.data.contexts import PAD as PAD
 from jexplicit.data.contexts import contexts as contexts
 from jexplicit.data.contexts import distinct_contexts as distinct_contexts
@@ -22,30 +23,40 @@ from jexplicit.data.images import read_images as read_images
 from jexplicit.data.tokenizers import Tokenizer as Tokenizer
 from jexplicit.data.tokenizers import encode_documents as encode_documents
 from jexplicit.data.tokenizers import train_tokenizer as train_tokenizer
+from jexplicit.lm.attribution import Attribution as Attribution
+from jexplicit.lm.attribution import explain as explain
 from jexplicit.lm.bitcipher import bit_cipher as bit_cipher
 from jexplicit.lm.bitcipher import coded_language_model as coded_language_model
-from jexplicit.lm.bitcipher import evaluate_coded as evaluate_coded
 from jexplicit.lm.calibration import fit_exponents as fit_exponents
 from jexplicit.lm.calibration import hold_out as hold_out
-from jexplicit.lm.checkpoints import LanguageModel as LanguageModel
+from jexplicit.lm.checkpoints import SavedModel as SavedModel
 from jexplicit.lm.checkpoints import export_model as export_model
+from jexplicit.lm.checkpoints import import_model as import_model
 from jexplicit.lm.checkpoints import load_model as load_model
-from jexplicit.lm.evaluation import attribute as attribute
+from jexplicit.lm.checkpoints import save_model as save_model
+from jexplicit.lm.evaluation import Evaluation as Evaluation
 from jexplicit.lm.evaluation import evaluate as evaluate
 from jexplicit.lm.evaluation import log_probabilities as log_probabilities
-from jexplicit.lm.explicit import TokenTables as TokenTables
+from jexplicit.lm.evaluation import score as score
 from jexplicit.lm.explicit import bigram_model as bigram_model
 from jexplicit.lm.explicit import explicit_language_model as explicit_language_model
 from jexplicit.lm.explicit import unigram_model as unigram_model
+from jexplicit.lm.fit import METHODS as METHODS
+from jexplicit.lm.fit import Fitted as Fitted
+from jexplicit.lm.fit import fit as fit
 from jexplicit.lm.generation import generate as generate
 from jexplicit.lm.generation import generate_text as generate_text
-from jexplicit.lm.iterative_scaling import token_scaling_sweeps as token_scaling_sweeps
-from jexplicit.lm.log_linear import calibrated_language_model as calibrated_language_model
+from jexplicit.lm.generation import next_token as next_token
+from jexplicit.lm.iterative_scaling import sweep_tables as sweep_tables
+from jexplicit.lm.log_linear import log_linear_model as log_linear_model
 from jexplicit.lm.log_linear import offset_rows as offset_rows
-from jexplicit.lm.ngram_mixture import fit_joint as fit_joint
-from jexplicit.lm.ngram_mixture import joint_log_probabilities as joint_log_probabilities
-from jexplicit.lm.ngram_mixture import joint_tables as joint_tables
-from jexplicit.lm.ngram_mixture import joint_text as joint_text
+from jexplicit.lm.model import LanguageModel as LanguageModel
+from jexplicit.lm.model import token_model as token_model
+from jexplicit.lm.network import network_model as network_model
+from jexplicit.lm.ngram_mixture import fit_mixture as fit_mixture
+from jexplicit.lm.ngram_mixture import mixture_rows as mixture_rows
+from jexplicit.lm.ngram_mixture import ngram_model as ngram_model
+from jexplicit.lm.ngrams import smoothed_ngrams as smoothed_ngrams
 from jexplicit.lm.smoothing import Noise as Noise
 from jexplicit.lm.smoothing import kneser_ney as kneser_ney
 from jexplicit.lm.smoothing import noise_model as noise_model
@@ -53,6 +64,10 @@ from jexplicit.lm.smoothing import noisy_counts as noisy_counts
 from jexplicit.lm.smoothing import noisy_rows as noisy_rows
 from jexplicit.lm.softmax import logits as logits
 from jexplicit.lm.softmax import negative_log_likelihood as negative_log_likelihood
+from jexplicit.lm.sparse import sparse_language_model as sparse_language_model
+from jexplicit.lm.training_text import Options as Options
+from jexplicit.lm.training_text import TrainingText as TrainingText
+from jexplicit.lm.training_text import Watch as Watch
 from jexplicit.runs.devices import data_mesh as data_mesh
 from jexplicit.solvers.curvature_bound import quadratic_sweeps as quadratic_sweeps
 from jexplicit.solvers.explicit import explicit_solution as explicit_solution

@@ -8,54 +8,45 @@ One line per document (a line of the text that is not blank), then one line for 
 import json
 import sys
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from jexplicit.data.contexts import contexts
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.checkpoints import load_model
-from jexplicit.lm.evaluation import log_probabilities
-from jexplicit.lm.explicit import Features
+from jexplicit.lm.evaluation import score
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import stage
+from launch.choose import Chosen, load_chosen
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Chosen):
     """Log-probabilities of a text under a saved language model, as JSON lines."""
 
-    run: str
-    """Run folder of launch.lm, or an exported .safetensors file."""
     text: tuple[str, ...]
     """Text to score: files, .gz files, globs or folders."""
-    method: Literal["explicit", "cold", "warm", "optimum"] | None = None
-    """Which model of the run; default, the one with the lowest dev perplexity."""
-    features: Features | None = None
-    """Which model of the run; default likewise."""
-    radius: int | None = None
-    """Which model of the run; default likewise."""
 
 
 def run(config: Config) -> None:
     """Load, score the whole text at once, print a line per document to standard output."""
-    model, tokenizer = load_model(config.run, method=config.method, features=config.features, radius=config.radius)
+    model, tokenizer, about = load_chosen(config)
     documents = read_documents(config.text)
     stream = encode_documents(tokenizer, documents)
-    X, Y = contexts(stream, model.radius, eos=model.eos)
-    with stage("scoring", "contexts") as progress:
-        log_p = log_probabilities(model, X, Y, progress=progress).astype(np.float64)
+    with stage("scoring", "positions") as progress:
+        log_p = score(model, stream, progress=progress).astype(np.float64)
+    predicted = stream[1:] if model.eos else stream[1:][stream[1:] != tokenizer.pad_id]
     tokens = np.diff(np.flatnonzero(stream == tokenizer.pad_id)) - (0 if model.eos else 1)  # of each document
-    for n, (ids, scores) in enumerate(zip(*(np.split(v, np.cumsum(tokens)[:-1]) for v in (Y, log_p)), strict=True)):
+    ends = np.cumsum(tokens)[:-1]
+    for n, (ids, scores) in enumerate(zip(np.split(predicted, ends), np.split(log_p, ends), strict=True)):
         line = {
             "document": n,
             "tokens": [tokenizer.piece(int(i)) for i in ids],
             "log_probabilities": [round(float(p), 6) for p in scores],
         }
         print(json.dumps(line | _summary(scores), ensure_ascii=False))
-    unknown = int(np.count_nonzero(Y == tokenizer.unk_id))
-    print(json.dumps({"documents": len(documents), "unknown_tokens": unknown, **_summary(log_p)}))
+    unknown = int(np.count_nonzero(predicted == tokenizer.unk_id))
+    whole = {"documents": len(documents), "unknown_tokens": unknown, "history": about.get("history", "none")}
+    print(json.dumps(whole | _summary(log_p)))
 
 
 def _summary(log_p: np.ndarray) -> dict[str, float]:

@@ -19,7 +19,7 @@ co-occurrence of a bit with an output is zero. With b = N the codes are one-hot 
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_leading_pads
-from jexplicit.lm.evaluation import Evaluation, evaluate_by_contexts
-from jexplicit.lm.explicit import Features, TokenTables
+from jexplicit.lm.model import Features, LanguageModel, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import map_contexts
 from jexplicit.runs.devices import check_memory, data_mesh
@@ -61,40 +60,42 @@ class Codes(NamedTuple):
         return np.bincount(self.bits.ravel(), (p[:, None] * self.weights).ravel(), self.size)
 
 
-class CodedModel(NamedTuple):
-    """A language model on coded contexts: logits `sum_k codes(x_k) tables[k]`.
+@pytree
+class CodedTables:
+    """Rows of coded tokens: the token k back reads `code(x_k) @ table` of its offset.
 
-    codes: of the tokens; with noise they have one feature more, the mean one, whose row of every table is `p̄ᵀU`.
-    tables: K tables [b', N], nearest offset first; Sum's are one array K times.
-    features: how the K tokens of a context are combined.
-    eos: whether `<pad>` is predicted as the end of a document.
+    bits, weights: [N, w] of the codes; with noise they have one feature more, the mean one, whose row of every table is `p̄ᵀU`.
+    tables: the different tables, [b', N] each; Sum's offsets share one.
+    table_of_offset: for k = 1 .. K, which of them.
     """
 
-    codes: Codes
-    tables: tuple[Float[Array, "b N"], ...]
-    features: Features
-    eos: bool
+    bits: Any
+    weights: Any
+    tables: tuple[Any, ...]
+    table_of_offset: tuple[int, ...] = static()
 
-    @property
-    def radius(self) -> int:
-        """K, the context length in tokens."""
-        return len(self.tables)
+    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
+    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
+    radius = property(lambda self: len(self.table_of_offset))
+    history = property(lambda self: 0)
+    vocab_size = property(lambda self: self.tables[0].shape[1])
 
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return self.tables[0].shape[1]
+    def read(self, context, history=None):
+        return [self._row(self.tables[t], context[k]) for k, t in enumerate(self.table_of_offset)]
 
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of a context's tokens matters."""
-        return self.features == "cat"
+    def _row(self, U: Array, j: Array) -> Array:
+        slots = [(jnp.asarray(self.bits)[j, s], jnp.asarray(self.weights)[j, s]) for s in range(self.bits.shape[1])]
+        # an unused slot has weight 0, and may name a row with an infinite logit
+        return functools.reduce(jnp.add, [jnp.where(a > 0, a * U[d], 0) for d, a in slots])
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tables and of the codes."""
-        tables = self.tables[:1] if self.features == "sum" else self.tables
-        return sum(U.nbytes for U in tables) + self.codes.bits.nbytes + self.codes.weights.nbytes
+    def log_partition(self, X: np.ndarray, *, mesh: Mesh | None = None, progress: Any = None) -> np.ndarray:
+        """`log Z(x)` of many contexts."""
+        return map_contexts(_log_Z, self, X, mesh=mesh, progress=progress)
+
+    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        """The logit of every position's own target."""
+        parts = [slice(m, m + _positions_per_call) for m in range(0, len(Y), _positions_per_call)]
+        return np.concatenate([np.asarray(_target_logits(self, X[m], Y[m])) for m in parts])
 
 
 def bit_cipher(f: Integer[np.ndarray, " N"], bits: int) -> Codes:
@@ -192,7 +193,7 @@ def coded_language_model(
     noise: bool = True,
     dtype=jnp.float32,
     progress: Callable[[int, int], None] | None = None,
-) -> CodedModel:
+) -> LanguageModel:
     """Fit a language model on coded contexts in closed form: text -> F -> U, with b K N numbers for Cat and b N for Sum.
 
     Args:
@@ -211,7 +212,7 @@ def coded_language_model(
     Example:
         >>> stream = np.array([0, 1, 2, 1, 3, 1, 0])
         >>> model = coded_language_model(stream, bit_cipher(np.bincount(stream[1:]), 3), features="cat", radius=2)
-        >>> model.radius, model.vocab_size, model.tables[0].shape
+        >>> model.radius, model.vocab_size, model.rows[0].tables[0].shape
         (2, 4, (4, 4))
 
     Source: paper, Eq. 3-5; arXiv 2311.11012.
@@ -237,44 +238,9 @@ def coded_language_model(
     U = explicit_solution(tuple(jnp.asarray(F_k, dtype) for F_k in F), K)
     if noise:
         U = tuple(jnp.concatenate([U_k, (jnp.asarray(mean, dtype) @ U_k)[None, :]]) for U_k in U)
-    return CodedModel(codes, U * K if features == "sum" else U, features, eos)
-
-
-def coded_logits(model: CodedModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
-    """Logits of one context, `sum_k code(x_k) U_k`, in nats; x is [K] token ids, nearest first."""
-    return _logits(_arrays(model), x)
-
-
-def evaluate_coded(
-    model: CodedModel,
-    stream: np.ndarray,
-    *,
-    sample: int | None = None,
-    seed: int = 0,
-    mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Evaluation:
-    """The loss on a token stream, with one partition function per different context; `jexplicit.evaluate` for coded contexts.
-
-    `mesh` are devices to share the contexts; all else is as in `jexplicit.lm.evaluation.evaluate_by_contexts`.
-    """
-    tables = _arrays(model)
-
-    def log_partition(X: np.ndarray) -> np.ndarray:
-        return map_contexts(_log_Z, tables, X, mesh=mesh, progress=progress)
-
-    def target_logits(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        parts = [slice(m, m + _positions_per_call) for m in range(0, len(Y), _positions_per_call)]
-        return np.concatenate([_target_logits(tables, X[m], Y[m]) for m in parts])
-
-    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
-
-
-def read_tables(model: CodedModel) -> TokenTables:
-    """The same model as tables that are read by token ids, `codes @ tables`: K tables [N, N], for small vocabularies."""
-    H = jnp.asarray(model.codes.dense(), model.tables[0].dtype)
-    tables = tuple(H @ U for U in (model.tables[:1] if model.features == "sum" else model.tables))
-    return TokenTables(tables * (model.radius // len(tables)), model.features, model.eos)
+    index = (0,) * K if features == "sum" else tuple(range(K))
+    rows = CodedTables(jnp.asarray(codes.bits), jnp.asarray(codes.weights, dtype), tuple(U), index)
+    return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
 
 
 def _codewords(b: int) -> Iterator[tuple[int, ...]]:
@@ -321,30 +287,15 @@ def _with_unseen_outputs(F: Float[np.ndarray, "b N"], eos: bool) -> Float[np.nda
     return F
 
 
-def _arrays(model: CodedModel) -> tuple[Array, ...]:
-    """What a context's logits are read from: K tables, then bits and weights of the codes."""
-    dtype = model.tables[0].dtype
-    return (*model.tables, jnp.asarray(model.codes.bits), jnp.asarray(model.codes.weights, dtype))
-
-
-def _logits(arrays: tuple[Array, ...], x: Array) -> Array:
-    *tables, bits, weights = arrays
-    slots = [(U, bits[x[k], s], weights[x[k], s]) for k, U in enumerate(tables) for s in range(bits.shape[1])]
-    # an unused slot has weight 0, and may name a row with an infinite logit
-    return functools.reduce(jnp.add, [jnp.where(a > 0, a * U[d], 0) for U, d, a in slots])
-
-
-def _log_Z(arrays: tuple[Array, ...], x: Array) -> Array:
-    return jax.nn.logsumexp(_logits(arrays, x))
+def _log_Z(rows: CodedTables, x: Array) -> Array:
+    return jax.nn.logsumexp(functools.reduce(jnp.add, rows.read(x)))
 
 
 @jax.jit
-def _target_logits(arrays: tuple[Array, ...], X: Array, Y: Array) -> Array:
-    *tables, bits, weights = arrays
-    X, Y = X.astype(jnp.int32), Y.astype(jnp.int32)
-    read = [
-        jnp.where(weights[X[:, k], s] > 0, weights[X[:, k], s] * U[bits[X[:, k], s], Y], 0)
-        for k, U in enumerate(tables)
-        for s in range(bits.shape[1])
-    ]
+def _target_logits(rows: CodedTables, X: Array, Y: Array) -> Array:
+    X, Y, read = X.astype(jnp.int32), Y.astype(jnp.int32), []
+    for k, t in enumerate(rows.table_of_offset):
+        for s in range(rows.bits.shape[1]):
+            d, a = rows.bits[X[:, k], s], rows.weights[X[:, k], s]
+            read.append(jnp.where(a > 0, a * rows.tables[t][d, Y], 0))
     return functools.reduce(jnp.add, read)

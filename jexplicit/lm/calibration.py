@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.reading import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
+from jexplicit.lm.log_tables import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
 
 
 class Calibration(NamedTuple):
@@ -145,7 +145,7 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
     S = len(a)
     nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
     for block in blocks(tables, positions, Y):
-        parts = _moments(tables.dense, a, block)
+        parts = _moments(tables.dense, tables.bases, a, block)
         g = block.exponents
         nll += float(parts[0])
         np.add.at(gradient, g, parts[1])
@@ -156,9 +156,9 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
 
 
 @jax.jit
-def _moments(dense: tuple[Array, ...], exponents: Array, block: Block) -> tuple[Array, Array, Array]:
+def _moments(dense: tuple[Array, ...], bases: Array | None, exponents: Array, block: Block) -> tuple[Array, Array, Array]:
     """Loss, expected less observed rows, and covariance of the rows, of each position of a block."""
-    W = feature_rows(dense, block)
+    W = feature_rows(dense, bases, block)
     log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
     p = jnp.exp(log_p)
     mean = jnp.einsum("bgn,bn->bg", W, p)

@@ -1,36 +1,34 @@
-"""How good a model is, and why it says what it says.
+"""The loss of a language model on a text: the same functions for every kind of model.
 
-Perplexity, the paper's scaling assumption, and the attribution of a prediction to its context tokens, which is exact
-because the logits of a softmax layer are a sum over them.
+A model of contexts alone costs one partition function for every *different* context, `sum_ctx n(ctx) log Z(ctx)` less the
+logits of the targets, and at K = 1 nothing but the counts. A model of several tokens, or of the past, is read position by
+position, a block at a time.
 """
 
-import functools
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Integer
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream, windows
-from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts, window_contexts
+from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
 from jexplicit.data.shards import Stream
-from jexplicit.lm.explicit import TokenTables, with_targets
-from jexplicit.lm.softmax import (
-    Tables,
-    log_partition,
-    logits,
-    negative_log_likelihood,
-    negative_log_likelihood_from_counts,
-    target_logits,
-)
-from jexplicit.solvers.explicit import column_sums
+from jexplicit.lm.explicit import with_targets
+from jexplicit.lm.log_tables import LogTables, Positions, SparseRows
+from jexplicit.lm.log_tables import log_probabilities as read_log_probabilities
+from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, has_unit_exponents, is_token_model
+from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
+
+Progress = Callable[[int, int], None]
 
 _window = 1 << 22  # positions
+_positions_per_call = 1 << 14
 
 
 class Evaluation(NamedTuple):
@@ -50,105 +48,76 @@ class Evaluation(NamedTuple):
         return float(np.exp(self.loss))
 
 
-@runtime_checkable
-class ContextModel(Protocol):
-    """What a loss by distinct contexts asks of a model."""
+class Past(NamedTuple):
+    """Where positions stand in a text, for models that read what came before.
 
-    @property
-    def radius(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def ordered(self) -> bool: ...
-    @property
-    def eos(self) -> bool: ...
-
-
-class Scaling(NamedTuple):
-    """The least-squares line `log mean = slope * log f + intercept` of the scaling assumption, and its correlation."""
-
-    slope: float
-    intercept: float
-    correlation: float
-
-
-class Attribution(NamedTuple):
-    """Why each of M tokens was predicted as it was.
-
-    logits: [M, K] what the k-th context token adds to the token's logit, nats; their sum is the logit.
-    evidence: [M, K] the same less its mean under the model's prediction: how much the context token speaks for this token
-        rather than for the others. Unlike the bare logits it does not change when a row of a table is shifted.
-    log_probability: [M] nats.
+    stream: [L] token ids.
+    places: [M] place of each target in it.
     """
 
-    logits: Float[np.ndarray, "M K"]
-    evidence: Float[np.ndarray, "M K"]
-    log_probability: Float[np.ndarray, " M"]
+    stream: Integer[np.ndarray, " L"]
+    places: Integer[np.ndarray, " M"]
+
+    def take(self, m: Any) -> "Past":
+        """Some of the positions."""
+        return Past(self.stream, self.places[m])
+
+
+class Text(NamedTuple):
+    """All predictions of a stream: contexts, targets, and where they stand."""
+
+    X: Integer[np.ndarray, "M K"]
+    Y: Integer[np.ndarray, " M"]
+    past: Past
+
+
+def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> Text:
+    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
+
+    Example:
+        >>> text = read_text(np.array([0, 5, 6, 0, 7, 0]), 2)
+        >>> text.Y.tolist(), text.past.places.tolist()
+        ([5, 6, 7], [1, 2, 4])
+    """
+    X, Y = contexts(stream, K, eos=eos)
+    places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
+    return Text(X, Y, Past(stream, places))
 
 
 def evaluate(
-    model: TokenTables,
+    model: LanguageModel,
     stream: Stream,
     *,
     counts: Counts | None = None,
     sample: int | None = None,
     seed: int = 0,
     mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
-    """The loss of a model on a token stream.
+    """The loss of any language model on a token stream.
 
-    At K = 1 it comes from the stream's counts alone and is always exact. Beyond, every different context costs one
-    partition function, and a seeded sample of positions bounds the time.
+    At K = 1 it comes from the stream's counts alone and is always exact. Beyond, a seeded sample of positions bounds the time.
 
     Args:
-        model: tables.
+        model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        counts: the stream's counts, if they are at hand.
+        counts: the stream's counts, if they are at hand; used at K = 1.
         sample: how many positions to draw without replacement; default, all of them.
         seed: of the sample.
         mesh: devices to share the work.
-        progress: called with (contexts done, contexts in all).
+        progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
-        ValueError: no position to predict, or a token id that the model does not have.
+        ValueError: no position to predict, a token id that the model does not have, or counts of another text.
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
-    if model.radius == 1:
-        counts = counts or count(stream, radius=1, vocab_size=model.vocab_size, mesh=mesh)
-        C = with_targets(counts[0], eos=model.eos)
+    kind = _fast_kind(model)
+    if kind is None:
+        return _evaluate_positions(model, stream, sample, seed, progress)
+    if model.radius == 1 and is_token_model(model):
+        C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
         return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
-    X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-    return Evaluation(negative_log_likelihood(model.tables, X, Y, ordered=model.ordered, mesh=mesh, progress=progress), len(Y))
-
-
-def evaluate_by_contexts(
-    model: ContextModel,
-    stream: Stream,
-    log_partition: Callable[[np.ndarray], np.ndarray],
-    target_logits: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    *,
-    sample: int | None = None,
-    seed: int = 0,
-) -> Evaluation:
-    """The loss of any model of logits on a token stream: `sum_x n(x) log Z(x)` over distinct contexts less target logits.
-
-    At K = 1 the distinct pairs are counted, in memory of their number alone, and the loss is always exact.
-
-    Args:
-        model: its sizes.
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        log_partition: `contexts [M, K] -> [M]`, nats.
-        target_logits: `(contexts [M, K], tokens [M]) -> [M]`, nats.
-        sample: how many positions to draw without replacement; default, all of them, and always all at K = 1.
-        seed: of the sample.
-
-    Raises:
-        ValueError: no position to predict, or a token id that the model does not have.
-
-    Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
-    """
     if model.radius == 1:
         C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
@@ -161,8 +130,130 @@ def evaluate_by_contexts(
         distinct, n = distinct_contexts(X, ordered=model.ordered)
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
-    nll = n @ log_partition(distinct).astype(np.float64) - times @ target_logits(X, Y).astype(np.float64)
+    log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
+    nll = n @ log_Z - times @ kind.target_logits(X, Y).astype(np.float64)
     return Evaluation(float(nll), int(times.sum(dtype=np.int64)))
+
+
+def score(model: LanguageModel, stream: np.ndarray, *, progress: Progress | None = None) -> Float[np.ndarray, " M"]:
+    """`log p(token | all that the model sees before it)` of every prediction of a text, in its order, in nats.
+
+    Args:
+        model: of any kind.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        progress: called with (positions done, positions in all).
+
+    Raises:
+        ValueError: a malformed stream, or a token id that the model does not have.
+
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
+        [0.25, 0.25]
+    """
+    check_stream(stream)
+    check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    text = read_text(stream, model.radius, eos=model.eos)
+    return log_probabilities(model, text.X, text.Y, past=text.past, progress=progress)
+
+
+def log_probabilities(
+    model: LanguageModel,
+    X: Integer[np.ndarray, "M K"],
+    Y: Integer[np.ndarray, " M"],
+    *,
+    past: Past | None = None,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, " M"]:
+    """`log p(y_m | x_m)` of every position, in nats.
+
+    Args:
+        model: of any kind.
+        X: [M, K] contexts, nearest token first.
+        Y: [M] targets.
+        past: where the positions stand in their text, for models that read the past.
+        mesh: devices to share the work.
+        progress: called with (positions done, positions in all).
+
+    Raises:
+        ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
+    """
+    check_positions(model, X, Y)
+    if not len(Y):
+        return np.zeros(0, np.float32)
+    if kind := _fast_kind(model):
+        return kind.target_logits(X, Y) - kind.log_partition(X, mesh=mesh, progress=progress)
+    if not _has_log_tables(model):
+        X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
+        return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
+    model, out = dense_where_small(model), []
+    for first in range(0, len(Y), _positions_per_call):
+        m = slice(first, first + _positions_per_call)
+        tables, positions = read_tables(model, X[m], past and past.take(m))
+        out.append(read_log_probabilities(tables, np.asarray(model.exponents), positions, Y[m]))
+        if progress:
+            progress(min(first + _positions_per_call, len(Y)), len(Y))
+    return np.concatenate(out)
+
+
+def read_tables(
+    model: LanguageModel, X: np.ndarray, past: Past | None = None, *, all_rows: bool = False
+) -> tuple[LogTables, Positions]:
+    """What some positions read of a model, as tables and row numbers; rows with exponent 0 are left out.
+
+    Args:
+        model: of kinds that have `log_tables`.
+        X: [M, K] contexts.
+        past: where the positions stand in their text.
+        all_rows: rows with exponent 0 too, for a fit.
+
+    Raises:
+        ValueError: no past where one is needed; a kind that cannot be read so.
+    """
+    if model.history and past is None:
+        raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
+    if not _has_log_tables(model):
+        raise ValueError(f"rows of {', '.join(type(kind).__name__ for kind in model.rows)} cannot be read as log tables")
+    read = [table for kind in model.rows for table in kind.log_tables(X, past)]
+    numbered = [(g, *table) for g, table in enumerate(read) if all_rows or float(model.exponents[g]) != 0 or not g]
+    dense = [table for table in numbered if not isinstance(table[1], SparseRows)]
+    sparse = [table for table in numbered if isinstance(table[1], SparseRows)]
+    bases = None
+    if any(base is not None for *_, base in sparse):
+        zero = np.zeros(model.vocab_size, np.float32)
+        bases = jnp.asarray(np.stack([zero if base is None else np.asarray(base, np.float32) for *_, base in sparse]))
+    order = [*dense, *sparse]
+    rows = np.stack([rows for _, _, rows, _ in order], axis=1)
+    positions = Positions(rows, np.broadcast_to([g for g, *_ in order], rows.shape))
+    return LogTables(tuple(table for _, table, _, _ in dense), tuple(table for _, table, _, _ in sparse), bases), positions
+
+
+def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
+    """Refuse positions that a model has no answer for.
+
+    Raises:
+        ValueError: contexts of another width, or a token id that the model does not have.
+    """
+    if X.ndim != 2 or X.shape[1] != model.radius or len(X) != len(Y):
+        raise ValueError(
+            f"contexts of shape {X.shape} for {len(Y)} targets and a model of radius {model.radius}: "
+            f"pass [{len(Y)}, {model.radius}], the nearest token first (jexplicit.contexts(stream, {model.radius}))"
+        )
+    for ids in (X, Y) if len(Y) else ():
+        check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+
+
+def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
+    """The W tokens before every position, nearest first, `NOTHING` before the start of the text.
+
+    Example:
+        >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
+        [[0, -1, -1], [6, 5, 0]]
+    """
+    places = past.places[:, None] - 1 - np.arange(W)[None, :]
+    return np.where(places >= 0, past.stream[np.maximum(places, 0)].astype(np.int32), NOTHING)
 
 
 def sampled_positions(
@@ -181,20 +272,13 @@ def sampled_positions(
         ((2, 2), (2,))
     """
     check_stream(stream)
-
-    def parts():
-        return windows(stream, 1, len(stream), radius=K, span=_window)
-
     M = 0
-    for tokens in parts():
+    for tokens in _windows(stream, K):
         check_token_ids(tokens, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
-        M += len(tokens) - K if eos else np.count_nonzero(tokens[K:] != PAD)
-    if sample is None or sample >= M:
-        drawn = np.arange(M)
-    else:
-        drawn = np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
+        M += len(tokens) - K if eos else int(np.count_nonzero(tokens[K:] != PAD))
+    drawn = _drawn(M, sample, seed)
     X, Y, before = [], [], 0
-    for tokens in parts():
+    for tokens in _windows(stream, K):
         x, y = window_contexts(tokens, K, eos=eos)
         own = drawn[np.searchsorted(drawn, before) : np.searchsorted(drawn, before + len(y))] - before
         X.append(x[own])
@@ -203,93 +287,57 @@ def sampled_positions(
     return np.concatenate(X), np.concatenate(Y)
 
 
-def log_probabilities(
-    model: TokenTables,
-    X: Integer[np.ndarray, "M K"],
-    Y: Integer[np.ndarray, " M"],
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> Float[np.ndarray, " M"]:
-    """`log p(y_m | x_m)` of every position, in nats."""
-    return target_logits(model.tables, X, Y) - log_partition(model.tables, X, progress=progress)
+def _windows(stream: Stream, K: int) -> Iterator[np.ndarray]:
+    return windows(stream, 1, len(stream), radius=K, span=_window)
 
 
-def attribute(model: TokenTables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Attribution:
-    """The exact contribution of each context token to each prediction.
-
-    Args:
-        model: tables.
-        X: [M, K] contexts, nearest token first.
-        Y: [M] the predicted tokens.
-    """
-    parts = _attribute(model.tables, X.astype(np.int32), Y.astype(np.int32))
-    return Attribution(*(np.asarray(part) for part in parts))
+def _drawn(M: int, sample: int | None, seed: int) -> np.ndarray:
+    """Which of M positions a sample has."""
+    if sample is None or sample >= M:
+        return np.arange(M)
+    return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
 
 
-def log_mean_cooccurrences(
-    model: TokenTables, F: tuple[Array, ...], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
-) -> Float[np.ndarray, " N"]:
-    """`log <E_G[F_i]>`: the K-power mean, over contexts, of the geometric mean of a context's co-occurrences with i.
-
-    `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
-    `(K - 1) log(sum_d F[d, i])`, it follows from the model's own tables.
-
-    Args:
-        model: tables solved from F.
-        F: the co-occurrence blocks.
-        X: [M, K] contexts to average over.
-        n: [M] how often each counts; default, once.
-
-    Returns:
-        [N] natural logarithms; the paper assumes them to be log f_i plus a constant.
-
-    Source: paper, Eq. 11-14 and Fig. 1 left.
-    """
-    K = model.radius
-    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
-    log_weights = np.log(n / n.sum())
-    block = 512
-    padding = -len(distinct) % block
-    distinct = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
-    log_weights = np.pad(log_weights, (0, padding), constant_values=-np.inf).reshape(-1, block)
-    log_power_mean = _log_mean_exp_logits(model.tables, distinct, log_weights)
-    return np.asarray((log_power_mean + (K - 1) * jnp.log(column_sums(F))) / K)
+def _evaluate_positions(
+    model: LanguageModel, stream: Stream, sample: int | None, seed: int, progress: Progress | None
+) -> Evaluation:
+    """The loss of a model that is read position by position; its text is held in memory."""
+    check_stream(stream)
+    text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
+    if not len(text.Y):
+        raise ValueError("no position to predict: the text has no tokens")
+    m = _drawn(len(text.Y), sample, seed)
+    log_p = log_probabilities(model, text.X[m], text.Y[m], past=text.past.take(m), progress=progress)
+    return Evaluation(-float(log_p.sum(dtype=np.float64)), len(m))
 
 
-def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
-    """The line through `(log f_i, log <E_G[F_i]>)` by least squares, over outputs that were seen.
-
-    The explicit solution assumes slope 1 (paper, Sec. 2.2).
-
-    Example:
-        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
-        1.0
-    """
-    seen = f > 0
-    x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
-    slope, intercept = np.polyfit(x, y, 1)
-    return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
-
-
-@jax.jit
-def _attribute(tables: Tables, X: Array, Y: Array) -> tuple[Array, Array, Array]:
-    def one(x_and_y):
-        x, y = x_and_y
-        rows = jnp.stack([table[x[k]] for k, table in enumerate(tables)])
-        log_p = jax.nn.log_softmax(rows.sum(axis=0))
-        return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
-
-    return jax.lax.map(one, (X, Y), batch_size=16)
+def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None) -> Counts:
+    """The counts of a stream, which are those given if they are its own."""
+    if counts is None:
+        return count(stream, radius=1, vocab_size=N, mesh=mesh)
+    check_stream(stream)
+    f = np.zeros(N, np.int64)
+    if counts[0].shape == (N, N):
+        for tokens in _windows(stream, 1):
+            check_token_ids(tokens, N, f"and a model of {N}: use the model's own tokenizer")
+            f += np.bincount(tokens[1:], minlength=N)
+    if not np.array_equal(f, counts[0].sum(axis=0, dtype=np.int64)):
+        raise ValueError(
+            f"counts of {counts[0].sum(dtype=np.int64)} positions and vocabulary {len(counts[0])} for a stream of "
+            f"{len(stream) - 1} positions and a model of {N} tokens: pass the counts of this stream, or none"
+        )
+    return counts
 
 
-@jax.jit
-def _log_mean_exp_logits(tables: Tables, X: Array, log_weights: Array) -> Array:
-    """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
+def _fast_kind(model: LanguageModel) -> Any | None:
+    """The only kind of a model, where it has fast functions of contexts of its own."""
+    kind = model.rows[0]
+    return kind if len(model.rows) == 1 and hasattr(kind, "log_partition") and has_unit_exponents(model) else None
 
-    def add_block(total, block):
-        x, log_w = block
-        terms = jax.vmap(functools.partial(logits, tables))(x) + log_w[:, None].astype(total.dtype)
-        return jnp.logaddexp(total, jax.nn.logsumexp(terms, axis=0)), None
 
-    start = jnp.full(tables[0].shape[1], -jnp.inf, tables[0].dtype)
-    return jax.lax.scan(add_block, start, (X, log_weights))[0]
+def _has_log_tables(model: LanguageModel) -> bool:
+    return all(hasattr(kind, "log_tables") for kind in model.rows)
+
+
+def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:
+    return jax.nn.log_softmax(model.logits(x_and_y[:-1]))[x_and_y[-1]]

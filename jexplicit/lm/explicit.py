@@ -1,10 +1,8 @@
 """The explicit language model: counts -> tables, with no step in between that looks at the text again.
 
-One counting pass gives the models of every radius up to the counted one, Sum and Cat. A model is the K tables of
-jexplicit.lm.softmax; the noise is folded into their rows.
+One counting pass gives the models of every radius up to the counted one, Sum and Cat. The noise is folded into the rows of
+their tables.
 """
-
-from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,38 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
 from jexplicit.data.contexts import PAD
+from jexplicit.lm.model import Constant, Features, LanguageModel, token_model, unit_exponents
 from jexplicit.lm.smoothing import Noise, kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.solvers.explicit import explicit_solution
-
-Features = Literal["sum", "cat"]
-
-
-class TokenTables(NamedTuple):
-    """A language model: logits of a context are `sum_k tables[k][x_k]`.
-
-    tables: K tables [N, N], nearest offset first; those of an unweighted Sum are one array K times.
-    features: how the K tokens of a context are combined.
-    eos: whether `<pad>` is predicted as the end of a document.
-    """
-
-    tables: tuple[Float[Array, "N N"], ...]
-    features: Features
-    eos: bool
-
-    @property
-    def radius(self) -> int:
-        """K, the context length in tokens."""
-        return len(self.tables)
-
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return self.tables[0].shape[1]
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of a context's tokens matters: not where all offsets read one table alike."""
-        return any(table is not self.tables[0] for table in self.tables)
 
 
 def explicit_language_model(
@@ -55,7 +24,7 @@ def explicit_language_model(
     eos: bool = False,
     noise: bool = True,
     dtype=jnp.float32,
-) -> TokenTables:
+) -> LanguageModel:
     """Fit a single-layer language model in closed form: counts -> noisy F -> U -> Ũ = E U.
 
     Args:
@@ -82,7 +51,7 @@ def explicit_language_model(
     U = explicit_solution(F, K)
     if model_noise:
         U = tuple(_noisy_rows(block, model_noise) for block in U)
-    return TokenTables(U * K if features == "sum" else U, features, eos)
+    return token_model(U * K if features == "sum" else U, features, eos)
 
 
 def cooccurrence_blocks(
@@ -95,16 +64,16 @@ def cooccurrence_blocks(
     return _smoothed(counts, features, radius, eos, noise, dtype)[1]
 
 
-def unigram_model(counts: Counts, *, eos: bool = False) -> TokenTables:
-    """The baseline without context: every row is the log relative frequency of the targets."""
-    row = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))
-    return TokenTables((jnp.broadcast_to(row, (len(row), len(row))),), "cat", eos)
+def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
+    """The baseline without context: the log relative frequency of the targets."""
+    row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
+    return LanguageModel((row,), unit_exponents((row,)), "none", eos)
 
 
-def bigram_model(counts: Counts, *, eos: bool = False) -> TokenTables:
+def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose."""
     C = jnp.asarray(with_targets(counts[0], eos=eos), jnp.float32)
-    return TokenTables((jnp.log(kneser_ney(C)),), "cat", eos)
+    return token_model((jnp.log(kneser_ney(C)),), "none", eos)
 
 
 def token_counts(counts: Counts) -> Int[np.ndarray, " N"]:

@@ -1,6 +1,11 @@
-"""Sampling text from a language model, one token after the other."""
+"""The next token, and text sampled one token after the other, from any language model.
+
+The state of a generation is the history of every text: its last W tokens, from which contexts and caches are read. A step is
+compiled once for all texts.
+"""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,66 +13,101 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import PAD, context_columns
+from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.explicit import TokenTables
-from jexplicit.lm.softmax import Tables, logits
+from jexplicit.lm.model import NOTHING, LanguageModel, context_of
+
+
+def next_token(model: LanguageModel, prompt: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " N"]:
+    """`log p(token | prompt)` of every token, in nats.
+
+    Args:
+        model: of any kind.
+        prompt: [n] token ids of a document from its start; empty for its first token.
+
+    Raises:
+        ValueError: a token id that the model does not have.
+
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
+        [0.5, 0.25, 0.25]
+    """
+    _check_ids("prompt", prompt, model.vocab_size)
+    return np.asarray(_next_token(model, _history_of(prompt, _length(model))))
 
 
 def generate(
     key: Array,
-    model: TokenTables,
-    prompt: Integer[np.ndarray, " n"],
+    model: LanguageModel,
+    prompt: Integer[np.ndarray, " n"] | Sequence[Integer[np.ndarray, " _"]],
     length: int,
     *,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     banned: tuple[int, ...] = (),
-) -> Int[np.ndarray, " length"]:
-    """Continue a prompt by `length` tokens.
+) -> Int[np.ndarray, "... length"]:
+    """Continue a prompt, or each of several prompts, by `length` tokens.
 
     Args:
         key: a jax.random key; the same key gives the same text.
-        model: tables. Where it predicts the end of a document, everything after that end is `<pad>`.
-        prompt: [n] token ids; empty for the start of a document.
+        model: of any kind. Where it predicts the end of a document, everything after that end is `<pad>`.
+        prompt: [n] token ids, empty for the start of a document; or a list of such prompts.
         length: tokens to generate.
         temperature: divides the logits; 0 takes the likeliest token every time.
         top_k: keep only the k likeliest tokens.
         top_p: keep the fewest likeliest tokens that hold at least this much probability.
         banned: token ids never to generate (`<unk>`); `<pad>` is banned too where the model does not predict it.
 
+    Returns:
+        [length] token ids, or [prompts, length].
+
     Raises:
         ValueError: a temperature < 0, top_k < 1, top_p outside (0, 1], length < 1, an unknown token id, every token banned.
 
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
-    _check(model, prompt, length, temperature, top_k, top_p, banned)
-    text = np.concatenate([np.full(model.radius, PAD), prompt, [PAD]]).astype(np.int32)  # the last one: the target
-    context = np.array([column[-1] for column in context_columns(text, model.radius)])
+    several = not isinstance(prompt, np.ndarray)
+    prompts = [np.asarray(p, np.int64).reshape(-1) for p in (prompt if several else [prompt])]
+    _check(model, prompts, length, temperature, top_k, top_p, banned)
     allowed = np.ones(model.vocab_size, bool)
     allowed[list(banned) + ([] if model.eos else [PAD])] = False
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
-    return np.asarray(_generate(key, model.tables, context, allowed, temperature, length, top_k, top_p))
+    history = np.stack([_history_of(p, _length(model)) for p in prompts])
+    keys = jax.random.split(key, len(prompts)) if several else key[None]
+    ids = np.asarray(_generate(keys, model, history, allowed, float(temperature), length, top_k, top_p))
+    return ids if several else ids[0]
 
 
-def generate_text(key: Array, model: TokenTables, tokenizer: Tokenizer, prompt: str, length: int, **options: Any) -> str:
-    """The text by which a model continues a prompt; `<unk>` is never generated.
+def generate_text(
+    key: Array, model: LanguageModel, tokenizer: Tokenizer, prompt: str | Sequence[str], length: int, **options: Any
+) -> Any:
+    """The text by which a model continues a prompt, or each of several; `<unk>` is never generated.
 
     Args:
         key: a jax.random key.
-        model: tables.
+        model: of any kind.
         tokenizer: the model's own.
-        prompt: text to continue; empty for the start of a document.
+        prompt: text to continue, empty for the start of a document; or a list of such texts.
         length: tokens to generate.
         options: temperature, top_k, top_p of `generate`.
 
     Returns:
-        the continuation, without the prompt.
+        the continuation, without the prompt; or a list of them.
     """
-    before = tokenizer.encode(prompt)
-    ids = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
+    if not isinstance(prompt, str):
+        before = [tokenizer.encode(text) for text in prompt]
+        drawn = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
+        return [_continuation(tokenizer, *pair) for pair in zip(before, drawn, strict=True)]
+    before = np.asarray(tokenizer.encode(prompt), np.int64)
+    drawn = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
+    return _continuation(tokenizer, before.tolist(), drawn)
+
+
+def _continuation(tokenizer: Tokenizer, before: Any, ids: Any) -> str:
     return tokenizer.decode([*before, *ids]).removeprefix(tokenizer.decode(before))
 
 
@@ -88,7 +128,23 @@ def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float 
     return row
 
 
-def _check(model: TokenTables, prompt, length: int, temperature, top_k: int | None, top_p, banned: tuple[int, ...]) -> None:
+def _length(model: LanguageModel) -> int:
+    return max(model.radius, model.history)
+
+
+def _history_of(prompt: np.ndarray, W: int) -> np.ndarray:
+    """A prompt's last W tokens, nearest first, after the `<pad>` that its document starts from."""
+    text = np.concatenate([np.full(W, NOTHING), [PAD], prompt]).astype(np.int32)
+    return text[-W:][::-1]
+
+
+def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
+    if len(ids) and not 0 <= int(np.min(ids)) <= int(np.max(ids)) < N:
+        span = f"{int(np.min(ids))} .. {int(np.max(ids))}"
+        raise ValueError(f"{what} with token ids {span}: the model has {N} tokens, 0 .. {N - 1}")
+
+
+def _check(model: LanguageModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
     if length < 1:
         raise ValueError(f"length {length}: generate at least one token")
     if not temperature >= 0:
@@ -97,18 +153,28 @@ def _check(model: TokenTables, prompt, length: int, temperature, top_k: int | No
         raise ValueError(f"top-k {top_k}: keep at least one token")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top-p {top_p}: keep a probability in (0, 1]")
-    if len(prompt) and not 0 <= int(np.min(prompt)) <= int(np.max(prompt)) < model.vocab_size:
-        span = f"{int(np.min(prompt))} .. {int(np.max(prompt))}"
-        raise ValueError(f"prompt with token ids {span}: the model has {model.vocab_size} tokens, 0 .. {model.vocab_size - 1}")
+    if not prompts:
+        raise ValueError("no prompts: give at least one, empty for the start of a document")
+    for prompt in prompts:
+        _check_ids("prompt", prompt, model.vocab_size)
     if banned and not 0 <= min(banned) <= max(banned) < model.vocab_size:
         raise ValueError(f"banned token ids {banned}: the model has {model.vocab_size} tokens")
 
 
+def _logits(model: LanguageModel, history: Array) -> Array:
+    return model.logits(context_of(history, model.radius), history if model.history else None)
+
+
+@jax.jit
+def _next_token(model: LanguageModel, history: Array) -> Array:
+    return jax.nn.log_softmax(_logits(model, history))
+
+
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))
 def _generate(
-    key: Array,
-    tables: Tables,
-    context: Array,
+    keys: Array,
+    model: LanguageModel,
+    history: Array,
     allowed: Array,
     temperature: Array,
     length: int,
@@ -116,12 +182,15 @@ def _generate(
     top_p: float | None,
 ) -> Array:
     def step(state, key):
-        x, ended = state
-        row = jnp.where(allowed, logits(tables, x), -jnp.inf)
-        sharpened = restrict(row / jnp.maximum(temperature, 1e-6), top_k=top_k, top_p=top_p)
+        history, ended = state
+        row = jnp.where(allowed, _logits(model, history), -jnp.inf)
+        sharpened = restrict(row / jnp.maximum(temperature, 1e-6).astype(row.dtype), top_k=top_k, top_p=top_p)
         drawn = jax.random.categorical(key, sharpened)
-        i = jnp.where(temperature > 0, drawn, row.argmax()).astype(x.dtype)
+        i = jnp.where(temperature > 0, drawn, row.argmax()).astype(history.dtype)
         i = jnp.where(ended, PAD, i)
-        return (jnp.roll(x, 1).at[0].set(i), ended | (i == PAD)), i
+        return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD)), i
 
-    return jax.lax.scan(step, (context, jnp.array(False)), jax.random.split(key, length))[1]
+    def one(key, history):
+        return jax.lax.scan(step, (history, jnp.array(False)), jax.random.split(key, length))[1]
+
+    return jax.vmap(one)(keys, history)

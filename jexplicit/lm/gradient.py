@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import distinct_contexts, filled
-from jexplicit.lm.explicit import Features, TokenTables
+from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.smoothing import Noise, noisy_counts, noisy_rows
 from jexplicit.runs.devices import AXIS
 
@@ -79,11 +79,11 @@ def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransforma
     return DecoderState(params, optimizer_state)
 
 
-def token_tables(params: tuple[Any, ...], *, features: Features, radius: int, eos: bool, noise: Noise | None) -> TokenTables:
+def decoder_model(params: tuple[Any, ...], *, features: Features, radius: int, eos: bool, noise: Noise | None) -> LanguageModel:
     """The language model of trained tables, the noise folded into their rows."""
     N = params[0].shape[0]
     tables = tuple(_read_tables(jnp.asarray(U)[:, :N], noise) for U in params)
-    return TokenTables(tables * (radius // len(tables)), features, eos)
+    return token_model(tables * (radius // len(tables)), features, eos)
 
 
 def make_batch(
@@ -166,7 +166,7 @@ def loss_and_gradient(
 
 
 def kkt_residual(
-    model: TokenTables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh, chunk: int = 1 << 18
+    model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh, chunk: int = 1 << 18
 ) -> float:
     """How far a model is from the optimum: `||H^T (Y - P)||_1 / (K M)`, 0 at the optimum and below 2 everywhere.
 

@@ -49,8 +49,9 @@ from jaxtyping import Array, Float
 
 from jexplicit.counts.dense import Counts, merge_offsets
 from jexplicit.data.contexts import contexts, distinct_contexts
-from jexplicit.lm.explicit import Features, TokenTables, token_counts, with_targets
-from jexplicit.lm.gradient import initial_state, text_gradient, token_tables
+from jexplicit.lm.explicit import token_counts, with_targets
+from jexplicit.lm.gradient import decoder_model, initial_state, text_gradient
+from jexplicit.lm.model import Features, LanguageModel
 from jexplicit.lm.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
 from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.devices import check_memory, data_mesh
@@ -63,13 +64,13 @@ class Swept(NamedTuple):
     penalties: what the prior adds to them, in the same unit; 0 without one.
     """
 
-    model: TokenTables
+    model: LanguageModel
     losses: list[float]
     penalties: list[float]
 
 
-def token_scaling_sweeps(
-    model: TokenTables,
+def sweep_tables(
+    model: LanguageModel,
     counts: Counts,
     stream: np.ndarray,
     *,
@@ -80,7 +81,7 @@ def token_scaling_sweeps(
     chunk: int = 1 << 18,
     checkpoints: str | os.PathLike | None = None,
     checkpoint_seconds: float = 60.0,
-    on_sweep: Callable[[int, float, TokenTables], None] | None = None,
+    on_sweep: Callable[[int, float, LanguageModel], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Swept:
     """Lower the training loss of a language model, sweep by sweep: `U += (1/K) log(F / HᵀP)`.
@@ -113,7 +114,7 @@ def token_scaling_sweeps(
         >>> stream = np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0])
         >>> counts = count(stream, radius=2, vocab_size=3)
         >>> start = explicit_language_model(counts, features="cat")
-        >>> [round(loss, 2) for loss in token_scaling_sweeps(start, counts, stream, sweeps=2).losses]
+        >>> [round(loss, 2) for loss in sweep_tables(start, counts, stream, sweeps=2).losses]
         [0.61, 0.54, 0.5]
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
@@ -137,7 +138,7 @@ def token_scaling_sweeps(
     if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
         raise ValueError("a prior around infinite logits: start from tables that are finite, e.g. calibrated ones")
     of_noise = noise_model(token_counts(counts)) if noise else None
-    as_model = functools.partial(token_tables, features=model.features, radius=K, eos=model.eos, noise=None)
+    as_model = functools.partial(decoder_model, features=model.features, radius=K, eos=model.eos, noise=None)
     losses, penalties = [], []
     series = {"params": params, "losses": np.zeros(0), "penalties": np.zeros(0)}
     if checkpoints is not None and (found := load_latest(checkpoints, series)):
@@ -184,7 +185,7 @@ def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos:
     return float(discounts(jnp.stack([jnp.asarray(F_b, jnp.float32) for F_b in F]), modified=False)[0])
 
 
-def _observed(model: TokenTables, counts: Counts) -> tuple[tuple[np.ndarray, ...], int]:
+def _observed(model: LanguageModel, counts: Counts) -> tuple[tuple[np.ndarray, ...], int]:
     """F as the model's blocks, and the number of positions."""
     K, N = model.radius, model.vocab_size
     if len(counts) < K or counts[0].shape != (N, N):
@@ -203,7 +204,7 @@ def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
     return merge_offsets(F) if features == "sum" else F
 
 
-def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: TokenTables) -> None:
+def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: LanguageModel) -> None:
     """The stream is that of the counts, as far as the frequencies of targets and of context tokens tell."""
     N = model.vocab_size
     f = with_targets(counts[0].sum(axis=0, dtype=np.int64)[None, :], eos=model.eos)[0]

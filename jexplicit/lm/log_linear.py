@@ -11,7 +11,7 @@ much of a token's information reaches an offset, in closed form from the same co
 
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,13 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
-from jexplicit.lm.explicit import Features, TokenTables, target_counts, token_counts, with_targets
-from jexplicit.lm.reading import LogTables, Positions
+from jexplicit.lm.explicit import target_counts, token_counts, with_targets
+from jexplicit.lm.log_tables import LogTables, Positions
+from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.smoothing import (
+    SMOOTHINGS,
     Noise,
+    Smoothing,
     add_alpha,
     continuations,
     dirichlet,
@@ -33,8 +36,6 @@ from jexplicit.lm.smoothing import (
     unigram,
     with_unseen_outputs,
 )
-
-Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
 
@@ -175,7 +176,7 @@ def first_exponents(rows: OffsetRows) -> Float[np.ndarray, " S"]:
     return np.array([1.0, *(1 / k for k in range(1, max(rows.exponent_of_table) + 1))])
 
 
-def calibrated_language_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> TokenTables:
+def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
     """The language model of fitted exponents (mu, lambda_1 .. lambda_K): tables that are read by token ids.
 
     The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows: the attention and the
@@ -189,7 +190,7 @@ def calibrated_language_model(rows: OffsetRows, exponents: Float[np.ndarray, " S
         raise ValueError(f"{len(exponents)} exponents for {max(index)} tables: give mu and one per table")
     mu, K = float(exponents[0]), len(index)
     tables = {s: table * float(exponents[s]) + rows.log_p * (mu / K) for s, table in zip(index, rows.tables, strict=True)}
-    return TokenTables(tuple(tables[s] for s in index), rows.features, rows.eos)
+    return token_model(tuple(tables[s] for s in index), rows.features, rows.eos)
 
 
 def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
@@ -221,8 +222,8 @@ def _row_smoother(C: Array, smoothing: str) -> Callable[[Array], Array]:
     if smoothing in ("kneser-ney", "modified-kneser-ney"):
         D = discounts(C, modified=smoothing == "modified-kneser-ney")
         return functools.partial(discounted, D=D, lower=continuations(C))
-    kinds = ("kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha")
-    raise ValueError(f"smoothing {smoothing!r}: choose {', '.join(kinds)}, or noise for rows of the whole text")
+    rowwise = [name for name in SMOOTHINGS if name != "noise"]
+    raise ValueError(f"smoothing {smoothing!r}: choose {', '.join(rowwise)}, or noise for rows of the whole text")
 
 
 @jax.jit

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.explicit import TokenTables
+from jexplicit.lm.model import LanguageModel
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import scorer
 from jexplicit.solvers.explicit import explicit_solution
@@ -40,7 +40,7 @@ class OutputStart(NamedTuple):
     loss: float
 
 
-def direct_start(variables: dict[str, Any], solved: TokenTables) -> dict[str, Any]:
+def direct_start(variables: dict[str, Any], solved: LanguageModel) -> dict[str, Any]:
     """A network that begins as a solved language model: its tables as the direct connection, its output layer 0.
 
     Args:
@@ -53,7 +53,7 @@ def direct_start(variables: dict[str, Any], solved: TokenTables) -> dict[str, An
     Example:
         >>> from jexplicit.nn.networks import MLPLanguageModel, init_variables
         >>> model = MLPLanguageModel(vocab_size=3, embedding=2, hidden=(4,), direct="tokens")
-        >>> solved = TokenTables((jnp.arange(9.0).reshape(3, 3),), "cat", False)
+        >>> solved = token_model((jnp.arange(9.0).reshape(3, 3),), "cat", False)
         >>> start = direct_start(init_variables(model, jax.random.key(0), jnp.zeros((1, 1), int)), solved)
         >>> model.apply(start, jnp.array([[2]])).tolist()
         [[6.0, 7.0, 8.0]]

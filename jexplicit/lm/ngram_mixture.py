@@ -1,200 +1,152 @@
-"""The language model of joint features: rows of single tokens, of contexts of several tokens, and of the recent past.
+"""The mixture of n-gram rows: single tokens at eight offsets, contexts of several tokens, and the recent past.
 
-Everything is counted; what is fitted is one exponent per table. Tables: the unigram, the smoothed rows of eight offsets, the
-Kneser-Ney chain of contexts of one to four tokens, four pairs of tokens with a gap, and, on request, caches.
+    logits = a_0 log p + sum_g a_g row_g
+
+The rows are counted: the Kneser-Ney chain of contexts of one to four tokens, smoothed rows of eight offsets, four pairs of
+tokens with a gap and, where the history may be seen, caches. What is fitted is one exponent per row, on held-out text. With
+exponents 1 for the unigram and the chain, and 0 elsewhere, the mixture is the n-gram model itself.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Float, Int
 
-from jexplicit.counts.dense import Counts
-from jexplicit.data.contexts import PAD, contexts
+from jexplicit.counts.sparse import SparseCounts
+from jexplicit.lm.cache import Cache, CacheRows
 from jexplicit.lm.calibration import Calibration, fit_exponents
-from jexplicit.lm.log_linear import OffsetRows, Smoothing, first_exponents, offset_rows
-from jexplicit.lm.ngrams import JointFeature, cache_rows, context_numbers, dense_rows, joint_feature
-from jexplicit.lm.reading import LogTables, Positions, log_probabilities, select
+from jexplicit.lm.evaluation import Text, read_tables
+from jexplicit.lm.log_tables import select
+from jexplicit.lm.model import Constant, History, LanguageModel, dense_where_small
+from jexplicit.lm.ngrams import Ngrams, ngram_rows
+from jexplicit.lm.smoothing import Smoothing
+from jexplicit.lm.sparse import SparseTables, relative_frequencies, smoothed_offset_rows, targets_of
 
 RADIUS = 8
 CHAIN = (1, 2, 3, 4)
 GAPS = ((1, 3), (2, 3), (1, 4), (2, 4))
-
-KINDS = ("unigram", "offset", "context", "gap", "cache")  # of tables
-
-_positions_per_call = 1 << 14
-_threads = min(2, os.cpu_count() or 1)  # each holds some copies of the text
-
-
-class Cache(NamedTuple):
-    """A row of the last `length` tokens; of the successors of the previous token there, if so."""
-
-    length: int
-    successors: bool = False
-
-
 CACHES = (Cache(50), Cache(400), Cache(2000), Cache(2000, successors=True))
 
+_threads = min(2, os.cpu_count() or 1)  # each holds some copies of the text
 
-class Text(NamedTuple):
-    """The predictions of a stream: contexts, targets, and the targets' places in it."""
-
-    stream: Integer[np.ndarray, " L"]
-    X: Integer[np.ndarray, "M K"]
-    Y: Integer[np.ndarray, " M"]
-    places: Integer[np.ndarray, " M"]
+_starts = {"unigram": 0.6, "context": 0.7, "gap": 0.1, "cache": 0.2}  # where a fit begins, by kind of row
 
 
-class JointTables(NamedTuple):
-    """All that is counted.
+def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -> LanguageModel:
+    """The interpolated modified Kneser-Ney model: the chain's rows over the unigram, all exponents 1.
 
-    offsets: rows of single tokens.
-    nearest: [N, N] the chain's rows of the nearest token, from continuation counts; over the unigram, as all rows are, where
-        the chain's own are over what it backs off to.
-    chain: contexts of one to four tokens.
-    gaps: pairs with a gap.
-    caches: what the recent past is asked for.
+    Args:
+        chain: of `smoothed_ngrams` with offsets 1, 2, ... .
+        f: [N] how often each token is a target of the text.
+        eos: whether the text predicts the end of a document.
+
+    Source: Chen & Goodman 1999, Sec. 4.
     """
-
-    offsets: OffsetRows
-    nearest: Float[Array, "N N"]
-    chain: JointFeature
-    gaps: tuple[JointFeature, ...]
-    caches: tuple[Cache, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What every table is, in the order of the exponents."""
-        return (
-            "unigram",
-            *(f"offset {k}" for k in range(1, len(self.offsets.tables) + 1)),
-            *(f"context {n}" for n in range(1, len(self.chain.keys) + 2)),
-            *(f"gap {i}, {j}" for i, j in GAPS),
-            *(f"cache {c.length}{' successors' if c.successors else ''}" for c in self.caches),
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tables."""
-        dense = (self.offsets.log_p, *self.offsets.tables, self.nearest)
-        return sum(table.nbytes for table in dense) + sum(feature.nbytes for feature in (self.chain, *self.gaps))
+    rows = (_unigram(f), *_chain_rows(chain, f))
+    return LanguageModel(rows, np.ones(1 + len(chain.offsets), np.float32), "none", eos)
 
 
-def joint_text(stream: np.ndarray, *, eos: bool = False) -> Text:
-    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`."""
-    X, Y = contexts(stream, RADIUS, eos=eos)
-    places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
-    return Text(stream, X, Y, places)
-
-
-def joint_tables(
-    text: Text,
-    counts: Counts,
+def mixture_rows(
+    ngrams: Callable[[tuple[int, ...]], Ngrams],
+    counts: SparseCounts,
     *,
     eos: bool = False,
     smoothing: Smoothing = "kneser-ney",
-    caches: tuple[Cache, ...] = (),
+    history: History = "none",
     progress: Callable[[int, int], None] | None = None,
-) -> JointTables:
-    """Count and smooth all tables of a text.
+) -> tuple[Any, ...]:
+    """Count and smooth all rows of a text.
 
     Args:
-        text: of `joint_text`.
+        ngrams: the smoothed contexts of the text at some offsets, `smoothed_ngrams` for one; called from several threads.
         counts: of the same stream, with a radius of at least RADIUS.
         eos: predict the end of a document too, as the text does.
         smoothing: of the rows of single tokens.
-        caches: recent pasts that a prediction may ask for; they have no table.
-        progress: called with (features done, features in all).
+        history: "all" for the caches too, which have no table.
+        progress: called with (groups of contexts done, groups in all).
 
     Raises:
-        ValueError: counts of a smaller radius.
+        ValueError: counts of a smaller radius, or another smoothing than those of jexplicit.lm.smoothing.
     """
-    N, groups, done = len(counts[0]), (CHAIN, *GAPS), []
+    if len(counts) < RADIUS:
+        raise ValueError(f"counts of offsets 1..{len(counts)}: the mixture reads {RADIUS}; count with radius {RADIUS}")
+    groups, done = (CHAIN, *GAPS), []
 
-    def build(offsets: tuple[int, ...]) -> JointFeature:
-        feature = joint_feature(text.X, text.Y, offsets=offsets, vocab_size=N)
+    def build(offsets: tuple[int, ...]) -> Ngrams:
+        found = ngrams(offsets)
         done.append(offsets)
         if progress:
             progress(len(done), len(groups))
-        return feature
+        return found
 
     with ThreadPoolExecutor(_threads) as pool:  # NumPy sorts without the interpreter's lock
         chain, *gaps = pool.map(build, groups)
-    rows = offset_rows(counts, features="cat", radius=RADIUS, eos=eos, smoothing=smoothing)
-    backs_off_to = jnp.log(jnp.asarray(chain.lower[None], rows.log_p.dtype)) - rows.log_p
-    return JointTables(rows, dense_rows(chain.rows[0], N) + backs_off_to, chain, tuple(gaps), caches)
-
-
-def read_tables(tables: JointTables, text: Text, m: np.ndarray) -> tuple[LogTables, Positions]:
-    """The log-linear model of some positions m of a text; a cache's rows are of these positions alone."""
-    X = text.X[m]
-    chain = context_numbers(tables.chain, X)
-    gaps = [context_numbers(gap, X)[:, -1:] for gap in tables.gaps]
-    own = [np.arange(len(m))[:, None]] * len(tables.caches)
-    rows = np.concatenate([np.zeros_like(chain[:, :1]), X, chain, *gaps, *own], axis=1)
-    log_p = np.asarray(tables.offsets.log_p[0], np.float64)
-    recent = tuple(
-        cache_rows(text.stream, text.places[m], log_p, length=cache.length, successors=cache.successors)
-        for cache in tables.caches
+    f = targets_of(counts[0], eos=eos)
+    unigram = _unigram(f)
+    log_p = np.asarray(unigram.row)
+    rows = (
+        unigram,
+        smoothed_offset_rows(counts[:RADIUS], eos=eos, smoothing=smoothing, over=log_p),
+        *_chain_rows(chain, f),
+        *(ngram_rows(pair, (f"gap {i}, {j}",)) for (i, j), pair in zip(GAPS, gaps, strict=True)),
     )
-    sparse = (*tables.chain.rows[1:], *(gap.rows[-1] for gap in tables.gaps), *recent)
-    log_tables = LogTables((tables.offsets.log_p, *tables.offsets.tables, tables.nearest), sparse)
-    return log_tables, Positions(rows, np.broadcast_to(np.arange(rows.shape[1]), rows.shape))
+    return with_history(rows, history)
 
 
-def fit_joint(
-    tables: JointTables,
+def with_history(rows: tuple[Any, ...], history: History) -> tuple[Any, ...]:
+    """The rows, with caches where the history may be seen and without them where it may not."""
+    rows = tuple(kind for kind in rows if not isinstance(kind, CacheRows))
+    return (*rows, CacheRows(rows[0].row, CACHES)) if history == "all" else rows
+
+
+def fit_mixture(
+    rows: tuple[Any, ...],
     held_out: Text,
     m: np.ndarray,
     *,
-    kinds: tuple[str, ...] = KINDS,
+    kinds: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
-    """The exponents with the lowest loss on positions m of a text that the tables have not seen.
+    """The exponents with the lowest loss on positions m of a text that the rows have not seen.
 
     Args:
-        tables: of another text.
+        rows: of another text.
         held_out: the text to fit on.
         m: which of its positions.
-        kinds: which kinds of tables the model has, by the first word of their names; the exponents of the others are 0.
+        kinds: which rows the model has, by the first word of their names; the exponents of the others are 0. Default, all.
         progress: called with (passes done, most passes).
     """
-    log_tables, positions = read_tables(tables, held_out, m)
-    columns = [c for c, name in enumerate(tables.names) if name.split()[0] in kinds]
-    chain, gaps = [0.5, *[0.7] * len(tables.chain.keys)], [0.1] * len(tables.gaps)
-    offsets = 0.1 * first_exponents(tables.offsets)[1:]
-    start = np.zeros(len(tables.names))
-    start[columns] = np.array([0.6, *offsets, *chain, *gaps, *[0.2] * len(tables.caches)])[columns]
-    some = select(log_tables, positions, columns)
-    fitted = fit_exponents(*some, held_out.Y[m], start, tolerance=1e-4, progress=progress)
-    return fitted._replace(exponents=np.where(np.isin(np.arange(len(start)), columns), fitted.exponents, 0))
+    model = dense_where_small(LanguageModel(rows, first_exponents(rows)))
+    start = np.array(
+        [a if not kinds or name.split()[0] in kinds else 0 for a, name in zip(model.exponents, model.names, strict=True)]
+    )
+    X, past = held_out.X[m][:, : model.radius], held_out.past.take(m)
+    tables, positions = read_tables(replace(model, exponents=start), X, past, all_rows=not kinds)
+    if kinds:  # the unigram is always read
+        columns = np.flatnonzero(start[positions.exponents[0]]).tolist()
+        tables, positions = select(tables, positions, columns)
+    return fit_exponents(tables, positions, held_out.Y[m], start, tolerance=1e-4, progress=progress)
 
 
-def kneser_ney_exponents(tables: JointTables) -> Float[np.ndarray, " S"]:
-    """Exponents 1 for the unigram and the chain, 0 for the rest: the chain's ratios cancel, and what is left is Kneser-Ney."""
-    return np.array([float(name.split()[0] in ("unigram", "context")) for name in tables.names])
+def first_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " G"]:
+    """Rough guesses that a fit starts from."""
+    names = [name for kind in rows for name in kind.names]
+    guesses = [0.1 / int(name.split()[1]) if name.startswith("offset") else _starts[name.split()[0]] for name in names]
+    return np.array([0.5 if name == "context 1" else guess for name, guess in zip(names, guesses, strict=True)])
 
 
-def joint_log_probabilities(
-    tables: JointTables,
-    exponents: Float[np.ndarray, " S"],
-    text: Text,
-    m: np.ndarray | None = None,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> Float[np.ndarray, " M"]:
-    """`log p(y | everything before it)` of positions m of a text (default, of all), in nats."""
-    m = np.arange(len(text.Y)) if m is None else m
-    columns = [0, *(1 + np.flatnonzero(exponents[1:])).tolist()]  # a table with exponent 0 need not be read
-    out = []
-    for first in range(0, len(m), _positions_per_call):
-        now = m[first : first + _positions_per_call]
-        log_tables, positions = select(*read_tables(tables, text, now), columns)
-        out.append(log_probabilities(log_tables, exponents, positions, text.Y[now]))
-        if progress:
-            progress(min(first + _positions_per_call, len(m)), len(m))
-    return np.concatenate(out)
+def _unigram(f: np.ndarray) -> Constant:
+    return Constant(jnp.asarray(np.log(relative_frequencies(f)), jnp.float32))
+
+
+def _chain_rows(chain: Ngrams, f: np.ndarray) -> tuple[Any, ...]:
+    """The chain over the unigram: its rows of the nearest token, from continuation counts, and those of longer contexts."""
+    base = np.log(chain.lower) - np.log(relative_frequencies(f))
+    nearest = chain.rows[0]
+    first = SparseTables((base.astype(np.float32),), (nearest,), (0,), (nearest.longest,), name="context")
+    return first, ngram_rows(chain, tuple(f"context {n}" for n in range(2, len(chain.offsets) + 1)))

@@ -1,4 +1,4 @@
-"""Joint features: contexts of several tokens as explicit rows, next to the rows of single tokens.
+"""Contexts of several tokens as sparse rows: the n-gram model, and pairs of tokens with a gap.
 
 A context h of several tokens extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
 
@@ -9,39 +9,128 @@ a fit. An output that never followed h has row_h[i] = 0, hence a row holds only 
 context that never occurred adds nothing, which is an exact back-off.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import PAD
-from jexplicit.lm.reading import Rows, ranges
+from jexplicit.lm.log_tables import SparseRows, sparse_row
+from jexplicit.lm.model import pytree, static
 from jexplicit.lm.smoothing import discounts, unigram
 
-_counters = 1 << 23  # of a cache, at a time
+_contexts_per_call = 1 << 16
 
 
-class JointFeature(NamedTuple):
-    """Rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
+class Children(NamedTuple):
+    """The contexts that extend shorter ones by a token: those of context r are start[r] .. start[r + 1] - 1, in the order of
+    their tokens. The number of a one-token context is the token."""
+
+    start: Any  # [shorter contexts + 1] integers
+    tokens: Any  # [contexts] token ids, of the smallest type that holds them
+
+
+class Ngrams(NamedTuple):
+    """Smoothed rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
 
     offsets: how far back the tokens are, in the order in which a context grows.
-    keys: of every level beyond the first, the sorted keys `(number of the shorter context) * N + token`; the place of a key is
-        the number of its context. The number of a one-token context is the token.
+    children: of every level but the last.
     rows: of every level.
     lower: [N] the distribution that the first level backs off to.
     """
 
     offsets: tuple[int, ...]
-    keys: tuple[Int[np.ndarray, " R"], ...]
-    rows: tuple[Rows, ...]
+    children: tuple[Children, ...]
+    rows: tuple[SparseRows, ...]
     lower: Float[np.ndarray, " N"]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(rows.nbytes for rows in self.rows) + sum(keys.nbytes for keys in self.keys)
+
+@pytree
+class NgramRows:
+    """Rows of contexts of several tokens; a context that never occurred has a row of zeros.
+
+    children: how a context is found, level by level.
+    rows: of the levels that are read, the last ones.
+    offsets: how far back the tokens of a context are, in the order in which it grows.
+    longest: entries of the longest row of each level that is read.
+    vocabulary: N.
+    row_names: what each row is.
+    """
+
+    children: tuple[Children, ...]
+    rows: tuple[SparseRows, ...]
+    offsets: tuple[int, ...] = static()
+    longest: tuple[int, ...] = static()
+    vocabulary: int = static()
+    row_names: tuple[str, ...] = static()
+
+    names = property(lambda self: self.row_names)
+    tokens = property(lambda self: self.offsets[-len(self.rows) :])  # a row is what the last token of its context adds
+    radius = property(lambda self: max(self.offsets))
+    history = property(lambda self: 0)
+    vocab_size = property(lambda self: self.vocabulary)
+
+    def read(self, context, history=None):
+        numbers = context_numbers(self.children, self.offsets, context)[-len(self.rows) :]
+        return [
+            sparse_row(rows, n, self.vocabulary, longest)
+            for rows, n, longest in zip(self.rows, numbers, self.longest, strict=True)
+        ]
+
+    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
+        """The sparse rows of every level, and which of them each context reads."""
+        parts = [X[m : m + _contexts_per_call].astype(np.int32) for m in range(0, len(X), _contexts_per_call)]
+        numbers = np.concatenate([np.asarray(_numbers_of(self.children, self.offsets, part)) for part in parts])
+        columns = numbers.T[-len(self.rows) :]
+        return [(rows, column, None) for rows, column in zip(self.rows, columns, strict=True)]
+
+
+def ngram_rows(ngrams: Ngrams, names: tuple[str, ...]) -> NgramRows:
+    """The rows of the last levels, as many as there are names, as rows of a language model."""
+    rows = ngrams.rows[-len(names) :]
+    longest = tuple(table.longest for table in rows)
+    return NgramRows(ngrams.children, rows, ngrams.offsets, longest, len(ngrams.lower), names)
+
+
+def context_numbers(
+    children: tuple[Children, ...], offsets: tuple[int, ...], context: Integer[Array, " K"]
+) -> Int[Array, " levels"]:
+    """The number of the context of every level, -1 where it never occurred: a binary search per level, pure.
+
+    Example:
+        >>> X, Y = np.array([[1, 0], [2, 1]]), np.array([2, 1])
+        >>> ngrams = smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=3)
+        >>> [context_numbers(ngrams.children, (1, 2), jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
+        [[2, 1], [2, -1]]
+    """
+    numbers = [context[offsets[0] - 1].astype(jnp.int32)]
+    for level, offset in zip(children, offsets[1:], strict=True):
+        numbers.append(_child(level, numbers[-1], context[offset - 1].astype(jnp.int32)))
+    return jnp.stack(numbers)
+
+
+def _child(children: Children, r: Array, token: Array) -> Array:
+    """The number of the context that extends context r by a token, or -1."""
+    start, tokens = jnp.asarray(children.start), jnp.asarray(children.tokens)
+    first, end = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
+
+    def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high) // 2
+        right = tokens.at[middle].get(mode="clip").astype(jnp.int32) < token
+        return jnp.where(right & (low < high), middle + 1, low), jnp.where(right | (low >= high), high, middle)
+
+    found = jax.lax.fori_loop(0, max(1, len(tokens)).bit_length(), halve, (first, end))[0]
+    there = (r >= 0) & (found < end) & (tokens.at[found].get(mode="clip").astype(jnp.int32) == token)
+    return jnp.where(there, found, -1)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _numbers_of(children: tuple[Children, ...], offsets: tuple[int, ...], X: Array) -> Array:
+    return jax.vmap(functools.partial(context_numbers, children, offsets))(X)
 
 
 class _Entries(NamedTuple):
@@ -51,14 +140,14 @@ class _Entries(NamedTuple):
     counts: np.ndarray
 
 
-def joint_feature(
+def smoothed_ngrams(
     X: Integer[np.ndarray, "M K"],
     Y: Integer[np.ndarray, " M"],
     *,
     offsets: tuple[int, ...],
     vocab_size: int,
     progress: Callable[[int, int], None] | None = None,
-) -> JointFeature:
+) -> Ngrams:
     """Count and smooth the contexts at some offsets: modified Kneser-Ney rows of every length up to `len(offsets)`.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
@@ -75,8 +164,8 @@ def joint_feature(
 
     Example:
         >>> X, Y = np.array([[1], [1], [2]]), np.array([1, 2, 1])
-        >>> feature = joint_feature(X, Y, offsets=(1,), vocab_size=3)
-        >>> feature.rows[0].outputs.tolist(), feature.rows[0].start.tolist()  # 1 is followed by 1 and 2; 2 by 1
+        >>> rows = smoothed_ngrams(X, Y, offsets=(1,), vocab_size=3).rows[0]
+        >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
         ([1, 2, 1], [0, 0, 2, 3])
 
     Source: Chen & Goodman 1999, Sec. 4; as additive logits, this project.
@@ -103,81 +192,9 @@ def joint_feature(
         P, values = _smoothed(entry, P_lower, N)
         rows.append(_as_rows(entry, values, contexts, N))
         shorter = entry, P
-    return JointFeature(offsets, tuple(keys), tuple(rows), lower)
-
-
-def context_numbers(feature: JointFeature, X: Integer[np.ndarray, "M K"]) -> Int[np.ndarray, "M levels"]:
-    """The row of every level that each context reads, -1 where the context never occurred.
-
-    Example:
-        >>> X, Y = np.array([[1, 0], [2, 1]]), np.array([2, 1])
-        >>> feature = joint_feature(X, Y, offsets=(1, 2), vocab_size=3)
-        >>> context_numbers(feature, np.array([[2, 1], [2, 2]])).tolist()
-        [[2, 1], [2, -1]]
-    """
-    N = len(feature.lower)
-    numbers = [X[:, feature.offsets[0] - 1].astype(np.int64)]
-    for keys, offset in zip(feature.keys, feature.offsets[1:], strict=True):
-        key = numbers[-1] * N + X[:, offset - 1]
-        place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        numbers.append(np.where((numbers[-1] >= 0) & (keys[place] == key), place, -1))
-    return np.stack(numbers, axis=1)
-
-
-def dense_rows(rows: Rows, vocab_size: int) -> Float[Array, "R N"]:
-    """The same rows as a dense table: faster to read where most outputs of a row are there, as after a single token."""
-    R = len(rows.start) - 1
-    places = np.repeat(np.arange(R), np.diff(rows.start)) * vocab_size + rows.outputs
-    return jnp.zeros(R * vocab_size, rows.values.dtype).at[places].set(rows.values).reshape(R, vocab_size)
-
-
-def cache_rows(
-    stream: np.ndarray, targets: Int[np.ndarray, " M"], log_p: Float[np.ndarray, " N"], *, length: int, successors: bool = False
-) -> Rows:
-    """Rows of the recent past: `row_m[i] = log(1 + c_i / (n₊ p_i))`, a Dirichlet-smoothed unigram of the last tokens over p.
-
-    c_i counts token i among the `length` tokens before position m, borders of documents ignored, and n₊ is the number of
-    different tokens there (the strength that Witten and Bell give the prior). Row m is read by position m alone.
-
-    Args:
-        stream: [L] token ids.
-        targets: places in the stream of the M targets.
-        log_p: [N] log unigram.
-        length: tokens to look back.
-        successors: count only what followed the previous token where that occurred before.
-
-    Raises:
-        ValueError: a length below 1.
-
-    Example:
-        >>> rows = cache_rows(np.array([0, 1, 1, 2]), np.array([3]), np.log([0.25, 0.5, 0.25]), length=2)
-        >>> rows.outputs.tolist(), np.exp(rows.values).round(3).tolist()  # 1 + 2 / (1 * 0.5)
-        ([1], [5.0])
-
-    Source: Kuhn & De Mori 1990 for the cache; as a log-linear row, this project.
-    """
-    if length < 1:
-        raise ValueError(f"cache of {length} tokens: look back at least one")
-    N, per_block = len(log_p), max(1, _counters // len(log_p))
-    parts = [_recent(stream, targets[m : m + per_block], N, length, successors) for m in range(0, len(targets), per_block)]
-    keys = np.concatenate([part.keys + b * per_block * N for b, part in enumerate(parts)])
-    counts = np.concatenate([part.counts for part in parts])
-    different = np.bincount(keys // N, minlength=len(targets))
-    values = np.log1p(counts / (different[keys // N] * np.exp(log_p[keys % N])))
-    return _as_rows(_Entries(keys, counts), values, len(targets), N)
-
-
-def _recent(stream: np.ndarray, targets: np.ndarray, N: int, length: int, successors: bool) -> _Entries:
-    """What occurred in the recent past of a few positions."""
-    first = np.maximum(targets - length, 1)
-    n = np.maximum(targets - first, 0)
-    m, place = np.repeat(np.arange(len(targets)), n), ranges(first, first + n)
-    counted = stream[place] != PAD
-    if successors:
-        counted &= stream[place - 1] == np.repeat(stream[targets - 1], n)
-    counts = np.bincount(m[counted] * N + stream[place[counted]], minlength=len(targets) * N)
-    keys = np.flatnonzero(counts)
-    return _Entries(keys, counts[keys])
+    contexts_of_level = [N, *(len(found) for found in keys)]
+    children = tuple(_children(found, R, N) for found, R in zip(keys, contexts_of_level, strict=False))
+    return Ngrams(offsets, children, tuple(rows), lower)
 
 
 def _continuations(short: _Entries, long: _Entries, long_contexts: np.ndarray, N: int) -> _Entries:
@@ -203,6 +220,16 @@ def _smoothed(entry: _Entries, P_lower: np.ndarray, N: int) -> tuple[np.ndarray,
     return P, np.log1p((entry.counts - taken) / backed_off)
 
 
-def _as_rows(entry: _Entries, values: np.ndarray, contexts: int, N: int) -> Rows:
+def _as_rows(entry: _Entries, values: np.ndarray, contexts: int, N: int) -> SparseRows:
     start = np.searchsorted(entry.keys, np.arange(contexts + 1) * N)
-    return Rows(start, (entry.keys % N).astype(np.int32), values.astype(np.float32))
+    return SparseRows(_small(start, 2**31), _small(entry.keys % N, N), jnp.asarray(values, jnp.float32))
+
+
+def _children(keys: np.ndarray, contexts: int, N: int) -> Children:
+    """The sorted keys `shorter context * N + token` as the children of each shorter context."""
+    return Children(_small(np.searchsorted(keys, np.arange(contexts + 1) * N), 2**31), _small(keys % N, N))
+
+
+def _small(ids: np.ndarray, bound: int) -> Array:
+    """Ids on the device, of the smallest type."""
+    return jnp.asarray(ids.astype(np.uint16 if bound <= 1 << 16 else np.int32))

@@ -26,7 +26,8 @@ from optax.tree_utils import tree_get, tree_set
 
 from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.explicit import TokenTables, with_targets
+from jexplicit.lm.explicit import with_targets
+from jexplicit.lm.model import LanguageModel, token_model
 from jexplicit.runs.devices import check_memory, data_mesh
 
 Blocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
@@ -45,7 +46,7 @@ class Optimum(NamedTuple):
     iterations: taken from the start.
     """
 
-    model: TokenTables
+    model: LanguageModel
     loss: float
     kkt_residual: float
     iterations: int
@@ -119,11 +120,11 @@ def bigram_optimum(counts: Counts, *, eos: bool = False, floor: float = 1e-9, dt
         raise ValueError("no position to predict: the text has no tokens")
     loss = -sum(float(c[c > 0] @ np.log(c[c > 0] / n_j)) for c, n_j in zip(C, n, strict=True)) / int(n.sum())
     table = np.log(np.maximum(C, floor)) - np.log(np.maximum(n, len(C) * floor))[:, None]
-    return Optimum(TokenTables((jnp.asarray(table, dtype),), "cat", eos), loss, 0.0, 0)
+    return Optimum(token_model((jnp.asarray(table, dtype),), "cat", eos), loss, 0.0, 0)
 
 
-def optimum(
-    start: TokenTables,
+def find_optimum(
+    start: LanguageModel,
     counts: Counts,
     pairs: Integer[np.ndarray, "J J"] | None = None,
     *,
@@ -154,7 +155,7 @@ def optimum(
         >>> stream = np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0])
         >>> counts, pairs = count(stream, radius=2, vocab_size=3), context_pairs(stream, 3)
         >>> start = explicit_language_model(counts, features="cat")
-        >>> [round(optimum(start, counts, pairs, iterations=n).loss, 1) for n in (0, 50)]
+        >>> [round(find_optimum(start, counts, pairs, iterations=n).loss, 1) for n in (0, 50)]
         [0.6, 0.2]
 
     Source: paper, Eq. 1; Liu & Nocedal 1989.
@@ -180,14 +181,14 @@ def optimum(
         past.append((values["loss"], values["kkt_residual"]))
         if done == iterations or values["kkt_residual"] <= tolerance or _stalled(past, blocks[0].dtype):
             tables = state.blocks * (start.radius // len(state.blocks))
-            return Optimum(TokenTables(tables, start.features, start.eos), **values, iterations=done)
+            return Optimum(token_model(tables, start.features, start.eos), **values, iterations=done)
         state, info = minimization_step(problem, state, memory=memory)
         done += 1
         if progress:
             progress(done, iterations)
 
 
-def make_problem(model: TokenTables, counts: Counts, pairs: Integer[np.ndarray, "J J"] | None = None) -> Problem:
+def make_problem(model: LanguageModel, counts: Counts, pairs: Integer[np.ndarray, "J J"] | None = None) -> Problem:
     """The training problem of a model's kind; arguments and errors are those of `optimum`."""
     K, N, dtype = model.radius, model.vocab_size, model.tables[0].dtype
     if K > 2:

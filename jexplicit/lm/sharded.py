@@ -10,19 +10,19 @@ Source: Shoeybi et al. 2019, Megatron-LM (the softmax over a split vocabulary).
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Int, Integer
+from scipy.sparse import csr_array, hstack
 
 from jexplicit.counts.dense import INT32_CELLS
+from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.contexts import PAD, check_token_ids, context_columns, filled, with_leading_pads
-from jexplicit.data.shards import Stream
-from jexplicit.lm.evaluation import Evaluation, evaluate_by_contexts
-from jexplicit.lm.explicit import Features
+from jexplicit.lm.model import Features, LanguageModel, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
 from jexplicit.runs.devices import AXIS, check_memory, data_mesh
 from jexplicit.solvers.explicit import explicit_solution
@@ -53,29 +53,46 @@ class ShardedCounts(NamedTuple):
         return len(self.places)
 
 
-class ShardedTables(NamedTuple):
-    """A language model with the logits `sum_k tables[k][x_k, places]`: `TokenTables` with columns as in `ShardedCounts`."""
+@pytree
+class ShardedTables:
+    """Dense rows of single tokens whose columns are spread over devices: `TokenTables` with columns as in `ShardedCounts`.
 
-    tables: tuple[Float[Array, "N DS"], ...]
-    places: Int[np.ndarray, " N"]
-    mesh: Mesh
-    features: Features
-    eos: bool
+    tables: the different tables, [N, D S] each.
+    places: [N] column of each output.
+    table_of_offset: for k = 1 .. K, which of them.
+    """
+
+    tables: tuple[Any, ...]
+    places: Any
+    table_of_offset: tuple[int, ...] = static()
+
+    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
+    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
+    radius = property(lambda self: len(self.table_of_offset))
+    history = property(lambda self: 0)
+    vocab_size = property(lambda self: self.tables[0].shape[0])
 
     @property
-    def radius(self) -> int:
-        """K, the context length in tokens."""
-        return len(self.tables)
+    def by_offset(self) -> tuple[Any, ...]:
+        """A table for every offset, nearest first."""
+        return tuple(self.tables[t] for t in self.table_of_offset)
 
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return len(self.places)
+    def read(self, context, history=None):
+        return [table[context[k]][jnp.asarray(self.places)] for k, table in enumerate(self.by_offset)]
 
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of a context's tokens matters."""
-        return any(table is not self.tables[0] for table in self.tables)
+    def gathered(self) -> TokenTables:
+        """The same rows with whole tables, on the host."""
+        return TokenTables(tuple(np.asarray(table)[:, np.asarray(self.places)] for table in self.tables), self.table_of_offset)
+
+    def log_partition(self, X: np.ndarray, *, mesh: Mesh | None = None, progress: Any = None) -> np.ndarray:
+        """`log Z(x)` of many contexts: two scalars of each are exchanged."""
+        tables = self.by_offset
+        return _by_calls(_log_partition(tables[0].sharding.mesh), tables, (X,), _contexts_per_call, progress)
+
+    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        """The logit of every position's own target, from the device that owns it."""
+        tables, places = self.by_offset, np.asarray(self.places)[Y]
+        return _by_calls(_target_logits(tables[0].sharding.mesh), tables, (X, places), _positions_per_call, None)
 
 
 def places_by_frequency(f: Integer[np.ndarray, " N"], devices: int) -> Int[np.ndarray, " N"]:
@@ -158,7 +175,7 @@ def count_sharded(
 
 def sharded_language_model(
     counts: ShardedCounts, *, features: Features, radius: int | None = None, eos: bool = False, dtype=jnp.float32
-) -> ShardedTables:
+) -> LanguageModel:
     """The model of `explicit_language_model` with its columns spread over devices; equal to it to rounding.
 
     Args:
@@ -185,29 +202,8 @@ def sharded_language_model(
     blocks = [(C,) for C in counts.tables[:K]] if features == "cat" else [counts.tables[:K]]
     F = tuple(_noisy_block(block, f, noise) for block in blocks)
     U = tuple(_read_rows(block, noise, taken) for block in explicit_solution(F, K))
-    return ShardedTables(U * K if features == "sum" else U, counts.places, counts.mesh, features, eos)
-
-
-def evaluate_sharded(
-    model: ShardedTables,
-    stream: Stream,
-    *,
-    sample: int | None = None,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> Evaluation:
-    """The loss of a sharded model on a token stream: that of `jexplicit.lm.evaluation.evaluate` to rounding.
-
-    Arguments and errors are those of `jexplicit.lm.evaluation.evaluate_by_contexts`.
-    """
-
-    def log_partition(X: np.ndarray) -> np.ndarray:
-        return _by_calls(_log_partition(model.mesh), model.tables, (X,), _contexts_per_call, progress)
-
-    def target_logits(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        return _by_calls(_target_logits(model.mesh), model.tables, (X, model.places[Y]), _positions_per_call, None)
-
-    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
+    rows = ShardedTables(tuple(U), counts.places, (0,) * K if features == "sum" else tuple(range(K)))
+    return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
 
 
 def _by_calls(
@@ -302,3 +298,16 @@ def _target_logits(mesh: Mesh):
 
     in_specs = (_COLUMNS, _EVERYWHERE, _EVERYWHERE)
     return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=in_specs, out_specs=_EVERYWHERE))
+
+
+def as_sparse(counts: ShardedCounts) -> SparseCounts:
+    """The same counts as sparse tables on the host, for saving: one device's columns at a time are copied."""
+    return tuple(_as_sparse(table, counts.places) for table in counts.tables)
+
+
+def _as_sparse(table: Array, places: np.ndarray) -> csr_array:
+    shards = sorted(table.addressable_shards, key=lambda shard: shard.index[1].start or 0)
+    C: Any = hstack([csr_array(np.asarray(shard.data)) for shard in shards], format="csr")
+    C = csr_array(C[:, places])
+    C.sort_indices()
+    return sparse_table(C.data, C.indices, C.indptr)

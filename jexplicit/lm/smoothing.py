@@ -7,12 +7,15 @@ Every smoothing of counts (`noise_rows`, `add_alpha`, `dirichlet`, `absolute_dis
 positive and sum to 1, an unseen token's row included, so that one can stand in for another.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
+
+Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
+SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
 
 
 class Noise(NamedTuple):

@@ -58,7 +58,7 @@ def log_partition(
 
 def map_contexts(
     one: Callable[[Any, Array], Array],
-    tables: Sequence[Array],
+    tables: Any,
     X: Integer[np.ndarray, "M K"],
     *,
     mesh: Mesh | None = None,
@@ -68,8 +68,8 @@ def map_contexts(
 
     Several processes share the rows, and each gets the whole answer.
 
-    `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever arrays it
-    reads; they are placed on every device.
+    `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
+    arrays it reads, a language model for one; they are placed on every device.
     """
     mesh = mesh or data_mesh(1)
     X = X[slice(*part_of_process(0, len(X)))]
@@ -79,8 +79,8 @@ def map_contexts(
     call = blocks * block * mesh.size
     apply = _mapped(one, mesh, block)
     everywhere = NamedSharding(mesh, PartitionSpec())
-    placed = {id(table): jax.device_put(table, everywhere) for table in tables}  # Sum's one table is placed once
-    tables = tuple(placed[id(table)] for table in tables)
+    placed = {id(leaf): jax.device_put(leaf, everywhere) for leaf in jax.tree.leaves(tables)}  # Sum's one table once
+    tables = jax.tree.map(lambda leaf: placed[id(leaf)], tables)
     out = []
     for start in range(0, max(1, len(X)), call):
         part = np.zeros((call, X.shape[1]), np.int32)

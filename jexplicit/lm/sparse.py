@@ -12,61 +12,98 @@ Outputs that were never seen share one column of pseudo-observations and so one 
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Array
 from scipy.sparse import csr_array
-from scipy.special import logsumexp
 
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
-from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.explicit import Features
-from jexplicit.lm.smoothing import Noise, noise_model
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.log_tables import SparseRows, sparse_row
+from jexplicit.lm.model import Constant, Features, LanguageModel, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts, noise_model
+from jexplicit.lm.sparse_partition import sparse_log_partition, sparse_target_logits
 
 
-class SparseTables(NamedTuple):
-    """A language model whose logits are a vector plus sparse rows.
+@pytree
+class SparseTables:
+    """Rows of single tokens as a base row, a multiple of another, and a sparse row: none of size N x N.
 
-    After the context x, output i has the logit `base_i + sum_k (weight[x_k] slopes[k]_i + corrections[k][x_k, i])` where it was
-    seen, and `sum_k unseen[k][x_k]` where it was not (`base_i = -inf`).
+    After the token j k places back, the row of offset k adds `bases[t]_i + weight[j] slopes[t]_i + corrections[t][j, i]` to the
+    logit of an output that was seen, t the table of the offset, and `unseen[t][j]` to that of one never seen (`bases = -inf`).
 
-    base: [N] nats.
-    weight: [N] 1 - q, how much of a token's row is that of other tokens.
-    slopes: K vectors [N], `pᵀδ`; those of Sum are one vector K times, and so are its other fields.
-    corrections: K sparse [N, N], `diag(q) δ`.
-    unseen: K vectors [N].
-    features: how the K tokens of a context are combined.
-    eos: whether `<pad>` is predicted as the end of a document.
+    bases: [N] for every different table, nats.
+    corrections: sparse rows for every different table.
+    table_of_offset: for k = 1 .. K, which of them.
+    weight: [N] 1 - q, how much of a token's row is that of other tokens; None for none.
+    slopes: [N] for every different table, `pᵀδ`; empty without a weight.
+    unseen: [N] for every different table; empty where every output was seen.
+    longest: entries of the longest row of each table.
     """
 
-    base: Float[np.ndarray, " N"]
-    weight: Float[np.ndarray, " N"]
-    slopes: tuple[Float[np.ndarray, " N"], ...]
-    corrections: tuple[csr_array, ...]
-    unseen: tuple[Float[np.ndarray, " N"], ...]
-    features: Features
-    eos: bool
+    bases: tuple[Any, ...]
+    corrections: tuple[SparseRows, ...]
+    table_of_offset: tuple[int, ...] = static()
+    longest: tuple[int, ...] = static()
+    weight: Any = None
+    slopes: tuple[Any, ...] = ()
+    unseen: tuple[Any, ...] = ()
+    name: str = static("offset")
 
-    @property
-    def radius(self) -> int:
-        """K, the context length in tokens."""
-        return len(self.slopes)
+    names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
+    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
+    radius = property(lambda self: len(self.table_of_offset))
+    history = property(lambda self: 0)
+    vocab_size = property(lambda self: len(self.bases[0]))
 
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return len(self.base)
+    def read(self, context, history=None):
+        return [self._row(t, context[k]) for k, t in enumerate(self.table_of_offset)]
 
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of a context's tokens matters."""
-        return any(table is not self.corrections[0] for table in self.corrections)
+    def _row(self, t: int, j: Any) -> Any:
+        row = sparse_row(self.corrections[t], j, self.vocab_size, self.longest[t])
+        base = jnp.asarray(self.bases[t], row.dtype)
+        row = row + base
+        if self.weight is not None:
+            row = row + jnp.asarray(self.weight, row.dtype)[j] * jnp.asarray(self.slopes[t], row.dtype)
+        return jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen[t], row.dtype)[j], row) if self.unseen else row
+
+    def table(self, t: int) -> csr_array:
+        """The corrections of one table as a matrix, on the host."""
+        start, outputs, values = (np.asarray(part) for part in self.corrections[t])
+        return csr_array((values, outputs.astype(np.int32), start), shape=(self.vocab_size,) * 2)
+
+    def dense(self) -> TokenTables:
+        """The same rows as dense tables, which are faster to read."""
+        rows = jnp.arange(self.vocab_size)
+        tables = tuple(_dense_table(self, t, rows) for t in range(len(self.bases)))
+        return TokenTables(tables, self.table_of_offset, self.name)
+
+    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
+        """The sparse rows of every offset, the tokens there, and the base row that they go on."""
+        if self.weight is not None or self.unseen:
+            return self.dense().log_tables(X)
+        return [(self.corrections[t], X[:, k], self.bases[t]) for k, t in enumerate(self.table_of_offset)]
+
+    def log_partition(self, X: np.ndarray, *, mesh: Any = None, progress: Any = None) -> np.ndarray:
+        """`log Z(x)` of many contexts; see jexplicit.lm.sparse_partition."""
+        return sparse_log_partition(self, X, progress=progress)
+
+    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        """The logit of every position's own target."""
+        return sparse_target_logits(self, X, Y)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _dense_table(rows: SparseTables, t: int, tokens: Array) -> Array:
+    return jax.lax.map(functools.partial(rows._row, t), tokens, batch_size=64)
 
 
 def sparse_language_model(
     counts: SparseCounts, *, features: Features, radius: int | None = None, eos: bool = False, dtype: type = np.float32
-) -> SparseTables:
+) -> LanguageModel:
     """The model of `explicit_language_model`, from sparse counts: its probabilities are the same to rounding.
 
     Args:
@@ -84,7 +121,7 @@ def sparse_language_model(
         >>> counter = SparseCounter(1, 3)
         >>> counter.add(np.array([0, 1, 2, 1, 0]))
         >>> model = sparse_language_model(counter.tables(), features="cat", eos=True)
-        >>> np.exp(next_log_probabilities(model, np.array([2]))).round(2).tolist()  # after 2 came 1
+        >>> jax.nn.softmax(model.logits(jnp.array([2]))).round(2).tolist()  # after 2 came 1
         [0.15, 0.71, 0.15]
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
@@ -104,56 +141,111 @@ def sparse_language_model(
         log_b = [np.where(column > 0, np.log(row), -np.inf) for row in b]
     c = (K - 1) / K * np.log(np.maximum(column, 1))
 
-    times = K if features == "sum" else 1
-    return SparseTables(
-        base=times * functools.reduce(np.add, log_b) - K * c,
+    blocks_of_offset = (0,) * K if features == "sum" else tuple(range(K))
+    corrections = [sparse_rows(_scaled_rows(table, noise.q, dtype)) for table in delta]
+    seen_all = bool(np.all(column > 0))
+    rows = SparseTables(
+        bases=tuple(row - c for row in log_b),
+        corrections=tuple(corrections),
+        table_of_offset=blocks_of_offset,
+        longest=tuple(table.longest for table in corrections),
         weight=noise.one_minus_q,
-        slopes=tuple(noise.p @ table for table in delta) * times,
-        corrections=tuple(_scaled_rows(table, noise.q, dtype) for table in delta) * times,
-        unseen=_unseen_logits(blocks, int(_column_sums(targets[0]).sum()), noise, K) * times,
-        features=features,
-        eos=eos,
+        slopes=tuple(noise.p @ table for table in delta),
+        unseen=() if seen_all else _unseen_logits(blocks, int(_column_sums(targets[0]).sum()), noise, K),
+    )
+    return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
+
+
+def sparse_unigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
+    """The baseline without context: the log relative frequency of the targets, one for an output never seen."""
+    row = Constant(jnp.asarray(np.log(relative_frequencies(targets_of(counts[0], eos=eos))), jnp.float32))
+    return LanguageModel((row,), unit_exponents((row,)), "none", eos)
+
+
+def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
+    """The baseline with one token of context: interpolated Kneser-Ney, as jexplicit.lm.smoothing.kneser_ney."""
+    rows = smoothed_offset_rows(counts[:1], eos=eos)
+    return LanguageModel((rows,), unit_exponents((rows,)), "none", eos)
+
+
+def smoothed_offset_rows(
+    counts: SparseCounts, *, eos: bool = False, smoothing: str = "kneser-ney", over: Any = None, dtype: type = np.float32
+) -> SparseTables:
+    """Smoothed rows of every offset, `log P_k(i|j)` up to a constant of the row, with entries for pairs that occur alone.
+
+    Every smoothing gives an output that never followed j a share of one distribution b, so that
+    `P(i|j) ∝ b_i (1 + s_ji)` with s zero for all other pairs: the row is `log b` and the sparse `log(1 + s_j)`.
+
+    Args:
+        counts: C_1 .. C_K of jexplicit.counts.sparse.
+        eos: predict the end of a document too.
+        smoothing: see jexplicit.lm.smoothing.
+        over: [N] what is subtracted from every row, `log p` for rows over the unigram.
+        dtype: of the rows.
+
+    Raises:
+        ValueError: another smoothing than these.
+
+    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26.
+    """
+    if smoothing == "noise":
+        return _noise_rows(counts, eos, over, dtype)
+    bases, corrections = [], []
+    for C in counts:
+        C = C if eos else _without_column(C, PAD)
+        b, excess = _excess(C, smoothing)
+        bases.append((np.log(b) - (0 if over is None else over)).astype(dtype))
+        corrections.append(sparse_rows(_with_data(C, np.log1p(excess).astype(dtype))))
+    return SparseTables(
+        tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(table.longest for table in corrections)
     )
 
 
-def sparse_unigram_model(counts: SparseCounts, *, eos: bool = False) -> SparseTables:
-    """The baseline without context: every row is the log relative frequency of the targets, one for an output never seen."""
-    C = counts[0] if eos else _without_column(counts[0], PAD)
-    return _bigram(_relative_frequencies(_column_sums(C)), csr_array(C.shape, dtype=np.float32), eos)
+def sparse_rows(C: csr_array) -> SparseRows:
+    """A matrix as sparse rows, with token ids of the smallest type."""
+    outputs = C.indices.astype(np.uint16 if len(C.indptr) <= 1 << 16 else np.int32)
+    return SparseRows(jnp.asarray(C.indptr, jnp.int32), jnp.asarray(outputs), jnp.asarray(C.data))
 
 
-def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False, dtype: type = np.float32) -> SparseTables:
-    """The baseline with one token of context: interpolated Kneser-Ney, `P(i|j) = (C[j, i] - D) / C(j) + γ(j) P_cont(i)`.
+def _excess(C: csr_array, smoothing: str) -> tuple[np.ndarray, np.ndarray]:
+    """b and s of `P(i|j) ∝ b_i (1 + s_ji)`, s on the cells of C."""
+    in_row = np.diff(C.indptr)
+    counts = C.data.astype(np.float64)
+    if smoothing in ("kneser-ney", "modified-kneser-ney", "absolute-discount"):
+        D = np.asarray(discounts(jnp.asarray(C.data, float), modified=smoothing == "modified-kneser-ney"), np.float64)
+        taken = D[np.minimum(C.data, 3).astype(np.int64) - 1]
+        seen = _column_sums(C) if smoothing == "absolute-discount" else np.bincount(C.indices, minlength=len(in_row))
+        b = relative_frequencies(seen)
+        row = np.repeat(np.arange(len(in_row)), in_row)
+        freed = np.bincount(row, weights=taken, minlength=len(in_row))
+        return b, (counts - taken) / (freed[row] * b[C.indices])
+    if smoothing == "dirichlet":
+        b = relative_frequencies(_column_sums(C))
+        return b, counts / (np.repeat(in_row, in_row) * b[C.indices])
+    if smoothing == "add-alpha":
+        return np.full(len(in_row), 1 / len(in_row)), counts
+    raise ValueError(f"smoothing {smoothing!r}: choose {', '.join(SMOOTHINGS)}")
 
-    A row is `log P_cont`, and `log(1 + (C[j, i] - D) / (C(j) γ(j) P_cont(i)))` more where a pair was seen.
 
-    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12 and 17; jexplicit.lm.smoothing.kneser_ney.
-    """
-    C = counts[0] if eos else _without_column(counts[0], PAD)
-    n1, n2 = (np.count_nonzero(C.data == c) for c in (1, 2))
-    D = n1 / (n1 + 2 * n2) if n1 else 0.5
-    P_cont = _relative_frequencies(np.bincount(C.indices, minlength=len(C.indptr) - 1))
-    different = np.diff(C.indptr)
-    freed = D * np.repeat(different, different)  # C(j) γ(j), in every cell of the row
-    return _bigram(P_cont, _with_data(C, np.log1p((C.data - D) / (freed * P_cont[C.indices])).astype(dtype)), eos)
+def _noise_rows(counts: SparseCounts, eos: bool, over: Any, dtype: type) -> SparseTables:
+    """The paper's noise model, every offset by itself: explicit solutions at K = 1."""
+    own = [sparse_language_model((C,), features="cat", eos=eos, dtype=dtype).rows[0] for C in counts]
+    over = np.zeros(len(own[0].bases[0])) if over is None else over
+    over_unseen = over[np.isneginf(own[0].bases[0])][:1]  # one value: all of them have the same count
+    return SparseTables(
+        bases=tuple(rows.bases[0] - over for rows in own),
+        corrections=tuple(rows.corrections[0] for rows in own),
+        table_of_offset=tuple(range(len(own))),
+        longest=tuple(rows.longest[0] for rows in own),
+        weight=own[0].weight,
+        slopes=tuple(rows.slopes[0] for rows in own),
+        unseen=tuple(rows.unseen[0] - over_unseen for rows in own) if own[0].unseen else (),
+    )
 
 
-def next_log_probabilities(model: SparseTables, x: Integer[np.ndarray, " K"]) -> Float[np.ndarray, " N"]:
-    """`log p(i | x)` of every output i after one context, nearest token first, in nats.
-
-    Raises:
-        ValueError: a context of another length than K, or a token id out of range.
-    """
-    if len(x) != model.radius:
-        raise ValueError(f"a context of {len(x)} tokens for a model of radius {model.radius}: pass the {model.radius} nearest")
-    check_token_ids(x, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    logits = model.base.copy()
-    for j, slope, corrections in zip(x, model.slopes, model.corrections, strict=True):
-        logits += model.weight[j] * slope
-        row = slice(corrections.indptr[j], corrections.indptr[j + 1])
-        logits[corrections.indices[row]] += corrections.data[row]
-    logits[np.isneginf(model.base)] = sum(unseen[j] for j, unseen in zip(x, model.unseen, strict=True))
-    return logits - logsumexp(logits)
+def targets_of(C: csr_array, *, eos: bool = False) -> np.ndarray:
+    """f: how often each token is a target; `<pad>` only where the end of a document is predicted."""
+    return _column_sums(C if eos else _without_column(C, PAD))
 
 
 def _log_ratio(C: csr_array, noise: Noise, b: np.ndarray) -> csr_array:
@@ -174,13 +266,7 @@ def _unseen_logits(blocks: list[csr_array], M: int, noise: Noise, K: int) -> tup
     return tuple(noise.q * r + noise.one_minus_q * (noise.p @ r) - c for r in ratio)
 
 
-def _bigram(P: np.ndarray, corrections: csr_array, eos: bool) -> SparseTables:
-    """The model of radius 1 with one distribution for every token, but for corrections."""
-    zeros = np.zeros(len(P))
-    return SparseTables(np.log(P), zeros, (zeros,), (corrections,), (zeros,), "cat", eos)
-
-
-def _relative_frequencies(f: np.ndarray) -> np.ndarray:
+def relative_frequencies(f: np.ndarray) -> np.ndarray:
     """With one pseudo-count for every output that was never seen, as jexplicit.lm.smoothing.unigram."""
     f = np.maximum(f, 1)
     return f / f.sum()

@@ -36,7 +36,7 @@ class RunFolder:
         ValueError: the folder holds a run already and `resume` is off; it holds another configuration; it cannot be written.
     """
 
-    def __init__(self, out: str | os.PathLike, config: Any, *, resume: bool = False):
+    def __init__(self, out: str | os.PathLike, config: Any, *, resume: bool = False, extend: Sequence[str] = ()):
         self.path = Path(out)
         described = _plain(config)
         begun = (self.path / "metrics.jsonl").exists()  # a run that measured nothing yet has nothing to lose
@@ -44,7 +44,7 @@ class RunFolder:
         if begun and not resume:
             raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
         if stored is not None:
-            changed = [k for k in described if k not in _where_not_what and stored.get(k) != described[k]]
+            changed = [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]
             if changed:
                 was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
                 raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")

@@ -1,17 +1,22 @@
 """The configuration of launch.lm, its presets, and what it refuses."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import optax
 
-from jexplicit.lm.explicit import Features
-from jexplicit.lm.log_linear import Smoothing
+from jexplicit.lm.fit import Method
+from jexplicit.lm.model import Features, History
+from jexplicit.lm.smoothing import Smoothing
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import parse_bytes
 from jexplicit.runs.processes import check_process
 
-Method = Literal["explicit", "cold", "warm", "optimum", "calibrated", "scaling", "joint", "joint+cache", "bitcipher"]
+# What a finished run may be continued with: more models, samples or an export.
+GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample")
+# Methods that are solved from dense tables [N, N].
+DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
 
 
 @dataclass(frozen=True)
@@ -28,62 +33,67 @@ class Config:
     """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
     dev: tuple[str, ...] = ()
     """Held-out text; default, every tenth block of ten training documents."""
-    limit: int | None = None
+    limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
     """Subwords, words between white space, or characters."""
-    vocab_size: int | None = None
+    vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")
     """How the K context tokens are combined: sum shares one table, cat has a table per offset."""
-    radius: tuple[int, ...] = (1, 2, 4)
+    radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
+    history: tuple[History, ...] = ("none",)
+    """What a mixture may see beyond its context: none, or all of the text before (rows of the recent past)."""
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
     """explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit solution. optimum:
-    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. calibrated: smoothed rows with a fitted
-    exponent per offset. scaling: iterative sweeps from there, without gradients. joint: with contexts of several tokens too;
-    joint+cache: and the recent past. bitcipher: the explicit solution with --bits features per token. Baselines are always
-    there."""
+    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted
+    exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5.
+    mixture: its rows, those of eight offsets and of pairs with a gap, with fitted exponents; see --history. bitcipher: the
+    explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
     smoothing: Smoothing = "kneser-ney"
-    """Of the rows of calibrated, scaling and joint models."""
+    """Of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out"] = "held-out"
-    """Of calibrated models, what exponents are fitted on: documents held out of the counts (2 in 100), or counted positions,
+    """What the exponents of log-linear models are fitted on: documents held out of the counts (2 in 100), or counted positions,
     each with its own pair left out (cat only)."""
-    calibration_positions: int = 15_000
+    calibration_positions: PositiveInt = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
-    sweeps: int = 10
-    """Scaling: sweeps over the different contexts."""
-    discount: float | None = None
-    """Scaling: counts by which expected and observed co-occurrences may differ for free; default, Kneser-Ney's, from the
-    counts. 0 sweeps the explicit solution, noise and all, towards the optimum of the training loss."""
-    bits: tuple[int, ...] = (64, 256, 1024)
+    sweeps: PositiveInt = 10
+    """Iterative scaling: sweeps over the different contexts."""
+    discount: NonNegativeFloat | None = None
+    """Iterative scaling: counts by which expected and observed co-occurrences may differ for free; default, Kneser-Ney's,
+    from the counts. 0 sweeps the explicit solution, noise and all, towards the optimum of the training loss."""
+    bits: tuple[PositiveInt, ...] = (64, 256, 1024)
     """Bitcipher: features per token."""
-    epochs: int = 32
+    epochs: PositiveInt = 32
     """Training: passes over the data, at most."""
-    batch_size: int = 8192
+    batch_size: PositiveInt = 8192
     """Training: positions per step."""
     optimizer: str = "adagrad"
     """Training: an optimiser of optax by its name there: adagrad, sgd, adam, rmsprop, ..."""
-    learning_rate: float = 0.01
+    learning_rate: PositiveFloat = 0.01
     """Training: learning rate, of the loss per position."""
-    accumulator: float = 0.0
+    accumulator: NonNegativeFloat = 0.0
     """Training: where Adagrad's sum of squares starts. The paper does not say; optax starts at 0.1."""
     parameters: Literal["decoder", "rows"] = "decoder"
     """Training: decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are read by token ids:
     another trajectory, whose small batches need to touch few rows only."""
-    patience: int | None = None
+    patience: PositiveInt | None = None
     """Training: stop after so many epochs without a lower dev perplexity; default, never. The best epoch's model is kept."""
-    optimum_iterations: int = 100
+    optimum_iterations: PositiveInt = 100
     """Iterations of L-BFGS towards the optimum."""
-    train_sample: int = 1_000_000
+    optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
+    """The count that stands for 0 in the optimum at K = 1, whose true logits there are minus infinity. Its dev perplexity is
+    an artefact of this number, and infinite in the limit of 0; its train perplexity hardly depends on it."""
+    train_sample: NonNegativeInt = 1_000_000
     """Positions of the train perplexity at K > 1, drawn with --seed; 0 takes them all. Dev is always exact."""
-    dev_sample: int = 0
+    dev_sample: NonNegativeInt = 0
     """Positions of the dev perplexity at K > 1 with sparse or sharded tables, drawn with --seed; 0 takes them all."""
-    scaling_sample: int = 100_000
+    scaling_sample: PositiveInt = 100_000
     """Training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
-    samples: int = 4
+    samples: NonNegativeInt = 4
     """Lines of generated text."""
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file."""
@@ -93,9 +103,9 @@ class Config:
     """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """Of counts and of the models solved from them. dense: N x N cells. sparse: only pairs that occur. sharded: dense, each
-    device holds some of the columns. auto: dense where it fits, else sparse. Results do not change, but for rounding; sparse
-    and sharded tables are solved by --methods explicit only."""
-    checkpoint_seconds: float = 60.0
+    device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change, but
+    for rounding. Sparse tables serve explicit, ngram, mixture and bitcipher; sharded ones explicit."""
+    checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
     """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out lies where
@@ -104,9 +114,9 @@ class Config:
     """Several processes: how many."""
     process_id: int | None = None
     """Several processes: which one this is, from 0."""
-    join_seconds: int = 60
+    join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for each other at the start."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of every random choice: evaluation sample and generated text."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
@@ -127,8 +137,13 @@ PRESETS = {
         "docs, the whole of the paper's Table 1: explicit, cold and warm starts, and the optimum. The corpus is 30 times "
         "smaller than the paper's, so its 32 epochs are too few steps for the paper's learning rate of 0.01.",
     ),
-    "calibrated": Preset(
-        Config(out="runs/calibrated", methods=("explicit", "calibrated", "joint", "joint+cache"), radius=(1, 2, 4, 8)),
+    "mixture": Preset(
+        Config(
+            out="runs/mixture",
+            methods=("explicit", "log-linear", "ngram", "mixture"),
+            radius=(1, 2, 4, 8),
+            history=("none", "all"),
+        ),
         "docs, solutions that generalise: smoothed rows and fitted exponents, contexts of several tokens, the recent past.",
     ),
     "large": Preset(
@@ -167,49 +182,23 @@ def check(config: Config) -> None:
     if config.memory is not None:
         parse_bytes(config.memory)
     for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
-        if allowed and (others := set(config.methods) - {"explicit"}):
+        if allowed and (others := set(config.methods) - {"unigram", "bigram", "explicit"}):
             raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods explicit there")
-    if not config.checkpoint_seconds > 0 or config.join_seconds < 1:
-        raise ValueError(
-            f"--checkpoint-seconds {config.checkpoint_seconds}, --join-seconds {config.join_seconds}: both are above 0"
-        )
     if config.corpus == "text" and not config.train:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and config.corpus != "text":
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
-    if not config.radius or min(config.radius) < 1:
-        raise ValueError(f"--radius {config.radius}: give context lengths of at least 1 token")
-    if not config.features:
-        raise ValueError("--features without a value: give sum, cat or both")
-    if config.limit is not None and config.limit < 10:
-        raise ValueError(f"--limit {config.limit}: use at least 10 documents")
-    if min(config.train_sample, config.dev_sample, config.samples) < 0 or config.scaling_sample < 1:
-        raise ValueError(
-            "--train-sample, --dev-sample, --samples >= 0 and --scaling-sample >= 1 are numbers of positions and of texts"
-        )
-    if min(config.epochs, config.batch_size, config.optimum_iterations) < 1:
-        raise ValueError(
-            f"--epochs {config.epochs}, --batch-size {config.batch_size}, --optimum-iterations {config.optimum_iterations}: "
-            "all are at least 1"
-        )
-    if not config.learning_rate > 0 or config.accumulator < 0:
-        raise ValueError(f"--learning-rate {config.learning_rate} > 0 and --accumulator {config.accumulator} >= 0 are needed")
-    if config.calibration_positions < 1:
-        raise ValueError(f"--calibration-positions {config.calibration_positions}: fit exponents on at least one")
+    for name in ("features", "radius", "history", "bits"):
+        if not getattr(config, name):
+            raise ValueError(f"--{name} without a value: give at least one")
     if config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise"):
         raise ValueError(
             f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
             "takes --features cat and a smoothing row by row, which noise is not"
         )
-    if config.export and not set(config.methods) - {"joint", "joint+cache", "bitcipher"}:
-        raise ValueError(
-            f"--export with --methods {' '.join(config.methods)}: none of these can be exported; add explicit or calibrated"
-        )
-    if config.sweeps < 1 or not 0 <= (config.discount or 0) < float("inf"):
-        raise ValueError(f"--sweeps {config.sweeps} >= 1 and a finite --discount {config.discount} >= 0 are needed")
-    if not config.bits or min(config.bits) < 1:
-        raise ValueError(f"--bits {config.bits}: give numbers of features per token, at least 1")
-    if config.patience is not None and config.patience < 1:
-        raise ValueError(f"--patience {config.patience}: wait for at least one epoch")
+    if "all" in config.history and "mixture" not in config.methods:
+        raise ValueError("--history all without a mixture: only --methods mixture reads the text before")
+    if set(config.methods) == {"optimum"} and min(config.radius) > 2:
+        raise ValueError(f"--methods optimum with --radius {' '.join(map(str, config.radius))}: it has K = 1 and 2 only")
     if not callable(getattr(optax, config.optimizer, None)):
         raise ValueError(f"--optimizer {config.optimizer}: optax has none of this name; try adagrad, sgd, adam or rmsprop")

@@ -1,4 +1,4 @@
-"""Tables of a run: on the terminal and in report.md, the paper's numbers beside ours."""
+"""Tables of a launch.lm run: on the terminal and in report.md, the paper's numbers beside ours."""
 
 import json
 from collections.abc import Sequence
@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from jexplicit.runs.figures import perplexity_by_radius, scaling_assumption
-from jexplicit.runs.folder import read_config, read_rows
-from launch.lm.report_generalising import generalising_section, row_name
-from launch.lm.report_starts import starts_section
+from jexplicit.runs.folder import read_config, read_events, read_rows
+from jexplicit.runs.tables import Column, markdown_table, rich_table
+from launch.lm import figures
+from launch.lm.figures import Curves
+
+Row = dict[str, Any]
 
 # Table 1 of the paper, (train, dev) perplexity on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
 PAPER_TABLE: dict[str, dict[str, dict[int, tuple[float, float]]]] = {
@@ -29,14 +31,34 @@ PAPER_TABLE: dict[str, dict[str, dict[int, tuple[float, float]]]] = {
     },
 }
 
-_reading = """\
+_about_results = """\
 Perplexity is `exp` of the mean negative log-likelihood in nats per token. *explicit* is the paper's closed form with its
-noise model; *unigram* has no context; *bigram* is interpolated Kneser-Ney. The counting pass serves every row, so its
-seconds are stated with each. Dev perplexity is over all positions; train perplexity over those in the column *positions*.
+noise model; *unigram* has no context; *bigram* is interpolated Kneser-Ney. *history* is what a model sees beyond its context:
+only *all* reads the text before. One counting pass serves every row, so its seconds are stated once. Dev perplexity is over all
+positions unless --dev-sample bounds them; train perplexity over those in the column *positions*.
 
 The paper's numbers belong to its own 10 M-word data and cannot all follow from its formulas: at K = 1 the explicit solution
 *is* the bigram maximum likelihood up to one pseudo-count, so no training can lower its train perplexity from 85.4 to 40.1.
 They stand beside ours for comparison only.
+"""
+_about_starts = """\
+*cold* and *warm* are trained by gradients, from random tables and from the explicit solution; *optimum* is the minimum of the
+convex training loss, as far as its iterations went. Perplexities are those of the epoch with the lowest dev perplexity; epoch 0
+is the start itself. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`: the share of co-occurrences that a model misplaces, counted
+where they are and where they should be. *Break-even* is when the cold start reaches the train perplexity of the explicit
+solution, which took one pass.
+"""
+_about_floor = """\
+At K = 1 the optimum of the training loss gives probability 0 to every pair that never occurs, so its dev perplexity is
+infinite. The number in the table belongs to a floor of {floor:g} counts in the place of 0 (--optimum-floor).
+"""
+_about_generalising = """\
+All are sums of log rows of counts, as the explicit solution is; *scalars* is how many numbers were fitted, by Newton's method
+on documents held out of the counts. *log-linear* has smoothed rows and an exponent per offset. *iterative-scaling* sweeps on
+from there, without gradients: expected co-occurrences come within a discount of the observed ones. *ngram* is modified
+Kneser-Ney of order 5. *mixture* weighs its rows, those of eight offsets and of pairs of tokens with a gap; with history *all*
+also rows of the recent past. *bitcipher* is the explicit solution with fewer features than tokens. *MB* are those of the model,
+*seconds* all that it takes after the counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
 """
 
 
@@ -45,62 +67,55 @@ def scaling_path(out: Path, features: str, radius: int) -> Path:
     return out / "scaling" / f"{features}_{radius}.npz"
 
 
-def language_model_table(rows: Sequence[dict[str, Any]]) -> Table:
+def row_name(row: Row) -> str:
+    """The method of a row, and what tells two rows of a method apart."""
+    return f"{row['method']}, {row['bits']} bits" if "bits" in row else row["method"]
+
+
+def label(row: Row) -> str:
+    """What a model is called: its method and all that tells two models of a method apart."""
+    parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
+    parts += [f"history {row['history']}"] if row["method"] == "mixture" else []
+    return ", ".join(parts + ([f"{row['bits']} bits"] if "bits" in row else []))
+
+
+_model = [
+    Column("method", row_name),
+    Column("features", "features"),
+    Column("K", "radius", "d"),
+    Column("history", "history"),
+]
+_perplexities = [
+    Column("train", "train_perplexity", ".1f"),
+    Column("paper", lambda row: _paper(row, 0), ".1f"),
+    Column("dev", "dev_perplexity", ".1f", bold=True),
+    Column("paper", lambda row: _paper(row, 1), ".1f"),
+]
+_seconds = [Column("solve s", "solve_seconds", ".2f"), Column("eval s", "eval_seconds", ".2f")]
+
+
+def results_table(rows: Sequence[Row]) -> Table:
     """The results as a table for the terminal, like the paper's Table 1."""
-    table = Table(title="perplexity (the paper's, on its own data, in grey)", title_justify="left")
-    for heading in ("method", "features", "K", "train", "paper", "dev", "paper", "solve s", "eval s"):
-        table.add_column(heading, justify="left" if heading in ("method", "features") else "right")
-    for row in rows:
-        train, dev = _paper(row)
-        table.add_row(
-            row_name(row),
-            row["features"],
-            str(row["radius"]),
-            f"{row['train_perplexity']:.1f}",
-            f"[dim]{train}[/]",
-            f"[bold]{row['dev_perplexity']:.1f}[/]",
-            f"[dim]{dev}[/]",
-            f"{row['solve_seconds']:.2f}",
-            f"{row['eval_seconds']:.2f}",
-        )
-    return table
+    return rich_table([Column("model", label), *_perplexities, *_seconds], rows, title="perplexity (paper: on its own data)")
 
 
-def write_language_model_report(out: Path) -> Path:
+def write_report(out: Path) -> Path:
     """Write report.md and its figures from the files of a `launch.lm` run."""
     rows, config = read_rows(out), read_config(out) or {}
     samples = json.loads((out / "samples.json").read_text())
-    explicit = [row for row in rows if row["method"] == "explicit"]
-    if explicit:
-        perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
-    scaled = [row for row in explicit if "scaling_slope" in row]  # of dense tables
-    if scaled:
-        scaling_assumption([_panel(out, row) for row in scaled], out / "figures" / "scaling.png")
     first = rows[0]
     lines = [
-        "# The explicit language model",
+        "# Language models",
         "",
         f"Corpus `{first['corpus']}` ({first['train_tokens']:,} train and {first['dev_tokens']:,} dev tokens, sha256 "
         f"`{first['corpus_sha256'][:16]}`), {config.get('tokenizer')} vocabulary of {first['vocab_size']:,}; one counting pass "
         f"of {first['count_seconds']:.2f} s.",
-        "",
-        "| method | features | K | train | paper | dev | paper | positions | count s | solve s | eval s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        train, dev = _paper(row)
-        lines.append(
-            f"| {row_name(row)} | {row['features']} | {row['radius']} | {row['train_perplexity']:.1f} | {train} | "
-            f"**{row['dev_perplexity']:.1f}** | {dev} | {row['train_positions']:,} | {row['count_seconds']:.2f} | "
-            f"{row['solve_seconds']:.2f} | {row['eval_seconds']:.2f} |"
-        )
-    lines += [
-        "",
-        _reading,
-        *(("![perplexity by radius](figures/perplexity.png)", "") if explicit else ()),
-        *starts_section(out, rows),
-        *generalising_section(out, rows),
-        *(_scaling_section(scaled) if scaled else ()),
+        *markdown_table([*_model, *_perplexities, Column("positions", "train_positions", ","), *_seconds], rows),
+        _about_results,
+        *_radius_section(out, rows),
+        *_starts_section(out, rows),
+        *_generalising_section(out, rows),
+        *_scaling_section(out, rows),
         *(("## Sampled text", "", *(f"```text\n{sample}\n```\n" for sample in samples)) if samples else ()),
     ]
     report = out / "report.md"
@@ -108,33 +123,152 @@ def write_language_model_report(out: Path) -> Path:
     return report
 
 
-def _scaling_section(explicit: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines of the scaling assumption, one per explicit model."""
+def _radius_section(out: Path, rows: Sequence[Row]) -> list[str]:
+    if not _of(rows, "explicit"):
+        return []
+    figures.perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
+    return ["![perplexity by radius](figures/perplexity.png)", ""]
+
+
+def _scaling_section(out: Path, rows: Sequence[Row]) -> list[str]:
+    scaled = [row for row in _of(rows, "explicit") if "scaling_slope" in row]  # of dense tables
+    if not scaled:
+        return []
+    panels = [
+        {
+            **np.load(scaling_path(out, row["features"], row["radius"])),
+            "title": f"{row['features'].capitalize()}, K = {row['radius']}",
+            "slope": row["scaling_slope"],
+            "intercept": row["scaling_intercept"],
+        }
+        for row in scaled
+    ]
+    figures.scaling_assumption(panels, out / "figures" / "scaling.png")
+    columns = [
+        *_model[1:3],
+        Column("fitted slope", "scaling_slope", ".3f"),
+        Column("correlation", "scaling_correlation", ".3f"),
+    ]
     return [
         "## The scaling assumption",
         "",
         "The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14, Fig. 1 left).",
-        "",
-        "| features | K | fitted slope | correlation |",
-        "|---|---|---|---|",
-        *(
-            f"| {row['features']} | {row['radius']} | {row['scaling_slope']:.3f} | {row['scaling_correlation']:.3f} |"
-            for row in explicit
-        ),
-        "",
+        *markdown_table(columns, scaled),
         "![scaling assumption](figures/scaling.png)",
         "",
     ]
 
 
-def _panel(out: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """One panel of the scaling figure."""
-    points = np.load(scaling_path(out, row["features"], row["radius"]))
-    title = f"{row['features'].capitalize()}, K = {row['radius']}"
-    return {**points, "title": title, "slope": row["scaling_slope"], "intercept": row["scaling_intercept"]}
+def _starts_section(out: Path, rows: Sequence[Row]) -> list[str]:
+    """Cold and warm starts beside the explicit solution and the optimum; nothing for a run without trained models."""
+    trained = _of(rows, "cold", "warm", "optimum")
+    if not trained:
+        return []
+    curves = read_curves(out)
+    explicit = {(row["features"], row["radius"]): row for row in _of(rows, "explicit")}
+    columns = [
+        *_model[:3],
+        Column("train", "train_perplexity", ".1f"),
+        Column("dev", "dev_perplexity", ".1f"),
+        Column("epochs", "epochs", "d"),
+        Column("best", "best_epoch", "d"),
+        Column("KKT residual", "kkt_residual", ".4f"),
+        Column("seconds", "seconds", ".1f"),
+        Column("positions/s", "positions_per_second", ",.0f"),
+        Column("break-even", lambda row: _break_even(row, curves, explicit)),
+    ]
+    lines = ["## Cold and warm starts", "", _about_starts, *markdown_table(columns, [*explicit.values(), *trained])]
+    if floors := [row["floor"] for row in _of(rows, "optimum") if "floor" in row]:
+        lines += [_about_floor.format(floor=floors[0])]
+    if curves:
+        figures.loss_curves(curves, out / "figures" / "loss_curves.png")
+        figures.compute_curves(curves, explicit, out / "figures" / "compute.png")
+        lines += ["![loss curves](figures/loss_curves.png)", "", "![perplexity against compute](figures/compute.png)", ""]
+    return lines
 
 
-def _paper(row: dict[str, Any]) -> tuple[str, str]:
-    """The paper's train and dev perplexity of the same model, or blanks."""
+def read_curves(out: Path) -> Curves:
+    """The epochs of each trained model, from metrics.jsonl; an epoch that a resumed run repeated counts once."""
+    curves: dict[tuple[str, str, int], dict[int, Row]] = {}
+    for event in read_events(out, "epoch"):
+        curves.setdefault((event["method"], event["features"], event["radius"]), {})[event["epoch"]] = event
+    return {model: [epochs[n] for n in sorted(epochs)] for model, epochs in curves.items()}
+
+
+def break_even(curve: Sequence[Row], perplexity: float) -> Row | None:
+    """The first epoch of a training curve with at most this train perplexity, or None."""
+    return next((epoch for epoch in curve if epoch["train_perplexity"] <= perplexity), None)
+
+
+def _break_even(row: Row, curves: Curves, explicit: dict[tuple[str, int], Row]) -> str:
+    features, K = row["features"], row["radius"]
+    curve = curves.get(("cold", features, K))
+    if row["method"] != "cold" or curve is None or (features, K) not in explicit:
+        return ""
+    epoch = break_even(curve, explicit[features, K]["train_perplexity"])
+    return f"epoch {epoch['epoch']}, {epoch['seconds']:.0f} s" if epoch else "not reached"
+
+
+def _generalising_section(out: Path, rows: Sequence[Row]) -> list[str]:
+    """Solutions that generalise, beside all others; nothing for a run without such models."""
+    if not _of(rows, "log-linear", "iterative-scaling", "ngram", "mixture", "bitcipher"):
+        return []
+    columns = [
+        *_model,
+        Column("scalars", "scalars", "d"),
+        Column("MB", "bytes", ",.1f", scale=1e-6),
+        Column("seconds", "seconds", ",.1f"),
+        Column("held out", "held_out_perplexity", ",.1f"),
+        Column("train", "train_perplexity", ".1f"),
+        Column("dev", "dev_perplexity", ".1f", bold=True),
+    ]
+    folder, order = out / "figures", sorted(rows, key=lambda row: -row["dev_perplexity"])
+    lines = ["## Solutions that generalise", "", _about_generalising, *markdown_table(columns, order)]
+    if _of(rows, "log-linear", "iterative-scaling"):
+        figures.perplexity_by_method(rows, folder / "methods.png")
+        lines += ["![dev perplexity by method](figures/methods.png)", ""]
+    if steps := {event["step"]: event for event in read_events(out, "step")}:
+        step_columns = [
+            Column("model", "step"),
+            Column("scalars", "scalars", "d"),
+            Column("perplexity", "held_out_perplexity", ".2f"),
+        ]
+        lines += ["What each step buys, on the held-out positions:", *markdown_table(step_columns, steps.values())]
+    if fitted := _of(rows, "log-linear"):
+        figures.exponents_by_offset(fitted, folder / "exponents.png")
+        lines += [*_exponents(fitted), "![exponents](figures/exponents.png)", ""]
+    if _of(rows, "iterative-scaling"):
+        figures.sweep_curves(read_events(out, "sweep"), folder / "sweeps.png")
+        lines += ["![perplexity by sweep](figures/sweeps.png)", ""]
+    if coded := _of(rows, "bitcipher"):
+        figures.perplexity_by_bits(coded, folder / "bits.png")
+        lines += ["![perplexity and memory by bits](figures/bits.png)", ""]
+    return lines
+
+
+def _exponents(rows: Sequence[Row]) -> list[str]:
+    K = max(row["radius"] for row in rows)
+
+    def exponent(k: int):
+        return lambda row: row["exponents"][k] if k < len(row["exponents"]) else None
+
+    columns = [
+        *_model[1:3],
+        Column("mu", exponent(0), ".3f"),
+        *(Column(f"lambda_{k}", exponent(k), ".3f") for k in range(1, K + 1)),
+        Column("slope", "implied_slope", ".3f"),
+    ]
+    about = (
+        "Fitted exponents: mu of the unigram, lambda_k of offset k, and the slope of the scaling assumption that they imply."
+    )
+    return [about, *markdown_table(columns, rows)]
+
+
+def _of(rows: Sequence[Row], *methods: str) -> list[Row]:
+    return [row for row in rows if row["method"] in methods]
+
+
+def _paper(row: Row, part: int) -> float | None:
+    """The paper's train (0) or dev (1) perplexity of the same model."""
     values = PAPER_TABLE.get(row["method"], {}).get(row["features"], {}).get(row["radius"])
-    return (f"{values[0]}", f"{values[1]}") if values else ("", "")
+    return values[part] if values else None

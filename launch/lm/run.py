@@ -4,21 +4,19 @@ python -m launch.lm --out runs/demo
 python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
 """
 
-import functools
-import itertools
 import shutil
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 from rich.markup import escape
 
-from jexplicit.counts.dense import Counts, count
+from jexplicit.counts.dense import count
 from jexplicit.counts.merging import dense_counts
+from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.corpora import Corpus, make_corpus
@@ -29,93 +27,83 @@ from jexplicit.data.tfds import tfds_corpus
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.bitcipher import check_bits
 from jexplicit.lm.checkpoints import (
-    LanguageModel,
+    SavedModel,
     export_model,
     has_counts,
     has_model,
+    has_sparse_counts,
     load_counts,
     load_model,
+    load_sparse_counts,
     save_counts,
+    save_sparse_counts,
     save_tokenizer,
 )
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.ngram_mixture import RADIUS
+from jexplicit.lm.sharded import as_sparse, count_sharded
+from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.command import run_command
-from jexplicit.runs.devices import data_mesh, parse_bytes, peak_bytes, request_devices, within_memory
+from jexplicit.runs.devices import data_mesh, host_bytes, parse_bytes, peak_bytes, request_devices, within_memory
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.processes import agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards
-from launch.lm.bitcipher import measure_coded
-from launch.lm.calibrated import measure_calibrated, split
-from launch.lm.config import PRESETS, Config, check
-from launch.lm.joint import measure_joint
-from launch.lm.large import count_large, for_large, kind_of_tables, measure_large
-from launch.lm.models import Job, measure
-from launch.lm.report import language_model_table, write_language_model_report
-from launch.lm.scaling import measure_swept
-from launch.lm.training import measure_optimum, measure_trained
+from launch.lm.config import DENSE, GROWING, PRESETS, Config, check
+from launch.lm.measure import Job, measure, wanted_models
+from launch.lm.report import results_table, write_report
+
+_copies = 6  # of the counts, while a dense model is solved
+_largest_dense = 2**31  # cells whose ids fit int32
 
 
 def run(config: Config) -> None:
-    """The whole job: text -> tokens -> counts -> tables -> perplexities, figures, report."""
+    """The whole job: text -> tokens -> counts -> models -> perplexities, figures, report."""
     start = time.perf_counter()
     config = replace(config, corpus="text") if config.train else config
     check(config)
     request_devices(config.devices)
     place = join_others(config)
     mesh = data_mesh(config.devices)
-    folder = RunFolder(config.out, config, resume=config.resume)
+    folder = RunFolder(config.out, config, resume=config.resume, extend=GROWING)
     processes = f"{jax.process_count()} processes of " if place else ""
-    console.print(f"[bold]explicit language model[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
+    console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
 
     text, source = read_text(config)
+    N = text.tokenizer.vocab_size
     for bits in config.bits if "bitcipher" in config.methods else ():
-        check_bits(bits, text.tokenizer.vocab_size)  # before anything is counted
-    if is_first():
-        save_tokenizer(folder.path, text.tokenizer)
-    kind = "dense" if set(config.methods) == {"bitcipher"} else kind_of_tables(config, text.tokenizer.vocab_size)
-    saving = Saving(folder.path / "checkpoints" / "counting", config.checkpoint_seconds)
-    counts, large = (), None
-    if kind == "dense":
-        counts, count_seconds = count_or_load(config, folder, text, mesh, saving)
-    else:
-        config = for_large(config, kind)
-        large = count_large(config, folder, text, mesh, kind, saving)
-        count_seconds = large.seconds
-    if is_first():
-        shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
+        check_bits(bits, N)  # before anything is counted
+    tables = kind_of_tables(config, N)
+    check_methods(config, tables)
+    keep_text(folder, text, source)
+    training, count_seconds = count_or_load(config, folder, text, mesh, tables)
     about = {
         "train_tokens": count_tokens(text.train),
         "dev_tokens": count_tokens(text.dev),
-        "vocab_size": text.tokenizer.vocab_size,
+        "vocab_size": N,
         "count_seconds": count_seconds,
         "corpus": source.name,
         "corpus_sha256": source.sha256,
     }
-    job = Job(config, folder, text, counts, mesh, about)
-    if counts:
-        measure(job, "unigram", "none", 0)
-        measure(job, "bigram", "none", 1)
-    if large:
-        measure_large(job, large, kind)
-    else:
-        measure_methods(job)
+    job = Job(config, folder, text, training, mesh, tables, about)
+    for name in wanted_models(config):
+        if tables != "sharded" or name["method"] == "explicit":
+            measure(job, name)
     meet("rows")
-    model = load_model(folder.path) if has_model(folder.path) else None
     if is_first():
-        finish(config, folder, model, start)
+        finish(config, folder, start)
 
 
-def finish(config: Config, folder: RunFolder, model: LanguageModel | None, start: float) -> None:
-    """Samples of the best model, tables and figures of the finished run."""
-    samples = write_samples(config, folder, model)
-    report = write_language_model_report(folder.path)
-    console.print(language_model_table(folder.rows()))
+def finish(config: Config, folder: RunFolder, start: float) -> None:
+    """Samples and export of the best model, tables and figures of the finished run."""
+    best = load_model(folder.path) if has_model(folder.path) and (config.samples or config.export) else None
+    samples = write_samples(config, folder, best)
+    report = write_report(folder.path)
+    console.print(results_table(folder.rows()))
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
-    if config.export and model:
-        export_model(config.export, model)
+    if config.export and best:
+        export_model(Path(config.export).expanduser(), best)
         console.print(f"exported {config.export}", soft_wrap=True)
     seconds = time.perf_counter() - start
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
@@ -129,30 +117,6 @@ def join_others(config: Config) -> BinaryIO | None:
     join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
     console.quiet = not is_first()
     return place or hold_place(config.out, jax.process_index())
-
-
-def measure_methods(job: Job) -> None:
-    """The models of --methods, each of every --features and --radius where it has them."""
-    config = job.config
-    held_out = functools.cache(functools.partial(split, job))
-    for method in config.methods:
-        if method in ("joint", "joint+cache"):
-            measure_joint(job, held_out, method)
-            continue
-        for features, radius in itertools.product(config.features, config.radius):
-            if method == "explicit":
-                measure(job, method, features, radius)
-            elif method in ("cold", "warm"):
-                measure_trained(job, method, features, radius)
-            elif method == "optimum":
-                measure_optimum(job, features, radius)
-            elif method == "calibrated":
-                measure_calibrated(job, held_out, features, radius)
-            elif method == "scaling":
-                measure_swept(job, held_out, features, radius)
-            else:
-                for bits in config.bits:
-                    measure_coded(job, features, radius, bits)
 
 
 class Source(NamedTuple):
@@ -216,35 +180,105 @@ def tokenize(config: Config, corpus: Corpus) -> TokenizedCorpus:
         return cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
 
 
-def count_or_load(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, saving: Saving) -> tuple[Counts, float]:
-    """The counts, of this run or of the run that it resumes, and the seconds that they took."""
-    if set(config.methods) == {"bitcipher"}:
-        return (), 0.0  # nothing of the size of the vocabulary squared
-    if has_counts(folder.path):
-        return load_counts(folder.path), folder.events("count")[-1]["seconds"]
-    joint = {"joint", "joint+cache"} & set(config.methods)
-    N, K = text.tokenizer.vocab_size, max(*config.radius, RADIUS if joint else 1)
-    if config.memory is not None:
-        mesh = within_memory(mesh, parse_bytes(config.memory), 4 * K * N * N, K)
-    with stage("counting", "positions") as progress:
-        start = time.perf_counter()
-        if found := counts_beside_shards(config, text, K):
-            counts = dense_counts(found)
-        else:
-            counts = count(text.train, radius=K, vocab_size=N, mesh=mesh, saving=saving, progress=progress)
-        seconds = time.perf_counter() - start
-    folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes())
-    save_counts(folder.path, counts)
-    return counts, seconds
+def keep_text(folder: RunFolder, text: TokenizedCorpus, source: Source) -> None:
+    """Save the tokenizer and note whose text a run counts, before anything is counted.
+
+    Raises:
+        ValueError: a run that is resumed counted another text, or with another tokenizer.
+    """
+    now = {"corpus_sha256": source.sha256, "tokenizer_sha256": text.tokenizer.sha256}
+    for before in folder.events("text"):
+        if other := {name: before[name] for name in now if before[name] != now[name]}:
+            was = ", ".join(f"{name} {value[:12]} (now {now[name][:12]})" for name, value in other.items())
+            raise ValueError(f"{folder.path} was begun on another text, {was}: restore the text, or choose another --out")
+    if not folder.events("text"):
+        folder.log(event="text", corpus=source.name, **now)
+    if is_first():
+        save_tokenizer(folder.path, text.tokenizer)
 
 
-def write_samples(config: Config, folder: RunFolder, best: LanguageModel | None) -> list[str]:
+def kind_of_tables(config: Config, vocab_size: int) -> str:
+    """dense, sparse or sharded: what --tables says, or, of auto, dense where a method needs such tables and they fit."""
+    if config.tables != "auto":
+        return config.tables
+    if not set(DENSE) & set(config.methods):
+        return "sparse"
+    cells, K = vocab_size**2, max(config.radius)
+    budget = parse_bytes(config.memory) if config.memory else host_bytes()
+    return "dense" if cells < _largest_dense and _copies * 4 * K * cells <= budget else "sparse"
+
+
+def check_methods(config: Config, tables: str) -> None:
+    """Refuse methods that have no model of such tables.
+
+    Raises:
+        ValueError: with the methods and the tables.
+    """
+    served = {"sparse": ("unigram", "bigram", "explicit", "ngram", "mixture", "bitcipher"), "sharded": ("explicit",)}
+    if tables in served and (others := set(config.methods) - set(served[tables])):
+        raise ValueError(
+            f"--methods {' '.join(sorted(others))} with {tables} tables: these serve {', '.join(served[tables])}; use --tables "
+            "dense or a smaller --vocab-size"
+        )
+    if tables == "sharded" and config.coordinator:
+        raise ValueError(
+            "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"
+        )
+
+
+def count_or_load(
+    config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
+) -> tuple[TrainingText, float]:
+    """The text with its counts, of this run or of the run that it resumes, and the seconds that they took."""
+    K = max(*config.radius, RADIUS if "mixture" in config.methods else 1)
+    N, path = text.tokenizer.vocab_size, folder.path
+
+    def training(**counts: Any) -> TrainingText:
+        return TrainingText(text.train, N, eos=config.eos, mesh=mesh, **counts)
+
+    if kind == "dense" and has_counts(path) and len(counts := load_counts(path)) >= K:
+        return training(counts=counts), folder.events("count")[-1]["seconds"]
+    if kind == "sparse" and has_sparse_counts(path) and len(counts := load_sparse_counts(path)) >= K:
+        return training(sparse_counts=counts), folder.events("count")[-1]["seconds"]
+    saving = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds)
+    start = time.perf_counter()
+    with stage(f"counting, {kind} tables", "positions") as progress:
+        counted = training(**_counted(config, text, mesh, kind, K, saving, progress))
+    seconds = time.perf_counter() - start
+    folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes(), tables=kind)
+    if kind == "dense":
+        save_counts(path, counted.counts(K))
+    else:
+        save_sparse_counts(path, as_sparse(counted.sharded_counts) if counted.sharded_counts else counted.sparse_counts(K))
+    if is_first():
+        shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
+    return counted, seconds
+
+
+def _counted(
+    config: Config, text: TokenizedCorpus, mesh: Mesh, kind: str, K: int, saving: Saving, progress: Any
+) -> dict[str, Any]:
+    """The counts of one kind, or those that launch.beam left beside its shards, as arguments of `TrainingText`."""
+    shape: Any = {"radius": K, "vocab_size": text.tokenizer.vocab_size, "progress": progress}
+    memory = parse_bytes(config.memory) if config.memory else None
+    if kind == "sharded":
+        return {"sharded_counts": count_sharded(text.train[:], mesh=mesh, **shape)}
+    beside = counts_beside_shards(config, text, K)
+    if kind == "sparse":
+        return {"sparse_counts": beside or count_sparse(text.train, memory=memory, saving=saving, **shape)}
+    if beside:
+        return {"counts": dense_counts(beside)}
+    table_bytes = 4 * K * text.tokenizer.vocab_size**2
+    counting = within_memory(mesh, memory, table_bytes, K) if memory else mesh
+    return {"counts": count(text.train, mesh=counting, saving=saving, **shape)}
+
+
+def write_samples(config: Config, folder: RunFolder, best: SavedModel | None) -> list[str]:
     """Text generated by the model with the lowest dev perplexity, kept in samples.json."""
     samples = []
     if config.samples and best:
-        model, tokenizer = best
-        for key in jax.random.split(jax.random.key(config.seed), config.samples):
-            samples.append(generate_text(key, model, tokenizer, "", 40, temperature=0.8, top_k=50))
+        key = jax.random.key(config.seed)
+        samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, 40, temperature=0.8, top_k=50)
     write_json(folder.path / "samples.json", samples)
     return samples
 
@@ -252,7 +286,3 @@ def write_samples(config: Config, folder: RunFolder, best: LanguageModel | None)
 def main(argv: list[str] | None = None) -> int:
     """Entry point."""
     return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from jexplicit.lm.network_sampling import sample_documents
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.data.cache import cached_streams
@@ -21,7 +22,6 @@ from jexplicit.lm.checkpoints import save_tokenizer
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.explicit import TokenTables, bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.log_linear import calibrated_language_model, first_exponents, offset_positions, offset_rows
-from jexplicit.lm.network_sampling import sample_documents
 from jexplicit.lm.network_starts import direct_start, output_start
 from jexplicit.lm.softmax import logits, map_contexts, negative_log_likelihood
 from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
 from jexplicit import contexts, encode_documents, evaluate, load_model
-from launch import explain, sample, score
-from launch.lm import models as lm_models
+from jexplicit.lm import training as lm_training
+from jexplicit.nn import training
+from launch import explain, export, sample, score
+from launch.lm import measure as lm_measure
 from launch.lm import run as lm
+from launch.lm.report import write_report
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
 
@@ -66,7 +70,7 @@ def without_seconds(row: dict) -> dict:
 
 def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
     assert [(r["method"], r["features"], r["radius"]) for r in rows(finished)] == [
-        ("unigram", "none", 0),
+        ("unigram", "none", 1),
         ("bigram", "none", 1),
         ("explicit", "sum", 1),
         ("explicit", "sum", 2),
@@ -75,13 +79,14 @@ def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
     ]
     promised = "method features radius train_perplexity dev_perplexity train_tokens dev_tokens vocab_size".split()
     for row in rows(finished):
-        assert {*promised, "count_seconds", "solve_seconds", "eval_seconds"} <= set(row)
+        assert {*promised, "history", "count_seconds", "solve_seconds", "eval_seconds"} <= set(row)
+        assert row["history"] == "none"
         assert 1 < row["train_perplexity"] < 60 and np.isfinite(row["dev_perplexity"])
 
 
 def test_context_lowers_perplexity_and_sum_is_cat_at_radius_one(finished):
     train = {(r["method"], r["features"], r["radius"]): r["train_perplexity"] for r in rows(finished)}
-    assert train["explicit", "cat", 2] < train["explicit", "cat", 1] < train["unigram", "none", 0]
+    assert train["explicit", "cat", 2] < train["explicit", "cat", 1] < train["unigram", "none", 1]
     assert train["explicit", "sum", 1] == train["explicit", "cat", 1]
 
 
@@ -95,17 +100,16 @@ def test_a_run_leaves_the_files_of_the_contract(finished):
 
 
 def test_the_report_can_be_rebuilt_from_the_run_folder_alone(finished):
-    from launch.lm.report import write_language_model_report
-
     before = (finished / "report.md").read_text()
     assert "| explicit | cat | 2 |" in before and "61.8" in before  # the paper's D-p of Cat at K = 2 stands beside ours
     (finished / "report.md").unlink()
-    write_language_model_report(finished)
+    write_report(finished)
     assert (finished / "report.md").read_text() == before
 
 
 def test_a_saved_model_scores_as_the_run_did(finished, files):
-    model, tokenizer = load_model(finished, features="cat", radius=2)
+    model, tokenizer, about = load_model(finished, features="cat", radius=2)
+    assert about == next(r for r in rows(finished) if (r["features"], r["radius"]) == ("cat", 2))
     with gzip.open(files / "dev.txt.gz", "rt") as file:
         stream = encode_documents(tokenizer, file.read().splitlines())
     reported = next(r["dev_perplexity"] for r in rows(finished) if (r["features"], r["radius"]) == ("cat", 2))
@@ -114,12 +118,36 @@ def test_a_saved_model_scores_as_the_run_did(finished, files):
 
 
 def test_an_exported_model_is_the_model_with_the_lowest_dev_perplexity(finished):
-    best, tokenizer = load_model(finished)
-    exported, its_tokenizer = load_model(finished.parent / "model.safetensors")
+    best, tokenizer, about = load_model(finished)
+    assert about["dev_perplexity"] == min(row["dev_perplexity"] for row in rows(finished))
+    exported, its_tokenizer, its_about = load_model(finished.parent / "model.safetensors")
     assert (exported.features, exported.radius, exported.eos) == (best.features, best.radius, best.eos)
-    assert its_tokenizer.pieces() == tokenizer.pieces()
-    for ours, theirs in zip(best.tables, exported.tables, strict=True):
+    assert its_tokenizer.pieces() == tokenizer.pieces() and its_about == about
+    assert_same_arrays(exported, best)
+
+
+def assert_same_arrays(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_any_model_of_a_run_can_be_exported(finished, files, tmp_path, capsys):
+    for method, features, radius in (("explicit", "sum", 2), ("bigram", "none", 1), ("unigram", "none", 1)):
+        chosen = ["--method", method, "--features", features, "--radius", str(radius)]
+        out = tmp_path / f"{method}.safetensors"
+        assert export.main(["--run", str(finished), "--out", str(out), *chosen]) == 0
+        assert f"model {method}" in capsys.readouterr().err.replace("\n", " ")
+        ours = load_model(finished, method=method, features=features, radius=radius)
+        assert_same_arrays(load_model(out).model, ours.model)
+        assert score.main(["--run", str(out), "--text", f"{files}/dev.txt.gz"]) == 0
+        from_file = capsys.readouterr().out
+        assert score.main(["--run", str(finished), "--text", f"{files}/dev.txt.gz", *chosen]) == 0
+        assert capsys.readouterr().out == from_file
+    assert export.main(["--run", str(finished), "--out", str(tmp_path)]) == 2
+    assert "give the file to write" in capsys.readouterr().err.replace("\n", " ")
+    assert sample.main(["--run", str(tmp_path / "explicit.safetensors"), "--radius", "1"]) == 2
+    assert "holds one model, with radius 2" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_an_existing_run_is_not_overwritten(finished, files, capsys):
@@ -137,7 +165,7 @@ def test_resuming_with_another_configuration_is_refused(finished, files, capsys)
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tmp_path, monkeypatch):
     out = tmp_path / "run"
     calls = 0
-    evaluate_all = lm_models.evaluate
+    evaluate_all = lm_measure.evaluate
 
     def interrupted(*args, **kwargs):
         nonlocal calls
@@ -146,11 +174,11 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
             raise KeyboardInterrupt
         return evaluate_all(*args, **kwargs)
 
-    monkeypatch.setattr(lm_models, "evaluate", interrupted)
+    monkeypatch.setattr(lm_measure, "evaluate", interrupted)
     export = finished.parent / "model.safetensors"
     assert lm.main(flags(files, out, "--export", str(tmp_path / "x.safetensors"))) == 130
     assert len(rows(out)) == 2
-    monkeypatch.setattr(lm_models, "evaluate", evaluate_all)
+    monkeypatch.setattr(lm_measure, "evaluate", evaluate_all)
     assert lm.main(["--out", str(out), "--resume"]) == 0
     assert [without_seconds(r) for r in rows(out)] == [without_seconds(r) for r in rows(finished)]
     assert (tmp_path / "x.safetensors").read_bytes() == export.read_bytes()
@@ -172,7 +200,7 @@ def test_a_killed_run_resumes_to_the_same_rows(finished, files, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--radius", "0"], "at least 1 token"),
+        (["--radius", "0"], "--radius 0: use at least 1"),
         (["--vocab-size", "100000"], "--vocab-size"),
         (["--train", "missing.txt"], "missing.txt"),
         (["--preset", "nothing"], "demo"),
@@ -202,7 +230,7 @@ def test_word_and_character_tokenizers_with_ends_of_documents(files, tmp_path, c
         text = ["--train", f"{files}/train.txt", "--dev", f"{files}/dev.txt.gz", "--samples", "1", "--scaling-sample", "200"]
         more = ["--tokenizer", kind, "--eos", "--radius", "2", "--features", "cat"]
         assert lm.main(["--out", str(out), *text, *more]) == 0
-        model, _ = load_model(out)
+        model, *_ = load_model(out)
         assert model.eos
         assert sample.main(["--run", str(out), "--length", "400"]) == 0
         assert len(capsys.readouterr().out.split()) < 400  # it ended the document
@@ -258,15 +286,19 @@ def test_explain_prints_the_exact_parts_of_each_logit(finished, tmp_path, capsys
     arguments = ["--run", str(finished), "--features", "cat", "--radius", "2", "--text", "the cat $x$ sat"]
     assert explain.main([*arguments, "--figure", str(figure)]) == 0
     printed = capsys.readouterr().out
-    model, tokenizer = load_model(finished, features="cat", radius=2)
+    model, tokenizer, _ = load_model(finished, features="cat", radius=2)
     X, Y = contexts(encode_documents(tokenizer, ["the cat $x$ sat"]), 2)
     for k in (0, 1):
         assert f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" in printed
+    assert "1 back" in printed and "2 back" in printed
+    assert explain.main([*arguments, "--by", "row", "--figure", str(figure)]) == 0
+    by_row = capsys.readouterr().out
+    assert "offset 1" in by_row and "offset 2" in by_row
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_without_a_run_is_named(tmp_path, capsys):
-    for command, more in ((sample, []), (score, ["--text", "x"]), (explain, ["--text", "x"])):
+    for command, more in ((sample, []), (score, ["--text", "x"]), (explain, ["--text", "x"]), (export, ["--out", "x"])):
         assert command.main(["--run", str(tmp_path / "nowhere"), *more]) == 2
         assert "nowhere" in capsys.readouterr().err.replace("\n", "")
 
@@ -274,7 +306,7 @@ def test_a_folder_without_a_run_is_named(tmp_path, capsys):
 def test_a_damaged_export_is_named(tmp_path, capsys):
     (tmp_path / "model.safetensors").write_bytes(b"not a model")
     assert sample.main(["--run", str(tmp_path / "model.safetensors")]) == 2
-    assert "is not a model exported by jexplicit" in capsys.readouterr().err.replace("\n", " ")
+    assert "is no model that can be read" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_counts_of_another_tokenizer_are_refused(finished, tmp_path, files, capsys):
@@ -352,12 +384,12 @@ def test_the_curves_start_before_training_and_the_report_shows_them(trained):
 @pytest.mark.slow
 def test_a_trained_model_is_saved_with_its_best_epoch(trained, files, capsys):
     row = next(r for r in rows(trained) if (r["method"], r["features"], r["radius"]) == ("warm", "cat", 2))
-    model, tokenizer = load_model(trained, method="warm", features="cat", radius=2)
+    model, tokenizer, _ = load_model(trained, method="warm", features="cat", radius=2)
     with gzip.open(files / "dev.txt.gz", "rt") as file:
         stream = encode_documents(tokenizer, file.read().splitlines())
     # the same tables and positions: only the split over devices, and so the order of a sum, may differ
     assert evaluate(model, stream).perplexity == pytest.approx(row["dev_perplexity"], rel=1e-6)
-    assert not (trained / "checkpoints" / "training" / "warm_cat_2").exists()
+    assert not (trained / "checkpoints" / "fits" / "warm_cat_2").exists()
     assert sample.main(["--run", str(trained), "--method", "cold", "--radius", "1", "--length", "3"]) == 0
     assert sample.main(["--run", str(trained), "--method", "optimum", "--radius", "3"]) == 2
     assert "method optimum" in capsys.readouterr().err.replace("\n", " ")
@@ -366,9 +398,6 @@ def test_a_trained_model_is_saved_with_its_best_epoch(trained, files, capsys):
 @pytest.mark.parametrize("stop", [3, pytest.param(17, marks=pytest.mark.slow)])
 @pytest.mark.slow
 def test_interrupted_training_resumes_to_the_same_rows(trained, files, tmp_path, monkeypatch, stop):
-    from jexplicit.nn import training
-    from launch.lm import training as lm_training
-
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     make_batch, calls = lm_training.make_batch, 0

@@ -1,4 +1,4 @@
-"""The solutions that generalise, end to end: calibrated, scaling, joint, joint+cache and bitcipher on a small text.
+"""The solutions that generalise, end to end: log-linear, iterative-scaling, ngram, mixture and bitcipher on a small text.
 
 Tolerances: the same tables and positions give the same perplexity up to the order of a float32 sum, 1e-6.
 """
@@ -7,26 +7,29 @@ import functools
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 
-from jexplicit import encode_documents, evaluate, load_model
+from jexplicit import METHODS, encode_documents, evaluate, load_model
+from jexplicit.lm import fit as lm_fit
 from jexplicit.lm.checkpoints import export_model
-from jexplicit.lm.iterative_scaling import token_scaling_sweeps
+from jexplicit.lm.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.lm.ngram_mixture import CACHES, CHAIN, GAPS, RADIUS
-from launch.lm import bitcipher as lm_bitcipher
-from launch.lm import joint as lm_joint
+from launch import explain, sample, score
+from launch.lm import measure as lm_measure
+from launch.lm import report as lm_report
 from launch.lm import run as lm
-from launch.lm import scaling as lm_scaling
-from launch.lm.report import write_language_model_report
-from launch.lm.report_generalising import METHODS, generalising_section
+from launch.lm.report import write_report
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
-ALL = "--methods explicit calibrated scaling bitcipher joint joint+cache --bits 12 --sweeps 2".split()
+ALL = "--methods explicit log-linear iterative-scaling bitcipher ngram mixture --history none all --bits 12 --sweeps 2".split()
+
+MIXTURE, WITH_HISTORY = ("mixture", "cat", RADIUS), ("mixture", "cat", RADIUS, "all")
 
 
 def small_text(lines: int, seed: int) -> list[str]:
-    """Lines of a chain whose next step depends on the last two, so that joint contexts help."""
+    """Lines of a chain whose next step depends on the last two, so that contexts of several tokens help."""
     rng, out = np.random.default_rng(seed), []
     for _ in range(lines):
         words = [int(rng.integers(len(WORDS))), int(rng.integers(len(WORDS)))]
@@ -60,7 +63,7 @@ def finished(files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JEXPLICIT_CACHE_DIR", str(folder / "cache"))
-        patch.setattr(lm_joint, "_train_sample", 500)
+        patch.setattr(lm_measure, "_positions_one_by_one", 500)
         assert lm.main(flags(files, folder / "run", *ALL)) == 0
     return folder / "run"
 
@@ -70,7 +73,9 @@ def rows(out) -> list[dict]:
 
 
 def by_model(out) -> dict[tuple, dict]:
-    return {(r["method"], r["features"], r["radius"]): r for r in rows(out)}
+    """Rows by method, features and radius, and by history where a model reads the text before."""
+    seen = {"none": (), "all": ("all",)}
+    return {(r["method"], r["features"], r["radius"], *seen[r["history"]]): r for r in rows(out)}
 
 
 def without_seconds(out) -> list[dict]:
@@ -101,11 +106,13 @@ def dev_stream(files, tokenizer):
 def test_every_model_has_its_row_with_the_promised_fields(finished):
     models = list(by_model(finished))
     tokens = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-    assert models[:2] == [("unigram", "none", 0), ("bigram", "none", 1)]
-    assert models[2:18] == [(method, *m) for method in ("explicit", "calibrated", "scaling", "bitcipher") for m in tokens]
-    assert models[18:] == [("5-gram", "none", len(CHAIN)), ("joint", "cat", RADIUS), ("joint+cache", "cat", RADIUS)]
+    assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
+    assert models[2:18] == [
+        (method, *m) for method in ("explicit", "log-linear", "iterative-scaling", "bitcipher") for m in tokens
+    ]
+    assert models[18:] == [("ngram", "none", len(CHAIN)), MIXTURE, WITH_HISTORY]
     assert len(models) == len(rows(finished)) == 21
-    promised = {"method", "features", "radius", "scalars", "bytes", "seconds", "train_perplexity", "dev_perplexity"}
+    promised = {"method", "features", "radius", "history", "scalars", "bytes", "seconds", "train_perplexity", "dev_perplexity"}
     for row in rows(finished):
         assert promised <= set(row)
         assert 1 < row["dev_perplexity"] < 50 and 1 < row["train_perplexity"] < 50 and row["seconds"] >= 0 < row["bytes"]
@@ -117,34 +124,38 @@ def test_scalars_are_the_numbers_that_were_fitted(finished):
     for method, scalars in (("explicit", 0), ("bitcipher", 0)):
         assert all(row["scalars"] == scalars for model, row in of.items() if model[0] == method)
     for features in ("sum", "cat"):
-        assert [of["calibrated", features, K]["scalars"] for K in (1, 2)] == [2, 3]
-    assert [of["scaling", "sum", 2]["scalars"], of["scaling", "cat", 2]["scalars"]] == [2, 3]  # the plain Sum has one table
+        assert [of["log-linear", features, K]["scalars"] for K in (1, 2)] == [2, 3]
+    swept = [of["iterative-scaling", features, 2]["scalars"] for features in ("sum", "cat")]
+    assert swept == [2, 3]  # the plain Sum has one table
     tables = 1 + RADIUS + len(CHAIN) + len(GAPS)
-    assert of["joint", "cat", RADIUS]["scalars"] == tables
-    assert of["joint+cache", "cat", RADIUS]["scalars"] == tables + len(CACHES)
+    assert of[MIXTURE]["scalars"] == tables
+    assert of[WITH_HISTORY]["scalars"] == tables + len(CACHES)
     for row in rows(finished):
         if "exponents" in row:
             assert len(row["exponents"]) == row["scalars"] and np.isfinite(row["exponents"]).all()
+            assert len(row.get("rows", row["exponents"])) == row["scalars"] and row["tables"] == "dense"
 
 
 @pytest.mark.slow
 def test_bytes_are_those_of_the_tables(finished):
     of, N = by_model(finished), rows(finished)[0]["vocab_size"]
-    for method, tables in (("explicit", 1), ("scaling", 1), ("calibrated", 2)):  # attention makes two tables of Sum's one
-        assert of[method, "sum", 2]["bytes"] == tables * 4 * N * N
-        assert of[method, "cat", 2]["bytes"] == 2 * 4 * N * N
+    # attention makes two tables of Sum's one; and two exponents
+    for method, tables in (("explicit", 1), ("iterative-scaling", 1), ("log-linear", 2)):
+        assert of[method, "sum", 2]["bytes"] == tables * 4 * N * N + 2 * 4
+        assert of[method, "cat", 2]["bytes"] == 2 * 4 * N * N + 2 * 4
     assert of["bitcipher", "cat", 2]["bytes"] < 4 * N * N
-    assert of["joint", "cat", RADIUS]["bytes"] == of["joint+cache", "cat", RADIUS]["bytes"] > (RADIUS + 1) * 4 * N * N
+    assert of[WITH_HISTORY]["bytes"] == of[MIXTURE]["bytes"] + 4 * N + len(CACHES) * 4  # which have no table
+    assert of[MIXTURE]["bytes"] > of["ngram", "none", len(CHAIN)]["bytes"] + RADIUS * 4 * N
 
 
 @pytest.mark.slow
 def test_models_that_generalise_do(finished):
     dev = {model: row["dev_perplexity"] for model, row in by_model(finished).items()}
-    assert dev["calibrated", "cat", 2] < dev["explicit", "cat", 2]
-    assert dev["calibrated", "cat", 2] < dev["bigram", "none", 1] < dev["unigram", "none", 0]
-    assert dev["joint", "cat", RADIUS] < 0.9 * dev["calibrated", "cat", 2]  # the chain is of two tokens
+    assert dev["log-linear", "cat", 2] < dev["explicit", "cat", 2]
+    assert dev["log-linear", "cat", 2] < dev["bigram", "none", 1] < dev["unigram", "none", 1]
+    assert dev[MIXTURE] < 0.9 * dev["log-linear", "cat", 2]  # the chain is of two tokens
     # at K = 1 Sum is Cat, and so is everything fitted: rounding of one path
-    for method in ("calibrated", "scaling", "bitcipher"):
+    for method in ("log-linear", "iterative-scaling", "bitcipher"):
         assert dev[method, "sum", 1] == pytest.approx(dev[method, "cat", 1], rel=1e-5)
 
 
@@ -163,7 +174,7 @@ def test_every_sweep_lowers_the_loss_with_its_penalty(finished):
         for radius in (1, 2):
             sweeps = [e for e in events(finished, "sweep") if (e["features"], e["radius"]) == (features, radius)]
             assert [e["sweep"] for e in sweeps] == [0, 1, 2]
-            row = by_model(finished)["scaling", features, radius]
+            row = by_model(finished)["iterative-scaling", features, radius]
             assert np.log(sweeps[2]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
             assert sweeps[2]["dev_perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-6)
             assert row["discount"] > 0 and row["penalty"] > 0
@@ -173,13 +184,13 @@ def test_every_sweep_lowers_the_loss_with_its_penalty(finished):
 def test_steps_say_what_each_kind_of_table_buys(finished):
     steps = events(finished, "step")
     assert [e["scalars"] for e in steps] == [0, 5, 13, 17, 21]
-    assert steps[0]["step"] == "Kneser-Ney 5-gram" and steps[-1]["step"] == "joint+cache"
+    assert steps[0]["step"] == "Kneser-Ney 5-gram" and steps[-1]["step"] == "mixture, history all"
     found = [e["held_out_perplexity"] for e in steps]
     # each model contains the one before; each fit is at its minimum to the penalty of 1e-4 on exponents of order 1
     assert np.all(np.diff(found) < 1e-3 * found[0])
     of = by_model(finished)
-    assert found[3] == of["joint", "cat", RADIUS]["held_out_perplexity"]
-    assert found[4] == of["joint+cache", "cat", RADIUS]["held_out_perplexity"]
+    assert found[3] == of[MIXTURE]["held_out_perplexity"]
+    assert found[4] == of[WITH_HISTORY]["held_out_perplexity"]
 
 
 # The report
@@ -191,7 +202,7 @@ def test_the_report_shows_all_of_it(finished):
     assert "## Solutions that generalise" in report and "What each step buys" in report and "Fitted exponents" in report
     for row in rows(finished):
         name = f"bitcipher, {row['bits']} bits" if row["method"] == "bitcipher" else row["method"]
-        assert f"| {name} | {row['features']} | {row['radius']} | {row['scalars']} |" in report
+        assert f"| {name} | {row['features']} | {row['radius']} | {row['history']} | {row['scalars']} |" in report
     for step in events(finished, "step"):
         assert f"| {step['step']} | {step['scalars']} | {step['held_out_perplexity']:.2f} |" in report
     assert linked_figures(finished) == {"perplexity", "scaling", "methods", "exponents", "sweeps", "bits"}
@@ -201,14 +212,14 @@ def test_the_report_shows_all_of_it(finished):
 def test_the_report_can_be_rebuilt_from_the_run_folder_alone(finished):
     before = (finished / "report.md").read_text()
     (finished / "report.md").unlink()
-    write_language_model_report(finished)
+    write_report(finished)
     assert (finished / "report.md").read_text() == before
 
 
 # Saved models
 
 
-@pytest.mark.parametrize("method", ["calibrated", "scaling"])
+@pytest.mark.parametrize("method", ["log-linear", "iterative-scaling"])
 @pytest.mark.parametrize("features", ["sum", "cat"])
 @pytest.mark.slow
 def test_a_saved_model_scores_as_the_run_did_and_so_does_its_export(finished, files, tmp_path, method, features):
@@ -216,45 +227,94 @@ def test_a_saved_model_scores_as_the_run_did_and_so_does_its_export(finished, fi
     loaded = load_model(finished, method=method, features=features, radius=2)
     export_model(tmp_path / "model.safetensors", loaded)
     exported = load_model(tmp_path / "model.safetensors")
-    tables = 1 if (method, features) == ("scaling", "sum") else 2
-    for model, tokenizer in (loaded, exported):
+    tables = 1 if (method, features) == ("iterative-scaling", "sum") else 2
+    for model, tokenizer, about in (loaded, exported):
+        assert about == row
         assert (model.features, model.radius, model.eos) == (features, 2, False)
         assert len({id(table) for table in model.tables}) == tables  # a weighted Sum keeps its tables apart
         assert evaluate(model, dev_stream(files, tokenizer)).perplexity == pytest.approx(row["dev_perplexity"], rel=1e-6)
-    for one, other in zip(loaded.tables.tables, exported.tables.tables, strict=True):
+    for one, other in zip(loaded.model.tables, exported.model.tables, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert (tables == 1) == np.array_equal(loaded.tables.tables[0], loaded.tables.tables[1])
+    assert (tables == 1) == np.array_equal(loaded.model.tables[0], loaded.model.tables[1])
 
 
 @pytest.mark.slow
-def test_the_model_loaded_by_default_has_the_lowest_dev_perplexity_of_those_with_tables(finished):
-    with_tables = [row for row in rows(finished) if row["method"] in ("explicit", "calibrated", "scaling")]
-    best = min(with_tables, key=lambda row: row["dev_perplexity"])
-    model, _ = load_model(finished)
-    wanted, _ = load_model(finished, method=best["method"], features=best["features"], radius=best["radius"])
-    for one, other in zip(model.tables, wanted.tables, strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_the_model_loaded_by_default_has_the_lowest_dev_perplexity_of_all(finished):
+    best = min(rows(finished), key=lambda row: row["dev_perplexity"])
+    model, _, about = load_model(finished)
+    wanted = load_model(finished, **{name: best[name] for name in ("method", "features", "radius", "history")})
+    assert about == wanted.about == best
+    assert_same_arrays(model, wanted.model)
 
 
-@pytest.mark.parametrize("method", ["joint", "joint+cache", "bitcipher"])
+def assert_same_arrays(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.slow
-def test_models_without_tables_cannot_be_loaded(finished, method):
-    with pytest.raises(ValueError, match="has no model with method"):
-        load_model(finished, method=method)
+def test_every_model_of_a_run_is_loaded_and_exported_with_its_dev_perplexity(finished, files, tmp_path):
+    for row in rows(finished):
+        name = {field: row[field] for field in ("method", "features", "radius", "history")}
+        loaded = load_model(finished, **name)
+        export_model(tmp_path / "model.safetensors", loaded)
+        exported = load_model(tmp_path / "model.safetensors", **name)
+        assert loaded.about == exported.about == row and loaded.model.history == (2001 if row["history"] == "all" else 0)
+        assert_same_arrays(loaded.model, exported.model)
+        stream = dev_stream(files, loaded.tokenizer)
+        assert evaluate(exported.model, stream).perplexity == pytest.approx(row["dev_perplexity"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"method": "cold"}, {"method": "bitcipher", "radius": 3}, {"method": "ngram", "history": "all"}]
+)
+@pytest.mark.slow
+def test_models_that_a_run_does_not_have_cannot_be_loaded(finished, wanted):
+    with pytest.raises(ValueError, match=f"has no model with method {wanted['method']}.*: it has .*mixture_cat_8_all"):
+        load_model(finished, **wanted)
+
+
+@pytest.mark.parametrize("history", ["none", "all"])
+@pytest.mark.slow
+def test_a_mixture_is_sampled_scored_and_explained_from_its_run(finished, files, tmp_path, capsys, monkeypatch, history):
+    chosen = ["--run", str(finished), "--method", "mixture", "--history", history]
+    assert sample.main([*chosen, "--prompt", "the cat", "--length", "5", "--count", "2"]) == 0
+    texts = capsys.readouterr().out.splitlines()
+    assert len(texts) == 2 and all(text.startswith("the cat") for text in texts)
+    assert score.main([*chosen, "--text", f"{files}/dev.txt"]) == 0
+    *documents, total = map(json.loads, capsys.readouterr().out.splitlines())
+    row = by_model(finished)[WITH_HISTORY if history == "all" else MIXTURE]
+    assert total["history"] == history and len(documents) == 40
+    assert total["perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-5)
+    monkeypatch.setenv("COLUMNS", "1000")
+    shown = {
+        "token": ["1 back", "8 back", "no token", *(["history"] if history == "all" else [])],
+        "row": ["unigram", "offset 8", "context 4", "gap 2, 4", *(["cache 400"] if history == "all" else [])],
+    }
+    for by, names in shown.items():
+        assert explain.main([*chosen, "--text", "the cat sat on", "--by", by, "--figure", str(tmp_path / "map.png")]) == 0
+        printed = capsys.readouterr().out
+        assert all(name in printed for name in names) and (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
 
 
 # Interruptions
 
-every_sweep_checkpointed = functools.partial(token_scaling_sweeps, checkpoint_seconds=0.0)
+every_sweep_checkpointed = functools.partial(iterative_scaling_sweeps, checkpoint_seconds=0.0)
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "stop"),
-    [(lm_scaling, "evaluate", 8), (lm_bitcipher, "evaluate_coded", 4), (lm_joint, "joint_log_probabilities", 2)],
+    ("method", "where", "name", "stop"),
+    [
+        ("iterative-scaling", lm_fit, "evaluate", 8),  # three of every fit
+        ("bitcipher", lm_measure, "evaluate", 8),  # two of every row
+        ("mixture", lm_fit, "log_probabilities", 1),
+        ("mixture", lm_measure, "evaluate", 7),
+    ],
 )
 @pytest.mark.slow
-def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tmp_path, monkeypatch, module, name, stop):
-    whole, calls = getattr(module, name), 0
+def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tmp_path, monkeypatch, method, where, name, stop):
+    whole, calls = getattr(where, name), 0
 
     def interrupted(*args, **kwargs):
         nonlocal calls
@@ -263,26 +323,21 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
             raise KeyboardInterrupt
         return whole(*args, **kwargs)
 
-    method = module.__name__.split("_")[-1]
-    wanted = {"unigram", "bigram", method} | ({"5-gram"} if method == "joint" else set())
-    mine = [row for row in without_seconds(finished) if row["method"] in wanted]
-    monkeypatch.setattr(lm_joint, "_train_sample", 500)
-    monkeypatch.setattr(lm_scaling, "token_scaling_sweeps", every_sweep_checkpointed)
-    monkeypatch.setattr(module, name, interrupted)
-    more = ["--methods", method, *ALL[-4:]]
+    mine = [row for row in without_seconds(finished) if row["method"] in ("unigram", "bigram", method)]
+    monkeypatch.setattr(lm_measure, "_positions_one_by_one", 500)
+    monkeypatch.setattr(lm_fit, "iterative_scaling_sweeps", every_sweep_checkpointed)
+    monkeypatch.setattr(where, name, interrupted)
+    more = ["--methods", method, "--tables", "dense", *ALL[-4:], *(ALL[-7:-4] if method == "mixture" else [])]
     assert lm.main(flags(files, tmp_path / "run", *more)) == 130
     before = len(rows(tmp_path / "run")) if (tmp_path / "run" / "results.json").exists() else 0
-    monkeypatch.setattr(module, name, whole)
+    monkeypatch.setattr(where, name, whole)
     assert lm.main(["--out", str(tmp_path / "run"), "--resume"]) == 0
     resumed = without_seconds(tmp_path / "run")
     assert before < len(resumed)
-    if method == "scaling":  # it went on from the sweep that was done, not from the start
-        assert [e["sweep"] for e in events(tmp_path / "run", "sweep") if (e["features"], e["radius"]) == ("cat", 1)] == [
-            0,
-            1,
-            2,
-        ]
-    assert resumed == (mine[2:] if method == "bitcipher" else mine)  # a run of codes alone has no baselines
+    if method == "iterative-scaling":  # it went on from the sweep that was done, not from the start
+        swept = [e["sweep"] for e in events(tmp_path / "run", "sweep") if (e["features"], e["radius"]) == ("cat", 1)]
+        assert swept == [0, 1, 2]
+    assert resumed == mine
 
 
 @pytest.mark.slow
@@ -290,33 +345,38 @@ def test_a_step_that_a_resumed_run_repeated_is_in_the_report_once(finished, tmp_
     first = events(finished, "step")[0]
     lines = [json.dumps({**first, "held_out_perplexity": p}) + "\n" for p in (9.5, 12.25)]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    joint = [row for row in rows(finished) if row["method"] == "joint"]
-    section = "\n".join(generalising_section(tmp_path, joint))
+    mixtures = [row for row in rows(finished) if row["method"] == "mixture"]
+    section = "\n".join(lm_report._generalising_section(tmp_path, mixtures))
     assert section.count("Kneser-Ney 5-gram |") == 1 and "| 12.25 |" in section
 
 
 # Runs of one kind
 
 
-def test_a_run_of_codes_alone_counts_no_pairs(files, tmp_path):
+def test_a_run_of_codes_alone_makes_no_dense_tables(files, tmp_path):
     assert lm.main(flags(files, tmp_path / "run", "--methods", "bitcipher", "--bits", "6", "12", "--features", "cat")) == 0
     assert not (tmp_path / "run" / "checkpoints" / "counts").exists()
-    assert [(row["method"], row["radius"], row["bits"]) for row in rows(tmp_path / "run")] == [
+    baselines, coded = rows(tmp_path / "run")[:2], rows(tmp_path / "run")[2:]
+    assert [row["method"] for row in baselines] == ["unigram", "bigram"]
+    assert {row["tables"] for row in (*baselines, *coded)} == {"sparse"}
+    assert [(row["method"], row["radius"], row["bits"]) for row in coded] == [
         ("bitcipher", 1, 6),
         ("bitcipher", 1, 12),
         ("bitcipher", 2, 6),
         ("bitcipher", 2, 12),
     ]
     assert linked_figures(tmp_path / "run") == {"bits"}
-    assert json.loads((tmp_path / "run" / "samples.json").read_text()) == []  # no tables to generate from
+    assert len(json.loads((tmp_path / "run" / "samples.json").read_text())) == 1
+    with pytest.raises(ValueError, match="no model with method bitcipher, radius 4"):
+        load_model(tmp_path / "run", method="bitcipher", radius=4)
 
 
 @pytest.mark.slow
 def test_exponents_from_counted_positions_each_left_out(finished, files, tmp_path):
-    more = ["--methods", "calibrated", "--features", "cat", "--calibration", "leave-one-out", "--samples", "0"]
+    more = ["--methods", "log-linear", "--features", "cat", "--calibration", "leave-one-out", "--samples", "0"]
     assert lm.main(flags(files, tmp_path / "run", *more)) == 0
     for radius in (1, 2):
-        mine, held_out = (by_model(out)["calibrated", "cat", radius] for out in (tmp_path / "run", finished))
+        mine, held_out = (by_model(out)["log-linear", "cat", radius] for out in (tmp_path / "run", finished))
         assert mine["calibration"] == "leave-one-out" and held_out["calibration"] == "held-out"
         # exponents of 300 positions each: their standard errors move the loss by about (scalars / 2) / 300
         assert mine["dev_perplexity"] == pytest.approx(held_out["dev_perplexity"], rel=0.05)
@@ -325,10 +385,10 @@ def test_exponents_from_counted_positions_each_left_out(finished, files, tmp_pat
 
 @pytest.mark.slow
 def test_a_discount_of_0_sweeps_the_explicit_solution(finished, files, tmp_path):
-    more = ["--methods", "scaling", "--features", "cat", "--radius", "2", "--discount", "0", "--sweeps", "2"]
+    more = ["--methods", "iterative-scaling", "--features", "cat", "--radius", "2", "--discount", "0", "--sweeps", "2"]
     assert lm.main(flags(files, tmp_path / "run", *more)) == 0
     first, *_, last = events(tmp_path / "run", "sweep")
-    explicit, row = by_model(finished)["explicit", "cat", 2], by_model(tmp_path / "run")["scaling", "cat", 2]
+    explicit, row = by_model(finished)["explicit", "cat", 2], by_model(tmp_path / "run")["iterative-scaling", "cat", 2]
     assert first["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
     assert last["train_perplexity"] < first["train_perplexity"]
     assert (row["penalty"], row["scalars"], row["discount"]) == (0, 0, 0)
@@ -336,13 +396,13 @@ def test_a_discount_of_0_sweeps_the_explicit_solution(finished, files, tmp_path)
 
 @pytest.mark.slow
 def test_ends_of_documents_can_be_predicted_by_all_of_them(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(lm_joint, "_train_sample", 200)
-    more = ["--methods", "calibrated", "joint+cache", "--features", "cat", "--radius", "1", "--eos", "--smoothing", "dirichlet"]
+    monkeypatch.setattr(lm_measure, "_positions_one_by_one", 200)
+    more = "--methods log-linear mixture --history all --features cat --radius 1 --eos --smoothing dirichlet".split()
     assert lm.main(flags(files, tmp_path / "run", *more)) == 0
-    for model in (("calibrated", "cat", 1), ("joint+cache", "cat", RADIUS)):
+    for model in (("log-linear", "cat", 1), WITH_HISTORY):
         row = by_model(tmp_path / "run")[model]
         assert row["smoothing"] == "dirichlet" and 1 < row["dev_perplexity"] < 50
-    assert load_model(tmp_path / "run", method="calibrated")[0].eos
+    assert load_model(tmp_path / "run", method="log-linear").model.eos
 
 
 # What is refused
@@ -354,11 +414,12 @@ def test_ends_of_documents_can_be_predicted_by_all_of_them(files, tmp_path, monk
         ("--calibration leave-one-out", "--calibration leave-one-out"),
         ("--calibration leave-one-out --features cat --smoothing noise", "--smoothing noise"),
         ("--calibration-positions 0", "--calibration-positions 0"),
-        ("--bits 0", "--bits (0,)"),
-        ("--bits", "--bits ()"),
+        ("--bits 0", "--bits 0: use at least 1"),
+        ("--bits", "--bits without a value"),
         ("--bits 5", "use at least 6"),  # 31 codes of 5 bits
         ("--bits 1000", "1000 bits for a vocabulary of"),
-        ("--export model.safetensors", "--export with --methods bitcipher"),
+        ("--history all", "--history all without a mixture"),
+        ("--history", "--history without a value"),
         ("--sweeps 0", "--sweeps 0"),
         ("--discount -1", "--discount -1"),
         ("--discount inf", "--discount inf"),
@@ -372,5 +433,5 @@ def test_wrong_flags_are_refused_with_the_remedy(files, tmp_path, capsys, wrong,
 
 
 @pytest.mark.slow
-def test_every_method_of_the_section_is_one_of_the_launcher_s(finished):
-    assert set(METHODS) == {row["method"] for row in rows(finished)} - {"unigram", "bigram", "5-gram", "explicit"}
+def test_every_method_that_is_not_trained_is_in_the_run(finished):
+    assert {row["method"] for row in rows(finished)} == set(METHODS) - {"cold", "warm", "optimum"}

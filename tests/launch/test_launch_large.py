@@ -6,8 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from jexplicit import encode_documents, evaluate, load_model
 from jexplicit.counts.merging import count_run, merge_runs, write_tables, write_tables_index
 from jexplicit.data.shards import read_shards
+from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from launch import shards
 from launch.lm import run as lm
@@ -84,8 +86,11 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("--tables sparse --methods calibrated", "--methods calibrated with sparse tables: only explicit"),
-        ("--tables sparse --export model.safetensors", "with sparse tables: only dense tables are exported"),
+        (
+            "--tables sparse --methods log-linear",
+            "--methods log-linear with sparse tables: these serve unigram, bigram",
+        ),
+        ("--tables sharded --methods explicit ngram", "--methods ngram with sharded tables: these serve explicit"),
         ("--corpus shards:nowhere --methods cold", "--corpus shards:DIR with --methods cold: use --methods explicit there"),
         ("--corpus books", "--corpus books: choose docs, installed, text, shards:DIR or tfds:NAME"),
         ("--memory much", "memory 'much': give a number and a unit"),
@@ -101,6 +106,29 @@ def test_flags_that_make_no_sense_are_refused_with_the_way_out(wrong, said, text
     flags = wrong.split() if "--corpus" in wrong else [*wrong.split(), "--train", str(text)]
     assert lm.main([*flags, "--out", str(tmp_path / "run"), *FLAGS]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("kind", ["sparse", "sharded"])
+def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_path):
+    out, file = tmp_path / "run", tmp_path / "model.safetensors"
+    assert lm.main(["--train", str(text), "--out", str(out), "--tables", kind, "--export", str(file), *FLAGS]) == 0
+    best = min(rows(out), key=lambda row: row["dev_perplexity"])
+    for saved in (load_model(out), load_model(file)):
+        assert {name: saved.about[name] for name in ("method", "features", "radius")}.items() <= best.items()
+        dev = text_corpus((str(text),), ()).dev
+        found = evaluate(saved.model, encode_documents(saved.tokenizer, dev)).perplexity
+        assert found == pytest.approx(best["dev_perplexity"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_methods_of_sparse_rows_need_no_dense_tables(text, tmp_path):
+    expected = tmp_path / "dense"
+    flags = ["--train", str(text), "--methods", "ngram", "mixture", "bitcipher", "--bits", "12", *FLAGS]
+    assert lm.main([*flags, "--out", str(expected), "--tables", "dense"]) == 0
+    assert lm.main([*flags, "--out", str(tmp_path / "auto")]) == 0
+    for one, other in zip(rows(tmp_path / "auto"), rows(expected), strict=True):
+        assert (one["tables"], other["tables"]) == ("sparse", "dense") and one["method"] == other["method"]
+        assert one["dev_perplexity"] == pytest.approx(other["dev_perplexity"], rel=1e-4)
 
 
 def test_shards_beside_another_tokenizer_are_refused(folder, tmp_path, capsys, monkeypatch):

@@ -32,10 +32,8 @@ from jexplicit.lm.bitcipher import (
     bit_cipher,
     coded_cooccurrences,
     coded_language_model,
-    coded_logits,
-    evaluate_coded,
-    read_tables,
 )
+from jexplicit.lm.model import token_model
 from jexplicit.runs.devices import data_mesh
 
 N = 14  # with 4 bits: tokens of 1, 2 and 3 bits
@@ -118,9 +116,17 @@ def test_the_model_is_the_explicit_solution_on_dense_codes(kind, K, eos, noise):
     np.testing.assert_allclose(all_logits(model, X), H @ U, rtol=0, atol=1e-11)
 
 
+def read_tables(model):
+    """The same model with a row for every token, `codes @ tables`."""
+    rows = model.rows[0]
+    H = Codes(np.asarray(rows.bits), np.asarray(rows.weights), rows.tables[0].shape[0]).dense()
+    dense = [jnp.asarray(H @ np.asarray(U)) for U in rows.tables]
+    return token_model([dense[t] for t in rows.table_of_offset], model.features, model.eos)
+
+
 def all_logits(model, X):
     """Logits of many contexts."""
-    return np.asarray(jax.vmap(functools.partial(coded_logits, model))(jnp.asarray(X)))
+    return np.asarray(jax.vmap(model.logits)(jnp.asarray(X)))
 
 
 @pytest.mark.parametrize(("b", "K"), [(4, 1), (4, 3), (9, 2)])
@@ -128,7 +134,7 @@ def all_logits(model, X):
 def test_the_loss_is_the_loop_over_positions(kind, K, b):
     H, U, Y = dense_model(kind, K, b)
     model = fit(STREAM, bit_cipher(COUNTS, b), features=kind, radius=K)
-    result = evaluate_coded(model, STREAM)
+    result = evaluate(model, STREAM)
     assert result.positions == len(Y)
     np.testing.assert_allclose(result.nll, negative_log_likelihood(H, U, Y), rtol=1e-12)
 
@@ -143,7 +149,7 @@ def test_with_as_many_bits_as_tokens_it_is_the_one_hot_model(kind, eos, noise):
     expected = explicit_language_model(counts, features=kind, eos=eos, noise=noise, dtype=jnp.float64)
     if noise:
         np.testing.assert_allclose(read_tables(model).tables, expected.tables, rtol=0, atol=1e-11)
-    np.testing.assert_allclose(evaluate_coded(model, STREAM).nll, evaluate(expected, STREAM).nll, rtol=1e-12)
+    np.testing.assert_allclose(evaluate(model, STREAM).nll, evaluate(expected, STREAM).nll, rtol=1e-12)
 
 
 @KINDS
@@ -152,7 +158,7 @@ def test_tables_read_by_token_ids_are_the_same_model(kind):
     model = fit(STREAM, bit_cipher(COUNTS, 5), features=kind, radius=K)
     read = read_tables(model)
     assert (read.features, read.radius, read.vocab_size) == (kind, K, N)
-    np.testing.assert_allclose(evaluate(read, STREAM).nll, evaluate_coded(model, STREAM).nll, rtol=1e-12)
+    np.testing.assert_allclose(evaluate(read, STREAM).nll, evaluate(model, STREAM).nll, rtol=1e-12)
 
 
 @RADII
@@ -194,7 +200,7 @@ def test_renaming_tokens_changes_no_loss(kind):
     renamed[names] = f
     one = fit(STREAM, bit_cipher(f, 5), features=kind, radius=2)
     other = fit(names[STREAM], bit_cipher(renamed, 5), features=kind, radius=2)
-    np.testing.assert_allclose(evaluate_coded(other, names[STREAM]).nll, evaluate_coded(one, STREAM).nll, rtol=1e-12)
+    np.testing.assert_allclose(evaluate(other, names[STREAM]).nll, evaluate(one, STREAM).nll, rtol=1e-12)
 
 
 @KINDS
@@ -202,24 +208,24 @@ def test_noise_keeps_every_logit_finite_and_without_it_some_are_not(kind):
     tiny = stream_of([[1, 2], [3, 1, 1]])
     codes = bit_cipher(np.bincount(tiny[1:], minlength=N), 5)
     model = coded_language_model(tiny, codes, features=kind, radius=2)
-    assert all(np.isfinite(U).all() and U.dtype == jnp.float32 for U in model.tables)
-    assert np.isfinite(evaluate_coded(model, STREAM).nll)  # most of its tokens and pairs are new
+    assert all(np.isfinite(U).all() and U.dtype == jnp.float32 for U in model.rows[0].tables)
+    assert np.isfinite(evaluate(model, STREAM).nll)  # most of its tokens and pairs are new
     without = coded_language_model(tiny, codes, features=kind, radius=2, noise=False)
-    assert not np.isfinite(np.stack(without.tables)).all()
-    assert evaluate_coded(without, tiny).nll < np.inf  # what occurred has a finite loss, unused slots notwithstanding
+    assert not np.isfinite(np.stack(without.rows[0].tables)).all()
+    assert evaluate(without, tiny).nll < np.inf  # what occurred has a finite loss, unused slots notwithstanding
 
 
 def test_more_bits_fit_the_training_text_better():
-    losses = [evaluate_coded(fit(STREAM, bit_cipher(COUNTS, b), features="cat", radius=1), STREAM).loss for b in (4, 7, N)]
+    losses = [evaluate(fit(STREAM, bit_cipher(COUNTS, b), features="cat", radius=1), STREAM).loss for b in (4, 7, N)]
     assert losses[0] > losses[1] > losses[2]
 
 
 def test_samples_and_devices():
     model = fit(STREAM, bit_cipher(COUNTS, 5), features="cat", radius=2)
-    whole = evaluate_coded(model, STREAM)
-    np.testing.assert_allclose(evaluate_coded(model, STREAM, mesh=data_mesh(8)).nll, whole.nll, rtol=1e-13)
-    np.testing.assert_allclose(evaluate_coded(model, STREAM, sample=10**6).nll, whole.nll, rtol=0)
-    some = evaluate_coded(model, STREAM, sample=50, seed=3)
+    whole = evaluate(model, STREAM)
+    np.testing.assert_allclose(evaluate(model, STREAM, mesh=data_mesh(8)).nll, whole.nll, rtol=1e-13)
+    np.testing.assert_allclose(evaluate(model, STREAM, sample=10**6).nll, whole.nll, rtol=0)
+    some = evaluate(model, STREAM, sample=50, seed=3)
     assert some.positions == 50
     np.testing.assert_allclose(some.nll, evaluate(read_tables(model), STREAM, sample=50, seed=3).nll, rtol=1e-12)
 
@@ -227,14 +233,15 @@ def test_samples_and_devices():
 def test_float32_agrees_with_float64():
     codes = bit_cipher(COUNTS, 5)
     exact, single = (coded_language_model(STREAM, codes, features="cat", radius=3, dtype=d) for d in (jnp.float64, jnp.float32))
-    np.testing.assert_allclose(evaluate_coded(single, STREAM).nll, evaluate_coded(exact, STREAM).nll, rtol=1e-6)
+    np.testing.assert_allclose(evaluate(single, STREAM).nll, evaluate(exact, STREAM).nll, rtol=1e-6)
 
 
 @KINDS
 def test_bytes_grow_with_the_bits_and_not_with_the_square_of_the_vocabulary(kind):
     model = coded_language_model(STREAM, bit_cipher(COUNTS, 5), features=kind, radius=3)
     blocks = 1 if kind == "sum" else 3
-    assert model.nbytes == 4 * blocks * 6 * N + N * 3 * (4 + 8)  # 5 bits and the mean one; 2 + 1 slots per token
+    codes = N * 3 * (4 + 4)  # 2 + 1 slots per token
+    assert model.nbytes == 4 * blocks * 6 * N + codes + 3 * 4  # 5 bits and the mean one; an exponent per offset
     assert (model.radius, model.vocab_size) == (3, N)
 
 
@@ -246,7 +253,7 @@ def test_a_vocabulary_of_fifty_thousand_is_affordable():
     assert len(np.unique(codes.bits * (codes.weights > 0) + 64 * (codes.weights > 0), axis=0)) == size
     model = coded_language_model(stream, codes, features="cat", radius=2)
     assert model.nbytes < 2e7  # two one-hot tables take 2e10
-    assert 1 < evaluate_coded(model, stream, sample=200).perplexity < size
+    assert 1 < evaluate(model, stream, sample=200).perplexity < size
 
 
 def test_bad_input_is_refused_with_a_remedy():
@@ -268,8 +275,8 @@ def test_bad_input_is_refused_with_a_remedy():
         coded_cooccurrences(codes, np.array([1, 2, 3]), radius=1)
     model = fit(STREAM, codes, features="cat", radius=2)
     with pytest.raises(ValueError, match="token id 20 and a model of 14"):
-        evaluate_coded(model, stream_of([[20]]))
+        evaluate(model, stream_of([[20]]))
     with pytest.raises(ValueError, match="no position to predict"):
         fit(np.zeros(4, np.uint16), codes, features="cat", radius=1)
     with pytest.raises(ValueError, match="no position to predict"):
-        evaluate_coded(model, np.zeros(4, np.uint16))
+        evaluate(model, np.zeros(4, np.uint16))

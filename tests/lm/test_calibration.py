@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from jexplicit.counts.dense import count
 from jexplicit.lm.calibration import fit_exponents, hold_out
-from jexplicit.lm.reading import LogTables, Positions, Rows
+from jexplicit.lm.log_tables import LogTables, Positions, SparseRows
 
 N, M = 6, 150  # outputs; positions, more than two blocks
 
@@ -23,7 +23,7 @@ N, M = 6, 150  # outputs; positions, more than two blocks
 def sparse_rows(table):
     """The entries of a table that are not 0."""
     r, i = np.nonzero(table)
-    return Rows(np.searchsorted(r, np.arange(len(table) + 1)), i.astype(np.int32), table[r, i])
+    return SparseRows(np.searchsorted(r, np.arange(len(table) + 1)), i.astype(np.int32), table[r, i])
 
 
 def random_problem(positions=M, seed=0, true=(0.8, 0.3, 0.5)):

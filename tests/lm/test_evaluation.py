@@ -6,6 +6,7 @@ Tolerances: as for the loss, 1e-11 relative in float64; in float32 an evaluation
 from typing import Any
 
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from reference import (
@@ -22,22 +23,17 @@ from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 from scipy.stats import linregress
 
 from jexplicit.counts.dense import count
-from jexplicit.lm.evaluation import (
-    Evaluation,
-    attribute,
-    evaluate,
-    fit_scaling,
-    log_mean_cooccurrences,
-    log_probabilities,
-)
+from jexplicit.lm.attribution import explain
+from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text, score
 from jexplicit.lm.explicit import (
     Features,
-    TokenTables,
     cooccurrence_blocks,
     explicit_language_model,
     target_counts,
     unigram_model,
 )
+from jexplicit.lm.model import token_model
+from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.devices import data_mesh
 
 N = 7
@@ -77,7 +73,7 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
 
 @pytest.mark.parametrize("K", [1, 2])
 def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(K):
-    model = TokenTables((jnp.zeros((N, N)),) * K, "sum", True)
+    model = token_model((jnp.zeros((N, N)),) * K, "sum", True)
     assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
 
 
@@ -160,6 +156,92 @@ def test_log_probabilities_add_up_to_the_loss():
     np.testing.assert_allclose(-log_probabilities(fit(), X, Y).sum(), evaluate(fit(), stream_of(DEV)).nll, rtol=1e-12)
 
 
+# A text, position by position
+
+
+@pytest.mark.parametrize("eos", [False, True])
+def test_a_text_is_read_in_its_order_and_says_where_its_positions_stand(eos):
+    stream = stream_of(DEV)
+    text = read_text(stream, 3, eos=eos)
+    X, Y = windows(DEV, 3, eos=eos)
+    np.testing.assert_array_equal(text.X, X)
+    np.testing.assert_array_equal(text.Y, Y)
+    np.testing.assert_array_equal(stream[text.past.places], Y)
+    assert np.all(np.diff(text.past.places) > 0) and (PAD in text.Y) == eos
+    some = text.past.take(np.array([5, 2]))
+    assert some.places.tolist() == text.past.places[[5, 2]].tolist() and some.stream is stream
+
+
+def test_histories_are_the_tokens_before_across_documents_and_nothing_before_the_text():
+    stream = stream_of(DEV, np.uint8)
+    places = np.array([1, 2, 7, len(stream) - 1, 3])
+    found = histories(Past(stream, places), 6)
+    assert found.shape == (5, 6)
+    for row, place in zip(found, places, strict=True):
+        assert row.tolist() == [int(stream[place - w]) if place >= w else -1 for w in range(1, 7)]
+    assert (found == -1).any() and (found[3] == PAD).any()
+
+
+@DTYPES
+@pytest.mark.parametrize("kind, K, eos", [("cat", 1, False), ("sum", 2, True), ("cat", 3, True)])
+def test_scores_are_the_log_probabilities_of_a_text_in_its_order(kind, K, eos, dtype):
+    model, stream = fit(K, kind, eos, dtype), stream_of(DEV)
+    X, Y = windows(DEV, K, eos=eos)
+    expected = log_probabilities_of_all(fit(K, kind, eos), X)[np.arange(len(Y)), Y]
+    reports = []
+    scores = score(model, stream, progress=lambda *done: reports.append(done))
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=10 * TOLERANCE[dtype])
+    assert reports[-1] == (len(Y), len(Y))
+    np.testing.assert_allclose(-scores.sum(dtype=np.float64), evaluate(model, stream).nll, rtol=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("wrong", [N, -1])
+def test_a_score_of_a_token_that_the_model_does_not_have_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"token id {wrong} and a model of {N}: use the model's own tokenizer"):
+        score(fit(2), np.array([0, 1, wrong, 0]))
+
+
+def test_a_score_of_what_is_no_stream_is_refused():
+    with pytest.raises(ValueError, match="encode_documents"):
+        score(fit(2), np.array([1, 2, 3]))
+
+
+# What is refused
+
+
+def test_counts_of_another_text_are_refused():
+    for text, counts in (
+        (stream_of(DEV), COUNTS),
+        (stream_of(TRAIN[1:]), COUNTS),
+        (stream_of(TRAIN), count(stream_of(TRAIN), radius=1, vocab_size=N + 1)),
+    ):
+        with pytest.raises(ValueError, match="pass the counts of this stream, or none"):
+            evaluate(fit(K=1), text, counts=counts)
+
+
+@pytest.mark.parametrize("function", [log_probabilities, explain])
+def test_positions_that_do_not_fit_the_model_are_refused(function, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
+    model, (X, Y) = fit(2), windows(DEV, 2)
+    for wrong in (windows(DEV, 3)[0], windows(DEV, 1)[0], X[:-1], X[:, 0]):
+        with pytest.raises(ValueError, match=rf"contexts of shape .* and a model of radius 2: pass \[{len(Y)}, 2\]"):
+            function(model, wrong, Y)
+
+
+@pytest.mark.parametrize("function", [log_probabilities, explain])
+@pytest.mark.parametrize("wrong", [N, -1])
+def test_positions_with_a_token_that_the_model_does_not_have_are_refused(function, wrong):
+    for where in range(2):
+        X, Y = windows(DEV, 2)
+        (X[:, 1] if where else Y)[7] = wrong
+        with pytest.raises(ValueError, match=f"token id {wrong} and a model of {N}"):
+            function(fit(2), X, Y)
+
+
+def test_no_positions_have_no_log_probabilities():
+    assert log_probabilities(fit(2), np.zeros((0, 2), int), np.zeros(0, int)).shape == (0,)
+
+
 # Attribution
 
 
@@ -168,7 +250,7 @@ def test_log_probabilities_add_up_to_the_loss():
 def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
     model, exact = fit(3, kind, dtype=dtype), fit(3, kind)
     X, Y = windows(DEV, 3)
-    why = attribute(model, X, Y)
+    why = explain(model, X, Y)
     log_P = log_probabilities_of_all(exact, X)
     for m, (x, y) in enumerate(zip(X, Y, strict=True)):
         for k in range(3):
@@ -182,7 +264,7 @@ def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
 def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
     # logits (log 3, 0) + (0, 0): probabilities (3/4, 1/4); the farther token says nothing
     table = jnp.log(jnp.array([[3.0, 1.0], [1.0, 1.0]]))
-    why = attribute(TokenTables((table, table), "sum", True), np.array([[0, 1]]), np.array([0]))
+    why = explain(token_model((table, table), "sum", True), np.array([[0, 1]]), np.array([0]))
     np.testing.assert_allclose(why.logits, [[np.log(3), 0]], rtol=1e-14)
     np.testing.assert_allclose(why.evidence, [[np.log(3) / 4, 0]], rtol=1e-14)
     np.testing.assert_allclose(why.log_probability, [np.log(3 / 4)], rtol=1e-14)
@@ -192,7 +274,7 @@ def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
 def test_attributed_logits_add_up_to_the_log_probability(kind):
     model = fit(3, kind)
     X, Y = windows(DEV, 3)
-    why = attribute(model, X, Y)
+    why = explain(model, X, Y)
     rows = np.array([np.sum([np.asarray(t)[j] for t, j in zip(model.tables, x, strict=True)], axis=0) for x in X])
     log_Z = np.log(np.exp(rows).sum(axis=1))
     np.testing.assert_allclose(why.logits.sum(axis=1), rows[np.arange(len(Y)), Y], rtol=0, atol=1e-11)
@@ -203,8 +285,8 @@ def test_attributed_logits_add_up_to_the_log_probability(kind):
 def test_adding_a_constant_to_a_row_changes_logits_but_no_evidence():
     model = fit(2)
     X, Y = windows(DEV, 2)
-    shifted = model._replace(tables=(model.tables[0].at[1].add(4.0), model.tables[1]))
-    before, after = attribute(model, X, Y), attribute(shifted, X, Y)
+    shifted = token_model((model.tables[0].at[1].add(4.0), model.tables[1]), "cat", False)
+    before, after = explain(model, X, Y), explain(shifted, X, Y)
     np.testing.assert_allclose(after.logits[:, 0] - before.logits[:, 0], 4.0 * (X[:, 0] == 1), rtol=0, atol=1e-11)
     np.testing.assert_allclose(after.evidence, before.evidence, rtol=0, atol=1e-11)
 
@@ -212,8 +294,27 @@ def test_adding_a_constant_to_a_row_changes_logits_but_no_evidence():
 def test_evidence_is_zero_on_average_over_the_model_s_own_predictions():
     model = fit(2)
     x = np.array([2, 1])
-    why = attribute(model, np.tile(x, (N, 1)), np.arange(N))
+    why = explain(model, np.tile(x, (N, 1)), np.arange(N))
     np.testing.assert_allclose(np.exp(why.log_probability) @ why.evidence, 0, rtol=0, atol=1e-12)
+
+
+def test_rows_of_one_offset_each_are_already_summed_by_token():
+    why = explain(fit(3), *windows(DEV, 3))
+    by_token = why.by_token(3)
+    assert (why.names, why.tokens) == (("offset 1", "offset 2", "offset 3"), (1, 2, 3))
+    assert (by_token.names, by_token.tokens) == (("1 back", "2 back", "3 back"), (1, 2, 3))
+    np.testing.assert_array_equal(by_token.logits, why.logits)
+    np.testing.assert_array_equal(by_token.evidence, why.evidence)
+
+
+def test_a_row_that_no_token_changes_is_of_no_token():
+    X, Y = windows(DEV, 1)
+    why = explain(unigram_model(COUNTS), X, Y)
+    assert (why.names, why.tokens) == (("unigram",), (None,))
+    by_token = why.by_token(1)
+    assert by_token.names == ("1 back", "no token")
+    np.testing.assert_array_equal(by_token.logits[:, 0], 0)
+    np.testing.assert_array_equal(by_token.logits[:, 1], why.logits[:, 0])
 
 
 # The scaling assumption
@@ -242,7 +343,7 @@ def test_mean_cooccurrences_at_k_1_without_noise_are_the_mean_rows_of_the_counts
 def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
     rng = np.random.default_rng(5)
     tables = tuple(jnp.asarray(rng.normal(size=(12, 12))) for _ in range(3))
-    model, F = TokenTables(tables, "cat", True), tuple(jnp.exp(table) for table in tables)
+    model, F = token_model(tables, "cat", True), tuple(jnp.exp(table) for table in tables)
     X = rng.integers(0, 12, (2000, 3))
     assert len(np.unique(X, axis=0)) > 2 * 512
     column = np.sum(np.concatenate(F), axis=0)

@@ -4,11 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import PAD, greedy, log_softmax, random_documents, smallest_nucleus, stream_of
+from reference import PAD, greedy, log_softmax, random_documents, recent_counts, smallest_nucleus, stream_of
 
 from jexplicit.counts.dense import count
-from jexplicit.lm.explicit import Features, TokenTables, explicit_language_model
-from jexplicit.lm.generation import generate, restrict
+from jexplicit.data.tokenizers import train_tokenizer
+from jexplicit.lm import generation
+from jexplicit.lm.cache import Cache, CacheRows
+from jexplicit.lm.evaluation import Past, log_probabilities, score
+from jexplicit.lm.explicit import Features, explicit_language_model
+from jexplicit.lm.generation import generate, generate_text, next_token, restrict
+from jexplicit.lm.model import Constant, LanguageModel, token_model
 
 N = 8
 COUNTS = count(stream_of(random_documents(6, 60, N, 7)), radius=3, vocab_size=N)
@@ -21,7 +26,7 @@ def fit(K=2, kind: Features = "cat", eos=False, dtype=jnp.float64):
 
 def context_free(p, eos=True):
     """A model that draws every token from p, whatever came before."""
-    return TokenTables((jnp.tile(jnp.log(jnp.asarray(p))[None, :], (len(p), 1)),), "cat", eos)
+    return token_model((jnp.tile(jnp.log(jnp.asarray(p))[None, :], (len(p), 1)),), "cat", eos)
 
 
 def prompt(*ids):
@@ -100,6 +105,140 @@ def test_an_empty_prompt_is_the_start_of_a_document():
     np.testing.assert_array_equal(generate(KEY, model, prompt(), 20), generate(KEY, model, prompt(PAD, PAD), 20))
 
 
+# Several prompts
+
+PROMPTS = [(1, 2), (), (3,), (4, 5, 6, 1, 2), (1, PAD, 2)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.5, "top_k": 3}, {"top_p": 0.7}, {"temperature": 0}, {"banned": (1, 2)}]
+)
+def test_each_of_several_prompts_is_continued_as_if_alone(options):
+    model = fit(3, eos=True)
+    texts = generate(KEY, model, [prompt(*ids) for ids in PROMPTS], 15, **options)
+    assert texts.shape == (len(PROMPTS), 15)
+    for text, key, ids in zip(texts, jax.random.split(KEY, len(PROMPTS)), PROMPTS, strict=True):
+        np.testing.assert_array_equal(text, generate(key, model, prompt(*ids), 15, **options))
+
+
+def test_one_prompt_in_a_list_has_a_row_of_its_own():
+    texts = generate(KEY, fit(2), [prompt(1)], 9)
+    assert texts.shape == (1, 9)
+    np.testing.assert_array_equal(texts[0], generate(jax.random.split(KEY, 1)[0], fit(2), prompt(1), 9))
+
+
+def test_no_prompts_are_refused():
+    with pytest.raises(ValueError, match="no prompts: give at least one, empty for the start of a document"):
+        generate(KEY, fit(2), [], 5)
+
+
+def test_a_wrong_token_in_any_prompt_is_refused():
+    with pytest.raises(ValueError, match=f"ids 2 .. {N}: the model has {N} tokens"):
+        generate(KEY, fit(2), [prompt(1), prompt(2, N)], 5)
+
+
+def test_a_step_is_compiled_once_for_all_texts():
+    compiled, model = generation._generate._cache_size(), fit(3, "sum")
+    for seed in range(3):
+        for ids, temperature in (((1, 2), 1.0), ((), 0.7), ((4, 5, 6, 1), 0)):
+            generate(jax.random.key(seed), model, [prompt(*ids)] * 3, 11, temperature=temperature)
+    assert generation._generate._cache_size() == compiled + 1
+    generate(KEY, fit(3, "sum", dtype=jnp.float64), [prompt(5)] * 3, 11, banned=(seed,))  # another model of the same shape
+    assert generation._generate._cache_size() == compiled + 1
+
+
+def test_texts_of_several_prompts_are_those_of_the_tokens():
+    tokenizer = train_tokenizer(["the cat sat on the mat", "a dog ran on the hill"], kind="word")
+    rng = np.random.default_rng(0)
+    model = token_model([jnp.asarray(rng.normal(size=(tokenizer.vocab_size,) * 2))], "cat", False)
+    prompts = ["the cat", "", "a dog ran"]
+    texts = generate_text(KEY, model, tokenizer, prompts, 5, top_k=4)
+    ids = generate(KEY, model, [tokenizer.encode(text) for text in prompts], 5, top_k=4, banned=(tokenizer.unk_id,))
+    for before, text, own in zip(prompts, texts, ids, strict=True):
+        assert before + text == tokenizer.decode([*tokenizer.encode(before), *own])
+    keys = jax.random.split(KEY, 3)
+    assert texts == [
+        generate_text(key, model, tokenizer, before, 5, top_k=4) for key, before in zip(keys, prompts, strict=True)
+    ]
+
+
+# What comes next
+
+
+@pytest.mark.parametrize("eos", [False, True])
+@pytest.mark.parametrize("ids", [(), (3,), (1, 2, 4, 2), (2, PAD, 1)])
+def test_the_next_token_has_the_probabilities_that_a_text_is_scored_with(ids, eos):
+    model = fit(3, eos=eos)
+    log_p = next_token(model, prompt(*ids))
+    np.testing.assert_allclose(np.exp(log_p).sum(), 1, rtol=1e-12)
+    for i in range(1, N):
+        scores = score(model, np.array([PAD, *ids, i, PAD]))
+        assert log_p[i] == pytest.approx(scores[-2 if eos else -1], abs=1e-12)
+
+
+def test_a_prompt_with_a_token_that_the_model_does_not_have_has_no_next_one():
+    for wrong in (N, -1):
+        with pytest.raises(ValueError, match=f"token ids {wrong} .. {wrong}: the model has {N} tokens"):
+            next_token(fit(2), np.array([wrong]))
+
+
+# The recent past
+
+CACHED = (Cache(4), Cache(9), Cache(9, successors=True))
+
+
+def model_with_caches(eos):
+    """Two offsets, the unigram and three caches that weigh enough to change the text."""
+    p = np.random.default_rng(0).dirichlet(np.full(N, 3.0))
+    kinds = (Constant(jnp.log(jnp.asarray(p))), fit(2).rows[0], CacheRows(jnp.log(jnp.asarray(p)), CACHED))
+    return LanguageModel(kinds, np.array([0.2, 0.3, 0.2, -0.4, 0.5, 0.9]), "cat", eos), p
+
+
+def slow_log_p(model, p, text):
+    """[N] of what comes after a text, by loops over it."""
+    (tables,), a = [kind.by_offset for kind in model.rows if hasattr(kind, "by_offset")], model.exponents
+    stream = np.array([PAD, *text])
+    ended = list(text[::-1]).index(PAD) if PAD in text else len(text)  # tokens since the document began
+    x = [text[-k] if k <= ended else PAD for k in (1, 2)]
+    logits = a[0] * np.log(p) + sum(a[1 + k] * np.asarray(tables[k])[x[k]] for k in range(2))
+    for exponent, cache in zip(a[3:], CACHED, strict=True):
+        c = np.array(recent_counts(stream, len(stream), cache.length, N, successors=cache.successors))
+        logits = logits + exponent * np.log(1 + c / (max(np.sum(c > 0), 1) * p))
+    return log_softmax(logits)
+
+
+@pytest.mark.parametrize("eos", [False, True])
+def test_a_model_that_reads_the_past_takes_the_likeliest_token_after_all_of_it(eos):
+    model, p = model_with_caches(eos)
+    without = LanguageModel(model.rows[:2], model.exponents[:3], "cat", eos)
+    prompts, differs = [(), (3,), (1, 2, 4, 2), (5, 5, PAD, 1, 2), (6, 6, 6, 7, 6, 6, 2, 3, 4, 5, 1)], 0
+    for ids in prompts:
+        text = list(ids)
+        for _ in range(15):
+            log_p = slow_log_p(model, p, text)
+            if eos and len(text) > len(ids) and text[-1] == PAD:
+                text.append(PAD)
+                continue
+            np.testing.assert_allclose(next_token(model, prompt(*text)), log_p, rtol=0, atol=1e-12)
+            text.append(max(range(0 if eos else 1, N), key=lambda i, log_p=log_p: log_p[i]))
+        expected = text[len(ids) :]
+        assert generate(KEY, model, prompt(*ids), 15, temperature=0).tolist() == expected
+        differs += generate(KEY, without, prompt(*ids), 15, temperature=0).tolist() != expected
+    together = generate(KEY, model, [prompt(*ids) for ids in prompts], 15, temperature=0)
+    assert together[-1].tolist() == expected and differs > 2
+
+
+def test_the_log_probabilities_of_a_text_with_caches_are_the_loop_over_what_came_before():
+    model, p = model_with_caches(True)
+    stream = stream_of(random_documents(8, 6, N, 7))
+    expected = [slow_log_p(model, p, stream[1:place].tolist())[stream[place]] for place in range(1, len(stream))]
+    np.testing.assert_allclose(score(model, stream), expected, rtol=0, atol=1e-5)  # rows of caches are float32 there
+    places = np.array([len(stream) - 1, 1, 9])
+    x = [[0 if PAD in stream[place - k : place] else stream[place - k] for k in (1, 2)] for place in places]
+    some = log_probabilities(model, np.array(x), stream[places], past=Past(stream, places))
+    np.testing.assert_allclose(some, np.array(expected)[places - 1], rtol=0, atol=1e-5)
+
+
 # Frequencies. A count of n draws is off by more than 6 standard deviations sqrt(p (1 - p) / n) with a probability below 1e-8
 # per token; the seed is fixed, so that a test that passes once passes always.
 
@@ -130,7 +269,7 @@ def test_the_temperature_divides_the_logits(temperature):
 
 def test_each_next_token_is_drawn_from_the_row_of_the_one_before():
     P = np.array([[0, 0.5, 0.5], [0, 0.8, 0.2], [0, 0.3, 0.7]])
-    model = TokenTables((jnp.log(jnp.asarray(P)),), "cat", False)
+    model = token_model((jnp.log(jnp.asarray(P)),), "cat", False)
     text = generate(KEY, model, prompt(1), 10_000)
     for j in (1, 2):
         assert_frequencies(text[1:][text[:-1] == j], P[j])

@@ -1,204 +1,345 @@
-"""Log-linear models: rows of dense and sparse tables, weighed by exponents.
+"""Log-linear models of single tokens: smoothed rows over the unigram, the attention of Sum, one left out, and exponents.
 
-Tolerances: a logit is a sum of at most six products of order 10, and its log softmax adds a sum over N; rounding stays below
-some 100 eps of the logits: 1e-12 in float64, 1e-4 in float32.
+Tolerances: tables are float32. A row is the logarithm of a ratio of probabilities above 1e-4, each right to some eps, so to
+2e-5 in all; a logit adds up four of them, and a probability is right to as much.
 """
 
-import jax.numpy as jnp
+import functools
+from typing import Any
+
 import numpy as np
 import pytest
-from reference import log_linear as log_linear_loop
+from reference import (
+    kneser_ney,
+    log_linear,
+    log_softmax,
+    modified_discounts,
+    modified_kneser_ney,
+    noise_model_rows,
+    random_documents,
+    single_discount,
+    smoothed_rows,
+    stream_of,
+    windows,
+)
 
-from jexplicit.lm.reading import LogTables, Positions, Rows, blocks, log_probabilities, ranges
+from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model
+from jexplicit.lm.calibration import fit_exponents
+from jexplicit.lm.evaluation import log_probabilities as tables_log_probabilities
+from jexplicit.lm.log_linear import (
+    Smoothing,
+    first_exponents,
+    implied_slope,
+    left_out_rows,
+    log_linear_model,
+    offset_positions,
+    offset_rows,
+    own_rows,
+    shared_rows,
+)
+from jexplicit.lm.log_tables import log_probabilities
 
-N, M = 7, 150  # outputs; positions, more than two blocks
-TOLERANCE = {np.float64: 1e-12, np.float32: 1e-4}
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-
-
-def sparse_rows(table):
-    """The entries of a table that are not 0."""
-    r, i = np.nonzero(table)
-    return Rows(np.searchsorted(r, np.arange(len(table) + 1)), i.astype(np.int32), table[r, i])
-
-
-def random_table(rng, rows, share=1.0, outputs=N):
-    return rng.normal(size=(rows, outputs)) * 3 * (rng.random((rows, outputs)) < share)
-
-
-def random_model(seed=0, positions=M):
-    """Two dense tables, one of them read twice, and two sparse ones; five features share three exponents."""
-    rng = np.random.default_rng(seed)
-    first, second = random_table(rng, 4), random_table(rng, 5)
-    tables = [first, second, second, random_table(rng, 6, 0.3), random_table(rng, 3, 0.2)]
-    rows = np.stack([rng.integers(0 if g < 3 else -1, len(table), positions) for g, table in enumerate(tables)], axis=1)
-    which = rng.integers(0, 3, rows.shape)
-    return tables, np.array([0.7, -0.3, 1.1]), Positions(rows, which), rng.integers(0, N, positions)
-
-
-def as_log_tables(tables, dense, dtype=np.float64):
-    return LogTables(
-        tuple(jnp.asarray(table, dtype) for table in tables[:dense]),
-        tuple(sparse_rows(table.astype(dtype)) for table in tables[dense:]),
-    )
-
-
-def at(log_p, Y):
-    return log_p[np.arange(len(Y)), Y]
-
-
-@DTYPES
-def test_log_probabilities_equal_their_loop(dtype):
-    tables, exponents, positions, Y = random_model()
-    assert np.any(positions.rows == -1)
-    log_p = log_probabilities(as_log_tables(tables, 3, dtype), exponents, positions, Y)
-    assert log_p.dtype == dtype
-    expected = at(log_linear_loop(tables, exponents, *positions), Y)
-    np.testing.assert_allclose(log_p, expected, rtol=0, atol=TOLERANCE[dtype])
+N, K = 9, 3
+ATOL = 2e-5
+DOCUMENTS = random_documents(21, 60, N - 1, 12)  # token 8 never occurs
+STREAM, HELD = stream_of(DOCUMENTS), stream_of(random_documents(22, 40, N, 12))
+COUNTS = count(STREAM, radius=K, vocab_size=N)
+ROW_BY_ROW = ("kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha")
+SMOOTHINGS = pytest.mark.parametrize("smoothing", [*ROW_BY_ROW, "noise"])
+EOS = pytest.mark.parametrize("eos", [False, True])
 
 
-def test_two_rows_are_weighed_as_worked_by_hand():
-    tables = LogTables((jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.1, 0.9], [0.8, 0.2]]))))
-    positions = Positions(np.array([[0, 1], [0, 1]]), np.array([[0, 1], [0, 1]]))
-    log_p = log_probabilities(tables, np.array([1.0, 0.5]), positions, np.array([0, 1]))
-    np.testing.assert_allclose(np.exp(log_p), [2 / 3, 1 / 3], rtol=1e-14)  # roots of 0.8 and 0.2 are 2 to 1
+def targets(C, eos):
+    """Counts without the column of document ends, unless they are predicted."""
+    C = np.array(C)
+    if not eos:
+        C[:, 0] = 0
+    return C
 
 
-def test_without_exponents_every_output_is_as_likely():
-    tables, _, positions, Y = random_model()
-    log_p = log_probabilities(as_log_tables(tables, 3), np.zeros(3), positions, Y)
-    np.testing.assert_allclose(log_p, -np.log(N), rtol=1e-14)
+def slow_unigram(counts, eos):
+    f = np.maximum(targets(counts[0], eos).sum(axis=0), 1)
+    return f / f.sum()
 
 
-def test_a_table_of_log_probabilities_with_exponent_1_is_read_as_it_is():
-    P = np.random.default_rng(1).dirichlet(np.ones(N), 4)
-    rows, Y = np.random.default_rng(2).integers(0, [[4, N]], (M, 2)).T
-    log_p = log_probabilities(LogTables((jnp.log(P),)), np.ones(1), Positions(rows[:, None], np.zeros((M, 1), int)), Y)
-    np.testing.assert_allclose(log_p, np.log(P[rows, Y]), rtol=0, atol=1e-13)
+def slow_P(counts, C, smoothing, eos):
+    """[N, N] smoothed rows of one table of counts, cell by cell."""
+    C = targets(C, eos)
+    if smoothing == "noise":
+        f = C.sum(axis=0)
+        C = np.where(f == 0, C.sum(axis=1, keepdims=True) / f.sum(), C)
+        return noise_model_rows(C, counts[0].sum(axis=0))
+    if smoothing == "kneser-ney":
+        return kneser_ney(C)
+    if smoothing == "modified-kneser-ney":
+        return modified_kneser_ney(C)
+    return smoothed_rows(C, smoothing.replace("-", " ").replace("absolute discount", "absolute"))
 
 
-def test_a_sparse_table_equals_the_same_table_dense():
-    tables, exponents, positions, Y = random_model()
-    tables = [*tables[:3], *(np.concatenate([table, np.zeros((1, N))]) for table in tables[3:])]
-    none = [len(table) - 1 for table in tables]  # the row of zeros, in the place of -1
-    dense = Positions(np.where(positions.rows < 0, none, positions.rows), positions.exponents)
-    np.testing.assert_allclose(
-        log_probabilities(as_log_tables(tables, 3), exponents, positions, Y),
-        log_probabilities(as_log_tables(tables, 5), exponents, dense, Y),
-        rtol=0,
-        atol=1e-13,
-    )
+def probabilities(rows):
+    """[N, N] the rows of each table times the unigram."""
+    return [np.exp(np.asarray(table, np.float64) + np.asarray(rows.log_p, np.float64)) for table in rows.tables]
 
 
-def test_a_block_may_read_more_entries_than_its_smallest_size():
-    rng = np.random.default_rng(3)
-    tables = [random_table(rng, 1, outputs=100), random_table(rng, 8, outputs=100)]  # 64 positions read 6400 entries
-    positions = Positions(np.stack([np.zeros(M, int), rng.integers(-1, 8, M)], axis=1), np.tile([0, 1], (M, 1)))
-    Y, exponents = rng.integers(0, 100, M), np.array([0.5, 0.9])
-    expected = at(log_linear_loop(tables, exponents, *positions), Y)
-    np.testing.assert_allclose(
-        log_probabilities(as_log_tables(tables, 1), exponents, positions, Y), expected, rtol=0, atol=1e-12
-    )
+@functools.cache
+def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", radius=K, eos=False):
+    if features == "shared":
+        return shared_rows(COUNTS, radius=radius, eos=eos, smoothing=smoothing)
+    return offset_rows(COUNTS, features=features, radius=radius, eos=eos, smoothing=smoothing)
 
 
-def test_adding_a_constant_to_dense_rows_changes_nothing():
-    tables, exponents, positions, Y = random_model()
-    log_p = log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
-    shifted = [table + np.arange(len(table))[:, None] * (g < 3) for g, table in enumerate(tables)]
-    np.testing.assert_allclose(log_probabilities(as_log_tables(shifted, 3), exponents, positions, Y), log_p, rtol=0, atol=1e-12)
+# Rows
 
 
-def test_a_table_read_twice_is_weighed_by_the_sum_of_its_exponents():
-    tables, _, positions, Y = random_model()
-    twice = Positions(positions.rows[:, [0, 0]], np.tile([0, 1], (M, 1)))
-    once = Positions(positions.rows[:, :1], np.zeros((M, 1), int))
-    table = jnp.asarray(tables[0])
-    np.testing.assert_allclose(
-        log_probabilities(LogTables((table, table)), np.array([0.7, 0.6]), twice, Y),
-        log_probabilities(LogTables((table,)), np.array([1.3]), once, Y),
-        rtol=0,
-        atol=1e-13,
-    )
+@EOS
+@SMOOTHINGS
+def test_rows_of_cat_are_the_smoothed_counts_over_the_unigram(smoothing, eos):
+    rows, p = rows_of("cat", smoothing, eos=eos), slow_unigram(COUNTS, eos)
+    np.testing.assert_allclose(np.asarray(rows.log_p)[0], np.log(p), rtol=0, atol=ATOL)
+    assert (rows.features, rows.eos, len(rows.tables)) == ("cat", eos, K)
+    for C, table in zip(COUNTS, rows.tables, strict=True):
+        expected = np.log(slow_P(COUNTS, C, smoothing, eos)) - np.log(p)
+        np.testing.assert_allclose(table, expected, rtol=0, atol=ATOL)
 
 
-def test_renaming_outputs_changes_nothing():
-    tables, exponents, positions, Y = random_model()
-    order = np.random.default_rng(4).permutation(N)
-    renamed = [table[:, order] for table in tables]
-    np.testing.assert_allclose(
-        log_probabilities(as_log_tables(renamed, 3), exponents, positions, np.argsort(order)[Y]),
-        log_probabilities(as_log_tables(tables, 3), exponents, positions, Y),
-        rtol=0,
-        atol=1e-13,
-    )
+@EOS
+@SMOOTHINGS
+def test_rows_are_distributions_for_tokens_that_never_occurred_too(smoothing, eos):
+    assert not any(C[8].any() or C[:, 8].any() for C in COUNTS)
+    for P in probabilities(rows_of("cat", smoothing, eos=eos)):
+        np.testing.assert_allclose(P.sum(axis=1), 1, rtol=0, atol=ATOL)
+        assert P.min() > 0 and np.isfinite(P).all()
 
 
-def test_positions_are_read_on_their_own_whatever_block_they_are_in():
-    tables, exponents, positions, Y = random_model()
-    log_tables = as_log_tables(tables, 3)
-    log_p = log_probabilities(log_tables, exponents, positions, Y)
-    order = np.random.default_rng(5).permutation(M)[:77]
-    np.testing.assert_array_equal(log_probabilities(log_tables, exponents, positions.take(order), Y[order]), log_p[order])
+@EOS
+@SMOOTHINGS
+def test_rows_of_sum_are_one_mixture_read_with_attention(smoothing, eos):
+    p = slow_unigram(COUNTS, eos)
+    P = [slow_P(COUNTS, C, smoothing, eos) for C in COUNTS]
+    rows = rows_of("sum", smoothing, eos=eos)
+    assert rows.exponent_of_table == (1, 2, 3) and rows.features == "sum"
+    for j in range(N):
+        information = [sum(P_k[j, i] * np.log(P_k[j, i] / p[i]) for i in range(N)) for P_k in P]
+        if max(information) < 1e-12:  # a token that never occurred, where rows fall back to the unigram
+            np.testing.assert_allclose([table[j] for table in rows.tables], 0, rtol=0, atol=ATOL)
+            continue
+        weights = np.array(information) ** 4 / sum(np.array(information) ** 4)
+        mixed = sum(w * P_k[j] for w, P_k in zip(weights, P, strict=True))
+        assert min(information) > 5e-3
+        for k in range(K):
+            expected = information[k] / information[0] * np.log(mixed / p)
+            # information is a sum of nine terms of either sign, right to 1e-6, which is 2e-4 of it
+            np.testing.assert_allclose(rows.tables[k][j], expected, rtol=5e-4, atol=ATOL)
 
 
-def test_probabilities_of_all_outputs_sum_to_one():
-    tables, exponents, positions, _ = random_model(positions=20)
-    every = positions.take(np.repeat(np.arange(20), N))
-    log_p = log_probabilities(as_log_tables(tables, 3), exponents, every, np.tile(np.arange(N), 20))
-    np.testing.assert_allclose(np.exp(log_p).reshape(20, N).sum(axis=1), 1, rtol=1e-12)
+def test_attention_is_1_at_the_nearest_offset_and_of_one_offset_alone():
+    one, two = rows_of("sum", radius=1), rows_of("cat", radius=1)
+    np.testing.assert_array_equal(one.tables[0], two.tables[0])
+    assert one.features == "sum" and len(one.tables) == 1
+    nearest = probabilities(rows_of("sum"))[0]
+    np.testing.assert_allclose(nearest.sum(axis=1), 1, rtol=0, atol=ATOL)  # the mixture itself
 
 
-def test_progress_counts_positions_and_ends_with_all():
-    tables, exponents, positions, Y = random_model()
-    seen = []
-    log_probabilities(as_log_tables(tables, 3), exponents, positions, Y, progress=lambda *done: seen.append(done))
-    assert seen == [(64, M), (128, M), (M, M)]
+def test_tokens_that_say_nothing_get_finite_rows():
+    even = tuple(np.ones((N, N), np.int64) * 5 for _ in range(2))
+    rows = offset_rows(even, features="sum", eos=True)
+    for table in rows.tables:
+        np.testing.assert_allclose(table, 0, rtol=0, atol=ATOL)
 
 
-def test_all_blocks_have_one_shape_and_count_every_position_once():
-    tables, _, positions, Y = random_model()
-    every = list(blocks(as_log_tables(tables, 3), positions, Y))
-    assert len({tuple(part.shape for part in block) for block in every}) == 1
-    assert [block.weight.sum() for block in every] == [64, 64, M - 128]
+@EOS
+@SMOOTHINGS
+def test_shared_rows_are_those_of_merged_counts_in_one_table(smoothing, eos):
+    rows, C = rows_of("shared", smoothing, eos=eos), COUNTS[0] + COUNTS[1] + COUNTS[2]
+    p = slow_unigram((C,), eos)
+    np.testing.assert_allclose(np.asarray(rows.log_p)[0], np.log(p), rtol=0, atol=ATOL)
+    np.testing.assert_allclose(rows.tables[0], np.log(slow_P((C,), C, smoothing, eos)) - np.log(p), rtol=0, atol=ATOL)
+    assert rows.exponent_of_table == (1, 1, 1) and rows.features == "sum" and rows.eos == eos
+    assert all(table is rows.tables[0] for table in rows.tables)
 
 
-@pytest.mark.parametrize("features", [4, 6])
-def test_a_number_of_features_other_than_of_tables_is_refused(features):
-    tables, exponents, positions, Y = random_model()
-    wrong = Positions(*(np.resize(part, (M, features)) for part in positions))
-    with pytest.raises(ValueError, match=f"positions of {features} features, and 3 dense and 2 sparse tables"):
-        log_probabilities(as_log_tables(tables, 3), exponents, wrong, Y)
+@pytest.mark.parametrize("radius", [0, 4, -1])
+def test_a_radius_that_was_not_counted_is_refused(radius):
+    for solve in (functools.partial(offset_rows, features="cat"), shared_rows):
+        with pytest.raises(ValueError, match="with counts of offsets 1..3"):
+            solve(COUNTS, radius=radius)
 
 
-@pytest.mark.parametrize("row", [-1, 4])
-def test_a_row_that_a_dense_table_does_not_have_is_refused(row):
-    tables, exponents, positions, Y = random_model()
-    positions.rows[100, 0] = row
-    with pytest.raises(ValueError, match=f"row {row} of a dense table of 4 rows"):
-        log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
+# One left out
 
 
-@pytest.mark.parametrize("exponent", [-1, 3])
-def test_an_exponent_that_is_not_there_is_refused(exponent):
-    tables, exponents, positions, Y = random_model()
-    positions.exponents[100, 0] = exponent
-    with pytest.raises(ValueError, match=f"exponent {exponent} of 3"):
-        log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
+def slow_left_out(C, x, y, smoothing):
+    """The row of x, one (x, y) less; discounts and lower distribution from all counts."""
+    row, f = C[x].copy(), np.maximum(C.sum(axis=0), 1)
+    row[y] -= 1
+    if smoothing == "add-alpha":
+        return (row + 1) / (sum(row) + N)
+    if smoothing == "dirichlet":
+        n = max(sum(c > 0 for c in row), 1)
+        return (row + n * f / sum(f)) / (sum(row) + n)
+    followed = np.maximum((C > 0).sum(axis=0), 1)
+    lower = (f if smoothing == "absolute-discount" else followed) / sum(f if smoothing == "absolute-discount" else followed)
+    counts = [int(c) for c in C.flat]
+    D = modified_discounts(counts) if smoothing.startswith("modified") else [0.0, *[single_discount(counts)] * 3]
+    taken = np.array([D[min(c, 3)] for c in row])
+    return (row - taken + sum(taken) * lower) / sum(row) if sum(row) else lower
 
 
-def test_ranges_are_those_of_python_one_after_the_other():
-    rng = np.random.default_rng(6)
-    first = rng.integers(0, 50, 30)
-    last = first + rng.integers(0, 4, 30)
-    assert np.any(first == last)  # an empty one among them
-    assert ranges(first, last).tolist() == [i for a, b in zip(first, last, strict=True) for i in range(a, b)]
+@EOS
+@pytest.mark.parametrize("smoothing", ROW_BY_ROW)
+def test_left_out_rows_have_one_pair_less(smoothing, eos):
+    X, Y = windows(DOCUMENTS, K, eos=eos)
+    some = slice(0, 150)
+    rows = left_out_rows(COUNTS, X[some], Y[some], eos=eos, smoothing=smoothing)
+    assert len(rows.tables) == K and rows.tables[0].shape == (150, N) and rows.eos == eos
+    np.testing.assert_array_equal(rows.log_p, rows_of(eos=eos).log_p)
+    ones = 0
+    for C, x, P in zip(COUNTS, X.T, probabilities(rows), strict=True):
+        C = targets(C, eos)
+        expected = [slow_left_out(C, j, i, smoothing) for j, i in zip(x[some], Y[some], strict=True)]
+        np.testing.assert_allclose(np.log(P), np.log(expected), rtol=0, atol=ATOL)
+        ones += sum(C[j, i] == 1 for j, i in zip(x[some], Y[some], strict=True))
+    assert ones > 5  # pairs that are new once they are left out
 
 
-def test_no_ranges_are_an_empty_one():
-    none = np.zeros(0, np.int64)
-    assert ranges(none, none).tolist() == []
+def test_a_context_seen_once_falls_back_when_it_is_left_out():
+    counts = count(stream_of([[1, 2, 2], [2, 3]]), radius=1, vocab_size=4)
+    assert counts[0][1].tolist() == [0, 0, 1, 0]
+    at = np.array([[1]]), np.array([2])
+    P_cont = np.array([1, 1, 3, 1]) / 6  # <pad> and 1 once each; 2 after <pad>, 1 and 2; 3 after 2
+    for smoothing in ("kneser-ney", "modified-kneser-ney"):
+        rows = left_out_rows(counts, *at, smoothing=smoothing)
+        np.testing.assert_allclose(probabilities(rows)[0][0], P_cont, rtol=0, atol=ATOL)
+    rows = left_out_rows(counts, *at, smoothing="add-alpha")
+    np.testing.assert_allclose(probabilities(rows)[0][0], 1 / 4, rtol=0, atol=ATOL)
 
 
-def test_the_size_of_sparse_rows_is_that_of_their_arrays():
-    rows = sparse_rows(np.eye(3, dtype=np.float32))
-    assert rows.nbytes == 4 * 8 + 3 * 4 + 3 * 4
+def test_left_out_add_alpha_is_that_of_the_smaller_counts():
+    X, Y = windows(DOCUMENTS, K)
+    rows = left_out_rows(COUNTS, X[:20], Y[:20], smoothing="add-alpha")
+    for m in range(20):
+        less = tuple(C.copy() for C in COUNTS)
+        for k in range(K):
+            less[k][X[m, k], Y[m]] -= 1
+        again = offset_rows(less, features="cat", smoothing="add-alpha")
+        for k in range(K):
+            mine, theirs = probabilities(rows)[k][m], probabilities(again)[k][X[m, k]]
+            np.testing.assert_allclose(mine, theirs, rtol=ATOL)
+
+
+def test_every_position_reads_its_own_left_out_rows():
+    X, Y = windows(DOCUMENTS, K)
+    X, Y, exponents = X[:70], Y[:70], np.array([0.9, 0.8, 0.4, 0.2])  # more than a block
+    rows = left_out_rows(COUNTS, X, Y)
+    tables = [np.asarray(table, np.float64) for table in rows.log_tables.dense]
+    expected = [
+        log_softmax(exponents[0] * tables[0][0] + sum(exponents[k] * tables[k][m] for k in (1, 2, 3)))[Y[m]] for m in range(70)
+    ]
+    found = log_probabilities(rows.log_tables, exponents, own_rows(70, K), Y)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
+
+
+def test_a_position_that_was_not_counted_is_refused():
+    with pytest.raises(ValueError, match="not counted"):
+        left_out_rows(COUNTS, np.array([[8]]), np.array([1]))
+    with pytest.raises(ValueError, match="not counted"):
+        left_out_rows(COUNTS, np.array([[1]]), np.array([0]))  # the end of a document, which is not predicted
+    assert len(left_out_rows(COUNTS, np.array([[1]]), np.array([0]), eos=True).tables) == 1
+
+
+def test_noise_cannot_leave_one_out():
+    with pytest.raises(ValueError, match="noise for rows of the whole text"):
+        left_out_rows(COUNTS, np.array([[1]]), np.array([2]), smoothing="noise")
+
+
+def test_more_offsets_than_were_counted_cannot_be_left_out():
+    X, Y = windows(DOCUMENTS, K + 1)
+    with pytest.raises(ValueError, match="offsets 1..3: count with a radius"):
+        left_out_rows(COUNTS, X, Y)
+
+
+# Exponents and models
+
+
+def test_a_fit_starts_at_exponents_that_fall_off():
+    np.testing.assert_allclose(first_exponents(rows_of("cat")), [1, 1, 1 / 2, 1 / 3])
+    np.testing.assert_allclose(first_exponents(rows_of("sum")), [1, 1, 1 / 2, 1 / 3])
+    np.testing.assert_allclose(first_exponents(rows_of("shared")), [1, 1])
+
+
+@EOS
+@pytest.mark.parametrize("features", ["cat", "sum", "shared"])
+def test_the_language_model_is_the_log_linear_one(features, eos):
+    rows = rows_of(features, eos=eos)
+    exponents = np.array([0.7, 0.8, 0.4, -0.2])[: 1 + max(rows.exponent_of_table)]
+    X, Y = windows(DOCUMENTS, K, eos=eos)
+    positions = offset_positions(rows, X)
+    log_p = log_probabilities(rows.log_tables, exponents, positions, Y)
+    tables = [np.asarray(table, np.float64) for table in rows.log_tables.dense]
+    slow = log_linear(tables, exponents, *positions)[np.arange(len(Y)), Y]
+    np.testing.assert_allclose(log_p, slow, rtol=0, atol=ATOL)
+    model = log_linear_model(rows, exponents)
+    np.testing.assert_allclose(tables_log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
+    assert evaluate(model, STREAM).loss == pytest.approx(-np.mean(slow), abs=ATOL)
+    assert (model.features, model.radius, model.eos) == (rows.features, K, eos)
+    assert model.ordered == (features != "shared")
+
+
+def test_another_number_of_exponents_is_refused():
+    for features, exponents in (("cat", np.ones(3)), ("cat", np.ones(5)), ("shared", np.ones(4))):
+        with pytest.raises(ValueError, match="give mu and one per table"):
+            log_linear_model(rows_of(features), exponents)
+
+
+@EOS
+@pytest.mark.parametrize("radius", [1, 2, 3])
+def test_the_papers_cat_is_the_noise_model_with_exponents_1(radius, eos):
+    X, Y = windows(DOCUMENTS, radius, eos=eos)
+    ours = log_linear_model(rows_of("cat", "noise", radius, eos), np.ones(1 + radius))
+    papers = explicit_language_model(COUNTS, features="cat", radius=radius, eos=eos)
+    mine, theirs = (tables_log_probabilities(model, X, Y) for model in (ours, papers))
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=ATOL)
+
+
+@EOS
+def test_at_radius_1_exponents_1_are_the_bigram_baseline(eos):
+    ours = log_linear_model(rows_of("cat", "kneser-ney", 1, eos), np.ones(2))
+    np.testing.assert_allclose(ours.tables[0], bigram_model(COUNTS, eos=eos).tables[0], rtol=0, atol=ATOL)
+
+
+def test_without_offsets_the_model_is_the_unigram():
+    model = log_linear_model(rows_of("cat"), np.array([1.0, 0, 0, 0]))
+    X, Y = windows(DOCUMENTS, K)
+    np.testing.assert_allclose(tables_log_probabilities(model, X, Y), np.log(slow_unigram(COUNTS, False))[Y], rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("features", ["cat", "sum", "shared"])
+def test_fitted_exponents_are_at_the_lowest_held_out_loss_of_the_model(features):
+    rows = rows_of(features)
+    X, Y = contexts(HELD, K)
+    fitted = fit_exponents(rows.log_tables, offset_positions(rows, X.astype(np.int64)), Y, first_exponents(rows))
+
+    def loss(exponents):
+        return evaluate(log_linear_model(rows, exponents), HELD).loss
+
+    assert fitted.loss == pytest.approx(loss(fitted.exponents), abs=ATOL)
+    assert fitted.loss < loss(first_exponents(rows)) - 1e-3
+    for s in range(len(fitted.exponents)):
+        up, down = (loss(fitted.exponents + sign * 0.2 * np.eye(len(fitted.exponents))[s]) for sign in (1, -1))
+        # a convex loss that is flat there is higher on both sides; a slope of 0.05 would show, rounding and penalty do not
+        curvature = (up + down - 2 * fitted.loss) / 0.2**2
+        assert min(up, down) > fitted.loss and abs(up - down) / 0.4 < 0.25 * curvature * 0.2 + 1e-3
+
+
+def test_the_implied_slope_is_1_where_the_unigram_keeps_its_exponent():
+    assert implied_slope(np.array([1.0, 0.3, 0.6])) == pytest.approx(1, abs=1e-15)
+    assert implied_slope(np.array([1.5, 0.3, 0.2])) == pytest.approx(0, abs=1e-15)  # all of log f is kept: mu = 1 + sum lambda
+    assert implied_slope(np.array([0.5, 0.5, 0.5])) == pytest.approx(1.5, abs=1e-15)
+    assert implied_slope(np.array([1.1, 0.5])) == pytest.approx(0.8, abs=1e-15)
+
+
+def test_the_implied_slope_is_what_is_subtracted_from_whole_logarithms_of_counts():
+    # logits of log f: mu - sum lambda here, 1 - delta sum lambda in the derivation
+    for mu, *lambdas in ((0.8, 0.9, 0.2), (1.2, 0.5, 0.4), (0.3, 1.0, -0.1)):
+        slope = implied_slope(np.array([mu, *lambdas]))
+        assert 1 - slope * sum(lambdas) == pytest.approx(mu - sum(lambdas), abs=1e-14)

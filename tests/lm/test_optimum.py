@@ -5,6 +5,7 @@ over eps in float64. Where two minimisations are compared, the loss above the op
 a KKT residual of 1e-8 leaves less than 1e-12, and probabilities agree to some 1e-6.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -26,16 +27,16 @@ from reference import (
 )
 from sklearn.linear_model import LogisticRegression
 
-from jexplicit import TokenTables, bigram_model, contexts, count, evaluate, explicit_language_model
+from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model, token_model
 from jexplicit.lm.gradient import kkt_residual
 from jexplicit.lm.optimum import (
     bigram_optimum,
     context_pairs,
+    find_optimum,
     initial_state,
     loss_and_gradient,
     make_problem,
     minimization_step,
-    optimum,
 )
 from jexplicit.lm.softmax import negative_log_likelihood_from_counts
 from jexplicit.runs.devices import data_mesh
@@ -70,7 +71,7 @@ def table_of(a, b):
 def random_model(kind, K=2, seed=0, scale=1.0, dtype: Any = np.float64):
     U = [np.random.default_rng(seed + k).normal(size=(N, N)) * scale for k in range(1 if kind == "sum" else K)]
     tables = tuple(jnp.asarray(block, dtype) for block in U)
-    return TokenTables(tables * K if kind == "sum" else tables, kind, True)
+    return token_model(tables * K if kind == "sum" else tables, kind, True)
 
 
 def dense(model):
@@ -91,7 +92,7 @@ def probabilities(model):
 
 @functools.cache
 def found(kind, K: Any = 2, **options):
-    return optimum(random_model(kind, K), *counted(), **{"iterations": 300, "tolerance": 1e-8} | options)
+    return find_optimum(random_model(kind, K), *counted(), **{"iterations": 300, "tolerance": 1e-8} | options)
 
 
 @pytest.mark.parametrize("eos", [False, True])
@@ -137,7 +138,7 @@ def test_loss_and_residual_equal_those_of_the_text(kind, K, eos):
     stream = stream_of(random_documents(1, 40, 6, 9))
     counts = count(stream, radius=2, vocab_size=6)
     start = explicit_language_model(counts, features=kind, radius=K, eos=eos, dtype=jnp.float64)
-    measured = optimum(start, counts, context_pairs(stream, 6, eos=eos), iterations=0)
+    measured = find_optimum(start, counts, context_pairs(stream, 6, eos=eos), iterations=0)
     X, Y = contexts(stream, K, eos=eos)
     text = evaluate(start, stream)
     np.testing.assert_allclose(measured.loss, text.nll / text.positions, rtol=1e-13)
@@ -148,7 +149,7 @@ def test_loss_and_residual_equal_those_of_the_text(kind, K, eos):
 def test_sum_is_cat_with_its_tables_tied():
     model = random_model("sum")
     loss, (G,) = loss_and_gradient(make_problem(model, *counted()), model.tables[:1])
-    tied = model._replace(features="cat")
+    tied = dataclasses.replace(model, features="cat")
     loss_of_cat, G_of_cat = loss_and_gradient(make_problem(tied, *counted()), tied.tables)
     np.testing.assert_allclose(loss, loss_of_cat, rtol=1e-14)
     np.testing.assert_allclose(G, G_of_cat[0] + G_of_cat[1], rtol=0, atol=1e-15)
@@ -173,7 +174,7 @@ def test_at_the_optimum_the_gradient_over_positions_is_zero(kind):
 
 @KINDS
 def test_the_optimum_does_not_depend_on_the_start(kind):
-    other = optimum(random_model(kind, seed=5, scale=4.0), *counted(), iterations=300, tolerance=1e-8)
+    other = find_optimum(random_model(kind, seed=5, scale=4.0), *counted(), iterations=300, tolerance=1e-8)
     np.testing.assert_allclose(other.loss, found(kind).loss, rtol=0, atol=1e-12)
     np.testing.assert_allclose(probabilities(other.model), probabilities(found(kind).model), rtol=0, atol=1e-6)
 
@@ -258,7 +259,7 @@ def test_where_pairs_never_occur_the_infimum_is_approached_from_above(kind):
     counts, pairs = count(stream, radius=2, vocab_size=N), context_pairs(stream, N)
     start = explicit_language_model(counts, features=kind, dtype=jnp.float64)
     history = []
-    end = optimum(start, counts, pairs, iterations=60, tolerance=0, on_iteration=history.append)
+    end = find_optimum(start, counts, pairs, iterations=60, tolerance=0, on_iteration=history.append)
     losses = [entry["loss"] for entry in history]
     assert np.all(np.diff(losses) < 1e-14)
     assert end.kkt_residual < history[0]["kkt_residual"] / 1000
@@ -269,7 +270,7 @@ def test_where_pairs_never_occur_the_infimum_is_approached_from_above(kind):
 
 @KINDS
 def test_float32_tables_stay_float32_and_come_as_near_as_their_precision_allows(kind):
-    best = optimum(random_model(kind, dtype=np.float32), *counted(), tolerance=1e-6)
+    best = find_optimum(random_model(kind, dtype=np.float32), *counted(), tolerance=1e-6)
     assert all(table.dtype == jnp.float32 for table in best.model.tables)
     assert best.kkt_residual <= 1e-6
     np.testing.assert_allclose(best.loss, found(kind).loss, rtol=1e-6)  # 8 eps
@@ -277,7 +278,7 @@ def test_float32_tables_stay_float32_and_come_as_near_as_their_precision_allows(
 
 def test_a_minimisation_stops_at_its_tolerance_or_its_last_iteration_and_reports_on_the_way():
     history, reports = [], []
-    best = optimum(
+    best = find_optimum(
         random_model("cat"),
         *counted(),
         iterations=300,
@@ -295,9 +296,9 @@ def test_a_minimisation_stops_at_its_tolerance_or_its_last_iteration_and_reports
 
 def test_a_minimisation_ends_where_rounding_hides_what_it_gains():
     start, steps = random_model("cat", dtype=np.float32), 10_000
-    rounded = optimum(start, counted()[0], counted()[1], iterations=steps, tolerance=0)
+    rounded = find_optimum(start, counted()[0], counted()[1], iterations=steps, tolerance=0)
     assert rounded.iterations < steps
-    exact = optimum(random_model("cat"), counted()[0], counted()[1], iterations=500, tolerance=1e-7)
+    exact = find_optimum(random_model("cat"), counted()[0], counted()[1], iterations=500, tolerance=1e-7)
     assert rounded.loss == pytest.approx(exact.loss, rel=1e-5)  # a float32 loss near 1 is known to some eps = 1e-7
 
 
@@ -319,17 +320,17 @@ def test_a_step_compiles_once_and_leaves_the_start_as_it_was():
 def test_tokens_of_a_context_that_agree_on_no_output_are_refused_in_float32():
     far = np.eye(N) * 100  # exp(-100) is below the range of float32
     tables = [jnp.asarray(np.roll(far, shift, axis=1)) for shift in range(2)]
-    start = TokenTables(tuple(tables), "cat", True)
+    start = token_model(tuple(tables), "cat", True)
     H, U, Y = dense(start)
-    loss = optimum(start, *counted(), iterations=0).loss
+    loss = find_optimum(start, *counted(), iterations=0).loss
     np.testing.assert_allclose(loss, negative_log_likelihood(H, U, Y) / M, rtol=1e-13)
     with pytest.raises(FloatingPointError, match="agree on no output.*float32.*float64"):
-        optimum(start._replace(tables=tuple(table.astype(jnp.float32) for table in tables)), *counted())
+        find_optimum(token_model([table.astype(jnp.float32) for table in tables], "cat", True), *counted())
 
 
 def test_more_than_two_tokens_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match="radius 3: only at K = 1 and 2.*launch.lm --methods warm"):
-        optimum(random_model("cat", 3), *counted())
+        find_optimum(random_model("cat", 3), *counted())
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_more_than_two_tokens_are_refused_with_a_remedy():
 )
 def test_counts_that_do_not_belong_to_the_model_are_refused(counts, pairs, message):
     with pytest.raises(ValueError, match=message):
-        optimum(random_model("cat"), counts(counted()[0]), pairs(counted()[1]))
+        find_optimum(random_model("cat"), counts(counted()[0]), pairs(counted()[1]))
 
 
 def test_pairs_with_other_ends_of_documents_are_refused():
@@ -354,17 +355,17 @@ def test_pairs_with_other_ends_of_documents_are_refused():
     counts = count(stream, radius=2, vocab_size=6)
     start = explicit_language_model(counts, features="cat", eos=True)
     with pytest.raises(ValueError, match="do not add up.*eos=True"):
-        optimum(start, counts, context_pairs(stream, 6))
+        find_optimum(start, counts, context_pairs(stream, 6))
 
 
 def test_other_mistakes_are_refused_with_a_remedy():
-    infinite = random_model("cat")._replace(tables=(jnp.full((N, N), -jnp.inf),) * 2)
+    infinite = token_model((jnp.full((N, N), -jnp.inf),) * 2, "cat", True)
     with pytest.raises(ValueError, match="infinite logits.*noise=True"):
-        optimum(infinite, *counted())
+        find_optimum(infinite, *counted())
     options: list[Any] = [{"iterations": -1}, {"memory": 0}, {"tolerance": -1.0}, {"tolerance": float("nan")}]
     for wrong in options:
         with pytest.raises(ValueError, match="use at least 0, 1 and 0"):
-            optimum(random_model("cat"), *counted(), **wrong)
+            find_optimum(random_model("cat"), *counted(), **wrong)
     with pytest.raises(ValueError, match="token ids 0 .. 5 in a vocabulary of 3"):
         context_pairs(np.array([0, 5, 1, 2, 0]), 3)
     for floor in (0.0, 1.0):

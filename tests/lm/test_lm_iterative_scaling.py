@@ -1,4 +1,4 @@
-"""Scaling sweeps of the language model: one sweep by a slow loop, what a sweep must gain, and the known optimum.
+"""Iterative scaling of a language model: one sweep by a slow loop, what a sweep must gain, and the known optimum.
 
 Tolerances: a sweep is a logarithm of sums of at most 300 numbers in float64, 1e-11; a mean loss may rise by rounding, 1e-14.
 Sweeps approach the optimum linearly, and the loss there is quadratic in the distance.
@@ -23,10 +23,10 @@ from reference import (
     windows,
 )
 
-from jexplicit import TokenTables, contexts, count, evaluate, explicit_language_model
+from jexplicit import contexts, count, evaluate, explicit_language_model, token_model
 from jexplicit.lm.gradient import kkt_residual
-from jexplicit.lm.iterative_scaling import kneser_ney_discount, token_scaling_sweeps
-from jexplicit.lm.optimum import bigram_optimum, context_pairs, optimum
+from jexplicit.lm.iterative_scaling import sweep_tables, kneser_ney_discount
+from jexplicit.lm.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.runs.devices import data_mesh
 
 N = 9  # of no use to 8 devices: their last columns are fillers
@@ -66,7 +66,7 @@ def test_a_sweep_without_noise_is_the_loop_over_positions(kind, K, eos):
     model = explicit(kind, K, eos=eos)
     X, Y = windows(DOCUMENTS, K, eos=eos)
     expected = scaling_sweep_of_pairs_that_occur(features(X, np.eye(N), kind), np.concatenate(blocks(model)), Y, K)
-    swept = token_scaling_sweeps(model, COUNTS, STREAM, sweeps=1, noise=False)
+    swept = sweep_tables(model, COUNTS, STREAM, sweeps=1, noise=False)
     np.testing.assert_allclose(np.concatenate(blocks(swept.model)), expected, rtol=0, atol=1e-11)
     assert (swept.model.features, swept.model.radius, swept.model.eos) == (kind, K, eos)
 
@@ -78,10 +78,10 @@ def test_a_sweep_with_noise_is_the_loop_over_positions_with_noisy_features(kind,
     rng = np.random.default_rng(0)
     U = [rng.normal(size=(N, N)) for _ in range(1 if kind == "sum" else K)]
     tables = tuple(jnp.asarray(E @ U_b) for U_b in U)
-    model = TokenTables(tables * (K // len(tables)), kind, False)
+    model = token_model(tables * (K // len(tables)), kind, False)
     X, Y = windows(DOCUMENTS, K)
     expected = scaling_sweep_of_pairs_that_occur(features(X, E, kind), np.concatenate(U), Y, K)
-    swept = token_scaling_sweeps(model, COUNTS, STREAM, sweeps=1)
+    swept = sweep_tables(model, COUNTS, STREAM, sweeps=1)
     for read, U_b in zip(blocks(swept.model), np.split(expected, len(U)), strict=True):
         np.testing.assert_allclose(read, E @ U_b, rtol=0, atol=1e-11)
 
@@ -94,8 +94,8 @@ def test_every_sweep_lowers_the_loss_and_stays_finite(kind, noise, K, begin):
     model = explicit(kind, K)
     if begin == "zeros":
         zero = jnp.zeros((N, N))
-        model = model._replace(tables=(zero,) * K if kind == "sum" else tuple(zero + 0 for _ in range(K)))
-    swept = token_scaling_sweeps(model, COUNTS, STREAM, sweeps=25, noise=noise)
+        model = token_model((zero,) * K if kind == "sum" else [zero + 0 for _ in range(K)], kind, model.eos)
+    swept = sweep_tables(model, COUNTS, STREAM, sweeps=25, noise=noise)
     assert len(swept.losses) == 26
     assert np.all(np.diff(swept.losses) < 1e-14) and swept.losses[-1] < swept.losses[0] - 1e-3
     if not (K == 1 and not noise):  # there the first sweep is the optimum of what may move, or nearly
@@ -117,7 +117,7 @@ def test_a_sweep_gains_at_least_what_the_bound_promises(kind, noise, K):
     moved = F > 0
     F, expected = F[moved], expected[moved]
     promised = (F * np.log(F / expected) - F + expected).sum() / K
-    before, after = token_scaling_sweeps(model, COUNTS, STREAM, sweeps=1, noise=noise).losses
+    before, after = sweep_tables(model, COUNTS, STREAM, sweeps=1, noise=noise).losses
     assert len(Y) * (before - after) >= promised * (1 - 1e-12) > 0
 
 
@@ -136,7 +136,7 @@ def test_a_longer_step_than_1_over_k_is_not_monotone():
 @KINDS
 def test_losses_are_those_of_the_models_on_the_way(kind, noise):
     met = []
-    swept = token_scaling_sweeps(
+    swept = sweep_tables(
         explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, on_sweep=lambda *report: met.append(report)
     )
     assert [done for done, _, _ in met] == [0, 1, 2, 3] and [loss for _, loss, _ in met] == swept.losses
@@ -147,12 +147,12 @@ def test_losses_are_those_of_the_models_on_the_way(kind, noise):
 def test_at_k_1_one_sweep_from_anywhere_is_the_bigram_optimum():
     counts, stream = dense_counts()
     start = explicit_of_dense("cat", 1)
-    start = start._replace(tables=(jnp.asarray(np.random.default_rng(1).normal(size=(4, 4))),))
+    start = token_model((jnp.asarray(np.random.default_rng(1).normal(size=(4, 4))),), "cat", True)
     C = counts[0].astype(float)
     best = bigram_optimum(counts, eos=True, dtype=jnp.float64)
     assert (C > 0).sum() == 15  # all but an empty document
-    masked = start._replace(tables=(jnp.where(C > 0, start.tables[0], -jnp.inf),))
-    swept = token_scaling_sweeps(masked, counts, stream, sweeps=1, noise=False)
+    masked = token_model((jnp.where(C > 0, start.tables[0], -jnp.inf),), "cat", True)
+    swept = sweep_tables(masked, counts, stream, sweeps=1, noise=False)
     np.testing.assert_allclose(swept.losses[1], best.loss, rtol=1e-13)
     P = np.asarray(jax.nn.softmax(swept.model.tables[0], axis=1))
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=1e-12)
@@ -164,8 +164,8 @@ def test_sweeps_reach_the_optimum_of_two_tokens(kind, noise):
     """Where pairs never occur the infimum has minus infinity there: the start without noise, or a limit of the one with."""
     counts, stream = dense_counts()
     start = explicit_language_model(counts, features=kind, radius=2, dtype=jnp.float64, eos=True, noise=noise)
-    reached = token_scaling_sweeps(start, counts, stream, sweeps=1500, noise=noise)
-    best = optimum(explicit_of_dense(kind, 2), counts, context_pairs(stream, 4, eos=True), iterations=400, tolerance=1e-9)
+    reached = sweep_tables(start, counts, stream, sweeps=1500, noise=noise)
+    best = find_optimum(explicit_of_dense(kind, 2), counts, context_pairs(stream, 4, eos=True), iterations=400, tolerance=1e-9)
     assert reached.losses[0] > best.loss + 1e-4
     # what never occurs leaves with the number of sweeps n as 1/n: hence 1e-4 with noise
     assert reached.losses[-1] == pytest.approx(best.loss, abs=1e-4 if noise else 1e-9)
@@ -177,8 +177,8 @@ def test_sweeps_reach_the_optimum_of_two_tokens(kind, noise):
 @KINDS
 def test_the_optimum_is_a_fixed_point(kind):
     counts, stream = dense_counts()
-    best = optimum(explicit_of_dense(kind, 2), counts, context_pairs(stream, 4, eos=True), iterations=400, tolerance=1e-10)
-    swept = token_scaling_sweeps(best.model, counts, stream, sweeps=1, noise=False)
+    best = find_optimum(explicit_of_dense(kind, 2), counts, context_pairs(stream, 4, eos=True), iterations=400, tolerance=1e-10)
+    swept = sweep_tables(best.model, counts, stream, sweeps=1, noise=False)
     np.testing.assert_allclose(swept.losses, best.loss, rtol=1e-12)
     for U, U_after in zip(blocks(best.model), blocks(swept.model), strict=True):
         np.testing.assert_allclose(U_after, U, rtol=0, atol=1e-6)  # a residual of 1e-10 M against cells of a few counts
@@ -188,7 +188,7 @@ def test_the_optimum_is_a_fixed_point(kind):
 def test_what_never_occurs_stays_where_it_is(kind):
     for noise in (False, True):
         start = explicit(kind, 2)
-        swept = token_scaling_sweeps(start, COUNTS, STREAM, sweeps=3, noise=noise)
+        swept = sweep_tables(start, COUNTS, STREAM, sweeps=3, noise=noise)
         F = [C[:, 1:] for C in COUNTS[:2]]
         F = [F[0] + F[1]] if kind == "sum" else F
         for U, U_after, F_b in zip(blocks(start), blocks(swept.model), F, strict=True):
@@ -199,9 +199,9 @@ def test_what_never_occurs_stays_where_it_is(kind):
 
 
 def test_impossible_pairs_stay_impossible_and_the_rest_is_fitted():
-    swept = token_scaling_sweeps(explicit("cat", 2, noise=False), COUNTS, STREAM, sweeps=20, noise=False)
+    swept = sweep_tables(explicit("cat", 2, noise=False), COUNTS, STREAM, sweeps=20, noise=False)
     assert np.all(np.diff(swept.losses) < 0)
-    with_noise = token_scaling_sweeps(explicit("cat", 2), COUNTS, STREAM, sweeps=20)
+    with_noise = sweep_tables(explicit("cat", 2), COUNTS, STREAM, sweeps=20)
     assert swept.losses[-1] < with_noise.losses[-1]
     np.testing.assert_array_equal(np.isneginf(swept.model.tables[0])[:, 1:], COUNTS[0][:, 1:] == 0)
 
@@ -209,9 +209,9 @@ def test_impossible_pairs_stay_impossible_and_the_rest_is_fitted():
 @NOISES
 @KINDS
 def test_devices_and_chunks_change_rounding_only(kind, noise):
-    one = token_scaling_sweeps(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise)
-    eight = token_scaling_sweeps(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, mesh=data_mesh(8))
-    chunked = token_scaling_sweeps(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, chunk=64)
+    one = sweep_tables(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise)
+    eight = sweep_tables(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, mesh=data_mesh(8))
+    chunked = sweep_tables(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, chunk=64)
     for other in (eight, chunked):
         np.testing.assert_allclose(other.losses, one.losses, rtol=1e-12)
         np.testing.assert_allclose(blocks(other.model), blocks(one.model), rtol=0, atol=1e-10)
@@ -219,30 +219,30 @@ def test_devices_and_chunks_change_rounding_only(kind, noise):
 
 @NOISES
 def test_float32_tables_stay_float32(noise):
-    exact = token_scaling_sweeps(explicit("cat", 2), COUNTS, STREAM, sweeps=5, noise=noise)
-    single = token_scaling_sweeps(explicit("cat", 2, dtype=jnp.float32), COUNTS, STREAM, sweeps=5, noise=noise)
+    exact = sweep_tables(explicit("cat", 2), COUNTS, STREAM, sweeps=5, noise=noise)
+    single = sweep_tables(explicit("cat", 2, dtype=jnp.float32), COUNTS, STREAM, sweeps=5, noise=noise)
     assert all(U.dtype == jnp.float32 for U in single.model.tables)
     np.testing.assert_allclose(single.losses, exact.losses, rtol=2e-6)  # 16 eps
     assert np.all(np.diff(single.losses) < 0)
 
 
 def test_sum_s_tables_are_one_array():
-    swept = token_scaling_sweeps(explicit("sum", 4), COUNTS, STREAM, sweeps=1)
+    swept = sweep_tables(explicit("sum", 4), COUNTS, STREAM, sweeps=1)
     assert len(swept.model.tables) == 4 and all(U is swept.model.tables[0] for U in swept.model.tables)
 
 
 def test_progress_is_reported_and_the_start_is_left_alone():
     start, reports = explicit("cat", 2), []
     before = np.stack(start.tables)
-    token_scaling_sweeps(start, COUNTS, STREAM, sweeps=2, progress=lambda *report: reports.append(report))
+    sweep_tables(start, COUNTS, STREAM, sweeps=2, progress=lambda *report: reports.append(report))
     assert reports == [(0, 2), (1, 2), (2, 2)]
     np.testing.assert_array_equal(np.stack(start.tables), before)
-    token_scaling_sweeps(start, COUNTS, STREAM, sweeps=0, progress=lambda *report: reports.append(report))
+    sweep_tables(start, COUNTS, STREAM, sweeps=0, progress=lambda *report: reports.append(report))
     assert len(reports) == 3  # a measurement has no end to wait for
 
 
 def near(model, **options):
-    return token_scaling_sweeps(model, COUNTS, STREAM, noise=False, **options)
+    return sweep_tables(model, COUNTS, STREAM, noise=False, **options)
 
 
 def penalised(swept):
@@ -357,7 +357,7 @@ def test_a_discount_needs_a_finite_start_and_no_noise():
         with pytest.raises(ValueError, match="a discount of"):
             near(model, sweeps=1, discount=discount)
     with pytest.raises(ValueError, match="a discount of"):
-        token_scaling_sweeps(model, COUNTS, STREAM, sweeps=1, discount=0.5)
+        sweep_tables(model, COUNTS, STREAM, sweeps=1, discount=0.5)
     with pytest.raises(ValueError, match="infinite logits"):
         near(explicit("cat", 2, noise=False), sweeps=1, discount=0.5)
 
@@ -365,16 +365,16 @@ def test_a_discount_needs_a_finite_start_and_no_noise():
 def test_bad_input_is_refused_with_a_remedy():
     model = explicit("cat", 2)
     with pytest.raises(ValueError, match="-1 sweeps"):
-        token_scaling_sweeps(model, COUNTS, STREAM, sweeps=-1)
+        sweep_tables(model, COUNTS, STREAM, sweeps=-1)
     with pytest.raises(ValueError, match="counts of 1 offsets.*model's own radius"):
-        token_scaling_sweeps(model, COUNTS[:1], STREAM, sweeps=1)
+        sweep_tables(model, COUNTS[:1], STREAM, sweeps=1)
     with pytest.raises(ValueError, match="vocabulary 4 for radius 2 and vocabulary 9"):
-        token_scaling_sweeps(model, dense_counts()[0], STREAM, sweeps=1)
+        sweep_tables(model, dense_counts()[0], STREAM, sweeps=1)
     for other in (stream_of(DOCUMENTS[1:]), stream_of([[8] * len(STREAM)]), stream_of([[N, 1]])):
         with pytest.raises(ValueError, match="do not belong together"):
-            token_scaling_sweeps(model, COUNTS, other, sweeps=1)
+            sweep_tables(model, COUNTS, other, sweeps=1)
     with pytest.raises(ValueError, match="no position to predict"):
-        token_scaling_sweeps(model, tuple(0 * C for C in COUNTS), STREAM, sweeps=1)
-    impossible = model._replace(tables=(jnp.full((N, N), -jnp.inf),) * 2)
+        sweep_tables(model, tuple(0 * C for C in COUNTS), STREAM, sweeps=1)
+    impossible = token_model((jnp.full((N, N), -jnp.inf),) * 2, "cat", model.eos)
     with pytest.raises(FloatingPointError, match="tables of the same stream"):
-        token_scaling_sweeps(impossible, COUNTS, STREAM, sweeps=1)
+        sweep_tables(impossible, COUNTS, STREAM, sweeps=1)

@@ -26,17 +26,18 @@ from reference import (
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit.counts.dense import count
-from jexplicit.lm import gradient as decoder
-from jexplicit.lm.explicit import TokenTables, explicit_language_model
+from jexplicit.lm import gradient as gradient_module
+from jexplicit.lm.explicit import explicit_language_model
 from jexplicit.lm.gradient import (
     cold_start,
+    decoder_model,
     initial_state,
     kkt_residual,
     loss_and_gradient,
     make_batch,
-    token_tables,
     training_step,
 )
+from jexplicit.lm.model import token_model
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import negative_log_likelihood
 from jexplicit.runs.devices import data_mesh
@@ -124,7 +125,7 @@ def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation(kin
 def test_the_loss_is_that_of_the_language_model_of_the_tables(kind, noisy):
     X, Y = positions(3)
     tables = random_tables(3, kind)
-    model = token_tables(tables, features=kind, radius=3, eos=True, noise=NOISE if noisy else None)
+    model = decoder_model(tables, features=kind, radius=3, eos=True, noise=NOISE if noisy else None)
     expected = negative_log_likelihood(model.tables, X, Y, ordered=model.ordered)
     np.testing.assert_allclose(by_hand(tables, X, Y, kind, noisy=noisy)[0], expected, rtol=LOSS_TOLERANCE[np.float64])
 
@@ -166,7 +167,7 @@ def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
     X, Y = positions(2)
     batch = make_batch(X, Y, features="cat", vocab_size=N, size=600, sparse=False)
     assert len(batch.X) == len(batch.Y) == 600 and len(batch.distinct) == len(batch.weights)
-    assert len(batch.distinct) % decoder._block == 0 and batch.rows == ()
+    assert len(batch.distinct) % gradient_module._block == 0 and batch.rows == ()
     assert batch.weights.sum() == len(Y) and (batch.Y[len(Y) :] == -1).all()
     np.testing.assert_array_equal(batch.X[: len(Y)], X)
     np.testing.assert_array_equal(batch.Y[: len(Y)], Y)
@@ -250,8 +251,8 @@ LARGE = 40  # a vocabulary of which a batch touches a few rows
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Rounding up to 10 in place of 512, so that a small vocabulary has batches with rows."""
-    monkeypatch.setattr(decoder, "_round_up", 10)
-    monkeypatch.setattr(decoder, "_block", 10)
+    monkeypatch.setattr(gradient_module, "_round_up", 10)
+    monkeypatch.setattr(gradient_module, "_block", 10)
 
 
 def narrow_batches(kind, sparse):
@@ -391,13 +392,13 @@ def test_trained_tables_are_read_as_a_dense_embedding_reads_them():
     for devices in (1, 8):
         padded = initial_state(tables, optax.identity(), data_mesh(devices)).params
         for params in (padded, tuple(map(np.asarray, padded))):
-            plain = token_tables(params, features="cat", radius=3, eos=False, noise=None)
-            noisy = token_tables(params, features="cat", radius=3, eos=True, noise=NOISE)
+            plain = decoder_model(params, features="cat", radius=3, eos=False, noise=None)
+            noisy = decoder_model(params, features="cat", radius=3, eos=True, noise=NOISE)
             assert (plain.radius, plain.vocab_size, plain.eos, noisy.eos) == (3, N, False, True)
             for U, table, read in zip(tables, plain.tables, noisy.tables, strict=True):
                 np.testing.assert_array_equal(table, U)
                 np.testing.assert_allclose(read, embedding(True) @ U, rtol=0, atol=1e-14)  # 13 numbers of order 1
-    shared = token_tables(random_tables(3, "sum"), features="sum", radius=3, eos=False, noise=None)
+    shared = decoder_model(random_tables(3, "sum"), features="sum", radius=3, eos=False, noise=None)
     assert shared.radius == 3 and all(table is shared.tables[0] for table in shared.tables)
 
 
@@ -466,8 +467,8 @@ def test_a_cold_and_a_warm_start_reach_the_same_optimum():
         ends[name] = np.concatenate(state.params)
         losses[name] = negative_log_likelihood_loop(H, ends[name], Y)
         gradients[name] = gradient_of_loss(H, ends[name], Y)
-        model = token_tables(state.params, features="cat", radius=K, eos=True, noise=None)
-        assert kkt_residual(model, X, Y, mesh=mesh) < 1e-8 < kkt_residual(model._replace(tables=tables), X, Y, mesh=mesh)
+        model = decoder_model(state.params, features="cat", radius=K, eos=True, noise=None)
+        assert kkt_residual(model, X, Y, mesh=mesh) < 1e-8 < kkt_residual(token_model(tables, "cat", True), X, Y, mesh=mesh)
     # the loss is convex: L(a) - L(b) <= <grad L(a), a - b>, both ways, and the gradients are below 1e-6
     distance = np.linalg.norm(ends["cold"] - ends["warm"])
     gap = distance * max(np.linalg.norm(G) for G in gradients.values())
@@ -485,7 +486,7 @@ def test_the_residual_is_zero_at_the_relative_frequencies():
 
 
 def as_model(tables, kind, K):
-    return TokenTables(tables * K if kind == "sum" else tables, kind, True)
+    return token_model(tables * K if kind == "sum" else tables, kind, True)
 
 
 @pytest.mark.parametrize(("K", "dtype"), [(1, np.float64), (3, np.float64), (3, np.float32)])
@@ -512,7 +513,7 @@ def test_the_residual_of_a_model_that_is_always_wrong_is_just_below_two():
     for logit in (-1.0, 5.0, 10.0):
         tables = (jnp.zeros((N, N)).at[:, 1].set(logit),) * 2
         p = 1 / (N - 1 + np.exp(2 * logit))  # of the target
-        residual = kkt_residual(TokenTables(tables, "sum", True), X, Y, mesh=data_mesh(2))
+        residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
         np.testing.assert_allclose(residual, 2 * (1 - p), rtol=1e-13)
         assert residual < 2
 

@@ -1,4 +1,4 @@
-"""Explicit warm starts of the neural language model, sampling from it, and the split of a text in three."""
+"""Explicit warm starts of the neural language model, generating from it, and the split of a text in three."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ from jexplicit.data.contexts import contexts
 from jexplicit.data.corpora import split_in_three
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.explicit import explicit_language_model
-from jexplicit.lm.network_sampling import sample_documents
+from jexplicit.lm.generation import generate
+from jexplicit.lm.network import network_model
 from jexplicit.lm.network_starts import direct_start, output_start
 from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables, network_outputs
 from jexplicit.nn.objectives import objective
@@ -24,6 +25,7 @@ N, K = 7, 2
 STREAM = stream_of(random_documents(0, 60, N, 9))
 X, Y = (part.astype(np.int32) for part in contexts(STREAM, K, eos=True))
 GOAL = objective("softmax_cross_entropy")
+START = np.zeros(0, np.int64)  # of a document
 
 
 def network(direct: Direct = "tokens", **changes: Any):
@@ -78,23 +80,32 @@ def test_sampled_documents_end_in_pads_and_follow_the_model():
     for now, following in ((0, 2), (2, 3), (3, 4), (4, 0)):
         tables[0, now, following] = 100.0
     made["params"]["direct"] = jnp.asarray(tables)
-    options: dict[str, Any] = {"context": K, "documents": 3, "length": 6}
-    drawn = sample_documents(jax.random.key(0), model, made, **options)
+    sampled = network_model(model, made, context=K)
+    drawn = generate(jax.random.key(0), sampled, [START] * 3, 6)
     np.testing.assert_array_equal(drawn, [[2, 3, 4, 0, 0, 0]] * 3)
-    banned = sample_documents(jax.random.key(0), model, made, banned=(2,), **options)
+    banned = generate(jax.random.key(0), sampled, [START] * 3, 6, banned=(2,))
     assert not (banned == 2).any()
-    again = sample_documents(jax.random.key(0), model, made, banned=(2,), **options)
+    again = generate(jax.random.key(0), sampled, [START] * 3, 6, banned=(2,))
     np.testing.assert_array_equal(banned, again)
-    with pytest.raises(ValueError, match="temperature 0"):
-        sample_documents(jax.random.key(0), model, made, temperature=0, **options)
+    likeliest = generate(jax.random.key(0), sampled, [START] * 3, 6, temperature=0)
+    np.testing.assert_array_equal(likeliest, drawn)
+    with pytest.raises(ValueError, match="temperature -1"):
+        generate(jax.random.key(0), sampled, [START] * 3, 6, temperature=-1)
 
 
 def test_sampling_has_the_model_s_probabilities():
     """The first token of 4000 documents: frequencies within 5 standard deviations, √(p (1 - p)/4000) < 0.008."""
     model, made = network("none", output_scale=3.0)
-    drawn = sample_documents(jax.random.key(1), model, made, context=K, documents=4000, length=1)
+    drawn = generate(jax.random.key(1), network_model(model, made, context=K), [START] * 4000, 1)
     p = jax.nn.softmax(network_outputs(model, made, jnp.zeros((1, K), int)))[0]
     np.testing.assert_allclose(np.bincount(drawn[:, 0], minlength=N) / 4000, p, atol=0.04)
+
+
+def test_a_network_is_evaluated_as_its_own_loss_says():
+    model, made = network("none", output_scale=3.0)
+    found = evaluate(network_model(model, made, context=K), STREAM)
+    assert found.positions == len(Y)
+    assert found.loss == pytest.approx(scorer(model, GOAL)(made, X, Y).loss, rel=1e-6)  # summed in float32
 
 
 def test_a_text_is_split_in_three():

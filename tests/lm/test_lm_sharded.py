@@ -7,6 +7,7 @@ added up; 1e-12 of a loss, 1e-11 nats of a logit are 1000 times what float64 rou
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
@@ -23,12 +24,11 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.lm import sharded as sharded_tables
+from jexplicit.lm import sharded
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.explicit import explicit_language_model
-from jexplicit.lm.sharded import count_sharded, evaluate_sharded, places_by_frequency, sharded_language_model
+from jexplicit.lm.sharded import count_sharded, places_by_frequency, sharded_language_model
 from jexplicit.lm.sparse import sparse_language_model
-from jexplicit.lm.sparse_evaluation import evaluate_sparse
 from jexplicit.runs.devices import AXIS, data_mesh
 
 N, K = 7, 3  # divided by none of the numbers of devices but 1, and fewer than the largest
@@ -110,7 +110,7 @@ def test_progress_grows_to_all_positions():
 def test_the_perplexity_of_a_text_equals_the_dense_loop(counts, kind, R, eos):
     E, _, U = language_model(DOCUMENTS, R, N, kind, eos=eos)
     X, Y = windows(DEV, R, eos=eos)
-    evaluation = evaluate_sharded(fit(counts, features=kind, radius=R, eos=eos), stream_of(DEV))
+    evaluation = evaluate(fit(counts, features=kind, radius=R, eos=eos), stream_of(DEV))
     assert evaluation.positions == len(Y)
     np.testing.assert_allclose(evaluation.nll, negative_log_likelihood(features(X, E, kind), U, Y), rtol=1e-12)
 
@@ -119,25 +119,36 @@ def test_the_perplexity_of_a_text_equals_the_dense_loop(counts, kind, R, eos):
 def test_dense_sparse_and_sharded_models_have_one_perplexity(counts, kind):
     stream = stream_of(DEV)
     dense = evaluate(explicit_language_model(tuple(EXPECTED), features=kind, dtype=np.float64), stream)
-    sparse = evaluate_sparse(
-        sparse_language_model(tuple(csr_array(C) for C in EXPECTED), features=kind, dtype=np.float64), stream
-    )
-    sharded = evaluate_sharded(fit(counts, features=kind), stream)
-    np.testing.assert_allclose([sparse.perplexity, sharded.perplexity], dense.perplexity, rtol=1e-12)
+    sparse = evaluate(sparse_language_model(tuple(csr_array(C) for C in EXPECTED), features=kind, dtype=np.float64), stream)
+    split = evaluate(fit(counts, features=kind), stream)
+    np.testing.assert_allclose([sparse.perplexity, split.perplexity], dense.perplexity, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["sum", "cat"])
 def test_tables_are_the_columns_of_the_dense_ones(counts, kind):
     model = fit(counts, features=kind)
     dense = explicit_language_model(tuple(EXPECTED), features=kind, dtype=np.float64)
-    for table, other in zip(columns(model.tables, model.places), dense.tables, strict=True):
+    for table, other in zip(columns(model.rows[0].by_offset, model.rows[0].places), dense.tables, strict=True):
         np.testing.assert_allclose(table, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_gathered_tables_and_single_logits_are_those_of_the_dense_model(counts, kind):
+    model = fit(counts, features=kind)
+    dense = explicit_language_model(tuple(EXPECTED), features=kind, dtype=np.float64)
+    gathered = model.rows[0].gathered()
+    assert gathered.table_of_offset == dense.rows[0].table_of_offset
+    for table, other in zip(gathered.by_offset, dense.tables, strict=True):
+        np.testing.assert_allclose(table, other, rtol=0, atol=1e-11)
+    for x in ([0, 0, 0], [5, 1, 0], [1, 2, 3]):
+        context = jnp.array(x)
+        np.testing.assert_allclose(model.logits(context), dense.logits(context), rtol=0, atol=1e-11)
 
 
 def test_a_model_stays_where_its_counts_are(counts):
     model = fit(counts, features="cat")
     share = counts.tables[0].shape[1] // counts.mesh.size
-    for table in model.tables:
+    for table in model.rows[0].by_offset:
         assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * counts.mesh.size
 
 
@@ -145,7 +156,7 @@ def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
     mesh, contexts = data_mesh(8), 16
     table = jax.ShapeDtypeStruct((N, 8), np.float64, sharding=jax.NamedSharding(mesh, PartitionSpec(None, AXIS)))
     X = jax.ShapeDtypeStruct((contexts, 2), np.int32)
-    program = sharded_tables._log_partition(mesh).lower((table, table), X).as_text()
+    program = sharded._log_partition(mesh).lower((table, table), X).as_text()
     exchanged = [line for line in program.splitlines() if "stablehlo.all_" in line]
     assert len(exchanged) == 2  # the maximum and the sum
     assert "all_gather" not in program
@@ -154,11 +165,11 @@ def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
 def test_the_size_of_a_call_changes_the_loss_by_rounding_alone(monkeypatch):
     counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
     model = fit(counts, features="cat")
-    expected = evaluate_sharded(model, stream_of(DEV)).nll
-    monkeypatch.setattr(sharded_tables, "_contexts_per_call", 10)
-    monkeypatch.setattr(sharded_tables, "_positions_per_call", 40)
+    expected = evaluate(model, stream_of(DEV)).nll
+    monkeypatch.setattr(sharded, "_contexts_per_call", 10)
+    monkeypatch.setattr(sharded, "_positions_per_call", 40)
     reports = []
-    found = evaluate_sharded(model, stream_of(DEV), progress=lambda done, total: reports.append((done, total)))
+    found = evaluate(model, stream_of(DEV), progress=lambda done, total: reports.append((done, total)))
     assert found.nll == pytest.approx(expected, rel=1e-13)
     assert reports[-1][0] == reports[-1][1]
 
@@ -167,21 +178,22 @@ def test_a_sample_is_that_of_the_dense_evaluation():
     counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
     dense = explicit_language_model(tuple(EXPECTED), features="cat", radius=2, dtype=np.float64)
     expected = evaluate(dense, stream_of(DEV), sample=20, seed=3)
-    found = evaluate_sharded(fit(counts, features="cat"), stream_of(DEV), sample=20, seed=3)
+    found = evaluate(fit(counts, features="cat"), stream_of(DEV), sample=20, seed=3)
     assert found.nll == pytest.approx(expected.nll, rel=1e-12)
 
 
 def test_float32_models_agree_with_float64_ones():
     counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
-    exact = evaluate_sharded(fit(counts, features="cat"), stream_of(DEV))
+    exact = evaluate(fit(counts, features="cat"), stream_of(DEV))
     model = fit(counts, features="cat", dtype=np.float32)
-    assert model.tables[0].dtype == np.float32
-    np.testing.assert_allclose(evaluate_sharded(model, stream_of(DEV)).nll, exact.nll, rtol=1e-5)  # some eps of the logits
+    assert model.rows[0].tables[0].dtype == np.float32
+    np.testing.assert_allclose(evaluate(model, stream_of(DEV)).nll, exact.nll, rtol=1e-5)  # some eps of the logits
 
 
 def test_a_sum_model_holds_one_table():
     counts = count_sharded(STREAM, radius=2, vocab_size=N, mesh=data_mesh(3), chunk=64)
     sum_model, cat_model = fit(counts, features="sum"), fit(counts, features="cat")
+    assert [len(model.rows[0].tables) for model in (sum_model, cat_model)] == [1, 2]
     assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered) == (2, N, False)
     assert (cat_model.radius, cat_model.vocab_size, cat_model.ordered) == (2, N, True)
 
@@ -201,7 +213,7 @@ def test_a_table_larger_than_the_memory_is_refused():
 
 
 def test_a_stream_whose_counts_could_overflow_int32_is_refused(monkeypatch):
-    monkeypatch.setattr(sharded_tables, "INT32_CELLS", 100)
+    monkeypatch.setattr(sharded, "INT32_CELLS", 100)
     with pytest.raises(ValueError, match=f"{len(STREAM) - 1} positions.*use sparse counts"):
         count_sharded(STREAM, radius=1, vocab_size=N, mesh=data_mesh(1))
 
@@ -231,4 +243,4 @@ def test_unknown_features_are_refused(counts, monkeypatch):
 
 def test_a_text_without_tokens_is_refused(counts):
     with pytest.raises(ValueError, match="no position to predict"):
-        evaluate_sharded(fit(counts, features="cat"), np.array([PAD, PAD, PAD]))
+        evaluate(fit(counts, features="cat"), np.array([PAD, PAD, PAD]))

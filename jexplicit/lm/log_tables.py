@@ -7,7 +7,7 @@ from it are kept. With the rows fixed the loss is convex in the exponents a (jex
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,24 +19,53 @@ from jexplicit.data.contexts import filled
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
 
-class Rows(NamedTuple):
+class SparseRows(NamedTuple):
     """Sparse rows: row r adds `values[start[r]:start[r + 1]]` to the logits of `outputs[start[r]:start[r + 1]]`."""
 
-    start: Int[np.ndarray, " R_plus_1"]
-    outputs: Int[np.ndarray, " E"]
-    values: Float[np.ndarray, " E"]
+    start: Any  # [R + 1] integers
+    outputs: Any  # [E] token ids, of the smallest type that holds them
+    values: Any  # [E] nats
 
     @property
     def nbytes(self) -> int:
         """Bytes of the three arrays."""
         return self.start.nbytes + self.outputs.nbytes + self.values.nbytes
 
+    @property
+    def longest(self) -> int:
+        """Entries of the longest row; at least 1, so that a row can always be read."""
+        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
+
+
+def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
+    """Row r with its zeros, and zeros for r = -1: pure, with `longest` of the rows.
+
+    Example:
+        >>> rows = SparseRows(jnp.array([0, 0, 2]), jnp.array([2, 0]), jnp.array([5.0, 7.0]))
+        >>> sparse_row(rows, jnp.array(1), 3, rows.longest).tolist()
+        [7.0, 0.0, 5.0]
+    """
+    r = r.astype(jnp.int32)
+    start = jnp.asarray(rows.start)
+    first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
+    e = first + jnp.arange(longest, dtype=jnp.int32)
+    own = (e < last) & (r >= 0)
+    i = jnp.where(own, jnp.asarray(rows.outputs).at[e].get(mode="clip").astype(jnp.int32), N)  # N is dropped
+    values = jnp.asarray(rows.values)
+    return jnp.zeros(N, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
+
 
 class LogTables(NamedTuple):
-    """The tables that a position reads, dense ones first; a table may be there several times."""
+    """The tables that a position reads, dense ones first; a table may be there several times.
+
+    dense: [R, N] each.
+    sparse: rows that are zero but for their entries.
+    bases: [S, N] what is added to every row of a sparse table; default, nothing.
+    """
 
     dense: tuple[Float[Array, "_ N"], ...]
-    sparse: tuple[Rows, ...] = ()
+    sparse: tuple[SparseRows, ...] = ()
+    bases: Any = None
 
     @property
     def outputs(self) -> int:
@@ -72,7 +101,8 @@ def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> t
     columns = sorted(columns)
     dense = tuple(tables.dense[c] for c in columns if c < T)
     sparse = tuple(tables.sparse[c - T] for c in columns if c >= T)
-    return LogTables(dense, sparse), Positions(positions.rows[:, columns], positions.exponents[:, columns])
+    bases = None if tables.bases is None else tables.bases[np.array([c - T for c in columns if c >= T], int)]
+    return LogTables(dense, sparse, bases), Positions(positions.rows[:, columns], positions.exponents[:, columns])
 
 
 class Block(NamedTuple):
@@ -119,7 +149,7 @@ def log_probabilities(
     out = []
     a = np.asarray(exponents, tables.dense[0].dtype)
     for block in blocks(tables, positions, Y):
-        out.append(np.asarray(_log_probabilities(tables.dense, a, block)))
+        out.append(np.asarray(_log_probabilities(tables.dense, tables.bases, a, block)))
         if progress:
             progress(min(len(out) * len(block.y), len(Y)), len(Y))
     return np.concatenate(out)[: len(Y)]
@@ -156,13 +186,16 @@ def check_exponents(positions: Positions, S: int) -> None:
     _check_within(positions.exponents, S, "exponent {} of {}")
 
 
-def feature_rows(dense: tuple[Array, ...], block: Block) -> Float[Array, "B G N"]:
+def feature_rows(dense: tuple[Array, ...], bases: Array | None, block: Block) -> Float[Array, "B G N"]:
     """All rows of a block's positions, dense and sparse alike."""
     (B, G), N = block.exponents.shape, dense[0].shape[1]
     read = [table[block.rows[:, t]] for t, table in enumerate(dense)]
     zeros = jnp.zeros(B * (G - len(dense)) * N, dense[0].dtype)
     sparse = zeros.at[block.places].add(block.values.astype(zeros.dtype), mode="drop")
-    return jnp.concatenate([jnp.stack(read, axis=1), sparse.reshape(B, -1, N)], axis=1)
+    sparse = sparse.reshape(B, -1, N)
+    if bases is not None:
+        sparse = sparse + bases[None].astype(sparse.dtype)
+    return jnp.concatenate([jnp.stack(read, axis=1), sparse], axis=1)
 
 
 def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block: Block) -> Float[Array, "B N"]:
@@ -172,8 +205,8 @@ def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block:
 
 
 @jax.jit
-def _log_probabilities(dense: tuple[Array, ...], exponents: Array, block: Block) -> Array:
-    log_p = jax.nn.log_softmax(mixed_logits(feature_rows(dense, block), exponents, block), axis=1)
+def _log_probabilities(dense: tuple[Array, ...], bases: Array | None, exponents: Array, block: Block) -> Array:
+    log_p = jax.nn.log_softmax(mixed_logits(feature_rows(dense, bases, block), exponents, block), axis=1)
     return jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0]
 
 
@@ -183,10 +216,11 @@ def _entries(tables: LogTables, rows: Integer[np.ndarray, "B S"]) -> tuple[np.nd
     places, values = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
     for s, table in enumerate(tables.sparse):
         b = np.flatnonzero(rows[:, s] >= 0)
-        first, last = table.start[rows[b, s]], table.start[rows[b, s] + 1]
+        start, outputs, entry_values = (np.asarray(part) for part in table)
+        first, last = start[rows[b, s]].astype(np.int64), start[rows[b, s] + 1]
         entry = ranges(first, last)
-        places.append(np.repeat((b * S + s) * N, last - first) + table.outputs[entry])
-        values.append(table.values[entry])
+        places.append(np.repeat((b * S + s) * N, last - first) + outputs[entry])
+        values.append(entry_values[entry])
     return np.concatenate(places), np.concatenate(values)
 
 

@@ -13,49 +13,57 @@ function of t in [0, 1] that is known from its values at a few Chebyshev nodes, 
 import functools
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer
 from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
-from jexplicit.data.shards import Stream
-from jexplicit.lm.evaluation import Evaluation, evaluate_by_contexts
-from jexplicit.lm.sparse import SparseTables
-
 _product_bytes = 1 << 23  # of the products v that are held at once: more would leave the cache
 _cells_at_once = 1 << 23  # of sparse rows, copied together
 _exponent_range = 700  # nats
 
 
-def evaluate_sparse(
-    model: SparseTables,
-    stream: Stream,
-    *,
-    sample: int | None = None,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> Evaluation:
-    """The loss of a sparse model on a token stream: that of `jexplicit.lm.evaluation.evaluate` to rounding.
+class _Factors(NamedTuple):
+    """Rows by offset, as host arrays: base [N], weight [N], slopes K x [N], corrections K x [N, N], unseen K x [N]."""
 
-    Arguments and errors are those of `jexplicit.lm.evaluation.evaluate_by_contexts`.
-    """
-    log_partition = functools.partial(sparse_log_partition, model, progress=progress)
-    target_logits = functools.partial(sparse_target_logits, model)
-    return evaluate_by_contexts(model, stream, log_partition, target_logits, sample=sample, seed=seed)
+    base: np.ndarray
+    weight: np.ndarray
+    slopes: list[np.ndarray]
+    corrections: list[csr_array]
+    unseen: list[np.ndarray]
+
+
+def _factors(rows: Any) -> _Factors:
+    zeros, index = np.zeros(rows.vocab_size), rows.table_of_offset
+
+    def by_offset(vectors: Any) -> list[np.ndarray]:
+        return [np.asarray(vectors[t], np.float64) if vectors else zeros for t in index]
+
+    tables = {t: rows.table(t) for t in set(index)}
+    weight = zeros if rows.weight is None else np.asarray(rows.weight, np.float64)
+    base = functools.reduce(np.add, by_offset(rows.bases))
+    return _Factors(base, weight, by_offset(rows.slopes), [tables[t] for t in index], by_offset(rows.unseen))
 
 
 def sparse_log_partition(
-    model: SparseTables, X: Integer[np.ndarray, "M K"], *, progress: Callable[[int, int], None] | None = None
+    rows: Any, X: Integer[np.ndarray, "M K"], *, progress: Callable[[int, int], None] | None = None
 ) -> Float[np.ndarray, " M"]:
     """`log Z(x)` of many contexts, in nats, without the constants of the rows that the logits leave out.
 
     Contexts that come sorted share the most products.
 
+    Args:
+        rows: `SparseTables` of jexplicit.lm.sparse.
+        X: [M, K] contexts, nearest token first.
+        progress: called with (contexts done, contexts in all).
+
     Raises:
         ValueError: logits that differ by more than the range of float64 allows.
     """
-    N, highest, seen = model.vocab_size, float(model.base.max()), np.isfinite(model.base)
+    N, model, X = rows.vocab_size, _factors(rows), X.astype(np.int64)  # j + 1 of a small unsigned type would wrap
+    highest, seen = float(model.base.max()), np.isfinite(model.base)
     spread = highest - float(model.base[seen].min()) + sum(float(C.data.max(initial=0)) for C in model.corrections)
     if spread > _exponent_range:
         raise ValueError(
@@ -87,18 +95,17 @@ def sparse_log_partition(
     return highest + np.log(Z + np.count_nonzero(~seen) * np.exp(unseen - highest))
 
 
-def sparse_target_logits(
-    model: SparseTables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]
-) -> Float[np.ndarray, " M"]:
+def sparse_target_logits(rows: Any, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
     """The logit of every position's own target, in nats, without the constants of the rows."""
+    model = _factors(rows)
     logits, unseen = model.base[Y], np.zeros(len(Y))
-    for k, j in enumerate(X.T):
+    for k, j in enumerate(X.T.astype(np.int64)):
         logits += model.weight[j] * model.slopes[k][Y] + model.corrections[k][j, Y]
         unseen += model.unseen[k][j]
     return np.where(np.isneginf(model.base[Y]), unseen, logits)
 
 
-def _product(model: SparseTables, w: np.ndarray, x: np.ndarray) -> np.ndarray:
+def _product(model: _Factors, w: np.ndarray, x: np.ndarray) -> np.ndarray:
     """`w_i prod_k E_k[x_k, i]` over the tokens of x."""
     if not len(x):
         return w
@@ -109,7 +116,7 @@ def _product(model: SparseTables, w: np.ndarray, x: np.ndarray) -> np.ndarray:
     return v
 
 
-def _sparse_factors(model: SparseTables) -> csr_array:
+def _sparse_factors(model: _Factors) -> csr_array:
     """S_K, on the cells of the last offset's corrections."""
     table = model.corrections[-1]
     t = np.repeat(model.weight, np.diff(table.indptr))

@@ -1,0 +1,83 @@
+"""Why a language model predicts what it predicts: exact, because its logits are a sum over rows."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Integer
+
+from jexplicit.lm.evaluation import Past, check_positions, histories
+from jexplicit.lm.model import HISTORY, LanguageModel
+from jexplicit.lm.network import NetworkRows
+
+
+class Attribution(NamedTuple):
+    """Why each of M tokens was predicted as it was.
+
+    names: what each of the G rows is, such as "offset 2" or "cache 400".
+    tokens: which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for none.
+    logits: [M, G] what each row adds to the token's logit, nats; their sum is the logit.
+    evidence: [M, G] the same less its mean under the model's prediction: how much the row speaks for this token rather than for
+        the others. Unlike the bare logits it does not change when a row is shifted.
+    log_probability: [M] nats.
+    """
+
+    names: tuple[str, ...]
+    tokens: tuple[int | None, ...]
+    logits: Float[np.ndarray, "M G"]
+    evidence: Float[np.ndarray, "M G"]
+    log_probability: Float[np.ndarray, " M"]
+
+    def by_token(self, K: int) -> "Attribution":
+        """The same, summed over the rows of each context token; what is of no token comes last, where there is any.
+
+        A row of a context of several tokens speaks for the one that is furthest back, as it stands over the context without it.
+        """
+        groups = {f"{k} back": k for k in range(1, K + 1)} | {"history": HISTORY, "no token": None}
+        present = {name: token for name, token in groups.items() if token in self.tokens or token not in (HISTORY, None)}
+        member = np.array([[token == own for own in present.values()] for token in self.tokens], float)
+        summed = (self.logits @ member, self.evidence @ member)
+        return Attribution(tuple(present), tuple(present.values()), *summed, self.log_probability)
+
+
+def explain(
+    model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, past: Past | None = None
+) -> Attribution:
+    """The exact contribution of every row to each prediction.
+
+    Args:
+        model: of any kind but a network.
+        X: [M, K] contexts, nearest token first.
+        Y: [M] the predicted tokens.
+        past: where the positions stand in their text, for models that read the past.
+
+    Raises:
+        ValueError: a network, whose logits are no sum over its tokens; positions that the model has no answer for.
+
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
+        [[0.347]]
+    """
+    if any(isinstance(kind, NetworkRows) for kind in model.rows):
+        raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
+    check_positions(model, X, Y)
+    if model.history and past is None:
+        raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
+    read = histories(past, model.history) if past and model.history else np.zeros((len(Y), 0), np.int32)
+    parts = _explain(model, X.astype(np.int32), read, Y.astype(np.int32))
+    return Attribution(model.names, model.tokens, *(np.asarray(part) for part in parts))
+
+
+@jax.jit
+def _explain(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
+    def one(position):
+        x, history, y = position
+        rows = jnp.stack(model.read(x, history if model.history else None))
+        rows = jnp.asarray(model.exponents).astype(rows.dtype)[:, None] * rows
+        log_p = jax.nn.log_softmax(rows.sum(axis=0))
+        return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
+
+    return jax.lax.map(one, (X, read, Y), batch_size=16)

@@ -1,0 +1,315 @@
+"""Every way of fitting a language model, by name: text and options in, a model out.
+
+    fitted = fit("log-linear", TrainingText(stream, N), Options(features="cat", radius=4))
+    evaluate(fitted.model, dev).perplexity
+
+What several methods share, the counts and the held-out part of a text, is made once and kept by its `TrainingText`.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from jexplicit.data.contexts import contexts
+from jexplicit.lm.bitcipher import bit_cipher, coded_language_model
+from jexplicit.lm.calibration import Calibration, fit_exponents
+from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
+from jexplicit.lm.explicit import bigram_model, explicit_language_model, unigram_model
+from jexplicit.lm.iterative_scaling import sweep_tables, kneser_ney_discount
+from jexplicit.lm.log_linear import (
+    OffsetRows,
+    first_exponents,
+    implied_slope,
+    left_out_rows,
+    log_linear_model,
+    offset_positions,
+    offset_rows,
+    own_rows,
+    shared_rows,
+)
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.ngram_mixture import CHAIN, RADIUS, fit_mixture, ngram_model, with_history
+from jexplicit.lm.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.sharded import sharded_language_model
+from jexplicit.lm.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.lm.training import train_language_model
+from jexplicit.lm.training_text import Options, TrainingText, Watch
+
+Method = Literal[
+    "unigram",
+    "bigram",
+    "ngram",
+    "explicit",
+    "cold",
+    "warm",
+    "optimum",
+    "log-linear",
+    "iterative-scaling",
+    "mixture",
+    "bitcipher",
+]
+
+
+class Fitted(NamedTuple):
+    """A model, and what its fit has to say: plain values, by name."""
+
+    model: LanguageModel
+    info: dict[str, Any]
+
+
+def fit(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> Fitted:
+    """Fit a language model.
+
+    Args:
+        method: one of METHODS.
+        text: to fit on.
+        options: of the method.
+        watch: progress, events and checkpoints; default, none.
+
+    Returns:
+        the model, and `info` with `solve_seconds`, `scalars` (how many numbers were fitted) and what the method adds.
+
+    Raises:
+        ValueError: an unknown method, or options that it cannot work with.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
+    start = time.perf_counter()
+    fitted = METHODS[method](text, options or Options(), watch or Watch())
+    jax.block_until_ready(fitted.model)
+    return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
+
+
+def _fit_unigram(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    if text.sparse:
+        return Fitted(sparse_unigram_model(text.sparse_counts(1), eos=text.eos), {})
+    return Fitted(unigram_model(text.counts(1), eos=text.eos), {})
+
+
+def _fit_bigram(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    if text.sparse:
+        return Fitted(sparse_bigram_model(text.sparse_counts(1), eos=text.eos), {})
+    return Fitted(bigram_model(text.counts(1), eos=text.eos), {})
+
+
+def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
+    if text.sharded_counts:
+        return Fitted(sharded_language_model(text.sharded_counts, **shape), {})
+    if text.sparse:
+        return Fitted(sparse_language_model(text.sparse_counts(options.radius), **shape), {})
+    return Fitted(explicit_language_model(text.counts(options.radius), **shape), {})
+
+
+def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    with watch.stage("ngram"):
+        f = np.bincount(text.predictions.Y, minlength=text.vocab_size)
+        return Fitted(ngram_model(text.ngrams(CHAIN), f, eos=text.eos), {})
+
+
+def _fit_bitcipher(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    stream = text.in_memory
+    codes = bit_cipher(np.bincount(stream[1:], minlength=text.vocab_size), options.bits)
+    shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
+    with watch.stage(f"bitcipher, {options.features}, K = {options.radius}, {options.bits} bits", "positions") as progress:
+        return Fitted(coded_language_model(stream, codes, **shape, progress=progress), {"bits": options.bits})
+
+
+def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    """The minimum of the convex training loss: in closed form at K = 1, by L-BFGS on the counts at K = 2."""
+    K, eos = options.radius, text.eos
+    if K > 2:
+        raise ValueError(
+            f"optimum with radius {K}: only K = 1 and 2 have their partition functions from counts; use --radius 1 2"
+        )
+    with watch.stage(f"optimum, {options.features}, K = {K}", "iterations") as progress:
+        if K == 1:
+            found = bigram_optimum(text.counts(1), eos=eos, floor=options.optimum_floor)
+        else:
+            start = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=eos)
+            pairs = context_pairs(text.in_memory, text.vocab_size, eos=eos)
+            log = functools.partial(watch.log, event="iteration", features=options.features, radius=K)
+            found = find_optimum(
+                start,
+                text.counts(K),
+                pairs,
+                iterations=options.optimum_iterations,
+                on_iteration=lambda info: log(**info),
+                progress=progress,
+            )
+    info = {
+        "iterations": found.iterations,
+        "infimum_perplexity": float(np.exp(found.loss)),
+        "kkt_residual": found.kkt_residual,
+        **({"floor": options.optimum_floor} if K == 1 else {}),
+    }
+    return Fitted(found.model, info)
+
+
+def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    """Smoothed rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
+    rows = offset_rows(
+        text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
+    )
+    if options.calibration == "leave-one-out":
+        fitted = _exponents_left_out(text, options, watch, rows)
+    else:
+        fitted = _exponents_held_out(text, options, watch, rows, functools.partial(offset_rows, features=options.features))
+    info = {
+        "exponents": [float(a) for a in fitted.exponents],
+        "implied_slope": implied_slope(fitted.exponents),
+        "held_out_perplexity": float(np.exp(fitted.loss)),
+        "calibration": options.calibration,
+        "smoothing": options.smoothing,
+        "scalars": len(fitted.exponents),
+    }
+    return Fitted(log_linear_model(rows, fitted.exponents), info)
+
+
+def _exponents_held_out(
+    text: TrainingText, options: Options, watch: Watch, rows: OffsetRows, solve: Callable[..., OffsetRows]
+) -> Calibration:
+    """The exponents of rows of this kind, from documents that the rows `solve` makes have not seen."""
+    rest, held = text.parts
+    K = len(rows.tables)
+    X, Y = contexts(held, K, eos=text.eos)
+    m = _drawn(options, len(Y))
+    kept = solve(rest.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
+    with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
+        positions = offset_positions(kept, X[m].astype(np.int64))
+        return fit_exponents(kept.log_tables, positions, Y[m], first_exponents(kept), progress=progress)
+
+
+def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> Calibration:
+    """The exponents of Cat from counted positions, each left out of its own rows."""
+    K = len(rows.tables)
+    X, Y = contexts(text.in_memory, K, eos=text.eos)
+    m = _drawn(options, len(Y))
+    with watch.stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
+        own = left_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
+        return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], first_exponents(rows), progress=progress)
+
+
+def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    """Sweeps without gradients: near the log-linear model; without a discount, from the explicit solution to the optimum."""
+    K, features = options.radius, options.features
+    shape: Any = {"radius": K, "eos": text.eos}
+    if options.discount == 0:
+        start, scalars = explicit_language_model(text.counts(K), features=features, **shape), 0
+    else:  # of Sum, the plain one: a single table to sweep
+        solve = shared_rows if features == "sum" else functools.partial(offset_rows, features=features)
+        rows = solve(text.counts(K), smoothing=options.smoothing, **shape)
+        exponents = _exponents_held_out(text, options, watch, rows, solve).exponents
+        start, scalars = log_linear_model(rows, exponents), len(exponents)
+    discount = options.discount
+    if discount is None:
+        discount = kneser_ney_discount(text.counts(K), features=features, **shape)
+    mine, begin, measuring = {"features": features, "radius": K}, time.perf_counter(), 0.0
+    earlier = [e["seconds"] for e in watch.events("sweep") if {**e, **mine} == e]  # of the run that is resumed
+    before = earlier[-1] if earlier else 0.0
+
+    def on_sweep(sweep: int, loss: float, model: LanguageModel) -> None:
+        nonlocal measuring
+        paused = time.perf_counter()
+        dev = {} if watch.dev is None else {"dev_perplexity": evaluate(model, watch.dev, mesh=text.mesh).perplexity}
+        seconds = before + paused - begin - measuring
+        watch.log(event="sweep", **mine, sweep=sweep, train_perplexity=float(np.exp(loss)), **dev, seconds=seconds)
+        measuring += time.perf_counter() - paused  # no part of the sweeps
+
+    with watch.stage(f"iterative-scaling, {features}, K = {K}", "sweeps") as progress:
+        swept = sweep_tables(
+            start,
+            text.counts(K),
+            text.in_memory,
+            sweeps=options.sweeps,
+            noise=not discount,
+            discount=discount,
+            mesh=text.mesh,
+            checkpoints=watch.checkpoints,
+            on_sweep=on_sweep,
+            progress=progress,
+        )
+    info = {"sweeps": options.sweeps, "discount": discount, "penalty": swept.penalties[-1], "scalars": scalars}
+    return Fitted(swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring})
+
+
+def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
+    rest, held = text.parts
+    held_out = read_text(held, RADIUS, eos=text.eos)
+    m = _drawn(options, len(held_out.Y))
+    with watch.stage("mixture: rows without held-out text", "groups") as progress:
+        rows = with_history(rest.mixture_rows(options.smoothing, progress), options.history)
+    begin = time.perf_counter()
+    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
+        fitted = fit_mixture(rows, held_out, m, progress=progress)
+    fit_seconds = time.perf_counter() - begin
+    if options.history == "none":
+        _log_steps(rows, held_out, m, watch)
+    _log_step(watch, f"mixture, history {options.history}", len(fitted.exponents), fitted.loss)
+    begin = time.perf_counter()
+    with watch.stage("mixture: rows", "groups") as progress:
+        rows = with_history(text.mixture_rows(options.smoothing, progress), options.history)
+    model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos)
+    info = {
+        "table_seconds": time.perf_counter() - begin,
+        "fit_seconds": fit_seconds,
+        "exponents": [float(a) for a in fitted.exponents],
+        "rows": list(model.names),
+        "held_out_perplexity": float(np.exp(fitted.loss)),
+        "smoothing": options.smoothing,
+        "scalars": len(fitted.exponents),
+    }
+    return Fitted(model, info)
+
+
+def _log_steps(rows: tuple[Any, ...], held_out: Text, m: np.ndarray, watch: Watch) -> None:
+    """What each kind of row buys on the way to the mixture, on the held-out positions."""
+    names = [name for kind in rows for name in kind.names]
+    chain = np.array([float(name.split()[0] in ("unigram", "context")) for name in names], np.float32)
+    with watch.stage("mixture: what each step buys") as progress:
+        X, past = held_out.X[m], held_out.past.take(m)
+        log_p = log_probabilities(LanguageModel(rows, chain), X, held_out.Y[m], past=past)
+        steps = [("Kneser-Ney 5-gram", 0, -float(log_p.mean(dtype=np.float64)))]
+        for step, kinds in (
+            ("its five levels weighed", ("unigram", "context")),
+            ("and tokens at eight offsets", ("unigram", "context", "offset")),
+        ):
+            scalars = sum(name.split()[0] in kinds for name in names)
+            steps.append((step, scalars, fit_mixture(rows, held_out, m, kinds=kinds, progress=progress).loss))
+    for step in steps:
+        _log_step(watch, *step)
+
+
+def _log_step(watch: Watch, step: str, scalars: int, loss: float) -> None:
+    watch.log(event="step", step=step, scalars=scalars, held_out_perplexity=float(np.exp(loss)))
+
+
+def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> Fitted:
+    return Fitted(*train_language_model(start, text, options, watch))
+
+
+def _drawn(options: Options, positions: int) -> np.ndarray:
+    """Which held-out positions the exponents are fitted on."""
+    size = min(options.calibration_positions, positions)
+    return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))
+
+
+METHODS: dict[str, Callable[[TrainingText, Options, Watch], Fitted]] = {
+    "unigram": _fit_unigram,
+    "bigram": _fit_bigram,
+    "ngram": _fit_ngram,
+    "explicit": _fit_explicit,
+    "cold": functools.partial(_fit_trained, "cold"),
+    "warm": functools.partial(_fit_trained, "warm"),
+    "optimum": _fit_optimum,
+    "log-linear": _fit_log_linear,
+    "iterative-scaling": _fit_iterative_scaling,
+    "mixture": _fit_mixture,
+    "bitcipher": _fit_bitcipher,
+}
+assert set(METHODS) == set(get_args(Method))

@@ -1,0 +1,80 @@
+"""The paper's scaling assumption: the mean co-occurrence of an output grows as its count (Sec. 2.2, Eq. 11-14, Fig. 1 left)."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer
+
+from jexplicit.data.contexts import distinct_contexts
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.softmax import Tables, logits
+from jexplicit.solvers.explicit import column_sums
+
+
+class Scaling(NamedTuple):
+    """The least-squares line `log mean = slope * log f + intercept` of the scaling assumption, and its correlation."""
+
+    slope: float
+    intercept: float
+    correlation: float
+
+
+def log_mean_cooccurrences(
+    model: LanguageModel, F: tuple[Array, ...], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
+) -> Float[np.ndarray, " N"]:
+    """`log <E_G[F_i]>`: the K-power mean, over contexts, of the geometric mean of a context's co-occurrences with i.
+
+    `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
+    `(K - 1) log(sum_d F[d, i])`, it follows from the model's own tables.
+
+    Args:
+        model: tables solved from F.
+        F: the co-occurrence blocks.
+        X: [M, K] contexts to average over.
+        n: [M] how often each counts; default, once.
+
+    Returns:
+        [N] natural logarithms; the paper assumes them to be log f_i plus a constant.
+
+    Source: paper, Eq. 11-14 and Fig. 1 left.
+    """
+    K = model.radius
+    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
+    log_weights = np.log(n / n.sum())
+    block = 512
+    padding = -len(distinct) % block
+    distinct = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
+    log_weights = np.pad(log_weights, (0, padding), constant_values=-np.inf).reshape(-1, block)
+    log_power_mean = _log_mean_exp_logits(model.tables, distinct, log_weights)
+    return np.asarray((log_power_mean + (K - 1) * jnp.log(column_sums(F))) / K)
+
+
+def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
+    """The line through `(log f_i, log <E_G[F_i]>)` by least squares, over outputs that were seen.
+
+    The explicit solution assumes slope 1 (paper, Sec. 2.2).
+
+    Example:
+        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
+        1.0
+    """
+    seen = f > 0
+    x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
+    slope, intercept = np.polyfit(x, y, 1)
+    return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
+
+
+@jax.jit
+def _log_mean_exp_logits(tables: Tables, X: Array, log_weights: Array) -> Array:
+    """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
+
+    def add_block(total, block):
+        x, log_w = block
+        terms = jax.vmap(functools.partial(logits, tables))(x) + log_w[:, None].astype(total.dtype)
+        return jnp.logaddexp(total, jax.nn.logsumexp(terms, axis=0)), None
+
+    start = jnp.full(tables[0].shape[1], -jnp.inf, tables[0].dtype)
+    return jax.lax.scan(add_block, start, (X, log_weights))[0]

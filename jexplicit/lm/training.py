@@ -1,0 +1,114 @@
+"""Language models trained by gradients: from random tables (cold) and from the explicit solution (warm)."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from jexplicit.data.contexts import contexts
+from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.explicit import cooccurrence_blocks, explicit_language_model, token_counts
+from jexplicit.lm.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.smoothing import Noise, noise_model
+from jexplicit.nn.training import train
+from jexplicit.solvers.explicit import explicit_solution
+
+_sparse_optimizers = ("adagrad", "sgd")  # these leave a parameter without gradient where it is
+
+
+def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tuple[LanguageModel, dict[str, Any]]:
+    """Train a model from a cold or a warm start, and keep its best epoch on the dev text.
+
+    Args:
+        start: "cold" or "warm".
+        text, options, watch: see jexplicit.lm.fit; the dev text is that of `watch`.
+
+    Returns:
+        the model, and what its fit has to say.
+
+    Raises:
+        ValueError: no dev text.
+    """
+    if watch.dev is None:
+        raise ValueError(f"{start} without a dev text: training keeps its best epoch there; pass Watch(dev=stream)")
+    K, features, eos = options.radius, options.features, text.eos
+    counts, name = text.counts(K), f"{start}, {features}, K = {K}"
+    noise = noise_model(token_counts(counts)) if options.parameters == "decoder" else None
+    optimizer = make_optimizer(options)
+    read = functools.partial(decoder_model, features=features, radius=K, eos=eos, noise=noise)
+    X, Y = contexts(text.in_memory, K, eos=eos)
+    sparse = noise is None and options.optimizer in _sparse_optimizers
+    shape: Any = {"features": features, "vocab_size": text.vocab_size, "size": options.batch_size, "sparse": sparse}
+    params = starting_tables(start, text, options, noise)
+
+    def on_epoch(entry: Mapping[str, Any]) -> None:
+        epoch = dict(entry)
+        if epoch["epoch"] == 0:
+            of_start = evaluate(
+                read(params), text.stream, counts=counts, sample=options.train_sample, seed=options.seed, mesh=text.mesh
+            )
+            epoch |= {"train_loss": of_start.loss, "seconds": 0.0}
+        watch.log(event="epoch", method=start, features=features, radius=K, **_with_perplexities(epoch))
+
+    with watch.stage(f"training {name}", "positions") as progress:
+        trained = train(
+            initial_state(params, optimizer, text.mesh),
+            training_step(optimizer, features=features, noise=noise, mesh=text.mesh),
+            lambda drawn: make_batch(X[drawn], Y[drawn], **shape),
+            lambda params: evaluate(read(params), watch.dev, mesh=text.mesh).loss,
+            params=lambda state: state.params,
+            size=len(Y),
+            batch_size=options.batch_size,
+            epochs=options.epochs,
+            seed=options.seed,
+            patience=options.patience,
+            checkpoints=watch.checkpoints,
+            on_epoch=on_epoch,
+            progress=progress,
+        )
+    model = read(trained.params)
+    with watch.stage("KKT residual"):
+        residual = kkt_residual(model, X, Y, mesh=text.mesh)
+    info = {
+        "solve_seconds": trained.seconds,
+        "epochs": trained.epochs,
+        "best_epoch": trained.best_epoch,
+        "last_dev_perplexity": float(np.exp(trained.history[-1]["dev_loss"])),
+        "positions_per_second": trained.epochs * len(Y) / trained.seconds,
+        "kkt_residual": residual,
+        **{name: getattr(options, name) for name in ("optimizer", "learning_rate", "batch_size", "parameters")},
+    }
+    return model, info
+
+
+def make_optimizer(options: Any) -> optax.GradientTransformation:
+    """The optimiser of optax, on the gradient of the mean loss of a batch."""
+    if options.optimizer == "adagrad":  # eps far below any square of a gradient: it only guards against 0/0
+        chosen = optax.adagrad(options.learning_rate, initial_accumulator_value=options.accumulator, eps=1e-30)
+    else:
+        chosen = getattr(optax, options.optimizer)(options.learning_rate)
+    return optax.chain(optax.scale(1 / options.batch_size), chosen)
+
+
+def starting_tables(start: str, text: Any, options: Any, noise: Noise | None) -> tuple[jax.Array, ...]:
+    """Random tables, or the explicit solution: U below the noise, or its noisy rows where these are trained."""
+    K, features = options.radius, options.features
+    if start == "cold":
+        return cold_start(jax.random.key(options.seed), features=features, radius=K, vocab_size=text.vocab_size)
+    shape: Any = {"features": features, "radius": K, "eos": text.eos}
+    if noise is not None:
+        return explicit_solution(cooccurrence_blocks(text.counts(K), **shape), K)
+    return explicit_language_model(text.counts(K), **shape).rows[0].tables
+
+
+def _with_perplexities(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An epoch with perplexities in the place of losses."""
+    with np.errstate(over="ignore"):  # a diverging run is worth its line: infinite perplexity
+        return {
+            name.replace("loss", "perplexity"): float(np.exp(value)) if name.endswith("loss") else value
+            for name, value in entry.items()
+        }

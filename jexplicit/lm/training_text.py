@@ -1,0 +1,178 @@
+"""What every fit is given: a text with all that several methods need of it, options, and who watches."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+from scipy.sparse import csr_array
+
+from jexplicit.counts.dense import Counts, count
+from jexplicit.counts.sparse import SparseCounts, count_sparse
+from jexplicit.data.shards import Stream
+from jexplicit.lm.calibration import hold_out
+from jexplicit.lm.evaluation import Text, read_text
+from jexplicit.lm.model import Features, History
+from jexplicit.lm.ngram_mixture import RADIUS, mixture_rows
+from jexplicit.lm.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.lm.sharded import ShardedCounts
+from jexplicit.lm.smoothing import Smoothing
+from jexplicit.runs.devices import data_mesh
+
+_held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
+
+
+Method = Literal[
+    "unigram",
+    "bigram",
+    "ngram",
+    "explicit",
+    "cold",
+    "warm",
+    "optimum",
+    "log-linear",
+    "iterative-scaling",
+    "mixture",
+    "bitcipher",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the methods can be told; each looks at its own. See `python -m launch.lm --help` for what they mean."""
+
+    features: Features = "cat"
+    radius: int = 1
+    history: History = "none"
+    smoothing: Smoothing = "kneser-ney"
+    calibration: Literal["held-out", "leave-one-out"] = "held-out"
+    calibration_positions: int = 15_000
+    sweeps: int = 10
+    discount: float | None = None
+    bits: int = 256
+    epochs: int = 32
+    batch_size: int = 8192
+    optimizer: str = "adagrad"
+    learning_rate: float = 0.01
+    accumulator: float = 0.0
+    parameters: Literal["decoder", "rows"] = "decoder"
+    patience: int | None = None
+    optimum_iterations: int = 100
+    optimum_floor: float = 1e-9
+    train_sample: int | None = 1_000_000
+    seed: int = 0
+
+
+@contextlib.contextmanager
+def no_stage(name: str, unit: str = ""):
+    """A stage that nobody watches."""
+    yield lambda done, total: None
+
+
+class Watch(NamedTuple):
+    """Who follows a fit, and where it can be resumed.
+
+    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
+    log: called with the fields of an event.
+    dev: [L] text whose perplexity iterative methods report, and stop by.
+    checkpoints: folder for what a killed fit resumes from.
+    events: earlier events of a name, of the run that is resumed.
+    """
+
+    stage: Callable[..., Any] = no_stage
+    log: Callable[..., None] = lambda **event: None
+    dev: Stream | None = None
+    checkpoints: Path | None = None
+    events: Callable[[str], list[dict[str, Any]]] = lambda name: []
+
+
+class TrainingText:
+    """A text to fit on, and what several methods need of it, each made at its first use.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        vocab_size: N.
+        eos: predict `<pad>` as the end of a document.
+        mesh: devices to share the work; default, the first.
+        counts: C_1 .. C_K of the stream, where they are at hand.
+        sparse_counts: the same as sparse tables.
+        sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
+
+    Example:
+        >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
+        >>> text.counts(1)[0].tolist()
+        [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        vocab_size: int,
+        *,
+        eos: bool = False,
+        mesh: Mesh | None = None,
+        counts: Counts = (),
+        sparse_counts: SparseCounts = (),
+        sharded_counts: ShardedCounts | None = None,
+    ):
+        self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
+        self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
+        self._ngrams: dict[tuple[int, ...], Ngrams] = {}
+        self._mixture_rows: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def in_memory(self) -> np.ndarray:
+        """The whole stream as an array."""
+        return np.asarray(self.stream[:])
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only sparse counts are at hand, so that no table [N, N] should be made."""
+        return bool(self._sparse) and not self._counts
+
+    def counts(self, radius: int) -> Counts:
+        """C_1 .. C_K, dense."""
+        if len(self._counts) < radius:
+            self._counts = count(self.stream, radius=radius, vocab_size=self.vocab_size, mesh=self.mesh)
+        return self._counts
+
+    def sparse_counts(self, radius: int) -> SparseCounts:
+        """C_1 .. C_K, sparse."""
+        if len(self._sparse) < radius and len(self._counts) >= radius:
+            return tuple(csr_array(C) for C in self._counts[:radius])
+        if len(self._sparse) < radius:
+            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
+        return self._sparse[:radius]
+
+    @functools.cached_property
+    def parts(self) -> "tuple[TrainingText, np.ndarray]":
+        """The text in two parts, the larger one to count and the other to fit exponents on."""
+        stream = self.in_memory
+        rest, held = hold_out(stream, positions=max(_held_out_tokens, int(_held_out_share * len(stream))))
+        held_counts = count(held, radius=len(self._counts), vocab_size=self.vocab_size, mesh=self.mesh) if self._counts else ()
+        counts = tuple(C - H for C, H in zip(self._counts, held_counts, strict=True))  # nothing is counted twice
+        return TrainingText(rest, self.vocab_size, eos=self.eos, mesh=self.mesh, counts=counts), held
+
+    @functools.cached_property
+    def predictions(self) -> Text:
+        """Contexts of the mixture's radius, and targets."""
+        return read_text(self.in_memory, RADIUS, eos=self.eos)
+
+    def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
+        """The smoothed contexts at some offsets."""
+        if offsets not in self._ngrams:
+            X, Y, _ = self.predictions
+            self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
+        return self._ngrams[offsets]
+
+    def mixture_rows(self, smoothing: Smoothing, progress: Callable[[int, int], None]) -> tuple[Any, ...]:
+        """The rows of the mixture, without caches."""
+        if smoothing not in self._mixture_rows:
+            _ = self.predictions  # made once, before several threads ask for it
+            options: Any = {"eos": self.eos, "smoothing": smoothing, "progress": progress}
+            self._mixture_rows[smoothing] = mixture_rows(self.ngrams, self.sparse_counts(RADIUS), **options)
+        return self._mixture_rows[smoothing]

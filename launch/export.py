@@ -1,0 +1,38 @@
+"""Write one language model of a run to a safetensors file that stands alone, with its tokenizer and where it comes from.
+
+python -m launch.export --run runs/demo --method explicit --out model.safetensors
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from jexplicit.lm.checkpoints import export_model
+from jexplicit.runs.command import run_command
+from launch.choose import Chosen, load_chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Chosen):
+    """Write one language model of a run to a safetensors file that stands alone."""
+
+    out: str
+    """The file to write, NAME.safetensors."""
+
+
+def run(config: Config) -> None:
+    """Load and write."""
+    out = Path(config.out).expanduser()
+    if out.is_dir() or not config.out:
+        raise ValueError(f"--out {config.out!r}: give the file to write, such as model.safetensors")
+    export_model(out, load_chosen(config))
+    print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    return run_command(run, Config, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""Every kind of language model through every function: the capability table, cell by cell.
+
+The table that the documentation shows is generated from CLAIMS; `python tests/lm/test_capabilities.py` writes it.
+"""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jexplicit.counts.sparse import count_sparse
+from jexplicit.data.contexts import PAD, contexts
+from jexplicit.data.tokenizers import encode_documents, train_tokenizer
+from jexplicit.lm.attribution import explain
+from jexplicit.lm.checkpoints import SavedModel, export_model, import_model, load_model, save_run_model, save_tokenizer
+from jexplicit.lm.evaluation import evaluate, histories, read_text, score
+from jexplicit.lm.fit import METHODS, fit
+from jexplicit.lm.generation import generate, next_token
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.network import network_model
+from jexplicit.lm.sharded import count_sharded
+from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.nn.networks import MLPLanguageModel, init_variables
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.folder import write_json
+
+# what is a model fitted with: method, options
+KINDS = {
+    "unigram": ("unigram", {}),
+    "bigram": ("bigram", {}),
+    "ngram": ("ngram", {}),
+    "explicit, Sum": ("explicit", {"features": "sum", "radius": 3}),
+    "explicit, Cat": ("explicit", {"features": "cat", "radius": 3}),
+    "log-linear": ("log-linear", {"radius": 2}),
+    "iterative-scaling": ("iterative-scaling", {"radius": 2, "sweeps": 2}),
+    "cold": ("cold", {"radius": 2}),
+    "warm": ("warm", {"radius": 2}),
+    "optimum": ("optimum", {"radius": 2, "optimum_iterations": 3}),
+    "mixture": ("mixture", {}),
+    "mixture, history all": ("mixture", {"history": "all"}),
+    "bitcipher": ("bitcipher", {"radius": 2, "bits": 8}),
+    "explicit, sparse tables": ("explicit", {"radius": 2}),
+    "explicit, sharded tables": ("explicit", {"radius": 2}),
+    "network (flax)": ("network", {}),
+}
+CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
+CLAIMS = {(kind, what): "yes" for kind in KINDS for what in CAPABILITIES} | {("network (flax)", "explain"): "raises"}
+PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
+
+WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
+# float32 sums of a few dozen logits of order 10, in another order: about 1e-6 each
+CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+
+
+def sentences(seed: int, number: int) -> list[str]:
+    """Sentences whose words depend on the two before, so that contexts of several tokens tell something."""
+    rng, out = np.random.default_rng(seed), []
+    for _ in range(number):
+        words = list(rng.choice(len(WORDS), 2))
+        for _ in range(rng.integers(3, 9)):
+            follows = (3 * words[-1] + words[-2]) % len(WORDS)
+            words.append(int(follows) if rng.random() < 0.6 else int(rng.integers(len(WORDS))))
+        out.append(" ".join(WORDS[w] for w in words))
+    return out
+
+
+@functools.cache
+def text():
+    tokenizer = train_tokenizer(sentences(0, 200), kind="word")
+    return tokenizer, encode_documents(tokenizer, sentences(0, 200)), encode_documents(tokenizer, sentences(1, 12))
+
+
+@functools.cache
+def fitted(kind: str) -> LanguageModel:
+    tokenizer, train, dev = text()
+    N, (method, options) = tokenizer.vocab_size, KINDS[kind]
+    if method == "network":
+        network = MLPLanguageModel(vocab_size=N, embedding=3, hidden=(5,), direct="tokens")
+        return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
+    counts = {}
+    if kind == "explicit, sparse tables":
+        counts = {"sparse_counts": count_sparse(train, radius=2, vocab_size=N)}
+    elif kind == "explicit, sharded tables":
+        counts = {"sharded_counts": count_sharded(train, radius=2, vocab_size=N, mesh=data_mesh(4))}
+    data = TrainingText(train, N, eos=True, **counts)
+    short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
+    return fit(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
+
+
+one_position = jax.jit(lambda model, x, history: model.logits(x, history if model.history else None))
+
+
+def slow_scores(model: LanguageModel, stream: np.ndarray) -> np.ndarray:
+    """log p of every prediction, one pure call of `logits` after the other."""
+    X, Y = contexts(stream, model.radius, eos=model.eos)
+    past = histories(read_text(stream, 1, eos=model.eos).past, max(model.history, 1))
+    log_p = [jax.nn.log_softmax(one_position(model, x, h)) for x, h in zip(X, past, strict=True)]
+    return np.array([row[y] for row, y in zip(log_p, Y, strict=True)])
+
+
+def dev(documents: int = 12) -> np.ndarray:
+    _, _, stream = text()
+    ends = np.flatnonzero(stream == PAD)
+    return stream[: ends[documents] + 1]
+
+
+def check_score(kind, tmp_path):
+    model = fitted(kind)
+    np.testing.assert_allclose(score(model, dev(3)), slow_scores(model, dev(3)), **CLOSE)
+
+
+def check_evaluate(kind, tmp_path):
+    model, log_p = fitted(kind), score(fitted(kind), dev())
+    found = evaluate(model, dev())
+    assert found.positions == len(log_p)
+    np.testing.assert_allclose(found.loss, -log_p.mean(), **CLOSE)
+    if model.radius > 1:
+        assert evaluate(model, dev(), sample=20).positions == 20
+
+
+def check_next_token(kind, tmp_path):
+    model, stream = fitted(kind), dev(1)
+    log_p = next_token(model, stream[1:4])
+    np.testing.assert_allclose(np.exp(log_p).sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(log_p[stream[4]], score(model, stream)[3], **CLOSE)
+
+
+def check_generate(kind, tmp_path):
+    model, prompts = fitted(kind), [dev(1)[1:3], np.zeros(0, int)]
+    drawn = generate(jax.random.key(0), model, prompts, 6, temperature=0)
+    assert drawn.shape == (2, 6)
+    for prompt, ids in zip(prompts, drawn, strict=True):
+        seen = list(prompt)
+        for i in ids:  # greedy: every token is the likeliest one, up to rounding
+            log_p = next_token(model, np.array(seen, int))
+            assert log_p[i] >= log_p.max() - 1e-4
+            if i == PAD:
+                break
+            seen.append(i)
+
+
+def check_explain(kind, tmp_path):
+    model, read = fitted(kind), read_text(dev(2), fitted(kind).radius, eos=True)
+    why = explain(model, read.X, read.Y, past=read.past)
+    np.testing.assert_allclose(why.log_probability, score(model, dev(2)), **CLOSE)
+    assert why.logits.shape == (len(read.Y), len(why.names)) == why.evidence.shape
+    by_token = why.by_token(model.radius)
+    np.testing.assert_allclose(by_token.logits.sum(axis=1), why.logits.sum(axis=1), **CLOSE)
+    np.testing.assert_allclose(by_token.evidence.sum(axis=1), why.evidence.sum(axis=1), **CLOSE)
+
+
+def check_save(kind, tmp_path):
+    model, tokenizer = fitted(kind), text()[0]
+    row = {"method": "some", "features": "cat", "radius": model.radius, "history": "none", "dev_perplexity": 2.0}
+    save_tokenizer(tmp_path, tokenizer)
+    save_run_model(tmp_path, row, model)
+    write_json(tmp_path / "config.json", {"eos": True})
+    write_json(tmp_path / "results.json", {"rows": [row]})
+    loaded = load_model(tmp_path, method="some").model
+    np.testing.assert_allclose(score(loaded, dev(4)), score(model, dev(4)), **CLOSE)
+
+
+def check_export(kind, tmp_path):
+    saved = SavedModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
+    export_model(tmp_path / "model.safetensors", saved)
+    again = import_model(tmp_path / "model.safetensors")
+    assert again.about == saved.about and again.tokenizer == saved.tokenizer
+    np.testing.assert_allclose(score(again.model, dev(4)), score(saved.model, dev(4)), **CLOSE)
+
+
+def check_jit(kind, tmp_path):
+    model, stream = fitted(kind), dev(2)
+    X, _ = contexts(stream, model.radius, eos=True)
+    past = histories(read_text(stream, 1, eos=True).past, max(model.history, 1))
+    batch = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))(model, X, past)
+    for m in (0, len(X) - 1):
+        np.testing.assert_allclose(
+            jax.nn.log_softmax(batch[m]), jax.nn.log_softmax(one_position(model, X[m], past[m])), **CLOSE
+        )
+    assert isinstance(jax.tree.map(lambda leaf: leaf, model), LanguageModel)
+
+
+CHECKS = dict(
+    zip(
+        CAPABILITIES,
+        (check_evaluate, check_score, check_next_token, check_generate, check_explain, check_save, check_export, check_jit),
+        strict=True,
+    )
+)
+
+
+@pytest.mark.parametrize("kind, what", CLAIMS)
+def test_every_cell_is_as_claimed(kind, what, tmp_path):
+    if CLAIMS[kind, what] == "yes":
+        CHECKS[what](kind, tmp_path)
+        return
+    with pytest.raises(ValueError, match="network"):
+        CHECKS[what](kind, tmp_path)
+
+
+def test_every_method_is_in_the_table():
+    assert {method for method, _ in KINDS.values()} == {*METHODS, "network"}
+
+
+def page() -> str:
+    """The capability table as the documentation shows it."""
+    lines = [
+        "# What every language model can do",
+        "",
+        "Each cell is a test (`tests/lm/test_capabilities.py`, which writes this page); *raises* means a `ValueError` that says so.",
+        "",
+        f"| model | {' | '.join(CAPABILITIES)} |",
+        "|---" * (1 + len(CAPABILITIES)) + "|",
+        *(f"| {kind} | {' | '.join(CLAIMS[kind, what] for what in CAPABILITIES)} |" for kind in KINDS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_shows_the_table():
+    assert PAGE.read_text() == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

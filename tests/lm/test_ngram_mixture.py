@@ -1,0 +1,376 @@
+"""The mixture of n-gram rows: a distribution over every output, of the past alone, with Kneser-Ney as a special case.
+
+Tolerances: rows are float32 and up to 10; a position adds up 22 of them with float32 exponents, so that its logits, and the
+log softmax, are right to some 20 eps of that: 2e-5. A mean loss over positions is right to as much.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import PAD, Chain, log_linear, random_documents, stream_of, windows
+
+from jexplicit.counts.sparse import count_sparse
+from jexplicit.lm import evaluation
+from jexplicit.lm.attribution import explain
+from jexplicit.lm.cache import Cache, CacheRows
+from jexplicit.lm.evaluation import evaluate, histories, log_probabilities, read_tables, read_text, score
+from jexplicit.lm.model import HISTORY, LanguageModel
+from jexplicit.lm.ngram_mixture import (
+    CACHES,
+    CHAIN,
+    GAPS,
+    RADIUS,
+    first_exponents,
+    fit_mixture,
+    mixture_rows,
+    ngram_model,
+    with_history,
+)
+from jexplicit.lm.ngrams import smoothed_ngrams
+from jexplicit.lm.smoothing import SMOOTHINGS
+
+N = 7
+KINDS = ("unigram", "offset", "context", "gap", "cache")
+ATOL = 2e-5
+DOCUMENTS = random_documents(seed=11, number=70, vocab_size=N, longest=14)
+STREAM, HELD = stream_of(DOCUMENTS), stream_of(random_documents(seed=12, number=30, vocab_size=N, longest=14))
+EOS = pytest.mark.parametrize("eos", [False, True])
+
+
+def text_of(stream, eos=False):
+    return read_text(stream, RADIUS, eos=eos)
+
+
+@functools.cache
+def ngrams_of(offsets, eos=False):
+    text = text_of(STREAM, eos)
+    return smoothed_ngrams(text.X, text.Y, offsets=offsets, vocab_size=N)
+
+
+@functools.cache
+def counts_of(radius=RADIUS):
+    return count_sparse(STREAM, radius=radius, vocab_size=N)
+
+
+@functools.cache
+def rows_of(eos=False, history="all", smoothing="kneser-ney"):
+    ngrams = functools.partial(ngrams_of, eos=eos)
+    return mixture_rows(ngrams, counts_of(), eos=eos, smoothing=smoothing, history=history)
+
+
+def model_of(exponents, eos=False, rows=None):
+    return LanguageModel(rows or rows_of(eos), np.asarray(exponents, np.float32), "cat", eos)
+
+
+def names_of(rows):
+    return tuple(name for kind in rows for name in kind.names)
+
+
+NAMES = ("unigram", *(f"offset {k}" for k in range(1, 9)), *(f"context {n}" for n in range(1, 5)))
+NAMES += ("gap 1, 3", "gap 2, 3", "gap 1, 4", "gap 2, 4", "cache 50", "cache 400", "cache 2000", "cache 2000 successors")
+KNESER_NEY = np.array([float(name.split()[0] in ("unigram", "context")) for name in NAMES])
+SOME = np.random.default_rng(0).uniform(0.1, 0.9, len(NAMES))
+
+
+@functools.cache
+def fitted_of(kinds=KINDS):
+    text = text_of(HELD)
+    return fit_mixture(rows_of(), text, np.arange(len(text.Y)), kinds=kinds)
+
+
+def log_p_of(model, text, m=None):
+    """The log probabilities of some positions of a text."""
+    m = np.arange(len(text.Y)) if m is None else m
+    return log_probabilities(model, text.X[m], text.Y[m], past=text.past.take(m))
+
+
+def distribution(model, text, m):
+    """[M, N] the log probability of every output, one at a time."""
+    return np.stack([log_p_of(model, text._replace(Y=np.full_like(text.Y, i)), m) for i in range(N)], axis=1)
+
+
+def slow_log_p(exponents, text, m):
+    """[M, N] the same, position by position in float64."""
+    log_tables, positions = read_tables(model_of(exponents), text.X[m], text.past.take(m), all_rows=True)
+    tables = [np.asarray(table, np.float64) for table in log_tables.dense]
+    bases = np.zeros((len(log_tables.sparse), N)) if log_tables.bases is None else np.asarray(log_tables.bases, np.float64)
+    for (start, outputs, values), base in zip(log_tables.sparse, bases, strict=True):
+        table = np.zeros((len(start), N))  # the last row for positions without one
+        table[np.repeat(np.arange(len(start) - 1), np.diff(start)), np.asarray(outputs)] = values
+        tables.append(table + base)
+    rows = np.where(positions.rows < 0, [len(table) - 1 for table in tables], positions.rows)
+    return log_linear(tables, exponents, rows, positions.exponents)
+
+
+def slow_loss(exponents, text, m):
+    return -np.mean(slow_log_p(exponents, text, m)[np.arange(len(m)), text.Y[m]])
+
+
+# Reading
+
+
+@EOS
+def test_predictions_are_those_of_the_stream_in_its_order(eos):
+    text = text_of(STREAM, eos)
+    X, Y = windows(DOCUMENTS, RADIUS, eos=eos)
+    np.testing.assert_array_equal(text.X, X)
+    np.testing.assert_array_equal(text.Y, Y)
+    np.testing.assert_array_equal(STREAM[text.past.places], Y)
+    assert np.all(np.diff(text.past.places) > 0) and (PAD in text.Y) == eos
+
+
+def test_names_say_what_each_exponent_weighs():
+    model = model_of(SOME)
+    assert model.names == NAMES and len(NAMES) == 1 + RADIUS + len(CHAIN) + len(GAPS) + len(CACHES)
+    assert {name.split()[0] for name in NAMES} == set(KINDS)
+    assert names_of(rows_of(history="none")) == names_of(with_history(rows_of(), "none")) == NAMES[: -len(CACHES)]
+    assert names_of(with_history(rows_of(history="none"), "all")) == names_of(with_history(rows_of(), "all")) == NAMES
+    # a row of several tokens counts for the one that is furthest back
+    assert model.tokens == (None, *range(1, 9), 1, 2, 3, 4, 3, 3, 4, 4, *[HISTORY] * 4)
+    assert (model.radius, model.history, model.vocab_size, model.ordered) == (RADIUS, 2001, N, True)
+
+
+def test_every_table_is_read_and_weighed_by_its_own_exponent():
+    text, m = text_of(HELD), np.arange(0, 100, 7)
+    fast = log_p_of(model_of(SOME), text, m)
+    np.testing.assert_allclose(fast, slow_log_p(SOME, text, m)[np.arange(len(m)), text.Y[m]], rtol=0, atol=ATOL)
+    for s, name in enumerate(NAMES):
+        without = np.where(np.arange(len(SOME)) == s, 0, SOME)
+        assert np.max(np.abs(log_p_of(model_of(without), text, m) - fast)) > 100 * ATOL, name
+
+
+@EOS
+def test_probabilities_of_all_outputs_add_up_to_1(eos):
+    text, m = text_of(HELD, eos), np.arange(60)
+    P = np.exp(distribution(model_of(SOME, eos), text, m))
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=0, atol=ATOL)
+    assert np.ptp(P) > 0.1  # not the uniform distribution
+
+
+@EOS
+def test_exponents_1_of_the_chain_are_kneser_ney_of_order_5(eos):
+    text, m = text_of(HELD, eos), np.arange(0, 120, 2)
+    slow = Chain(*windows(DOCUMENTS, RADIUS, eos=eos), CHAIN, N)
+    expected = np.log([[slow.P(tuple(map(int, x[:4])), i) for i in range(N)] for x in text.X[m]])
+    np.testing.assert_allclose(distribution(model_of(KNESER_NEY, eos), text, m), expected, rtol=0, atol=ATOL)
+    model = ngram_model(ngrams_of(CHAIN, eos), np.bincount(text_of(STREAM, eos).Y, minlength=N), eos=eos)
+    assert (model.radius, model.history, model.eos) == (4, 0, eos)
+    assert model.names == ("unigram", "context 1", "context 2", "context 3", "context 4")
+    own = read_text(HELD, 4, eos=eos)
+    np.testing.assert_allclose(distribution(model, own, m), expected, rtol=0, atol=ATOL)
+    assert evaluate(model, HELD).positions == len(own.Y)
+    np.testing.assert_allclose(score(model, HELD)[m], expected[np.arange(len(m)), own.Y[m]], rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_gap_adds_what_the_pair_says_beyond_its_first_token(gap):
+    text, m = text_of(HELD), np.arange(0, 120, 6)
+    slow, expected = Chain(*windows(DOCUMENTS, RADIUS), gap, N), []
+    for x in text.X[m]:
+        pair = tuple(int(x[offset - 1]) for offset in gap)
+        backed_off = [slow.gamma(pair) * slow.P(pair[:-1], i) for i in range(N)]
+        ratio = [slow.P(pair, i) / backed_off[i] for i in range(N)]  # 1 for what never followed the pair
+        expected.append(np.log(ratio) - np.log(sum(ratio)))
+    alone = np.array([float(name == f"gap {gap[0]}, {gap[1]}") for name in NAMES])
+    np.testing.assert_allclose(distribution(model_of(alone), text, m), expected, rtol=0, atol=ATOL)
+
+
+def test_unigram_alone_is_the_share_of_each_target():
+    text = text_of(HELD)
+    f = np.maximum(np.bincount(text_of(STREAM).Y, minlength=N), 1)  # one for <pad>, which is never a target
+    log_p = log_p_of(model_of([float(name == "unigram") for name in NAMES]), text)
+    np.testing.assert_allclose(log_p, np.log(f / sum(f))[text.Y], rtol=0, atol=ATOL)
+
+
+def test_positions_in_several_calls_are_those_in_one(monkeypatch):
+    text, seen, model = text_of(HELD), [], model_of(SOME)
+    whole = score(model, HELD)
+    assert len(whole) == len(text.Y)
+    monkeypatch.setattr(evaluation, "_positions_per_call", 50)
+    parts = score(model, HELD, progress=lambda *done: seen.append(done))
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=ATOL)
+    assert seen[0] == (50, len(whole)) and seen[-1] == (len(whole), len(whole))
+    some = np.array([3, 99, 17])
+    np.testing.assert_allclose(log_p_of(model, text, some), whole[some], rtol=0, atol=ATOL)
+    exact = evaluate(model, HELD)
+    assert exact.positions == len(whole) and exact.nll == pytest.approx(-whole.sum(dtype=np.float64), rel=1e-6)
+    assert evaluate(model, HELD, sample=40, seed=1).positions == 40
+
+
+def test_sparse_rows_and_dense_tables_of_the_same_rows_are_one_model(monkeypatch):
+    text, m = text_of(HELD), np.arange(0, 150, 2)
+    expected = log_p_of(model_of(SOME), text, m)
+    monkeypatch.setattr(evaluation, "dense_where_small", lambda model: model)
+    tables, _ = read_tables(model_of(SOME), text.X[m], text.past.take(m))
+    assert len(tables.dense) == 1 and len(tables.sparse) == len(NAMES) - 1 and tables.bases is not None
+    np.testing.assert_allclose(log_p_of(model_of(SOME), text, m), expected, rtol=0, atol=ATOL)
+
+
+@EOS
+def test_logits_of_single_positions_are_the_model_that_is_evaluated(eos):
+    model, text = model_of(SOME, eos), text_of(HELD, eos)
+    m = np.array([0, 1, 2, 3, 30, 77, 150])
+    past = histories(text.past.take(m), model.history)
+    found = jax.jit(jax.vmap(model.logits))(jnp.asarray(text.X[m]), jnp.asarray(past))
+    np.testing.assert_allclose(jax.nn.log_softmax(found), distribution(model, text, m), rtol=0, atol=ATOL)
+    with pytest.raises(ValueError, match="a model that reads the last 2001 tokens, and no history"):
+        model.logits(jnp.asarray(text.X[0]))
+
+
+def test_positions_without_their_past_are_refused():
+    text = text_of(HELD)
+    for function in (log_probabilities, explain):
+        with pytest.raises(ValueError, match="reads the last 2001 tokens: say where the positions stand"):
+            function(model_of(SOME), text.X[:3], text.Y[:3])
+
+
+@EOS
+def test_the_parts_of_a_prediction_add_up_to_it_by_row_and_by_token(eos):
+    model, text = model_of(SOME, eos), text_of(HELD, eos)
+    m = np.arange(0, 160, 5)
+    why = explain(model, text.X[m], text.Y[m], past=text.past.take(m))
+    assert why.names == NAMES and why.tokens == model.tokens
+    np.testing.assert_allclose(why.log_probability, log_p_of(model, text, m), rtol=0, atol=ATOL)
+    log_p = distribution(model, text, m)
+    for s in (0, 1, 8, 9, 12, 14, 17, 20):  # a row more or less is its part of the odds of all outputs
+        without = distribution(model_of(np.where(np.arange(len(NAMES)) == s, 0, SOME), eos), text, m)
+        part = log_p - without  # up to a constant of the position
+        evidence = part[np.arange(len(m)), text.Y[m]] - np.sum(np.exp(log_p) * part, axis=1)
+        np.testing.assert_allclose(why.evidence[:, s], evidence, rtol=0, atol=5 * ATOL)
+    by_token = why.by_token(RADIUS)
+    assert by_token.names == (*(f"{k} back" for k in range(1, 9)), "history", "no token")
+    np.testing.assert_allclose(by_token.logits.sum(axis=1), why.logits.sum(axis=1), rtol=0, atol=ATOL)
+    for k in (1, 3, 8, HISTORY, None):
+        own = [s for s, token in enumerate(model.tokens) if token == k]
+        column = by_token.tokens.index(k)
+        np.testing.assert_allclose(by_token.evidence[:, column], why.evidence[:, own].sum(axis=1), rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_rows_of_every_smoothing_make_a_distribution(smoothing, monkeypatch):
+    text, m = text_of(HELD), np.arange(0, 150, 5)
+    model = model_of(SOME, rows=rows_of(smoothing=smoothing))
+    log_p = distribution(model, text, m)
+    np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=0, atol=ATOL)
+    assert (smoothing == "kneser-ney") == np.allclose(log_p, distribution(model_of(SOME), text, m), rtol=0, atol=ATOL)
+    monkeypatch.setattr(evaluation, "dense_where_small", lambda model: model)
+    np.testing.assert_allclose(distribution(model, text, m), log_p, rtol=0, atol=ATOL)
+
+
+def test_nothing_at_or_after_a_position_changes_its_prediction():
+    text, model = text_of(HELD), model_of(SOME)
+    now = len(text.Y) // 2
+    place = int(text.past.places[now])
+    other = HELD.copy()
+    tokens = np.flatnonzero(HELD[place:]) + place
+    other[tokens] = HELD[tokens] % (N - 1) + 1  # every token from the target on is another one, in as many documents
+    changed = text_of(other)
+    assert np.all(changed.Y[now:] != text.Y[now:])
+    before = np.arange(now - 20, now + 1)
+    mine, theirs = (distribution(model, t, before) for t in (text, changed))
+    np.testing.assert_array_equal(mine, theirs)
+    # and the token before matters
+    past = HELD.copy()
+    last = int(np.flatnonzero(HELD[:place])[-1])
+    past[last] = HELD[last] % (N - 1) + 1
+    assert np.max(np.abs(distribution(model, text_of(past), before[-1:]) - mine[-1:])) > 100 * ATOL
+
+
+# Fitting
+
+
+def test_fitted_exponents_are_stationary_and_better_than_kneser_ney():
+    text = text_of(HELD)
+    m, fitted = np.arange(len(text.Y)), fitted_of()
+    assert fitted.loss == pytest.approx(slow_loss(fitted.exponents, text, m), abs=ATOL)
+    log_p = log_p_of(model_of(KNESER_NEY), text)
+    assert fitted.loss < -np.mean(log_p) - 0.05
+    gradient, step = [], 1e-4
+    for s in range(len(fitted.exponents)):
+        e = step * np.eye(len(fitted.exponents))[s]
+        gradient.append((slow_loss(fitted.exponents + e, text, m) - slow_loss(fitted.exponents - e, text, m)) / (2 * step))
+    # the fit's tolerance, and the penalty of 1e-4 on the distance from the start, which is below 2
+    np.testing.assert_allclose(gradient, 0, rtol=0, atol=3e-4)
+    at_kneser_ney = slow_loss(KNESER_NEY, text, m)
+    e = 0.01 * np.eye(len(gradient))[12]
+    assert abs(slow_loss(KNESER_NEY + e, text, m) - at_kneser_ney) / 0.01 > 0.01
+
+
+def test_more_kinds_of_tables_never_fit_worse_and_the_others_have_exponent_0():
+    losses = []
+    for kinds in (("unigram", "context"), ("unigram", "context", "offset"), ("unigram", "context", "offset", "gap"), KINDS):
+        fitted = fitted_of(kinds)
+        absent = [name.split()[0] not in kinds for name in NAMES]
+        np.testing.assert_array_equal(np.abs(fitted.exponents) < 1e-12, absent)  # rounding of Newton's system
+        losses.append(fitted.loss)
+    # each is at its minimum, to the square of the tolerance over the curvature, and the penalty
+    assert np.all(np.diff(losses) < 1e-3) and losses[-1] < losses[0] - 0.01
+
+
+def test_positions_that_are_not_asked_for_are_not_fitted():
+    text, some = text_of(HELD), np.arange(0, 150, 3)
+    other = text._replace(Y=np.where(np.isin(np.arange(len(text.Y)), some), text.Y, PAD).astype(text.Y.dtype))
+    one, two = (fit_mixture(rows_of(), t, some, kinds=("unigram", "context")) for t in (text, other))
+    np.testing.assert_array_equal(one.exponents, two.exponents)
+    assert np.any(one.exponents != fitted_of(("unigram", "context")).exponents)
+
+
+def test_a_fit_of_all_rows_is_one_of_all_kinds():
+    text = text_of(HELD)
+    fitted = fit_mixture(rows_of(), text, np.arange(len(text.Y)))
+    np.testing.assert_allclose(fitted.exponents, fitted_of().exponents, rtol=0, atol=1e-5)
+    assert fitted.loss == pytest.approx(evaluate(model_of(fitted.exponents), HELD).loss, abs=ATOL)
+
+
+def test_a_fit_begins_near_the_nearest_tokens():
+    start = dict(zip(NAMES, first_exponents(rows_of()), strict=True))
+    assert start["offset 1"] > start["offset 2"] > start["offset 8"] > 0
+    assert (start["unigram"], start["context 1"], start["context 4"], start["cache 400"]) == (0.6, 0.5, 0.7, 0.2)
+
+
+# The rows
+
+
+def test_counting_in_threads_builds_each_group_once_and_says_so():
+    seen, built = [], []
+
+    def ngrams(offsets):
+        built.append(offsets)
+        return ngrams_of(offsets)
+
+    again = mixture_rows(ngrams, counts_of(), progress=lambda *done: seen.append(done))
+    assert seen == [(done + 1, 1 + len(GAPS)) for done in range(1 + len(GAPS))]
+    assert sorted(built) == sorted([CHAIN, *GAPS])
+    assert tuple(kind.offsets for kind in again[3:]) == (CHAIN, *GAPS)
+
+
+def test_the_size_is_that_of_all_rows_that_are_read():
+    pairs = [np.count_nonzero(C.toarray()[:, 1:]) for C in counts_of()]  # without ends of documents
+    offsets = sum(4 * N + 4 * (N + 1) + (2 + 4) * entries for entries in pairs)
+    read = [*ngrams_of(CHAIN).rows, *(ngrams_of(gap).rows[1] for gap in GAPS)]
+    children = [*ngrams_of(CHAIN).children, *(ngrams_of(gap).children[0] for gap in GAPS)]
+    several = sum(rows.nbytes for rows in read) + sum(part.nbytes for level in children for part in level)
+    model = model_of(SOME[:-4], rows=rows_of(history="none"))
+    assert model.nbytes == 4 * N + offsets + 4 * N + several + 4 * len(model.names)
+
+
+def test_a_cache_reads_what_it_is_asked_for():
+    text, m, unigram = text_of(HELD), np.arange(50, 80), rows_of()[0]
+    rows = [(*rows_of(history="none"), CacheRows(unigram.row, (Cache(length),))) for length in (400, 3)]
+    exponents = np.append(np.zeros(len(NAMES) - len(CACHES)), 1.0)
+    far, near = (log_p_of(model_of(exponents, rows=kinds), text, m) for kinds in rows)
+    assert np.max(np.abs(far - near)) > 0.1
+    p = np.exp(np.asarray(unigram.row, np.float64))
+    for at, log_p in zip(m, near, strict=True):
+        place = int(text.past.places[at])
+        c = np.bincount(HELD[place - 3 : place][HELD[place - 3 : place] != PAD], minlength=N)
+        logits = np.log(1 + c / (max(np.sum(c > 0), 1) * p))
+        assert log_p == pytest.approx(logits[text.Y[at]] - np.log(np.sum(np.exp(logits))), abs=ATOL)
+
+
+def test_counts_of_a_smaller_radius_are_refused():
+    with pytest.raises(ValueError, match="counts of offsets 1..2: the mixture reads 8; count with radius 8"):
+        mixture_rows(ngrams_of, counts_of(2))

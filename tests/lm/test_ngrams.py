@@ -1,0 +1,246 @@
+"""Contexts of several tokens: their rows against Kneser-Ney from dictionaries, and how a context is found.
+
+Tolerances: rows are float32, and so are the discounts; a row is a logarithm of at most 10, right to 1e-6, and five add up.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import Chain, random_documents, windows
+
+from jexplicit.lm.log_tables import SparseRows, sparse_row
+from jexplicit.lm.ngrams import Ngrams, context_numbers, ngram_rows, smoothed_ngrams
+
+N = 9
+OFFSETS = [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (2, 4), (3, 1, 2)]
+ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
+
+X, Y = windows(random_documents(seed=3, number=60, vocab_size=N - 1, longest=12), 4)
+OTHERS, _ = windows(random_documents(seed=4, number=5, vocab_size=N, longest=12), 4)  # most long contexts are new, and a token
+EVERY_LEVEL = pytest.mark.parametrize("offsets", OFFSETS)
+
+
+def ngrams_of(offsets, **more):
+    return smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N, **more)
+
+
+def dense(ngrams: Ngrams) -> list[np.ndarray]:
+    """Every level's rows as a table, cell by cell."""
+    return [dense_table(rows) for rows in ngrams.rows]
+
+
+def dense_table(rows: SparseRows) -> np.ndarray:
+    start, outputs, values = map(np.asarray, rows)
+    table = np.zeros((len(start) - 1, N))
+    for r in range(len(table)):
+        for e in range(start[r], start[r + 1]):
+            table[r, outputs[e]] = values[e]
+    return table
+
+
+def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
+    """[M, levels] numbers of many contexts."""
+    one = functools.partial(context_numbers, ngrams.children, ngrams.offsets)
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(contexts)))
+
+
+def context_of(x, offsets):
+    return tuple(int(x[offset - 1]) for offset in offsets)
+
+
+def assert_same_ngrams(one: Ngrams, other: Ngrams):
+    for a, b in (*zip(one.children, other.children, strict=True), *zip(one.rows, other.rows, strict=True)):
+        for mine, theirs in zip(a, b, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(one.lower, other.lower)
+
+
+# The chain
+
+
+@EVERY_LEVEL
+def test_exponents_1_give_the_kneser_ney_probability_of_every_output(offsets):
+    ngrams, slow = ngrams_of(offsets), Chain(X, Y, offsets, N)
+    tables, unseen = dense(ngrams), 0
+    contexts = np.concatenate([X[:30], OTHERS])
+    for x, numbers in zip(contexts, numbers_of(ngrams, contexts), strict=True):
+        logits = np.log(ngrams.lower) + sum(table[n] for table, n in zip(tables, numbers, strict=True) if n >= 0)
+        P = np.exp(logits) * np.prod([slow.gamma(context_of(x, offsets[: level + 1])) for level in range(len(offsets))])
+        expected = [slow.P(context_of(x, offsets), i) for i in range(N)]
+        np.testing.assert_allclose(np.log(P), np.log(expected), rtol=0, atol=SUM)
+        assert np.sum(P) == pytest.approx(1, abs=SUM)
+        unseen += slow.seen(context_of(x, offsets)) == []
+    assert 0 < unseen < len(contexts)
+
+
+@EVERY_LEVEL
+def test_a_row_holds_what_followed_its_context_and_how_much_more_likely_it_is_there(offsets):
+    ngrams, slow = ngrams_of(offsets), Chain(X, Y, offsets, N)
+    for level, rows in enumerate(ngrams.rows):
+        numbers = numbers_of(ngrams, X)[:, level]
+        for number, m in zip(*np.unique(numbers, return_index=True), strict=True):
+            context = context_of(X[m], offsets[: level + 1])
+            entries = slice(rows.start[number], rows.start[number + 1])
+            assert np.asarray(rows.outputs)[entries].tolist() == slow.seen(context)
+            backed_off = [slow.gamma(context) * slow.P(context[:-1], i) for i in slow.seen(context)]
+            expected = np.log([slow.P(context, i) for i in slow.seen(context)]) - np.log(backed_off)
+            np.testing.assert_allclose(np.asarray(rows.values)[entries], expected, rtol=0, atol=ROW)
+
+
+@EVERY_LEVEL
+def test_contexts_are_numbered_each_its_own_and_new_ones_are_not(offsets):
+    ngrams, counts = ngrams_of(offsets), Chain(X, Y, offsets, N).counts
+    contexts = np.concatenate([X, OTHERS])
+    numbers = numbers_of(ngrams, contexts)
+    assert numbers.shape == (len(contexts), len(offsets))
+    for level in range(len(offsets)):
+        known = {context for context, _ in counts[level + 1]}
+        named = {}
+        for x, number in zip(contexts, numbers[:, level], strict=True):
+            context = context_of(x, offsets[: level + 1])
+            if level == 0:
+                assert number == context[0]  # of one token: its id, seen or not
+            elif context in known:
+                assert 0 <= number < len(known) and named.setdefault(int(number), context) == context
+            else:
+                assert number == -1
+        assert level == 0 or len(named) == len(ngrams.children[level - 1].tokens) == len(known)
+
+
+def test_a_new_context_adds_nothing_and_neither_do_longer_ones():
+    ngrams, tables = ngrams_of((1, 2, 3, 4)), dense(ngrams_of((1, 2, 3, 4)))
+    numbers = numbers_of(ngrams, OTHERS)
+    new = numbers < 0
+    assert set(new.sum(axis=1)) == {0, 1, 2, 3}  # every length was the first to be new
+    assert np.all(new[:, 1:] >= new[:, :-1])
+    token = N - 1  # never in the text: its row is there, and empty
+    assert token in numbers[:, 0] and not np.any(tables[0][token])
+
+
+def test_shorter_contexts_have_continuation_counts_and_the_longest_plain_ones():
+    # after token 1 came 2 four times, always behind 4; and 3 twice, behind 4 and 5
+    X = np.array([[1, 4], [1, 4], [1, 4], [1, 4], [1, 4], [1, 5]])
+    Y = np.array([2, 2, 2, 2, 3, 3])
+    pair, single = smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=6), smoothed_ngrams(X, Y, offsets=(1,), vocab_size=6)
+    np.testing.assert_allclose([pair.lower, single.lower], 1 / 6, rtol=1e-6)  # all in one context, or in none and counted so
+    # plain counts 4 and 2: D = 1/2 without a count of 1, and 1 + (4 - 1/2) / (2/2 * 1/6)
+    np.testing.assert_allclose(np.exp(single.rows[0].values), [22, 10], rtol=1e-6)
+    # continuations 1 and 2: D = 1 / (1 + 2), and 1 + (1 - 1/3) / (2/3 * 1/6)
+    np.testing.assert_allclose(np.exp(pair.rows[0].values), [7, 16], rtol=1e-6)
+
+
+def test_a_gap_skips_the_tokens_between():
+    gap = ngrams_of((1, 3))
+    between = X.copy()
+    between[:, 1] = np.random.default_rng(0).integers(0, N, len(X))
+    between[:, 3] = 0
+    assert_same_ngrams(smoothed_ngrams(between, Y, offsets=(1, 3), vocab_size=N), gap)
+    side_by_side = smoothed_ngrams(X[:, [0, 2]], Y, offsets=(1, 2), vocab_size=N)
+    assert_same_ngrams(gap, side_by_side._replace(offsets=(1, 3)))
+
+
+@EVERY_LEVEL
+def test_the_order_of_positions_changes_nothing(offsets):
+    order = np.random.default_rng(0).permutation(len(Y))
+    assert_same_ngrams(smoothed_ngrams(X[order], Y[order], offsets=offsets, vocab_size=N), ngrams_of(offsets))
+
+
+def test_narrow_integers_do_not_overflow():
+    narrow = smoothed_ngrams(X.astype(np.uint8), Y.astype(np.uint8), offsets=(1, 2, 3, 4), vocab_size=N)
+    wide = ngrams_of((1, 2, 3, 4))
+    assert len(wide.children[-1].tokens) * N > 255  # keys do not fit in a byte
+    assert_same_ngrams(narrow, wide)
+    np.testing.assert_array_equal(numbers_of(narrow, OTHERS.astype(np.uint8)), numbers_of(wide, OTHERS))
+
+
+@EVERY_LEVEL
+def test_rows_read_one_by_one_are_those_of_the_table(offsets):
+    ngrams = ngrams_of(offsets)
+    for rows, expected in zip(ngrams.rows, dense(ngrams), strict=True):
+        table = jax.vmap(functools.partial(sparse_row, rows, N=N, longest=rows.longest))(jnp.arange(len(expected)))
+        assert table.dtype == np.float32
+        np.testing.assert_array_equal(table, expected)
+
+
+@EVERY_LEVEL
+def test_rows_of_one_context_are_those_of_many_and_of_the_slow_chain(offsets):
+    names = tuple(f"level {level}" for level in range(len(offsets)))
+    ngrams, slow = ngrams_of(offsets), Chain(X, Y, offsets, N)
+    kind = ngram_rows(ngrams, names)
+    assert (kind.names, kind.tokens, kind.radius, kind.history, kind.vocab_size) == (names, offsets, max(offsets), 0, N)
+    contexts, new = np.concatenate([X[:20], OTHERS]), 0
+    one_by_one = np.stack(jax.jit(jax.vmap(lambda x: kind.read(x)))(jnp.asarray(contexts)))
+    together = []
+    for rows, numbers, base in kind.log_tables(contexts.astype(np.uint8)):
+        table = np.concatenate([dense_table(rows), np.zeros((1, N))])  # the last row for contexts that are new, -1
+        assert base is None
+        together.append(table[numbers])
+    np.testing.assert_array_equal(one_by_one, together)
+    for m, x in enumerate(contexts):
+        for level in range(len(offsets)):
+            context, expected = context_of(x, offsets[: level + 1]), np.zeros(N)
+            for i in slow.seen(context):
+                expected[i] = np.log(slow.P(context, i) / (slow.gamma(context) * slow.P(context[:-1], i)))
+            np.testing.assert_allclose(one_by_one[level, m], expected, rtol=0, atol=ROW)
+            new += not expected.any()
+    assert 0 < new < one_by_one[..., 0].size
+
+
+def test_the_last_levels_alone_are_read_as_all_are():
+    ngrams = ngrams_of((1, 2, 3, 4))
+    every, last = ngram_rows(ngrams, ("a", "b", "c", "d")), ngram_rows(ngrams, ("c", "d"))
+    assert last.tokens == (3, 4) and last.radius == 4
+    for x in (X[5], X[17], OTHERS[3]):
+        np.testing.assert_array_equal(last.read(jnp.asarray(x)), every.read(jnp.asarray(x))[2:])
+    for one, other in zip(last.log_tables(OTHERS), every.log_tables(OTHERS)[2:], strict=True):
+        assert one[0] is other[0]
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("dtype, size", [(np.uint8, 256), (np.uint16, 65_536)])
+def test_the_largest_id_of_a_small_type_is_found(dtype, size):
+    last = size - 1
+    x = np.array([[last, last], [last, 1], [1, last], [1, 1]], dtype)
+    ngrams = smoothed_ngrams(x, np.array([last, 1, last, 2], dtype), offsets=(1, 2), vocab_size=size)
+    assert numbers_of(ngrams, x).tolist() == [[last, 3], [last, 2], [1, 1], [1, 0]]
+    assert numbers_of(ngrams, np.array([[last, 2], [2, last]], dtype)).tolist() == [[last, -1], [2, -1]]
+    rows = ngram_rows(ngrams, ("pair",)).read(jnp.asarray(x[0]))[0]
+    assert np.flatnonzero(rows).tolist() == [last]
+
+
+def test_rows_are_finite_and_positive_and_the_lowest_distribution_is_one():
+    ngrams = ngrams_of((1, 2, 3, 4))
+    for rows in ngrams.rows:
+        assert rows.values.dtype == np.float32 and len(rows.values) == len(rows.outputs) == rows.start[-1]
+        assert np.all(np.isfinite(rows.values)) and np.all(rows.values > 0)  # what is seen is more likely than backed off
+    assert ngrams.lower.min() > 0 and ngrams.lower.sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_the_size_is_that_of_all_children_and_rows():
+    ngrams = ngrams_of((1, 2, 3))
+    entries = sum(len(rows.outputs) for rows in ngrams.rows)
+    contexts = [N, *(len(children.tokens) for children in ngrams.children)]
+    rows = entries * (2 + 4) + sum(n + 1 for n in contexts) * 4
+    children = sum(n + 1 for n in contexts[:-1]) * 4 + sum(contexts[1:]) * 2
+    kind = ngram_rows(ngrams, ("a", "b", "c"))
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(kind)) == rows + children
+
+
+def test_progress_counts_the_levels():
+    seen = []
+    ngrams_of((1, 2, 3), progress=lambda *done: seen.append(done))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("offsets", [(), (1, 1), (0, 1), (1, 5), (-1,)])
+def test_offsets_that_contexts_do_not_have_are_refused(offsets):
+    with pytest.raises(ValueError, match="different numbers of tokens back, from 1 to the 4"):
+        ngrams_of(offsets)
+
+
+def test_a_text_without_positions_is_refused():
+    with pytest.raises(ValueError, match="no position"):
+        smoothed_ngrams(X[:0], Y[:0], offsets=(1,), vocab_size=N)
