@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.counts.stream import Saving, check_stream, feed
 from jexplicit.data.contexts import context_columns
 from jexplicit.data.shards import Stream
-from jexplicit.runs.devices import AXIS, check_memory, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.memory import check_memory
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]

@@ -32,7 +32,8 @@ from jexplicit.lm.evaluation import Evaluation, evaluate_by_contexts
 from jexplicit.lm.explicit import Features, TokenTables
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import map_contexts
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory
 from jexplicit.solvers.explicit import explicit_solution
 
 _positions_per_call = 1 << 20

@@ -53,7 +53,8 @@ from jexplicit.lm.explicit import Features, TokenTables, token_counts, with_targ
 from jexplicit.lm.gradient import initial_state, text_gradient, token_tables
 from jexplicit.lm.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
 from jexplicit.runs.checkpoints import load_latest, save_latest
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory
 
 
 class Swept(NamedTuple):

@@ -27,7 +27,8 @@ from optax.tree_utils import tree_get, tree_set
 from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.explicit import TokenTables, with_targets
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory
 
 Blocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
 Info = dict[str, Float[Array, ""]]  # loss, in nats per position, and kkt_residual

@@ -12,7 +12,7 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
-from jexplicit.runs.folder import command_name, read_config
+from jexplicit.runs.folder import command_name, experiment_of, read_config
 from jexplicit.runs.progress import console
 
 C = TypeVar("C")
@@ -102,12 +102,12 @@ def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -
 def _stored(argv: list[str], config: type[C]) -> C | None:
     """With --resume, the config that the run in --out was started with."""
     _, out = _take(argv, "--out")
-    stored = read_config(out) if out and "--resume" in argv else None
+    stored = read_config(out, experiment_of(config)) if out and "--resume" in argv else None
     if stored is None:
         return None
     fields = {field.name for field in dataclasses.fields(config)}  # pyright: ignore[reportArgumentType]
     if set(stored) != fields:
-        raise ValueError(f"{out} is a run of another command or version: choose another --out")
+        raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
     return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
 
 

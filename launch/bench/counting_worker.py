@@ -19,7 +19,8 @@ from jax.sharding import Mesh
 from jexplicit.counts.dense import Counts, DenseCounter
 from jexplicit.counts.stream import Saving, check_stream, feed
 from jexplicit.data.shards import Stream, read_shards
-from jexplicit.runs.devices import parse_bytes, peak_bytes, use_devices, within_memory
+from jexplicit.runs.devices import use_devices
+from jexplicit.runs.memory import parse_bytes, peak_bytes, within_memory
 from jexplicit.runs.processes import join, meet, part_of_process, sum_over_processes
 
 _join_seconds = 600  # all configurations start at once, on few cores

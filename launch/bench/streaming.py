@@ -12,8 +12,8 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.shards import ShardWriter
 from jexplicit.data.tokenizers import Progress
 from jexplicit.runs.command import Preset
-from jexplicit.runs.devices import parse_bytes
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.memory import parse_bytes
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.timing import median_ratio
 from launch.bench import counting

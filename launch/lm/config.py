@@ -8,7 +8,7 @@ import optax
 from jexplicit.lm.explicit import Features
 from jexplicit.lm.log_linear import Smoothing
 from jexplicit.runs.command import Preset
-from jexplicit.runs.devices import parse_bytes
+from jexplicit.runs.memory import parse_bytes
 from jexplicit.runs.processes import check_process
 
 Method = Literal["explicit", "cold", "warm", "optimum", "calibrated", "scaling", "joint", "joint+cache", "bitcipher"]

@@ -15,8 +15,8 @@ from jexplicit.lm.explicit import Features
 from jexplicit.lm.sharded import ShardedCounts, count_sharded, evaluate_sharded, sharded_language_model
 from jexplicit.lm.sparse import SparseTables, sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.sparse_evaluation import evaluate_sparse
-from jexplicit.runs.devices import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.memory import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.progress import stage
 from launch.lm.beam import counts_beside_shards
 from launch.lm.config import Config

@@ -25,8 +25,9 @@ from jexplicit.lm.network_sampling import sample_documents
 from jexplicit.lm.network_starts import direct_start, output_start
 from jexplicit.lm.softmax import logits, map_contexts, negative_log_likelihood
 from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import RunFolder, write_json
+from jexplicit.runs.memory import check_memory
 from jexplicit.runs.progress import stage
 from launch.networks.config import MLPConfig, Text
 from launch.networks.training import Data, Job, Part, add_row, has_row, load_variables, measure, plan_from, sample
