@@ -1,6 +1,6 @@
 """The run folder: the configuration, environment and results of one run. Reports and figures read only these files.
 
-config.json (the config's fields and `launcher`, the name of the experiment), environment.json, metrics.jsonl (a line per
+config.json (the config's fields, and as `launcher` the name of the experiment), environment.json, metrics.jsonl (a line per
 event), results.json ({"rows": [...]}), figures/, checkpoints/, report.md.
 """
 
@@ -63,7 +63,8 @@ class RunFolder:
         _check_empty_or_run(self.path)
         self._lock = hold_place(self.path, jax.process_index())
         _check_experiment(self.path, experiment, "choose another --out")
-        begun = (self.path / "metrics.jsonl").exists()  # a run without measurements has nothing to lose
+        # a run without measurements has nothing to lose
+        begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
         if begun and not resume:
             raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
         if begun:
