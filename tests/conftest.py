@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -31,24 +30,14 @@ def data_dir():
     return folder
 
 
-LARGEST_IDLE_BYTES = 1.5e9  # a process that is larger after a test file frees what it has compiled
-
-
 @pytest.fixture(autouse=True, scope="module")
-def compiled_functions_are_freed():
-    """Without this a process that runs many test files keeps every function that any of them compiled, gigabytes in all."""
+def free_compiled_functions():
+    """After each test file, free what it compiled: a process that runs many files would keep gigabytes of it."""
     yield
-    if _resident_bytes() > LARGEST_IDLE_BYTES:
-        jax.clear_caches()
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] in ("jexplicit", "icl", "launch"):
-                for value in list(vars(module).values()):
-                    if hasattr(value, "cache_clear"):  # a functools.cache, of compiled functions most often
-                        value.cache_clear()
-        gc.collect()
-
-
-def _resident_bytes() -> float:
-    """Memory of this process; infinity where the system does not have /proc."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else float("inf")
+    jax.clear_caches()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("jexplicit", "icl", "launch"):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):  # a functools.cache, most often of compiled functions
+                    value.cache_clear()
+    gc.collect()
