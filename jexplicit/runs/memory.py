@@ -50,7 +50,7 @@ def parse_bytes(size: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", size, re.ASCII)
     if not found or found[2].upper() not in _units or float(found[1]) <= 0:
-        raise ValueError(f"memory {size!r}: give a positive number and a unit, such as 2GB or 512MiB")
+        raise ValueError(f"memory {size!r}: give a number and a unit, such as 2GB or 512MiB")
     return int(float(found[1]) * _units[found[2].upper()])
 
 
