@@ -1,6 +1,7 @@
 """The harness of every bench: time named cases in interleaved rounds, write rows, report and figure, print the table."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,7 +132,7 @@ much of their time there describe the system more than the code. Every timing is
 
 METHOD, RADIUS, LAYERS = Column("method", "method"), Column("K", "radius", "d"), Column("K", "layers", "d")
 SECONDS = [Column(f"{clock} s", f"{clock.lower()}_seconds", ".3f") for clock in ("CPU", "kernel", "wall")]
-_only_in_report = ("quartiles", "kernel s", "wall s")
+_only_in_report = ("quartiles", "kernel s", "wall s", "reduction s", "MB reduced")
 _labels = {"radius": "K =", "layers": "K =", "batch_size": "batch size"}
 
 
@@ -263,11 +264,8 @@ def losses_differ(*, rtol: float) -> Callable[[Any, Any], str]:
 
 def free_folder(path: str) -> str:
     """The path, or the first of path-2, path-3, ... that does not exist."""
-    candidate, n = path, 1
-    while Path(candidate).exists():
-        n += 1
-        candidate = f"{path}-{n}"
-    return candidate
+    names = itertools.chain([path], (f"{path}-{n}" for n in itertools.count(2)))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _where(bench: Bench, fields: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ python -m launch.bench counting --preset tiny
 """
 
 import functools
+import inspect
 import os
 import sys
 
@@ -38,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         tyro.extras.subcommand_cli_from_dict(configs, args=argv, prog="python -m launch.bench", description=description)
         return 2
     bench = BENCHES[name]
-    run, prog, about = functools.partial(run_bench, bench), f"python -m launch.bench {name}", bench.config.__doc__ or ""
+    run, prog = functools.partial(run_bench, bench), f"python -m launch.bench {name}"
+    about = inspect.cleandoc(bench.config.__doc__ or "")
     return run_command(run, bench.config, presets=bench.presets, prog=prog, description=about, argv=argv[1:])
 
 

@@ -20,7 +20,7 @@ from jexplicit.runs.tables import Column, markdown_table
 from jexplicit.runs.timing import cpu_cores
 from launch.bench.counting import StreamTokens, VocabSize, zipf_stream
 from launch.bench.counting_worker import Request, Setting
-from launch.bench.harness import Bench, BenchConfig, Comparison, Timings, all_cores
+from launch.bench.harness import Bench, BenchConfig, Comparison, Timings, all_cores, ratio_columns
 from launch.bench.trillion_tokens import Work, all_reduce_bytes, column_bytes, gradient_bytes, reduce_scatter_bytes, table_bytes
 from launch.bench.workers import Workers, peak_of, working
 
@@ -115,16 +115,18 @@ def _row(case: Case, work: Work, name: str, timings: Timings) -> dict[str, Any]:
     n, P, cores = case.devices, case.processes, cpu_cores()
     share = n if case.mode == "strong" else 1  # of the work of one device
     clocks = ("seconds", "count_seconds", "cpu_seconds")
-    wall, count, cpu = (timings.ratio(name, str(Case(case.mode, 1, 1)), clock).median for clock in clocks)
+    wall, count, cpu = (timings.ratio(name, str(Case(case.mode, 1, 1)), clock) for clock in clocks)
     size, gradients = table_bytes(work), gradient_bytes(work, n, _batch)
     steps = ceil(work.T / _batch)
     return {
         **case._asdict(),
         "tokens": work.T,
         "tokens_per_second": work.T / timings.medians(name)["seconds"],
-        "efficiency": wall / share,
-        "count_efficiency": count / share,
-        "cpu_efficiency": cpu * n / share,
+        "efficiency": wall.median / share,
+        "efficiency_low": wall.low / share,
+        "efficiency_high": wall.high / share,
+        "count_efficiency": count.median / share,
+        "cpu_efficiency": cpu.median * n / share,
         "limit": min(n, cores) / n,
         "peak_bytes": peak_of(timings.rounds[name]),
         # an all-reduce over the devices of a process, then one over the processes
@@ -151,7 +153,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 shown = [row for row in rows if (row["mode"], row["processes"]) == (mode, P)]
                 n, label = [row["devices"] for row in shown], f"{P} process{'es' * (P > 1)}"
                 style = {"marker": marker, "color": colour}
-                ax.plot(n, [row["efficiency"] for row in shown], label=label, **style)
+                low, middle, high = ([row[f"efficiency{end}"] for row in shown] for end in ("_low", "", "_high"))
+                ax.plot(n, middle, label=label, **style)
+                ax.vlines(n, low, high, color=colour)
                 counting = [row["count_efficiency"] for row in shown]
                 ax.plot(n, counting, linestyle=":", alpha=0.6, label=f"{label}, without the reduction", **style)
             ax.set(xscale="log", title=title, xlabel="virtual devices", xticks=list(limits), xticklabels=list(limits))
@@ -205,9 +209,9 @@ BENCH = Bench(
     machine=all_cores,
     sizes=(),
     notes="""\
-Efficiency is the median over rounds of T1 / Tn (weak) or T1 / (n Tn) (strong), where T1 is the time of one device in the same
-round. *Limit* is what c cores allow n devices, min(n, c) / n; cores shared with other work give less. *Counting* leaves out the
-reduction; *CPU* compares CPU seconds per token, whatever the number of cores. *Reduced* is what a device sends.
+Efficiency is the median over rounds of T1 / Tn (weak) or T1 / (n Tn) (strong), with its quartiles; T1 is the time of one device
+in the same round. *Limit* is what c cores allow n devices, min(n, c) / n; cores shared with other work give less. *Counting*
+leaves out the reduction; *CPU* compares CPU seconds per token, whatever the number of cores. *Reduced* is what a device sends.
 """,
     columns=[
         Column("mode", "mode"),
@@ -217,7 +221,7 @@ reduction; *CPU* compares CPU seconds per token, whatever the number of cores. *
         Column("s", "seconds", ".2f"),
         Column("reduction s", "reduce_seconds", ".2f"),
         Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        Column("efficiency", "efficiency", ".2f"),
+        *ratio_columns("efficiency", "efficiency"),
         Column("limit", "limit", ".2f"),
         Column("counting", "count_efficiency", ".2f"),
         Column("CPU", "cpu_efficiency", ".2f"),

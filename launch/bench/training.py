@@ -63,46 +63,10 @@ class Task(NamedTuple):
 # memory, starting from the tables of the previous call. It returns the tables.
 
 
-def _dense(task: Task):
-    """`jexplicit.lm.gradient.make_batch` and `training_step`: passes over whole tables; partition functions only of the
-    distinct contexts, as in all methods of jexplicit."""
-    return _jexplicit(task, noise=None, sparse=False)
-
-
-def _rows(task: Task):
-    """The same with `sparse=True`: only the rows that a batch touches, unless they are a large part of the table."""
-    return _jexplicit(task, noise=None, sparse=True)
-
-
-def _exact_noise(task: Task):
-    """The same for tables read through the noise model, whose gradient touches every row: no peer."""
-    return _jexplicit(task, noise=task.noise, sparse=False)
-
-
-def _torch_dense(task: Task):
-    """One `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`."""
-    return _torch(task, bag=False)
-
-
-def _torch_sparse(task: Task):
-    """The same with `Embedding(sparse=True)`."""
-    return _torch(task, bag=False, sparse=True)
-
-
-def _torch_bag(task: Task):
-    """The stricter peer: the K tables as one `torch.nn.EmbeddingBag(mode="sum")`, and Adagrad with `fused=True`."""
-    return _torch(task, bag=True, fused=True)
-
-
-def _torch_bag_sparse(task: Task):
-    """The stricter peer for few rows: `EmbeddingBag(mode="sum", sparse=True)` and Adagrad, which has no fused version of it."""
-    return _torch(task, bag=True, sparse=True)
-
-
-def _jexplicit(task: Task, *, noise: Noise | None, sparse: bool) -> Callable[[], Sequence[Any]]:
+def _jexplicit(task: Task, *, sparse: bool = False, exact_noise: bool = False) -> Callable[[], Sequence[Any]]:
     mesh = data_mesh(1)
     optimizer = optax.adagrad(_rate, initial_accumulator_value=0, eps=1e-30)
-    step = training_step(optimizer, features="cat", noise=noise, mesh=mesh)
+    step = training_step(optimizer, features="cat", noise=task.noise if exact_noise else None, mesh=mesh)
     state = initial_state(tuple(map(jnp.asarray, task.tables)), optimizer, mesh)
     N, B = len(task.tables[0]), len(task.batches[0][1])
     batch = functools.partial(make_batch, features="cat", vocab_size=N, size=B, sparse=sparse)
@@ -116,7 +80,7 @@ def _jexplicit(task: Task, *, noise: Noise | None, sparse: bool) -> Callable[[],
     return call
 
 
-def _torch(task: Task, *, bag: bool, sparse: bool = False, fused: bool = False) -> Callable[[], Sequence[Any]]:
+def _torch(task: Task, *, bag: bool = False, sparse: bool = False, fused: bool = False) -> Callable[[], Sequence[Any]]:
     torch = importlib.import_module("torch")  # optional
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()  # the default; PyTorch warns unless it is set
@@ -141,18 +105,28 @@ def _torch(task: Task, *, bag: bool, sparse: bool = False, fused: bool = False) 
     return call
 
 
-REFERENCE = "jexplicit, dense"
+REFERENCE, ROWS, OTHER_MODEL = "jexplicit, dense", "jexplicit, rows", "jexplicit, exact noise"
 TORCH = ("torch dense", "torch sparse")
 STRICTER = ("torch bag, fused", "torch bag, sparse")
-OTHER_MODEL = "jexplicit, exact noise"
 METHODS: dict[str, Callable[[Task], Callable[[], Sequence[Any]]]] = {
-    REFERENCE: _dense,
-    "jexplicit, rows": _rows,
-    OTHER_MODEL: _exact_noise,
-    TORCH[0]: _torch_dense,
-    TORCH[1]: _torch_sparse,
-    STRICTER[0]: _torch_bag,
-    STRICTER[1]: _torch_bag_sparse,
+    REFERENCE: _jexplicit,
+    ROWS: functools.partial(_jexplicit, sparse=True),
+    OTHER_MODEL: functools.partial(_jexplicit, exact_noise=True),
+    TORCH[0]: _torch,
+    TORCH[1]: functools.partial(_torch, sparse=True),
+    STRICTER[0]: functools.partial(_torch, bag=True, fused=True),
+    STRICTER[1]: functools.partial(_torch, bag=True, sparse=True),
+}
+_descriptions = {
+    REFERENCE: "`jexplicit.lm.gradient.make_batch` and `training_step`: passes over whole tables; partition functions only of "
+    "the distinct contexts, as in all methods of jexplicit.",
+    ROWS: "The same with `sparse=True`: only the rows that a batch touches, unless they are a large part of the table.",
+    OTHER_MODEL: "The same for tables read through the noise model, whose gradient touches every row: no peer.",
+    TORCH[0]: "One `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`.",
+    TORCH[1]: "The same with `Embedding(sparse=True)`.",
+    STRICTER[0]: 'The stricter peer: the K tables as one `torch.nn.EmbeddingBag(mode="sum")`, and Adagrad with `fused=True`.',
+    STRICTER[1]: 'The stricter peer for few rows: `EmbeddingBag(mode="sum", sparse=True)` and Adagrad, which has no fused '
+    "version of it.",
 }
 
 
@@ -208,8 +182,8 @@ BENCH = Bench(
     name="training",
     config=Training,
     comparisons=comparisons,
-    methods=METHODS,
-    ours=(REFERENCE, "jexplicit, rows", OTHER_MODEL),
+    methods=_descriptions,
+    ours=(REFERENCE, ROWS, OTHER_MODEL),
     peers={"ratio_to_torch": TORCH, "ratio_to_fastest_torch": TORCH + STRICTER},
     without_peer=(OTHER_MODEL,),
     columns=[

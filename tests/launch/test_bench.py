@@ -8,8 +8,18 @@ import os
 import numpy as np
 import pytest
 
-from jexplicit.runs.timing import interleaved, one_thread, paired_ratio, timed
+from jexplicit.runs.timing import Timing, interleaved, one_thread, paired_ratio, timed
 from launch.bench import counting, evaluation, icl, training
+from launch.bench.harness import (
+    METHOD,
+    Bench,
+    BenchConfig,
+    Comparison,
+    check_agreement,
+    losses_differ,
+    ratio_columns,
+    run_bench,
+)
 from launch.bench.run import main
 
 COUNTING_FIELDS = {
@@ -32,7 +42,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def rows_of(out):
+def rows_of(out, without_peer=(training.OTHER_MODEL,)):
     rows = json.loads((out / "results.json").read_text())["rows"]
     figure = f"figures/bench_{rows[0]['bench']}.png"
     has_peer = any(value for row in rows for field, value in row.items() if field.startswith("ratio"))
@@ -42,7 +52,7 @@ def rows_of(out):
     for row in rows:
         for field, value in row.items():
             if value is None:
-                no_peer = not has_torch or row["method"] == training.OTHER_MODEL
+                no_peer = not has_torch or row["method"] in without_peer
                 assert field.startswith("ratio") and no_peer, (row["method"], field)
             elif field.startswith("ratio") or field.endswith("per_second") or field in ("cpu_seconds", "wall_seconds"):
                 assert math.isfinite(value) and value > 0, (row["method"], field, value)
@@ -200,7 +210,7 @@ def test_a_method_with_other_tables_is_not_timed(rate, batch, tmp_path, monkeypa
         usual = training._rate
         training._rate = rate
         try:
-            return training._rows(task._replace(batches=[(X[batch], Y[batch]) for X, Y in task.batches]))
+            return training.METHODS[training.ROWS](task._replace(batches=[(X[batch], Y[batch]) for X, Y in task.batches]))
         finally:
             training._rate = usual
 
@@ -286,3 +296,45 @@ def test_a_bench_that_is_not_there(flags, capsys):
         main(flags)
     assert stop.value.code == 2
     assert "counting" in capsys.readouterr().err
+
+
+def test_the_harness_compares_with_the_fastest_peer_and_leaves_out_cases_without_one(tmp_path):
+    scripted = {"ours": [1.0, 2.0, 4.0], "slow": [4.0] * 3, "fast": [2.0] * 3, "alone": [1.0] * 3}
+    seconds = {name: iter(rounds) for name, rounds in scripted.items()}
+
+    def timer(call):
+        spent = next(seconds[call()])
+        return Timing(spent, spent, 0.0)
+
+    def comparisons(config, folder):
+        cases = {name: lambda name=name: name for name in seconds}
+        yield Comparison(cases=cases, fields={}, row=lambda case, timings: {})
+
+    bench = Bench(
+        name="fake",
+        config=BenchConfig,
+        comparisons=comparisons,
+        methods=dict.fromkeys(seconds, "A fake."),
+        columns=[METHOD, *ratio_columns("vs. slow", "ratio_to_slow")],
+        presets={},
+        sizes=(),
+        peers={"ratio_to_slow": ("slow",), "ratio_to_fastest": ("slow", "fast", "absent")},
+        without_peer=("alone",),
+        timer=timer,
+    )
+    run_bench(bench, BenchConfig(out=str(tmp_path / "run"), rounds=3))
+    rows = {row["method"]: row for row in rows_of(tmp_path / "run", without_peer=("alone",))}
+    # rounds: 4/1, 4/2, 4/4 and 2/1, 2/2, 2/4
+    assert [rows["ours"][f"ratio_to_slow{end}"] for end in ("_low", "", "_high")] == [1.5, 2, 3]
+    assert rows["ours"]["ratio_to_fastest"] == 1 and rows["fast"]["ratio_to_fastest"] == 1
+    assert rows["alone"]["ratio_to_slow"] is rows["alone"]["ratio_to_fastest"] is None and rows["ours"]["cpu_seconds"] == 2
+    assert "| ours | 2.00 | 1.50-3.00 |" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_a_case_that_disagrees_with_the_reference_is_named():
+    cases = {"right": lambda: 1.0, "wrong": lambda: 2.0}
+    comparison = Comparison(cases, {}, lambda case, timings: {}, reference="right", difference=losses_differ(rtol=1e-6))
+    with pytest.raises(ValueError, match="wrong disagrees with right at K = 3: losses 2.0 instead of 1.0"):
+        check_agreement(comparison, "K = 3")
+    inspected = check_agreement(comparison._replace(unchecked=("wrong",), inspect=lambda case, result: {"loss": result}))
+    assert inspected == {"right": {"loss": 1.0}, "wrong": {"loss": 2.0}}
