@@ -146,8 +146,10 @@ def _with_interpolated(job: Job, model: Model, trained: Family) -> list[Family]:
     """Trained layers and, where they are recurrent and from random weights, their means with constructed ones."""
     if not model.recurrent:
         return [trained]
-    cold = trained.entries[0]["start"] == "cold"
-    return [predictors.with_descent_rates(model, trained), *[predictors.interpolated_family(job, model, trained)] * cold]
+    families = [predictors.with_descent_rates(model, trained)]
+    if trained.entries[0]["start"] == "cold":
+        families.append(predictors.interpolated_family(job, model, trained))
+    return families
 
 
 def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
