@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 
@@ -54,4 +55,4 @@ def is_concrete(*values: Any) -> bool:
         >>> is_concrete(1.0, jnp.ones(2)), bool(jax.jit(is_concrete)(1.0))
         (True, False)
     """
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))

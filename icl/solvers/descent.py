@@ -89,7 +89,7 @@ def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> F
     """
     initial_weights(sequence)  # checks the shapes
     X, Y, x_q, y_q = sequence
-    N, rates = len(X), _per_step(steps, X.dtype, eta=eta, gamma=gamma)
+    N, (etas, gammas) = len(X), _per_step(steps, X.dtype, eta=eta, gamma=gamma)
 
     def step(state: tuple[Array, ...], rates: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
         (X, Y, x, y), (eta, gamma) = state, rates
@@ -97,7 +97,7 @@ def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> F
         state = X - gamma * X @ G, Y - X @ change.T, x - gamma * G @ x, y - change @ x
         return state, -state[3]
 
-    return lax.scan(step, (X, Y, x_q, jnp.zeros_like(y_q)), rates)[1]
+    return lax.scan(step, (X, Y, x_q, jnp.zeros_like(y_q)), (etas, gammas))[1]
 
 
 def _per_step(steps: int, dtype: Any, **rates: Rate) -> tuple[Array, ...]:

@@ -47,6 +47,7 @@ def training_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], ta
         distance.plot([], [], color="black", label="predictions")
         distance.plot([], [], color="black", linestyle="--", label="sensitivities")
         _log_ticks(loss)
+        _log_ticks(distance)
         _legends(loss, distance)
         loss.figure.suptitle(title, fontsize=10)
 

@@ -1,5 +1,6 @@
 """report.md of an in-context learning run and its figures, written from the run's files alone."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def write_report(out: Path) -> Path:
             extent = [run_extent(experiment, shown), ""] if section.source_shows else []
             lines += [f"## {section.title}", "", *extent, *section.lines(out, shown)]
     report = out / "report.md"
-    report.write_text("\n".join(lines))
+    report.write_text(re.sub("\n{3,}", "\n\n", "\n".join(lines)))
     return report
 
 
@@ -165,7 +166,7 @@ def _copy(out: Path, rows: Rows) -> list[str]:
         steps.append(f"{_step(attends)} and {_step(drops)}")
     sentence = (
         "The first step at which the sensitivity to the next token is more than twice that to other tokens, and the first at "
-        f"which the loss is half-way to that of one step of descent, by seed: {'; '.join(steps)}."
+        f"which the loss is halfway to that of one step of descent, by seed: {'; '.join(steps)}."
     )
     return [*measures_table(rows), sentence, "", *image]
 
@@ -197,7 +198,7 @@ def _phase(out: Path, rows: Rows) -> list[str]:
         half = (curve[0]["loss"][0] + levels["GD"]) / 2
         steps = [_first_step(curve, lambda e, n=n, half=half: e["loss"][n] <= half) for n in range(len(curve[0]["loss"]))]
         steps.sort(key=lambda step: np.inf if step is None else step)
-        lines.append(f"With {name} the loss is half-way to GD's after steps: {', '.join(map(_step, steps))}.")
+        lines.append(f"With {name} the steps at which the loss is halfway to GD's: {', '.join(map(_step, steps))}.")
     return [*measures_table(rows), *lines, "", *image]
 
 
