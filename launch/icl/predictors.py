@@ -196,11 +196,10 @@ def trained_family(
     runs = runs or (usual if start == "cold" else Effort(config.warm_steps, usual.seeds))
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
     scale = init_scale(config, model.layers, width)
+    constructed = constructed_layers(job, model) if start == "warm" else None  # solved here: `init` is traced
 
     def init(key: Array) -> AttentionLayer:
-        if start == "warm":
-            return constructed_layers(job, model)
-        return init_layers(key, width, layers=free, heads=heads, scale=scale)
+        return constructed or init_layers(key, width, layers=free, heads=heads, scale=scale)
 
     def evaluation() -> Measure:
         validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
