@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from icl.models.attention import Layer, init_layers, predict
+from icl.models.attention import AttentionLayer, init_layers, predict
 from icl.models.batched import Regression
 from icl.tasks import Sequence, Tasks, sample_tasks, sequences
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
@@ -43,7 +43,7 @@ class Task(NamedTuple):
 
     regression: Regression
     recipe: Recipe
-    start: Layer
+    start: AttentionLayer
     key: jax.Array
     steps: int
 
@@ -84,12 +84,12 @@ def _per_step(task: Task, sample: Callable[[jax.Array], Sequence]) -> Callable[[
     model = task.regression
     optimizer = make_optimizer(task.recipe)
 
-    def loss(params: Layer, batch: Sequence) -> jax.Array:
+    def loss(params: AttentionLayer, batch: Sequence) -> jax.Array:
         predictions = jax.vmap(lambda s: predict(params, s, depth=model.depth, clip=model.clip))(batch)
         return jnp.mean(jnp.sum((predictions - batch.y_q) ** 2, axis=1)) / 2
 
     @jax.jit
-    def step(params: Layer, moments: Any, n: jax.Array) -> tuple[Any, Any, jax.Array]:
+    def step(params: AttentionLayer, moments: Any, n: jax.Array) -> tuple[Any, Any, jax.Array]:
         value, gradient = jax.value_and_grad(loss)(params, sample(jax.random.fold_in(task.key, n)))
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
             updates, moments = optimizer.update(gradient, moments, params)
