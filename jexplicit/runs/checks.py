@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 
 def concrete(*trees: Any) -> bool:
@@ -12,4 +13,4 @@ def concrete(*trees: Any) -> bool:
         >>> concrete(1.0, jax.numpy.ones(2)), jax.jit(lambda x: x if concrete(x) else -x)(3).item()
         (True, -3)
     """
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))

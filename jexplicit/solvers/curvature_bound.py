@@ -83,13 +83,13 @@ def curvature_bound_sweeps(
 
     Source: Böhning, Multinomial logistic regression algorithm, 1992.
     """
-    U = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype) if U is None else U
-    if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]):
-        raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
+    start = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype) if U is None else U
+    if len(H) != len(Y) or start.shape != (H.shape[1], Y.shape[1]):
+        raise ValueError(f"H {H.shape}, Y {Y.shape}, U {start.shape}: expected [M, D], [M, N] and [D, N]")
     if concrete(ridge) and not 0 < ridge < jnp.inf:
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     problem = curvature_problem(H, Y, ridge)
     if concrete(problem) and not bool(jnp.isfinite(problem.factor).all()):
         raise ValueError(f"HᵀH cannot be factorised with ridge {ridge}: check that the features are finite, or raise the ridge")
-    U, losses = run_sweeps(curvature_bound_sweep, U, problem, sweeps=sweeps, **options)
-    return SoftmaxFit(U, jnp.zeros_like(U[0]), losses)
+    solution, losses = run_sweeps(curvature_bound_sweep, start, problem, sweeps=sweeps, **options)
+    return SoftmaxFit(solution, jnp.zeros_like(start[0]), losses)

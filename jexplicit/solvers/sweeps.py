@@ -64,8 +64,8 @@ def run_sweeps(
     if sweeps < 0:
         raise ValueError(f"{sweeps} sweeps: use at least 0")
     if not concrete(state, problem):
-        state, losses = jax.lax.scan(lambda state, _: sweep(state, problem), state, length=sweeps)
-        return state, jnp.append(losses, sweep(state, problem)[1])
+        state, before = jax.lax.scan(lambda state, _: sweep(state, problem), state, length=sweeps)
+        return state, jnp.append(before, sweep(state, problem)[1])
     losses: list[float] = []
     if checkpoints is not None and (found := load_latest(checkpoints, {"state": state, "losses": np.zeros(0)})):
         state, losses = found["state"], found["losses"].tolist()

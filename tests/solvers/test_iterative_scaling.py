@@ -183,7 +183,7 @@ def batch(M=40):
     """Three problems of one shape, the third with rows of one norm, and their explicit starts."""
     parts = [tuple(map(jnp.asarray, problem(K, seed=seed, M=M)[:2])) for seed, K in enumerate((None, None, 4.0))]
     H, Y = (jnp.stack(part) for part in zip(*parts, strict=True))
-    return H, Y, jnp.stack([start(*part) for part in parts])
+    return H, Y, jnp.stack([start(H, Y) for H, Y in parts])
 
 
 @pytest.mark.parametrize("slack", [None, False])
