@@ -152,6 +152,36 @@ class MLPLanguageModel(nn.Module):
         return logits
 
 
+class SoftmaxStack(nn.Module):
+    """Softmax layers without biases, `z = softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N].
+
+    The decoders that jexplicit.solvers.layerwise solves are such a network's weights, in order:
+    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}`. Random ones are uniform in ±1/sqrt(n_in).
+
+    outputs: N, of every layer.
+    layers: L.
+
+    Example:
+        >>> variables = init_variables(SoftmaxStack(outputs=3, layers=2), jax.random.key(0), jnp.ones((1, 5), jnp.float32))
+        >>> jax.tree.map(jnp.shape, variables["params"])
+        {'layer_1': {'kernel': (5, 3)}, 'layer_2': {'kernel': (3, 3)}}
+
+    Source: paper, Sec. 3.3.
+    """
+
+    outputs: int
+    layers: int = 1
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train: bool = False):
+        kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        for n in range(1, self.layers + 1):
+            layer = nn.Dense(self.outputs, use_bias=False, kernel_init=kernel, param_dtype=self.dtype, name=f"layer_{n}")
+            x = layer(x if n == 1 else nn.softmax(x))
+        return x
+
+
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
     """Parameters, and BatchNorm's running statistics where there are any: `{"params": ..., "batch_stats": ...}`.
 

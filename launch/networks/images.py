@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.counts.dense import dense_cooccurrence
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
 from jexplicit.nn.diagnostics import LayerValues, hockey_stick, layer_statistics
 from jexplicit.nn.networks import FullyConnected, init_variables
 from jexplicit.nn.objectives import objective
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
-from jexplicit.solvers.explicit import explicit_solution, priming_number
-from jexplicit.solvers.layerwise import accuracy
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
+from jexplicit.solvers.metrics import accuracy
 from launch.networks.config import FCNNConfig, InitializersConfig, OptimizersConfig, Pictures
 from launch.networks.rates import grid_of_rates
 from launch.networks.training import Data, Job, Part, add_row, has_row, measure, plan_from
