@@ -5,12 +5,9 @@ two products of the same form. On a CPU, batched products of 11 x 11 matrices or
 slower.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 
@@ -46,13 +43,3 @@ contract.defvjp(_contract_forward, _contract_backward)
 def transpose(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
     """The transpose of every task's matrix."""
     return jnp.swapaxes(A, 0, 1)
-
-
-def is_concrete(*values: Any) -> bool:
-    """Whether no value is a tracer: checks of values, unlike those of shapes, run outside `jit`, `grad` and `vmap` only.
-
-    Example:
-        >>> is_concrete(1.0, jnp.ones(2)), bool(jax.jit(is_concrete)(1.0))
-        (True, False)
-    """
-    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from icl.linalg import is_concrete
 from icl.models.attention import AttentionLayer, layers_from_maps
+from jexplicit.runs.checks import concrete
 
 Rate = Any  # a number, or one per layer
 
@@ -63,7 +63,7 @@ def descent_layers(
     W = jnp.zeros((m, dim), dtype) if W0 is None else jnp.asarray(W0, dtype)
     if G.shape != (dim, dim) or W.shape != (m, dim):
         raise ValueError(f"preconditioner {G.shape}, W0 {W.shape}: wanted {(dim, dim)} and {(m, dim)}")
-    if is_concrete(gamma, W) and np.any(gamma) and W.any():
+    if concrete(gamma, W) and np.any(gamma) and W.any():
         raise ValueError("GD++ with W0 other than zero: x changes from layer to layer, and W0 x with it; start from zero")
     etas, gammas = (jnp.broadcast_to(jnp.asarray(rate, dtype).reshape(-1), (L,)) for rate in (eta, gamma))
     empty = jnp.zeros((L, 1, width, width), dtype)
@@ -100,7 +100,7 @@ def softmax_descent_layer(
 
     Source: this package; von Oswald et al. 2023, App. A.9, observe that two heads learn it.
     """
-    if is_concrete(sharpness) and not sharpness > 0:
+    if concrete(sharpness) and not sharpness > 0:
         raise ValueError(f"sharpness {sharpness}: use a number above 0")
     one = descent_layers(dim, context, eta, outputs=outputs, dtype=dtype)
     scale = sharpness * (dim + outputs) ** 0.5  # scores are divided by the root of the key size

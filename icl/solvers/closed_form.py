@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from icl.linalg import is_concrete
 from icl.tasks import Sequence, Tasks
+from jexplicit.runs.checks import concrete
 
 
 class Moments(NamedTuple):
@@ -134,7 +134,7 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     """
     L, C, SCS, N, v = moments
     G = jnp.linalg.solve((SCS + v / N * L).T, (C @ L).T).T
-    if is_concrete(G) and not jnp.isfinite(G).all():
+    if concrete(G) and not jnp.isfinite(G).all():
         raise ValueError("E[S C S] cannot be inverted: draw more contexts, or drop inputs that are constant")
     return G
 
