@@ -23,7 +23,7 @@ class RangeTest(NamedTuple):
     rates: Float[np.ndarray, " S"]
     losses: Float[np.ndarray, " S"]
     smoothed: Float[np.ndarray, " S"]
-    picked: float
+    rate: float
 
 
 def sweep_schedule(lowest: float, highest: float, steps: int) -> optax.Schedule:
@@ -62,7 +62,7 @@ def range_test(
         ...     w, s = state
         ...     return (w - schedule(s) * 2 * w, s + 1), w**2
         >>> test = range_test(step, (jnp.array(1.0), 0), jnp.zeros(100), lowest=1e-3, highest=10.0)
-        >>> 0.1 < test.picked < 1
+        >>> 0.1 < test.rate < 1
         True
 
     Source: Smith 2017.

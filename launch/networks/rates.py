@@ -56,9 +56,9 @@ def sweep(job: Job, plan: Plan, data: Data) -> float:
         state = initial_state(plan.variables, optimizer)
         test = range_test(mean_step, state, batches, lowest=config.lowest, highest=config.highest)
     curves = {name: _finite_or_none(getattr(test, name)) for name in ("rates", "losses", "smoothed")}
-    job.folder.log(event="sweep", **curves, picked=test.picked)
-    console.print(f"    the range test picks {test.picked:.3g}")
-    return test.picked
+    job.folder.log(event="sweep", **curves, picked=test.rate)
+    console.print(f"    the range test picks {test.rate:.3g}")
+    return test.rate
 
 
 def grid_of_rates(job: Job, plan: Plan, data: Data, rates: np.ndarray, steps: int) -> float:

@@ -62,8 +62,7 @@ _memory = """\
 A map contracts near a training example, and iterates converge to it, if all eigenvalues of its Jacobian have modulus below 1
 (*spectral radius*); if its largest singular value is below 1 too, every single step shrinks distances. *From noise*: noisy
 training examples whose iterates converge to the original. *From test*: test examples whose iterates converge to any training
-example.
-"""
+example."""
 
 
 def histograms_path(out: Path, name: str, when: str) -> Path:
@@ -127,7 +126,7 @@ def _curves(out: Path, rows: Rows) -> list[str]:
     solved = {row["name"]: row["dev_loss"] for row in rows if row["steps"] == 0 and row["objective"] == "softmax_cross_entropy"}
     levels = solved if command in ("mlp-lm", "fcnn") else {}
     curves_figure(panels, out / "figures" / "curves.png", label=label, levels=levels, log=not by_accuracy)
-    return ["", "## Training", "", "![curves](figures/curves.png)", ""]
+    return ["## Training", "", "![curves](figures/curves.png)", ""]
 
 
 def _first_losses(out: Path, rows: Rows) -> list[str]:
@@ -169,7 +168,7 @@ def _search(out: Path, rows: Rows) -> list[str]:
         return []
     search_figure(sweeps[-1], grids[-1], out / "figures" / "search.png")
     rates = f"The range test picks {sweeps[-1]['picked']:.3g}, the grid {grids[-1]['picked']:.3g}."
-    return ["", "## Learning rate", "", rates, "", "![range test and grid](figures/search.png)"]
+    return ["## Learning rate", "", rates, "", "![range test and grid](figures/search.png)", ""]
 
 
 def _checklist(out: Path, rows: Rows) -> list[str]:

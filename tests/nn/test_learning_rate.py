@@ -27,7 +27,7 @@ def test_the_range_test_picks_a_stable_rate(noise):
     batches = jnp.asarray(np.random.default_rng(0).normal(size=(600, 3)))
     step = descent(sweep_schedule(1e-4, 10.0, 600), noise)
     test = range_test(step, (jnp.ones(3), 0), batches, lowest=1e-4, highest=10.0)
-    assert 0.005 < test.picked < 0.5  # noise makes the lowest loss come earlier
+    assert 0.005 < test.rate < 0.5  # noise makes the lowest loss come earlier
     assert len(test.rates) == 600 and test.rates[0] == 1e-4 and test.losses[-1] > 1e3
     schedule = sweep_schedule(1e-4, 10.0, 600)
     np.testing.assert_allclose(test.rates, [float(np.asarray(schedule(s))) for s in range(600)], rtol=1e-9)
@@ -62,7 +62,7 @@ def test_steps_of_optax_serve_too():
         return (w + update, s), jnp.sum(CURVATURES * w**2) / 2
 
     test = range_test(step, (jnp.ones(3), optimizer.init(jnp.ones(3))), jnp.zeros(200), lowest=1e-3, highest=10.0)
-    assert 0.02 < test.picked < 0.5
+    assert 0.02 < test.rate < 0.5
 
 
 def test_smoothing_keeps_a_straight_line_and_ends_where_losses_do():
