@@ -30,7 +30,9 @@ def curves_figure(
             plain_ticks(ax.xaxis)
             if log:
                 ax.set_yscale("log")
-                plain_ticks(ax.yaxis)
+                lowest, highest = ax.get_ylim()
+                if highest < 1e4 * lowest:
+                    plain_ticks(ax.yaxis)
             legend_outside(ax, fontsize=7)
 
 
