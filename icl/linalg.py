@@ -1,8 +1,8 @@
-"""Products of small matrices, one per task, with the batch on the last axes.
+"""Products of small matrices, one pair per task, with the batch on the last axis.
 
-`Σ_k A[k, i] B[k, j]` is a sum over k of outer products of rows, each a pass over the batch with no strides; its gradient is two
-products of the same form. Batched products of 11 x 11 matrices, and sums over axes in the middle, are three to ten times slower
-on a CPU.
+`Σ_k A[k, i] B[k, j]` is a sum over k of outer products of rows. Each is one contiguous pass over the batch, and its gradient is
+two products of the same form. On a CPU, batched products of 11 x 11 matrices or sums over middle axes are three to ten times
+slower.
 """
 
 import jax
@@ -34,12 +34,12 @@ def _contract_forward(A: Array, B: Array) -> tuple[Array, tuple[Array, Array]]:
 
 def _contract_backward(saved: tuple[Array, Array], G: Array) -> tuple[Array, Array]:
     A, B = saved
-    return contract(turned(B), turned(G)), contract(turned(A), G)
+    return contract(transpose(B), transpose(G)), contract(transpose(A), G)
 
 
 contract.defvjp(_contract_forward, _contract_backward)
 
 
-def turned(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
+def transpose(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
     """The transpose of every task's matrix."""
     return jnp.swapaxes(A, 0, 1)

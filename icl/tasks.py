@@ -1,27 +1,40 @@
-"""Linear regression tasks as sequences: a context of pairs (x_i, y_i), and a query x_q whose y_q is asked for.
+"""Linear regression tasks as sequences: a context of pairs (x_i, y_i) and a query x_q, whose y_q is to be predicted.
 
     W ~ N(0, c² I),    y_i = W x_i + noise,    y_q = W x_q
 
-Arrays carry the batch on their *last* axis, so that one task and a batch of tasks are the same code and a batch fills the
-vector units: `sample_tasks(key, tasks)` is one sequence, `sample_tasks(key, tasks, 2048)` are 2048 of them.
+Arrays carry the batch on their *last* axis: one task and a batch of tasks are the same code, and a batch fills the vector
+units. `sample_tasks(key, tasks)` is one sequence, `sample_tasks(key, tasks, 2048)` is a batch of 2048.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from icl.linalg import contract, turned
+from icl.linalg import contract, transpose
 
 Inputs = Literal["uniform", "normal", "laplace", "exponential", "mixture"]
-Scalar = Any  # a number, or an array of one where a sweep is vmapped
+Scalar = Any  # a number, or a scalar array where a sweep is vmapped
 
-# Of symmetric laws with independent coordinates, E[x⁴]/E[x²]².
+# E[x⁴]/E[x²]² of the symmetric distributions with independent coordinates.
 KURTOSIS: dict[str, float] = {"uniform": 9 / 5, "normal": 3.0, "laplace": 6.0}
 MIXED = ("exponential", "normal", "laplace")
+
+
+class Sequence(NamedTuple):
+    """A context, a query and its target; a batch has one more, last, axis.
+
+    X: [N, d]; Y: [N, m]; x_q: [d]; y_q: [m].
+    """
+
+    X: Float[Array, "N d *batch"]
+    Y: Float[Array, "N m *batch"]
+    x_q: Float[Array, "d *batch"]
+    y_q: Float[Array, "m *batch"]
 
 
 @functools.partial(
@@ -31,28 +44,28 @@ MIXED = ("exponential", "normal", "laplace")
 )
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """A law of regression tasks. Its numbers may be traced; sizes and the name of the law may not.
+    """A distribution of regression tasks. Its numbers may be traced; its sizes and the kind of inputs are static.
 
     dim: d, inputs.
     context: N, pairs in the context.
     outputs: m.
-    inputs: the law of a coordinate of x. uniform: U(-r/2, r/2). normal, laplace: of the same variance s = r²/12. exponential:
-        the same, not centred. mixture: exponential, normal or laplace by task, X and x_q divided by the Frobenius norm of X
-        and multiplied by r (the paper's other inputs).
+    inputs: distribution of a coordinate of x. uniform: U(-r/2, r/2). normal, laplace: with the same variance s = r²/12.
+        exponential: the same variance, not centred. mixture: exponential, normal or laplace by task, with X and x_q divided by
+        the Frobenius norm of X and multiplied by r (the paper's out-of-distribution inputs).
     input_range: r.
     weight_scale: c.
-    noise: standard deviation of what is added to the context's y; an array of one for each task where a batch is sampled.
-    scales: what each coordinate of x is multiplied by, d numbers; default, nothing.
+    noise: standard deviation of the noise on the context's y; one number, or one per task of a batch.
+    scales: d factors, one for each coordinate of x; default, none.
 
     Raises:
-        ValueError: a size below 1, a law that is not there, or other than d scales.
+        ValueError: a size below 1, an unknown kind of inputs, or a number of scales other than d.
 
     Example:
         >>> tasks = Tasks(dim=3, context=5)
-        >>> tasks.variance, sample_tasks(jax.random.key(0), tasks, 4).X.shape
+        >>> tasks.variance, tasks.sample(jax.random.key(0), 4).X.shape
         (0.08333333333333333, (5, 3, 4))
 
-    Source: von Oswald et al. 2023, Sec. 3 and App. A.3 (where the text has U(-1, 1), r = 2; its numbers are those of r = 1).
+    Source: von Oswald et al. 2023, Sec. 3 and App. A.3 (the text has U(-1, 1), r = 2; its numbers are those of r = 1).
     """
 
     dim: int = 10
@@ -66,63 +79,72 @@ class Tasks:
 
     def __post_init__(self):
         if min(self.dim, self.context, self.outputs) < 1:
-            raise ValueError(f"dim {self.dim}, context {self.context}, outputs {self.outputs}: each is at least 1")
+            raise ValueError(f"dim {self.dim}, context {self.context}, outputs {self.outputs}: use at least 1 for each")
         if self.inputs not in get_args(Inputs):
             raise ValueError(f"inputs {self.inputs!r}: choose one of {', '.join(get_args(Inputs))}")
         if self.scales is not None and len(self.scales) != self.dim:
-            raise ValueError(f"scales {self.scales} of {self.dim} inputs: give one for each")
+            raise ValueError(f"scales {self.scales} for {self.dim} inputs: give one for each")
+
+    def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last: `sample_tasks`."""
+        return sample_tasks(key, self, *batch, dtype=dtype)
 
     @property
     def variance(self) -> Scalar:
-        """s = r²/12, the variance of a coordinate; of mixture, r²/(N d), the mean square of the context's.
+        """s = r²/12, the variance of a coordinate; for mixture r²/(N d), the mean square over the context.
 
         Raises:
             ValueError: coordinates of different scales.
         """
         if self.scales is not None:
-            raise ValueError(f"scales {self.scales}: there is no one variance; use icl.exact_moments")
+            raise ValueError(f"scales {self.scales}: there is no single variance; use icl.exact_moments")
         r = self.input_range
         return r**2 / (self.context * self.dim) if self.inputs == "mixture" else r**2 / 12
 
     @property
-    def spreads(self) -> tuple[Scalar, ...]:
-        """The standard deviation of each coordinate, those of the exponential about its mean."""
-        if self.scales is None:
-            return (self.variance**0.5,) * self.dim
-        return tuple(dataclasses.replace(self, scales=None).variance ** 0.5 * scale for scale in self.scales)
+    def input_stds(self) -> tuple[Scalar, ...]:
+        """The standard deviation of each coordinate; of exponential inputs, about their mean."""
+        std = dataclasses.replace(self, scales=None).variance ** 0.5
+        return tuple(std * scale for scale in self.scales or (1.0,) * self.dim)
 
     @property
     def kurtosis(self) -> float:
         """E[x⁴]/E[x²]² of a coordinate.
 
         Raises:
-            ValueError: a law without independent symmetric coordinates.
+            ValueError: inputs without independent symmetric coordinates.
         """
         if self.inputs not in KURTOSIS:
-            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.solvers.closed_form.sampled_moments")
+            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.sampled_moments")
         return KURTOSIS[self.inputs]
 
 
-class Sequence(NamedTuple):
-    """A context, a query and its answer; a batch has one more, last, axis.
+class QueryLoss:
+    """A problem whose loss is the squared error at the query. A subclass has `tasks` and `predict(params, batch)`."""
 
-    X: [N, d]; Y: [N, m]; x_q: [d]; y_q: [m].
-    """
+    tasks: Any
+    predict: Callable[[Any, Sequence], Array]
 
-    X: Float[Array, "N d *batch"]
-    Y: Float[Array, "N m *batch"]
-    x_q: Float[Array, "d *batch"]
-    y_q: Float[Array, "m *batch"]
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last."""
+        return self.tasks.sample(key, size, dtype=dtype)
+
+    def loss(self, params: Any, batch: Sequence) -> Float[Array, ""]:
+        """Half the mean squared error of a batch, `½ mean_τ ||ŷ - y_q||²`."""
+        return half_mse(self.predict(params, batch), batch.y_q)
+
+
+def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[Array, ""]:
+    """`½ mean_τ ||ŷ - y_q||²`, summed over outputs."""
+    return jnp.sum((y - y_q) ** 2) / (2 * y.shape[-1])
 
 
 def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Sequence:
-    """Fresh tasks, a sequence of each: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
+    """Sample tasks and a sequence of each: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
 
     Args:
-        key: of jax.random.
-        tasks: their law.
-        batch: numbers of tasks, the last axes of all arrays; none for a single one.
-        dtype: default, JAX's float.
+        tasks: their distribution.
+        batch: the last axes of all arrays; none for a single task.
 
     Example:
         >>> one = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5))
@@ -132,20 +154,20 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
     Source: von Oswald et al. 2023, Sec. 3.
     """
     noisy = not (isinstance(tasks.noise, float | int) and tasks.noise == 0)
-    return _drawn(key, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
+    return _sample(key, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _drawn(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
+def _sample(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
     key_x, key_w, key_noise = jax.random.split(key, 3)
-    X, x_q = _inputs(key_x, tasks, batch, dtype)
+    X, x_q = _sample_inputs(key_x, tasks, batch, dtype)
     if tasks.scales is not None:
         scales = jnp.asarray(tasks.scales, dtype).reshape(-1, *[1] * len(batch))
         X, x_q = X * scales[None], x_q * scales
     W = jnp.asarray(tasks.weight_scale, dtype) * jax.random.normal(key_w, (tasks.outputs, tasks.dim, *batch), dtype)
-    Y, y_q = contract(turned(X), turned(W)), contract(turned(W), x_q[:, None])[:, 0]
+    Y, y_q = contract(transpose(X), transpose(W)), contract(transpose(W), x_q[:, None])[:, 0]
     if noisy:
-        noise = jnp.broadcast_to(jnp.asarray(tasks.noise, dtype), Y.shape)  # one number, or one for each task of a batch
+        noise = jnp.broadcast_to(jnp.asarray(tasks.noise, dtype), Y.shape)  # one number, or one per task
         Y = Y + noise * jax.random.normal(key_noise, Y.shape, dtype)
     return Sequence(X, Y, x_q, y_q)
 
@@ -160,11 +182,21 @@ def sequences(batch: Sequence) -> Sequence:
     return Sequence(*(jnp.moveaxis(leaf, -1, 0) for leaf in batch))
 
 
+def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.vmap` over the last axis, where batches of tasks have theirs.
+
+    Example:
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+        >>> vmap_tasks(lambda sequence: sequence.x_q)(batch).shape
+        (3, 4)
+    """
+    return jax.vmap(function, in_axes=-1, out_axes=-1)
+
+
 def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[Array, "tokens width"]:
-    """The tokens of one sequence: `e_i = (x_i, y_i)`, and last the query `(x_q, -W0 x_q)`.
+    """The tokens of one sequence: `e_i = (x_i, y_i)`, and the query `(x_q, -W0 x_q)` last.
 
     Args:
-        sequence: of one task.
         W0: [m, d] the weights that descent starts from; default, zero.
 
     Raises:
@@ -177,50 +209,50 @@ def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[A
 
     Source: von Oswald et al. 2023, Sec. 2 and App. A.1.
     """
-    check_sequence(sequence)
-    X, Y, x_q, y_q = sequence
-    if W0 is not None and W0.shape != (Y.shape[1], X.shape[1]):
-        raise ValueError(f"W0 {W0.shape}: wanted [outputs, inputs] = {(Y.shape[1], X.shape[1])}")
-    start = jnp.zeros_like(y_q) if W0 is None else -W0 @ x_q
-    return jnp.concatenate([jnp.concatenate([X, Y], axis=1), jnp.concatenate([x_q, start])[None]])
+    W0 = initial_weights(sequence, W0)
+    X, Y, x_q, _ = sequence
+    return jnp.concatenate([jnp.concatenate([X, Y], axis=1), jnp.concatenate([x_q, -W0 @ x_q])[None]])
 
 
-def check_sequence(sequence: Sequence) -> None:
-    """Refuse one sequence whose parts do not fit together.
+def initial_weights(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[Array, "m d"]:
+    """W0, or zeros of the shape that one sequence needs.
 
     Raises:
-        ValueError: with the shapes.
+        ValueError: a sequence whose parts do not fit together, or W0 of another shape.
     """
     X, Y, x_q, y_q = sequence
     fits = X.ndim == Y.ndim == 2 and x_q.ndim == y_q.ndim == 1
     if not (fits and len(X) == len(Y) > 0 and X.shape[1:] == x_q.shape and Y.shape[1:] == y_q.shape):
         shapes = f"X {X.shape}, Y {Y.shape}, x_q {x_q.shape}, y_q {y_q.shape}"
-        raise ValueError(f"{shapes}: wanted [N, d], [N, m], [d] and [m] of one task (icl.sequences and jax.vmap for many)")
+        raise ValueError(f"{shapes}: wanted [N, d], [N, m], [d], [m] of one task (for a batch: icl.sequences and jax.vmap)")
+    shape = Y.shape[1], X.shape[1]
+    if W0 is not None and W0.shape != shape:
+        raise ValueError(f"W0 {W0.shape}: wanted [outputs, inputs] = {shape}")
+    return jnp.zeros(shape, X.dtype) if W0 is None else W0
 
 
-def _inputs(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
-    """X [N, d, *batch] and x_q [d, *batch], drawn apart: slices of one array are slow."""
-    shapes, r = ((tasks.context, tasks.dim, *batch), (tasks.dim, *batch)), jnp.asarray(tasks.input_range, dtype)
-    key_law, *keys = jax.random.split(key, 3)
-    if tasks.inputs == "uniform":
-        X, x_q = (r * jax.random.uniform(k, shape, dtype, -0.5, 0.5) for k, shape in zip(keys, shapes, strict=True))
-        return X, x_q
-    if tasks.inputs != "mixture":
-        X, x_q = (r / 12**0.5 * _unit(k, tasks.inputs, shape, dtype) for k, shape in zip(keys, shapes, strict=True))
-        return X, x_q
-    law = jax.random.randint(key_law, batch, 0, len(MIXED))
-    X, x_q = (_mixed(k, law, shape, dtype) for k, shape in zip(keys, shapes, strict=True))
-    scale = r / jnp.sqrt(jnp.sum(X**2, axis=(0, 1)))
-    return X * scale[None, None], x_q * scale[None]
+def _sample_inputs(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
+    """X [N, d, *batch] and x_q [d, *batch], drawn separately: slices of one array are slow."""
+    key_kind, *keys = jax.random.split(key, 3)
+    shapes = (tasks.context, tasks.dim, *batch), (tasks.dim, *batch)
+    kind = jax.random.randint(key_kind, batch, 0, len(MIXED)) if tasks.inputs == "mixture" else None
+    X, x_q = (_unit_inputs(k, tasks.inputs, kind, shape, dtype) for k, shape in zip(keys, shapes, strict=True))
+    r = jnp.asarray(tasks.input_range, dtype)
+    if tasks.inputs == "mixture":
+        scale = r / jnp.sqrt(jnp.sum(X**2, axis=(0, 1)))
+        return X * scale[None, None], x_q * scale[None]
+    if tasks.inputs != "uniform":
+        r = r / 12**0.5
+    return r * X, r * x_q
 
 
-def _mixed(key: Array, law: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    draws = [_unit(k, name, shape, dtype) for k, name in zip(jax.random.split(key, len(MIXED)), MIXED, strict=True)]
-    return jnp.select([jnp.broadcast_to(law == n, shape) for n in range(len(MIXED))], draws)
-
-
-def _unit(key: Array, inputs: str, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draws of variance 1; the exponential's mean is 1."""
+def _unit_inputs(key: Array, inputs: str, kind: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Uniform inputs of range 1; all others of variance 1. The exponential's mean is 1."""
+    if kind is not None:
+        draws = [_unit_inputs(k, name, None, shape, dtype) for k, name in zip(jax.random.split(key, 3), MIXED, strict=True)]
+        return jnp.select([jnp.broadcast_to(kind == n, shape) for n in range(len(MIXED))], draws)
+    if inputs == "uniform":
+        return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
     if inputs == "laplace":
         return jax.random.laplace(key, shape, dtype) / jnp.asarray(2**0.5, dtype)
     return (jax.random.normal if inputs == "normal" else jax.random.exponential)(key, shape, dtype)

@@ -1,9 +1,9 @@
 """Training attention on fresh tasks: one compiled call runs many steps, for several seeds at once.
 
-A step samples its tasks, differentiates their loss and updates; a `lax.scan` of steps is one call, so that Python is not seen
-in between. The batch is worked on in blocks that fit the cache, and its size does not change the result but for
-rounding. The tasks of a step depend on (seed, step) alone: a run that stops anywhere continues from its last checkpoint bit
-for bit. Seeds lie on an axis of all arrays and are split over the devices, which never wait for each other.
+A step samples tasks, differentiates their loss and updates the parameters; a `lax.scan` over steps is one compiled call. The
+batch is processed in blocks that fit the cache, whose size changes the result by rounding only. The tasks of a step depend on
+(seed, step) alone, so that an interrupted run continues from its last checkpoint bit for bit. Seeds are the first axis of all
+arrays and are split over the devices, which never wait for each other.
 """
 
 import functools
@@ -26,14 +26,14 @@ from jexplicit.runs.devices import AXIS, data_mesh, serial_kernels
 
 
 @runtime_checkable
-class Problem(Protocol):
-    """What is trained on: tasks, and the loss of parameters on them. Hashable, as its calls are compiled once.
+class TrainingProblem(Protocol):
+    """A sampler of tasks and a loss. Hashable, so that its training step is compiled once.
 
     `icl.Regression` is one; so is any frozen dataclass with these two methods.
     """
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Any:
-        """A pytree of `size` fresh tasks, the last axis of every array the tasks."""
+        """A pytree of `size` fresh tasks, batch last."""
         ...
 
     def loss(self, params: Any, batch: Any) -> Float[Array, ""]:
@@ -42,13 +42,13 @@ class Problem(Protocol):
 
 
 class Recipe(NamedTuple):
-    """How parameters are trained.
+    """Hyperparameters of training.
 
     batch_size: tasks per step.
     learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
-    gradient_clip: largest norm of the gradient. 0.001 makes every step one of a normalised gradient.
-    block: tasks that are worked on at a time; default, the largest divisor of the batch up to 128 on a CPU, else all of them.
-    cycle: steps after which the same tasks come again; default, never.
+    gradient_clip: largest norm of the gradient. At 0.001, in effect every step uses the normalised gradient.
+    block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
+    cycle: steps after which the same tasks repeat; default, never.
     """
 
     batch_size: int = 2048
@@ -60,17 +60,17 @@ class Recipe(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """Parameters and optimiser of every seed, each leaf with the seeds first."""
+    """Parameters and optimiser state of every seed, each leaf with the seeds first."""
 
     params: Any
     optimizer: Any
 
 
-class Trained(NamedTuple):
-    """The outcome of `train`.
+class TrainingResult(NamedTuple):
+    """The result of `train_layers`.
 
     params: each leaf with the seeds first.
-    history: what `evaluate` gave, from step 0, each with `step` and `seconds`; losses of the training batches lie in `losses`.
+    history: the dictionaries of `evaluate`, from step 0 on, each with `step` and `seconds`.
     losses: [seeds, steps] losses of the training batches, each before its update.
     """
 
@@ -87,7 +87,7 @@ class Trained(NamedTuple):
 def blocked_gradient(
     params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int | None = None
 ) -> tuple[Float[Array, ""], Any]:
-    """The mean loss `(params, batch) -> loss` of a batch and its gradient, a block of tasks at a time.
+    """The mean loss `(params, batch) -> loss` of a batch and its gradient, accumulated over blocks of tasks.
 
     Raises:
         ValueError: a block that does not divide the batch.
@@ -114,13 +114,12 @@ def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
 
 @functools.lru_cache(maxsize=64)
 def training_steps(
-    problem: Problem, recipe: Recipe, steps: int, mesh: Mesh
+    problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
-    """The compiled call `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
+    """The compiled function `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
 
-    The same arguments give the same call, which compiles once.
-
-    On a CPU a seed alone fills the vector units, and seeds of one device take turns; on an accelerator they are one vmap.
+    The same arguments return the same function, which compiles once. On a CPU one seed fills the vector units, so the seeds of
+    a device run one after the other; on an accelerator they are one vmap.
     """
     optimizer = make_optimizer(recipe)
 
@@ -128,28 +127,28 @@ def training_steps(
         batch = problem.sample(key, recipe.batch_size, jax.tree.leaves(state.params)[0].dtype)
         loss, gradient = blocked_gradient(state.params, batch, problem.loss, block=recipe.block)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
-            updates, moved = optimizer.update(gradient, state.optimizer, state.params)
+            updates, moments = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
-        return TrainingState(params, moved), loss  # pyright: ignore[reportArgumentType]
+        return TrainingState(params, moments), loss  # pyright: ignore[reportArgumentType]
 
     def run(state: TrainingState, key: Array, first: Array) -> tuple[TrainingState, Array]:
         numbers = first + jnp.arange(steps, dtype=first.dtype)
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(numbers if recipe.cycle is None else numbers % recipe.cycle)
         return lax.scan(step, state, keys)
 
-    def of_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
+    def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
         if jax.default_backend() == "cpu":
             return lax.map(lambda one: run(one[0], one[1], first), (state, keys))
         return jax.vmap(run, in_axes=(0, 0, None))(state, keys, first)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
-    sharded = jax.shard_map(of_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
+    sharded = jax.shard_map(run_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
     return jax.jit(sharded, donate_argnums=0, compiler_options=serial_kernels(mesh))
 
 
-def train(
+def train_layers(
     params: Any,
-    problem: Problem,
+    problem: TrainingProblem,
     recipe: Recipe,
     *,
     steps: int,
@@ -161,40 +160,40 @@ def train(
     checkpoint_seconds: float = 30.0,
     on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Trained:
-    """Train parameters once per seed.
+) -> TrainingResult:
+    """Train parameters (of attention layers or of any other model) once per seed.
 
     Args:
-        params: where each seed starts, the seeds first in every leaf: random, or constructed from a closed form.
+        params: initial parameters, the seeds first in every leaf: random, or constructed from a closed form.
         problem: tasks and their loss.
-        recipe: how.
-        steps: in all.
-        seeds: one per run, of its tasks.
-        every: steps of a call, after each of which comes an evaluation.
-        evaluate: `params -> dictionary` of whatever is to be kept of them.
-        devices: to split the seeds over; default, all. On CPUs results do not change.
-        checkpoints: folder for checkpoints; where it holds one, training continues from it.
-        checkpoint_seconds: time between two checkpoints.
+        recipe: hyperparameters.
+        steps: in total.
+        seeds: one per run; the seed of its tasks.
+        every: steps per compiled call; after each call comes an evaluation.
+        evaluate: `params -> dictionary` of measures to record.
+        devices: number of devices to split the seeds over; default, all. On CPUs it does not change the results.
+        checkpoints: folder for checkpoints; training continues from one that is there.
+        checkpoint_seconds: time between checkpoints.
         on_evaluation: called with each new entry of the history.
-        progress: called with (steps done, steps in all), of all seeds together.
+        progress: called with (steps done, steps in total), summed over seeds.
 
     Raises:
         FloatingPointError: a loss that is not finite, with the seed and step.
-        ValueError: numbers below 1, parameters of other seeds, or a checkpoint of another model.
+        ValueError: numbers below 1, parameters of another number of seeds, or a checkpoint of another model.
     """
     S = len(seeds)
     starts = len(jax.tree.leaves(params)[0])
     if min(steps, every, S, recipe.batch_size) < 1 or starts != S:
         raise ValueError(
             f"{steps} steps, evaluated every {every}, {S} seeds of batches of {recipe.batch_size}, parameters of "
-            f"{starts} seeds: all at least 1, and as many parameters as seeds"
+            f"{starts} seeds: use at least 1 of each, and as many parameters as seeds"
         )
     mesh = data_mesh(min(S, devices or len(jax.devices())))
     filled = jnp.asarray([*range(S), *[S - 1] * (-S % mesh.size)])  # every device has as many seeds
     params = jax.tree.map(lambda leaf: leaf[filled], params)
     keys = jnp.stack([jax.random.key(seeds[n]) for n in filled.tolist()])
     state = TrainingState(params, jax.vmap(make_optimizer(recipe).init)(params))
-    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # where a checkpoint's is to lie too
+    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # a checkpoint is restored to the same placement
     done, losses, history, before = 0, np.zeros((S, 0), np.float32), [], 0.0
     if checkpoints is not None and (found := load_latest(checkpoints, _saved(state, losses.ravel(), {}))):
         state, note = found["state"], json.loads(found["note"].tobytes())
@@ -202,29 +201,27 @@ def train(
         losses = found["losses"].reshape(S, done)
     start = saved = time.perf_counter()
 
-    def keep(step: int) -> None:
+    def record(step: int) -> None:
         entry = {"step": step, "seconds": before + time.perf_counter() - start}
         history.append(entry | dict(evaluate(_first(state.params, S)) if evaluate else {}))
         if on_evaluation:
             on_evaluation(history[-1])
 
     if not history:
-        keep(0)
-    calls: dict[int, Callable] = {}
+        record(0)
     while done < steps:
         n = min(every, steps - done)
-        calls[n] = calls.get(n) or training_steps(problem, recipe, n, mesh)
-        state, new = calls[n](state, keys, jnp.asarray(done, jnp.int32))
+        state, new = training_steps(problem, recipe, n, mesh)(state, keys, jnp.asarray(done, jnp.int32))
         losses = np.concatenate([losses, _finite(np.asarray(new)[:S], seeds, done)], axis=1)
         done += n
-        keep(done)
+        record(done)
         if progress:
             progress(S * done, S * steps)
         if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds and done < steps:
             note = {"done": done, "history": history, "seconds": before + time.perf_counter() - start}
             save_latest(checkpoints, done, _saved(state, losses.ravel(), note))
             saved = time.perf_counter()
-    return Trained(_first(state.params, S), history, losses)
+    return TrainingResult(_first(state.params, S), history, losses)
 
 
 def _default_block(batch: int) -> int:

@@ -10,7 +10,6 @@ evaluate(model, encode_documents(tokenizer, more_documents)).perplexity
 
 from jexplicit.counts.dense import Counts as Counts
 from jexplicit.counts.dense import count as count
-from jexplicit.counts.dense import dense_cooccurrence as dense_cooccurrence
 from jexplicit.counts.dense import merge_counts as merge_counts
 from jexplicit.counts.sparse import count_sparse as count_sparse
 from jexplicit.data.contexts import PAD as PAD
@@ -69,7 +68,8 @@ from jexplicit.lm.training_text import Options as Options
 from jexplicit.lm.training_text import TrainingText as TrainingText
 from jexplicit.lm.training_text import Watch as Watch
 from jexplicit.runs.devices import data_mesh as data_mesh
-from jexplicit.solvers.curvature_bound import quadratic_sweeps as quadratic_sweeps
+from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps
+from jexplicit.solvers.explicit import dense_cooccurrence as dense_cooccurrence
 from jexplicit.solvers.explicit import explicit_solution as explicit_solution
 from jexplicit.solvers.explicit import priming_number as priming_number
 from jexplicit.solvers.features import patch_features as patch_features
@@ -78,10 +78,11 @@ from jexplicit.solvers.features import positive_parts as positive_parts
 from jexplicit.solvers.features import random_directions as random_directions
 from jexplicit.solvers.features import random_features as random_features
 from jexplicit.solvers.features import unit_rows as unit_rows
-from jexplicit.solvers.iterative_scaling import Scaled as Scaled
-from jexplicit.solvers.iterative_scaling import scaling_sweeps as scaling_sweeps
-from jexplicit.solvers.layerwise import Layer as Layer
-from jexplicit.solvers.layerwise import accuracy as accuracy
+from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps as iterative_scaling_sweeps
+from jexplicit.solvers.layerwise import SoftmaxLayer as SoftmaxLayer
 from jexplicit.solvers.layerwise import solve_layers as solve_layers
 from jexplicit.solvers.layerwise import stack_logits as stack_logits
+from jexplicit.solvers.metrics import accuracy as accuracy
+from jexplicit.solvers.metrics import mean_loss as mean_loss
 from jexplicit.solvers.priming import priming_scan as priming_scan
+from jexplicit.solvers.sweeps import SoftmaxFit as SoftmaxFit

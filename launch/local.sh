@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Several processes on this machine, as many hosts would run them. Results do not change.
+# Several processes on this machine, as on several hosts. Results do not change.
 #   launch/local.sh 2 --out runs/two --corpus docs
-# Killed or interrupted, the same command with --resume goes on. PYTHON names another interpreter than .venv/bin/python.
+# If killed or interrupted, the same command with --resume continues. Set PYTHON for an interpreter other than .venv/bin/python.
 set -euo pipefail
 processes=${1:?usage: launch/local.sh PROCESSES [flags of launch.lm]}
 shift
@@ -14,5 +14,5 @@ for ((i = 0; i < processes; i++)); do
   "$python" -m launch.lm "$@" --coordinator "localhost:$port" --num-processes "$processes" --process-id "$i" &
   pids+=($!)
 done
-# The first one that fails ends the others, which would wait for it.
+# If one fails, the others would wait for it: end them.
 for _ in "${pids[@]}"; do wait -n || exit; done

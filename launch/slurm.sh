@@ -7,10 +7,10 @@
 #SBATCH --time=01:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# One process per node of a SLURM cluster; JAX reads who is who from SLURM.
+# One process per node of a SLURM cluster; JAX reads process ids and addresses from SLURM.
 #   sbatch launch/slurm.sh --corpus shards:/shared/text --out /shared/run
-# With GPUs add --gpus-per-task=1 and --ntasks-per-node=GPUS. --out and the shards lie on a file system of all nodes.
-# A job that was preempted or ran out of time goes on where its partial counts were saved: submit it again as it was.
+# With GPUs add --gpus-per-task=1 and --ntasks-per-node=GPUS. Put --out and the shards on a file system shared by all nodes.
+# A job that was preempted or ran out of time continues from its saved partial counts: submit it again unchanged.
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" -m launch.lm "$@" --coordinator auto --resume

@@ -1,6 +1,8 @@
 """Eight virtual CPU devices, float64 for the mathematics, and no silent broadcasting or promotion."""
 
+import gc
 import os
+import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -26,3 +28,16 @@ def data_dir():
     if not folder:
         pytest.skip("JEXPLICIT_DATA_DIR is not set")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_compiled_functions():
+    """After each test file, free what it compiled: a process that runs many files would keep gigabytes of it."""
+    yield
+    jax.clear_caches()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("jexplicit", "icl", "launch"):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):  # a functools.cache, most often of compiled functions
+                    value.cache_clear()
+    gc.collect()

@@ -1,1 +1,1 @@
-"""Attention layers, constructions and transformers."""
+"""Attention layers, weights constructed for them, and transformers."""

@@ -1,10 +1,10 @@
-"""Self-attention on tokens, layer by layer: linear, without biases; with softmax or layer normalisation where asked for.
+"""Self-attention without biases, layer by layer: linear, or with softmax or layer normalisation where asked for.
 
     e_j <- e_j + λ Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
 
-Keys and values are those of the context alone; every token is updated, the query too. A head depends on `M = W_Kᵀ W_Q` and
-`R = P W_V` alone, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, so scaling one up and the other down changes nothing. The prediction
-is read from the query's last coordinates, with a minus: they hold `y - W x`, starting from y = 0.
+Keys and values come from the context tokens alone; every token is updated, the query too. A head depends on `M = W_Kᵀ W_Q` and
+`R = P W_V` only, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, so scaling one up and the other down changes nothing. The prediction
+is minus the query's last coordinates: they hold `y - W x`, starting from y = 0.
 """
 
 import functools
@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, tokens
 
-Softmax = bool | tuple[bool, ...]  # whether scores sum to 1: one answer, or one for each layer
+Softmax = bool | tuple[bool, ...]  # whether scores go through a softmax: for all layers, or one value per layer
 
 
-class Layer(NamedTuple):
+class AttentionLayer(NamedTuple):
     """The heads of one layer, or of a stack of layers along one more, first, axis. width = d + m.
 
     W_K, W_Q, W_V: [heads, key size, width]; P: [heads, width, key size].
@@ -33,19 +33,19 @@ class Layer(NamedTuple):
 
 
 def attend(
-    layer: Layer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
+    layer: AttentionLayer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
 ) -> Float[Array, "n width"]:
-    """What a layer adds to some tokens: `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
+    """The update of some tokens by one layer: `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
 
     Args:
         layer: one layer.
         context: [N, width] the tokens that are attended to.
         queries: [n, width] the tokens to update.
-        softmax: whether the scores of a query are made to sum to 1.
+        softmax: whether a query's scores go through a softmax.
 
     Example:
         >>> one = jnp.ones((1, 1, 1))
-        >>> attend(Layer(one, one, one, one), jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
+        >>> attend(AttentionLayer(one, one, one, one), jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
         [[15.0]]
 
     Source: von Oswald et al. 2023, Eq. 3.
@@ -60,7 +60,7 @@ def attend(
 
 
 def predict(
-    layers: Layer,
+    layers: AttentionLayer,
     sequence: Sequence,
     *,
     depth: int | None = None,
@@ -70,20 +70,19 @@ def predict(
     softmax: Softmax = False,
     layernorm: bool = False,
 ) -> Float[Array, " m"]:
-    """The answer of a stack of layers to one sequence.
+    """The prediction of a stack of layers for one sequence.
 
     Args:
-        layers: [L, ...] one after the other.
-        sequence: of one task.
-        depth: layers to apply; a single one is applied so often (recurrent). Default, L.
-        clip: tokens are held to [-clip, clip] after each layer; default, not at all.
+        layers: [L, ...] applied in order.
+        depth: number of layers to apply; a single layer is applied that often (recurrent). Default, L.
+        clip: tokens are clipped to [-clip, clip] after each layer; default, not at all.
         damping: λ.
         W0: [m, d] initial weights; default, zero.
-        softmax: whether scores are made to sum to 1, one answer or one for each layer.
-        layernorm: whether layers read tokens of mean 0 and variance 1; where each has weights of its own, the first does not.
+        softmax: whether scores go through a softmax, for all layers or one value per layer.
+        layernorm: whether layers read normalised tokens. In a stack of several layers the first reads them as they are.
 
     Raises:
-        ValueError: widths that do not fit, a depth other than L where L > 1, or as many answers as there are no layers.
+        ValueError: widths that do not fit, a depth other than L where L > 1, or a wrong number of values in `softmax`.
 
     Example:
         >>> layers = init_layers(jax.random.key(0), 4)
@@ -95,25 +94,24 @@ def predict(
     """
     E = tokens(sequence, W0)
     context, query = E[:-1], E[-1:]
-    for step in plan(layers, E.shape[1], depth, softmax=softmax, layernorm=layernorm):
-        keys, asking = (layer_norm(part) if step.normed else part for part in (context, query))
-        if not step.last:  # of the last layer only the query is read
-            context = held(context + damping * attend(step.layer, keys, keys, softmax=step.softmax), clip)
-        query = held(query + damping * attend(step.layer, keys, asking, softmax=step.softmax), clip)
+    for step in layer_steps(layers, E.shape[1], depth, softmax=softmax, layernorm=layernorm):
+        keys, queries = (layer_norm(part) if step.layernorm else part for part in (context, query))
+        if not step.last:  # after the last layer only the query is read
+            context = clip_tokens(context + damping * attend(step.layer, keys, keys, softmax=step.softmax), clip)
+        query = clip_tokens(query + damping * attend(step.layer, keys, queries, softmax=step.softmax), clip)
     return -query[0, sequence.x_q.shape[0] :]
 
 
 def roll_out(
-    layer: Layer, sequence: Sequence, *, steps: int, damping: Any = 1.0, y_only: bool = False
+    layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: Any = 1.0, y_only: bool = False
 ) -> Float[Array, "steps m"]:
-    """The answer after each of many applications of one layer.
+    """The prediction after each of many applications of one layer.
 
     Args:
         layer: one layer.
-        sequence: of one task.
-        steps: how often the layer is applied.
+        steps: number of applications.
         damping: λ.
-        y_only: whether x stays as it is (the paper's roll-out of a trained layer).
+        y_only: whether x stays fixed (the paper's roll-out of a trained layer).
 
     Example:
         >>> layer = jax.tree.map(lambda leaf: leaf[0], init_layers(jax.random.key(0), 2))
@@ -123,20 +121,31 @@ def roll_out(
     Source: von Oswald et al. 2023, Fig. 1 and 10.
     """
     E, d = tokens(sequence), sequence.x_q.shape[0]
-    moved = (jnp.arange(E.shape[1]) >= (d if y_only else 0)).astype(E.dtype)[None]
+    mask = (jnp.arange(E.shape[1]) >= (d if y_only else 0)).astype(E.dtype)[None]
 
     def step(E: Array, _: None) -> tuple[Array, Array]:
-        E = E + damping * moved * attend(layer, E[:-1], E)
+        E = E + damping * mask * attend(layer, E[:-1], E)
         return E, -E[-1, d:]
 
     return lax.scan(step, E, None, length=steps)[1]
 
 
-def unstack(layers: Layer, width: int, depth: int | None = None) -> list[Layer]:
-    """The layers to apply, one after the other; a single one `depth` times.
+class LayerStep(NamedTuple):
+    """One layer of a stack as it is applied."""
+
+    layer: AttentionLayer
+    softmax: bool
+    layernorm: bool
+    last: bool
+
+
+def layer_steps(
+    layers: AttentionLayer, width: int, depth: int | None = None, *, softmax: Softmax = False, layernorm: bool = False
+) -> list[LayerStep]:
+    """The layers to apply, in order; a single one `depth` times. Arguments are those of `predict`.
 
     Raises:
-        ValueError: weights of another width, or another depth than there are layers.
+        ValueError: weights of another width, a depth other than the number of layers, or a wrong number of values in `softmax`.
     """
     L = len(layers.W_K)
     depth = L if depth is None else depth
@@ -144,36 +153,18 @@ def unstack(layers: Layer, width: int, depth: int | None = None) -> list[Layer]:
         raise ValueError(f"W_K {layers.W_K.shape} for tokens of width {width}: wanted [layers, heads, key size, {width}]")
     if depth < 1 or L not in (1, depth):
         raise ValueError(f"depth {depth} of {L} layers: give as many layers, or one that is applied {max(depth, 1)} times")
-    return [jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers) for n in range(depth)]
-
-
-class Step(NamedTuple):
-    """One layer of a stack as it is applied."""
-
-    layer: Layer
-    softmax: bool
-    normed: bool
-    last: bool
-
-
-def plan(
-    layers: Layer, width: int, depth: int | None = None, *, softmax: Softmax = False, layernorm: bool = False
-) -> list[Step]:
-    """The layers to apply, in order, and how each reads its tokens.
-
-    Raises:
-        ValueError: as `unstack`, and as many answers to `softmax` as there are no layers.
-    """
-    stack = unstack(layers, width, depth)
-    answers = (softmax,) * len(stack) if isinstance(softmax, bool) else softmax
-    if len(answers) != len(stack):
-        raise ValueError(f"softmax {softmax} for {len(stack)} layers: give one answer, or one for each")
-    own = len(layers.W_K) > 1  # layers of their own: the first one's inputs need no normalisation
-    return [Step(layer, answers[n], layernorm and (n > 0 or not own), n == len(stack) - 1) for n, layer in enumerate(stack)]
+    softmaxes = (softmax,) * depth if isinstance(softmax, bool) else softmax
+    if len(softmaxes) != depth:
+        raise ValueError(f"softmax {softmax} for {depth} layers: give one value, or one per layer")
+    steps = []
+    for n in range(depth):
+        layer = jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers)
+        steps.append(LayerStep(layer, softmaxes[n], layernorm and (n > 0 or L == 1), n == depth - 1))
+    return steps
 
 
 def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*tokens"]:
-    """Tokens shifted and scaled to mean 0 and variance 1, without weights: those of the next layer can do as much.
+    """Tokens shifted and scaled to mean 0 and variance 1. There is no learned scale: the next layer's weights can absorb it.
 
     Example:
         >>> layer_norm(jnp.array([[1.0, 3.0]])).round(3).tolist()
@@ -184,26 +175,40 @@ def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*
     return jax.nn.standardize(E, axis=axis)
 
 
-def maps(layers: Layer) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:
-    """All that a head depends on: `M = W_Kᵀ W_Q` and `R = P W_V`.
+def head_maps(
+    layers: AttentionLayer,
+) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:
+    """The two products that determine a head: `M = W_Kᵀ W_Q` (scores) and `R = P W_V` (values to outputs).
 
     Example:
-        >>> M, R = maps(init_layers(jax.random.key(0), 11))
+        >>> M, R = head_maps(init_layers(jax.random.key(0), 11))
         >>> M.shape, R.shape
         ((1, 1, 11, 11), (1, 1, 11, 11))
     """
     return layers.W_K.mT @ layers.W_Q, layers.P @ layers.W_V
 
 
-def init_layers(key: Array, width: int, *, layers: int = 1, heads: int = 1, scale: float = 0.002, dtype: Any = None) -> Layer:
+def layers_from_maps(M: Float[Array, "*layers heads w w"], R: Float[Array, "*layers heads w w"]) -> AttentionLayer:
+    """Layers with given `M = W_Kᵀ W_Q` and `R = P W_V`: keys and the output projection are the identity.
+
+    Example:
+        >>> M, R = jnp.ones((1, 1, 2, 2)), jnp.zeros((1, 1, 2, 2))
+        >>> [leaf.tolist() for leaf in head_maps(layers_from_maps(M, R))] == [M.tolist(), R.tolist()]
+        True
+    """
+    eye = jnp.broadcast_to(jnp.eye(M.shape[-1], dtype=M.dtype), M.shape)
+    return AttentionLayer(eye, M, R, eye)
+
+
+def init_layers(
+    key: Array, width: int, *, layers: int = 1, heads: int = 1, scale: float = 0.002, dtype: Any = None
+) -> AttentionLayer:
     """Random weights: truncated normal with standard deviation `sqrt(scale / fan-in)`, key size = width.
 
     Args:
-        key: of jax.random.
         width: d + m.
         layers, heads: how many.
         scale: variance times fan-in; the paper's code has 0.002/K, its text a standard deviation of 0.002/K.
-        dtype: default, JAX's float.
 
     Raises:
         ValueError: a number below 1, or a scale that is not positive.
@@ -212,19 +217,19 @@ def init_layers(key: Array, width: int, *, layers: int = 1, heads: int = 1, scal
         >>> bool(0.013 < init_layers(jax.random.key(0), 11, heads=100).W_K.std() < 0.014)  # sqrt(0.002 / 11) = 0.0135
         True
 
-    Source: von Oswald et al. 2023, App. A.12, as its code has it.
+    Source: von Oswald et al. 2023, App. A.12, as in its code.
     """
     if min(width, layers, heads) < 1 or not scale > 0:
         raise ValueError(f"width {width}, {layers} layers, {heads} heads, scale {scale}: all must be positive")
-    return _drawn(key, (layers, heads, width, width), scale, jnp.dtype(dtype or jnp.zeros(()).dtype))
+    return _init(key, (layers, heads, width, width), scale, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _drawn(key: Array, shape: tuple[int, ...], scale: float, dtype: Any) -> Layer:
-    draw = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=(0, 1))
-    return Layer(*(draw(k, shape, dtype) for k in jax.random.split(key, 4)))
+def _init(key: Array, shape: tuple[int, ...], scale: float, dtype: Any) -> AttentionLayer:
+    init = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=(0, 1))
+    return AttentionLayer(*(init(k, shape, dtype) for k in jax.random.split(key, 4)))
 
 
-def held(E: Array, clip: float | None) -> Array:
-    """Tokens held to [-clip, clip], if at all."""
+def clip_tokens(E: Array, clip: float | None) -> Array:
+    """Tokens clipped to [-clip, clip]; unchanged without a clip."""
     return E if clip is None else jnp.clip(E, -clip, clip)

@@ -1,6 +1,6 @@
-"""A causal transformer that reads a prompt x_1, y_1, x_2, .. and answers y_t at x_t, for every t at once.
+"""A causal transformer that reads a prompt x_1, y_1, x_2, .. and predicts y_t at x_t, for every t at once.
 
-Source: Garg et al. 2022, Sec. 3: GPT-2 with linear maps in place of tokens.
+Source: Garg et al. 2022, Sec. 3: GPT-2 with linear read-in and read-out in place of token embeddings.
 """
 
 import functools
@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 
 class CausalTransformer(nn.Module):
-    """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleaved points and values.
+    """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleave points and values.
 
-    width: channels; layers: blocks; heads: of each, which divide the width; dtype: of the parameters.
+    width: channels; layers: blocks; heads: of each block, a divisor of the width; dtype: of the parameters.
 
     Example:
         >>> import jax
@@ -34,18 +34,18 @@ class CausalTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B T"]:
-        """The answers [B, T] to prompts, `answers[t]` from x_1, y_1, .., x_t alone."""
+        """Predictions [B, T]; the one at t depends on x_1, y_1, .., x_t only."""
         if self.width % self.heads:
             raise ValueError(f"width {self.width} for {self.heads} heads: choose a multiple")
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # flax's own layers need them
-            return self._answers(X, y)
+            return self._predict(X, y)
 
-    def _answers(self, X: Array, y: Array) -> Array:
+    def _predict(self, X: Array, y: Array) -> Array:
         B, T, _ = X.shape
         dense = functools.partial(nn.Dense, param_dtype=self.dtype)
         norm = functools.partial(nn.LayerNorm, param_dtype=self.dtype)
         positions = self.param("positions", nn.initializers.normal(0.02), (2 * T, self.width), self.dtype)
-        E = dense(self.width, name="read_in")(interleaved(X, y)) + positions[None]
+        E = dense(self.width, name="read_in")(interleave(X, y)) + positions[None]
         mask = nn.make_causal_mask(jnp.zeros((B, 2 * T)))
         for _ in range(self.layers):
             E = E + nn.MultiHeadDotProductAttention(self.heads, param_dtype=self.dtype)(norm()(E), mask=mask)
@@ -53,11 +53,11 @@ class CausalTransformer(nn.Module):
         return dense(1, name="read_out")(norm()(E))[:, ::2, 0]
 
 
-def interleaved(X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B 2*T d"]:
-    """Tokens x_1, (y_1, 0, .., 0), x_2, ..
+def interleave(X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B 2*T d"]:
+    """The tokens x_1, (y_1, 0, .., 0), x_2, ..
 
     Example:
-        >>> interleaved(jnp.ones((1, 1, 2)), jnp.full((1, 1), 3.0)).tolist()
+        >>> interleave(jnp.ones((1, 1, 2)), jnp.full((1, 1), 3.0)).tolist()
         [[[1.0, 1.0], [3.0, 0.0]]]
     """
     values = jnp.zeros_like(X).at[..., 0].set(y)

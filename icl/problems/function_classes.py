@@ -1,7 +1,7 @@
-"""Classes of functions to learn in context, scored at every prefix of a prompt, and shifts of prompts.
+"""Classes of functions to learn in context, evaluated at every prefix of a prompt, and distribution shifts of prompts.
 
-A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor sees x_1, y_1, .., x_t and answers y_t, for
-every t. All is for one prompt; `jax.vmap` makes it many.
+A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor sees x_1, y_1, .., x_t and predicts y_t,
+for every t. Functions take one prompt; `jax.vmap` makes it many.
 
 Source: Garg, Tsipras, Liang, Valiant 2022.
 """
@@ -17,20 +17,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
-Shift = Literal[
-    "none",
-    "random quadrants",
-    "opposite quadrants",
-    "orthogonal query",
-    "query seen",
-    "half subspace",
-    "skewed",
-    "x times 1/3",
-    "x times 3",
-    "y times 1/3",
-    "y times 3",
-    "noise",
-]
+QueryShift = Literal["random quadrants", "opposite quadrants", "orthogonal query", "query seen"]
+Shift = Literal["none", QueryShift, "half subspace", "skewed", "x times 1/3", "x times 3", "y times 1/3", "y times 3", "noise"]
 KINDS, SHIFTS = get_args(Kind), get_args(Shift)
 _tree_depth = 4
 
@@ -44,16 +32,16 @@ class Prompt(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FunctionClass:
-    """A law of functions of x ~ N(0, I).
+    """A distribution of functions of x ~ N(0, I).
 
-    kind: linear: `wᵀx`, w ~ N(0, I). sparse: the same with `nonzero` entries. noisy: the same and noise of variance 1.
-        quadratic: `wᵀ(x²) / sqrt(3)`. relu: `sqrt(2/h) aᵀ relu(W x)` with h = `hidden`. tree: leaves N(0, 1) of a tree of depth
-        4 that asks whether random coordinates are above 0.
+    kind: linear: `wᵀx`, w ~ N(0, I). sparse: with `nonzero` entries of w. noisy: with noise of variance 1.
+        quadratic: `wᵀ(x²) / sqrt(3)`. relu: `sqrt(2/h) aᵀ relu(W x)` with h = `hidden`. tree: a decision
+        tree of depth 4 that splits on the signs of random coordinates, with leaves N(0, 1).
     dim: d; points: T.
     nonzero, hidden: of sparse and relu.
 
     Raises:
-        ValueError: a kind that is not there, sizes below 1, or more nonzero entries than inputs.
+        ValueError: an unknown kind, sizes below 1, or more nonzero entries than inputs.
 
     Example:
         >>> FunctionClass("tree", dim=3, points=5).sample(jax.random.key(0)).y.shape
@@ -73,31 +61,32 @@ class FunctionClass:
             raise ValueError(f"class {self.kind!r}: choose one of {', '.join(KINDS)}")
         if min(self.dim, self.points, self.nonzero, self.hidden) < 1 or (self.kind == "sparse" and self.nonzero > self.dim):
             raise ValueError(
-                f"dim {self.dim}, points {self.points}, nonzero {self.nonzero}, hidden {self.hidden}: each at least 1, "
-                "and no more nonzero weights than inputs"
+                f"dim {self.dim}, points {self.points}, nonzero {self.nonzero}, hidden {self.hidden}: use at least 1 for "
+                "each, and no more nonzero weights than inputs"
             )
 
     def sample(self, key: Array, shift: Shift = "none") -> Prompt:
-        """One prompt: a function, its points, and what a shift makes of them."""
+        """One prompt: `sample_prompt`."""
         return sample_prompt(key, self, shift)
 
     @property
     def power(self) -> float:
-        """E[f(x)²], by which losses are divided."""
+        """E[f(x)²], the normaliser of losses."""
         return {"linear": self.dim, "sparse": self.nonzero, "noisy": self.dim + 1, "quadratic": self.dim, "relu": self.dim}.get(
             self.kind, 1.0
         )
 
 
-def sample_prompt(key: Array, law: FunctionClass, shift: Shift = "none") -> Prompt:
-    """One prompt of a class under a shift: of its points, of the query that is last, of scales, or of noise.
+def sample_prompt(key: Array, functions: FunctionClass, shift: Shift = "none") -> Prompt:
+    """One prompt of a class, under a shift of its points, of the query (the last point), of scales, or of noise.
 
-    random, opposite quadrants: each coordinate has one sign over the context, the query any, or the opposite. orthogonal query:
-    the last point is orthogonal to those before. query seen: it is one of them. half subspace: points lie in one of d/2
-    dimensions. skewed: coordinate k has variance proportional to 1/k², rotated. Scales and noise (of variance 1) are as named.
+    random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
+    quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace: points
+    lie in a random subspace of d/2 dimensions. skewed: coordinate k has variance proportional to 1/k², then rotated. Scales are
+    as named; noise has variance 1.
 
     Raises:
-        ValueError: a shift that is not there, or one that a prompt has no room for.
+        ValueError: an unknown shift, or one that needs more points or dimensions.
 
     Example:
         >>> prompt = sample_prompt(jax.random.key(0), FunctionClass(dim=4, points=3), "orthogonal query")
@@ -108,47 +97,47 @@ def sample_prompt(key: Array, law: FunctionClass, shift: Shift = "none") -> Prom
     """
     if shift not in SHIFTS:
         raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
-    if (shift == "orthogonal query" and law.points > law.dim) or (shift == "half subspace" and law.dim < 2):
+    if (shift == "orthogonal query" and functions.points > functions.dim) or (shift == "half subspace" and functions.dim < 2):
         raise ValueError(
-            f"shift {shift!r} with {law.points} points in {law.dim} dimensions: take fewer points, or more dimensions"
+            f"shift {shift!r} with {functions.points} points in {functions.dim} dimensions: use fewer points or more dimensions"
         )
-    if shift in ("query seen", "opposite quadrants", "random quadrants") and law.points < 2:
-        raise ValueError(f"shift {shift!r} with {law.points} point: take more")
+    if shift in ("query seen", "opposite quadrants", "random quadrants") and functions.points < 2:
+        raise ValueError(f"shift {shift!r} with {functions.points} point: use more")
     key_x, key_f, key_shift, key_noise = jax.random.split(key, 4)
-    X = _shifted_points(jax.random.normal(key_x, (law.points, law.dim)), shift, key_shift)
-    y = jax.vmap(sample_function(key_f, law))(X)
-    if law.kind == "noisy" or shift == "noise":
+    X = _shifted_points(jax.random.normal(key_x, (functions.points, functions.dim)), shift, key_shift)
+    y = jax.vmap(sample_function(key_f, functions))(X)
+    if functions.kind == "noisy" or shift == "noise":
         y = y + jax.random.normal(key_noise, y.shape)
     return Prompt(X, y * {"y times 1/3": 1 / 3, "y times 3": 3.0}.get(shift, 1.0))
 
 
-def sample_function(key: Array, law: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:
+def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:
     """A random function of a class, without the noise of "noisy".
 
     Source: Garg et al. 2022, Sec. 3 and 5.
     """
     key, more = jax.random.split(key)
-    w = jax.random.normal(key, (law.dim,))
-    if law.kind == "sparse":
-        w = jnp.where(jax.random.permutation(more, law.dim) < law.nonzero, w, 0)
-    if law.kind == "quadratic":
+    w = jax.random.normal(key, (functions.dim,))
+    if functions.kind == "sparse":
+        w = jnp.where(jax.random.permutation(more, functions.dim) < functions.nonzero, w, 0)
+    if functions.kind == "quadratic":
         return lambda x: w @ x**2 / 3**0.5
-    if law.kind == "relu":
-        a, W = jax.random.normal(key, (law.hidden,)), jax.random.normal(more, (law.hidden, law.dim))
-        return lambda x: (2 / law.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x))
-    if law.kind == "tree":
-        asked = jax.random.randint(key, (2**_tree_depth - 1,), 0, law.dim)
+    if functions.kind == "relu":
+        a, W = jax.random.normal(key, (functions.hidden,)), jax.random.normal(more, (functions.hidden, functions.dim))
+        return lambda x: (2 / functions.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x))
+    if functions.kind == "tree":
+        splits = jax.random.randint(key, (2**_tree_depth - 1,), 0, functions.dim)
         leaves = jax.random.normal(more, (2**_tree_depth,))
-        return functools.partial(_tree_value, asked, leaves)
+        return functools.partial(_tree_value, splits, leaves)
     return lambda x: w @ x
 
 
-def _tree_value(asked: Array, leaves: Array, x: Array) -> Array:
-    """Down a tree whose node n has the children 2n + 1 and 2n + 2."""
-    node = jnp.zeros((), asked.dtype)
+def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
+    """The leaf of x in a tree whose node n has the children 2n + 1 and 2n + 2."""
+    node = jnp.zeros((), splits.dtype)
     for _ in range(_tree_depth):
-        node = 2 * node + 1 + (x[asked[node]] > 0).astype(node.dtype)
-    return leaves[node - len(asked)]
+        node = 2 * node + 1 + (x[splits[node]] > 0).astype(node.dtype)
+    return leaves[node - len(splits)]
 
 
 def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
@@ -172,14 +161,14 @@ def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
     return X * {"x times 1/3": 1 / 3, "x times 3": 3.0}.get(shift, 1.0)
 
 
-Predictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array, " T"], Float[Array, " d"]], Float[Array, ""]]
+PrefixPredictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array, " T"], Float[Array, " d"]], Float[Array, ""]]
 
 
-def at_every_prefix(predictor: Predictor, prompt: Prompt) -> Float[Array, " T"]:
-    """A predictor's answers to y_1, .., y_T, each from the pairs before it.
+def at_every_prefix(predictor: PrefixPredictor, prompt: Prompt) -> Float[Array, " T"]:
+    """A predictor's predictions of y_1, .., y_T, each from the pairs before it.
 
     Args:
-        predictor: `(X, y, seen, x) -> answer`, with `seen` [T] 1 for the pairs that it may use and 0 for others, which are 0.
+        predictor: `(X, y, seen, x) -> ŷ`; `seen` [T] is 1 for the pairs of the prefix and 0 for the others, which are zeroed.
         prompt: one.
 
     Example:
@@ -196,30 +185,30 @@ def at_every_prefix(predictor: Predictor, prompt: Prompt) -> Float[Array, " T"]:
     return jax.vmap(one)(jnp.arange(T))
 
 
-def zero(X: Array, y: Array, seen: Array, x: Array) -> Array:
-    """0, the mean of all functions."""
+def zero_predictor(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """0, the mean over functions."""
     return jnp.zeros((), y.dtype)
 
 
 def least_squares(X: Array, y: Array, seen: Array, x: Array) -> Array:
-    """`w = X⁺ y`, of least norm where there are many."""
+    """`w = X⁺ y`, the solution of least norm."""
     return jnp.linalg.pinv(X, rtol=1e-5) @ y @ x
 
 
-def averaging(X: Array, y: Array, seen: Array, x: Array) -> Array:
-    """`w = Xᵀ y / t`, right on average where x ~ N(0, I)."""
+def averaging_estimator(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """`w = Xᵀ y / t`, unbiased where x ~ N(0, I)."""
     return (y @ X / jnp.maximum(jnp.sum(seen), 1)) @ x
 
 
 def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
-    """The mean y of the k nearest points, of all where there are fewer."""
+    """The mean y of the k nearest points, or of all where there are fewer."""
     distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
     near = jnp.where(jnp.argsort(jnp.argsort(distance)) < k, seen, 0)
     return y @ near / jnp.maximum(jnp.sum(near), 1)
 
 
 def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
-    """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by sweeps over its coordinates.
+    """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by coordinate descent.
 
     Source: Friedman, Hastie, Tibshirani 2010, Eq. 8.
     """
@@ -240,7 +229,7 @@ def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, swee
 def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
     """`w = M_k Xᵀ y` with `M_{k+1} = 2 M_k - M_k A M_k` and `A = XᵀX`, which tends to the pseudo-inverse of A.
 
-    It starts from `M_0 = A / ||A||²`, with the largest row sum as the norm, so that every step squares what is missing.
+    It starts from `M_0 = A / ||A||²`, with the largest row sum as the norm; every step squares the error.
 
     Source: Fu et al. 2023, Sec. 3; Schulz 1933.
     """
@@ -250,13 +239,13 @@ def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Arr
     return M @ (X.T @ y) @ x
 
 
-def baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, Predictor]:
-    """What a class is compared with, by name."""
-    common: dict[str, Predictor] = {
-        "zero": zero,
+def function_baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, PrefixPredictor]:
+    """The baselines of a class, by name."""
+    common: dict[str, PrefixPredictor] = {
+        "zero": zero_predictor,
         "least squares": least_squares,
         "3 nearest neighbours": nearest_neighbours,
-        "averaging": averaging,
+        "averaging": averaging_estimator,
     }
     if kind in ("linear", "noisy", "sparse"):
         common |= {f"Newton, {steps} steps": functools.partial(newton, steps=steps) for steps in (4, 8, 12)}
@@ -265,33 +254,33 @@ def baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, Predictor]:
     return common
 
 
-def prefix_losses(answers: Float[Array, "prompts T"], y: Float[Array, "prompts T"]) -> Float[Array, " T"]:
+def prefix_losses(predictions: Float[Array, "prompts T"], y: Float[Array, "prompts T"]) -> Float[Array, " T"]:
     """Half the mean squared error at every prefix.
 
     Example:
         >>> prefix_losses(jnp.zeros((2, 1)), jnp.array([[1.0], [3.0]])).tolist()
         [2.5]
     """
-    return jnp.mean((answers - y) ** 2, axis=0) / 2
+    return jnp.mean((predictions - y) ** 2, axis=0) / 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompts:
-    """Prompts of a class with the batch last, and the mean loss over all prefixes: what `icl.train` samples and lowers.
+    """Prompts of a class, batch last, and the mean loss over all prefixes: a problem for `icl.train_layers`.
 
-    law: of the functions.
-    model: `(params, X [B, T, d], y [B, T]) -> answers [B, T]`, causal.
+    functions: their class.
+    model: `(params, X [B, T, d], y [B, T]) -> predictions [B, T]`, causal.
     """
 
-    law: FunctionClass
+    functions: FunctionClass
     model: Callable[[Any, Array, Array], Array]
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Prompt:
         """Fresh prompts, batch last."""
-        prompts = jax.vmap(self.law.sample)(jax.random.split(key, size))
+        prompts = jax.vmap(self.functions.sample)(jax.random.split(key, size))
         return Prompt(*(jnp.moveaxis(leaf, 0, -1).astype(dtype or leaf.dtype) for leaf in prompts))
 
     def loss(self, params: Any, batch: Prompt) -> Float[Array, ""]:
-        """Half the mean squared error, mean over prefixes."""
+        """Half the mean squared error, averaged over prefixes."""
         X, y = (jnp.moveaxis(leaf, -1, 0) for leaf in batch)
         return jnp.mean(prefix_losses(self.model(params, X, y), y))

@@ -1,13 +1,13 @@
-"""Regression whose noise has another strength in each task: four scalars a layer, ridge regression, and the best of all.
+"""Regression with a noise level of its own in each task: layers of four scalars, ridge regression, and the Bayes optimum.
 
-    σ_τ ~ law,    y_i = wᵀ x_i + σ_τ ε_i,    w ~ N(0, I)
+    σ_τ ~ p(σ),    y_i = wᵀ x_i + σ_τ ε_i,    w ~ N(0, I)
 
-A *diagonal* layer changes tokens by four scalars,
+A *diagonal* layer updates tokens by four scalars,
 
     x_j <- x_j + w_xx Σ_i x_i x_iᵀ x_j + w_xy Σ_i x_i y_i y_j,    y_j <- y_j + w_yx Σ_i y_i x_iᵀ x_j + w_yy Σ_i y_i² y_j
 
-of which GD++ has w_xx and w_yx alone. They are found by L-BFGS on many tasks at once, starting from the polynomial of GD++.
-What is reported is the *adjusted loss*: a predictor's less that of ridge regression that is told σ_τ.
+of which GD++ has only w_xx and w_yx. They are fitted by L-BFGS on many tasks at once, starting from the optimal polynomial of
+GD++. The *adjusted loss* of a predictor is its loss less that of ridge regression that knows σ_τ.
 
 Source: Vladymyrov, von Oswald, Miller, Sandler 2024.
 """
@@ -24,29 +24,27 @@ import scipy.optimize
 from jax import lax
 from jaxtyping import Array, Float
 
-from icl.comparison import batched
-from icl.linalg import contract, turned
-from icl.models.batched import half_square
+from icl.linalg import contract, transpose
 from icl.solvers.descent import ridge
 from icl.solvers.polynomials import context_eigenvalues, optimal_polynomial
-from icl.tasks import Sequence, Tasks, sample_tasks
+from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from icl.training import blocked_gradient
 
-_floor = 1e-3  # smallest noise in penalties, of which 0 would make contexts with N = d ill-conditioned
+_floor = 1e-3  # least noise in penalties: without any, contexts with N = d are ill-conditioned
 
 
 @dataclasses.dataclass(frozen=True)
 class MixedNoise:
-    """A law of tasks whose noise differs.
+    """A distribution of tasks whose noise level differs from task to task.
 
     dim: d; context: N > d, as the noise is estimated from N - d residuals.
-    levels: standard deviations that a task has one of, or, if a single number, the most of a uniform law from 0.
+    levels: the standard deviations to choose from; a single number is the upper bound of a uniform distribution from 0.
 
     Raises:
-        ValueError: too short contexts, or levels below 0.
+        ValueError: a context that is too short, no level, or a negative one.
 
     Example:
-        >>> batch, sigma = sample_mixed(jax.random.key(0), MixedNoise(dim=3, context=5, levels=(1.0, 3.0)), 4)
+        >>> batch, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=3, context=5, levels=(1.0, 3.0)), 4)
         >>> batch.X.shape, sorted(set(sigma.tolist()) | {1.0, 3.0})
         ((5, 3, 4), [1.0, 3.0])
     """
@@ -57,46 +55,46 @@ class MixedNoise:
 
     def __post_init__(self):
         if not 1 <= self.dim < self.context:
-            raise ValueError(f"dim {self.dim}, context {self.context}: wanted more pairs than inputs, to tell noise by")
-        if min(self.possible) < 0 or self.levels == ():
-            raise ValueError(f"levels {self.levels}: standard deviations of noise, not below 0")
+            raise ValueError(f"dim {self.dim}, context {self.context}: use more pairs than inputs, to estimate the noise")
+        if self.levels == () or min(self.support) < 0:
+            raise ValueError(f"levels {self.levels}: give standard deviations of noise, at least 0")
 
     @property
-    def possible(self) -> tuple[float, ...]:
-        """The levels, those of a uniform law on a grid."""
+    def support(self) -> tuple[float, ...]:
+        """The noise levels; those of a uniform distribution on a grid."""
         if isinstance(self.levels, tuple):
-            return self.levels or (0.0,)
+            return self.levels
         return tuple(float(level) for level in (np.arange(50) + 0.5) / 50 * self.levels)
 
     @property
     def tasks(self) -> Tasks:
-        """Without noise: x ~ N(0, I)."""
+        """The same tasks without noise: x ~ N(0, I)."""
         return Tasks(dim=self.dim, context=self.context, inputs="normal", input_range=12**0.5)
 
 
-class Diagonal(NamedTuple):
-    """Layers of four scalars that were fitted: rates [K, 4] (w_xx, w_xy, w_yx, w_yy), and their loss on the fitted tasks."""
+class DiagonalFit(NamedTuple):
+    """Fitted layers of four scalars: rates [K, 4] (w_xx, w_xy, w_yx, w_yy), and their loss on the tasks of the fit."""
 
     rates: Float[np.ndarray, "K 4"]
     loss: float
 
 
-def sample_mixed(key: Array, law: MixedNoise, size: int) -> tuple[Sequence, Float[Array, " size"]]:
-    """Fresh tasks, batch last, and the standard deviation of each one's noise."""
+def sample_mixed_noise(key: Array, distribution: MixedNoise, size: int) -> tuple[Sequence, Float[Array, " size"]]:
+    """Sample tasks, batch last, and the standard deviation of the noise of each."""
     key_sigma, key = jax.random.split(key)
-    if isinstance(law.levels, tuple):
-        sigma = jax.random.choice(key_sigma, jnp.asarray(law.levels, jnp.zeros(()).dtype), (size,))
+    if isinstance(distribution.levels, tuple):
+        sigma = jax.random.choice(key_sigma, jnp.asarray(distribution.levels, jnp.zeros(()).dtype), (size,))
     else:
-        sigma = law.levels * jax.random.uniform(key_sigma, (size,))
-    return sample_tasks(key, dataclasses.replace(law.tasks, noise=sigma), size), sigma
+        sigma = distribution.levels * jax.random.uniform(key_sigma, (size,))
+    return sample_tasks(key, dataclasses.replace(distribution.tasks, noise=sigma), size), sigma
 
 
-def diagonal_answer(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array, "1 batch"]:
-    """The answers of K diagonal layers.
+def predict_diagonal(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array, "1 batch"]:
+    """The predictions of K diagonal layers.
 
     Example:
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> bool(jnp.all(diagonal_answer(jnp.zeros((2, 4)), batch) == 0))
+        >>> bool(jnp.all(predict_diagonal(jnp.zeros((2, 4)), batch) == 0))
         True
 
     Source: Vladymyrov et al. 2024, Sec. 3.
@@ -106,39 +104,38 @@ def diagonal_answer(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array,
         X, y, x, s = state  # [N, d, B], [N, 1, B], [d, 1, B], [1, 1, B]
         xx, xy, yx, yy = w
         G, r, q = contract(X, X), contract(X, y), contract(y, y)
-        moved = X + xx * contract(turned(X), G) + xy * contract(turned(y), turned(r))
-        target = y + yx * contract(turned(X), r) + yy * y * q
+        X_next = X + xx * contract(transpose(X), G) + xy * contract(transpose(y), transpose(r))
+        y_next = y + yx * contract(transpose(X), r) + yy * y * q
         x_next = x + xx * contract(G, x) + xy * r * s
         s_next = s + yx * contract(r, x) + yy * q * s
-        return (moved, target, x_next, s_next), None
+        return (X_next, y_next, x_next, s_next), None
 
     start = batch.X, batch.Y, batch.x_q[:, None], jnp.zeros_like(batch.y_q)[:, None]
     (_, _, _, s), _ = lax.scan(layer, start, rates)
     return -s[:, 0]
 
 
-def fit_diagonal(batch: Sequence, start: Float[np.ndarray, "K 4"], *, plus_plus: bool = False, steps: int = 200) -> Diagonal:
-    """The rates of K layers with the lowest loss on given tasks, by L-BFGS from a start.
+def fit_diagonal(batch: Sequence, start: Float[np.ndarray, "K 4"], *, plus_plus: bool = False, steps: int = 200) -> DiagonalFit:
+    """The rates of K diagonal layers with the lowest loss on given tasks, by L-BFGS.
 
     Args:
-        batch: batch last.
-        start: rates to start from.
+        start: initial rates.
         plus_plus: whether w_xy and w_yy stay 0, as in GD++.
-        steps: of L-BFGS, at most.
+        steps: at most, of L-BFGS.
 
     Raises:
-        ValueError: rates that are not four per layer, or a loss at the start that is not finite.
+        ValueError: rates that are not four per layer, or an initial loss that is not finite.
 
     Example:
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=2, context=4, inputs="normal"), 200)
         >>> start = np.array([[0.0, 0.0, -0.1, 0.0]])
-        >>> fit_diagonal(batch, start).loss < float(half_square(diagonal_answer(jnp.asarray(start), batch), batch.y_q))
+        >>> fit_diagonal(batch, start).loss < float(half_mse(predict_diagonal(jnp.asarray(start), batch), batch.y_q))
         True
     """
     if start.ndim != 2 or start.shape[1] != 4 or not len(start):
         raise ValueError(f"start {start.shape}: wanted [layers, 4]")
     free = np.broadcast_to([True, not plus_plus, True, not plus_plus], start.shape).copy()
-    free[-1, :2] = False  # of the last layer only y is read
+    free[-1, :2] = False  # after the last layer only y is read
     rates = np.where(free | (not plus_plus), start, 0.0).astype(np.float64)
     unit = 1 / len(batch.X)  # rates are of the order of 1/N
 
@@ -153,31 +150,31 @@ def fit_diagonal(batch: Sequence, start: Float[np.ndarray, "K 4"], *, plus_plus:
         raise ValueError(f"rates {start.tolist()}: their loss is not finite; start from smaller ones")
     found = scipy.optimize.minimize(loss, theta, jac=True, method="L-BFGS-B", options={"maxiter": steps})
     best, _ = loss(found.x)
-    return Diagonal(rates.copy(), best)
+    return DiagonalFit(rates.copy(), best)
 
 
 @jax.jit
 def _diagonal_loss(rates: Array, batch: Sequence) -> tuple[Array, Array]:
-    """The loss and its gradient, a block of tasks at a time, which fits the cache."""
-    return blocked_gradient(rates, batch, lambda rates, batch: half_square(diagonal_answer(rates, batch), batch.y_q))
+    """The loss and its gradient, in blocks of tasks that fit the cache."""
+    return blocked_gradient(rates, batch, lambda rates, batch: half_mse(predict_diagonal(rates, batch), batch.y_q))
 
 
-def plus_plus_start(key: Array, law: MixedNoise, layers: int, *, contexts: int = 5000) -> Float[np.ndarray, "K 4"]:
-    """The rates of the best K layers of GD++ for tasks whose noise is the law's root mean square.
+def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, contexts: int = 5000) -> Float[np.ndarray, "K 4"]:
+    """The rates of the best K layers of GD++ for tasks with the root mean square of the noise levels.
 
     Example:
-        >>> plus_plus_start(jax.random.key(0), MixedNoise(dim=2, context=4), 1, contexts=100).shape
+        >>> gd_plus_plus_rates(jax.random.key(0), MixedNoise(dim=2, context=4), 1, contexts=100).shape
         (1, 4)
     """
-    tasks = dataclasses.replace(law.tasks, noise=float(np.sqrt(np.mean(np.square(law.possible)))))
+    tasks = dataclasses.replace(distribution.tasks, noise=float(np.sqrt(np.mean(np.square(distribution.support)))))
     found = optimal_polynomial(context_eigenvalues(key, tasks, contexts), tasks, layers=layers, tied=False, starts=8)
     gamma = np.append(found.gamma[:-1], 0.0)
     zero = np.zeros(layers)
-    return np.stack([-gamma, zero, -found.eta / law.context, zero], axis=1)
+    return np.stack([-gamma, zero, -found.eta / distribution.context, zero], axis=1)
 
 
 def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
-    """`||y - X w||² / (N - d)` of least squares, the noise that a context shows.
+    """An unbiased estimate of each task's noise variance, `||y - X w||² / (N - d)` of least squares.
 
     Example:
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=2, context=200, noise=3.0), 50)
@@ -190,32 +187,32 @@ def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
         W = jnp.linalg.solve(X.T @ X, X.T @ Y)
         return jnp.sum((Y - X @ W) ** 2) / (X.shape[0] - X.shape[1])
 
-    return jax.vmap(one, in_axes=-1)(batch)
+    return vmap_tasks(one)(batch)
 
 
-def ridge_answer(batch: Sequence, penalty: Float[Array, " batch"]) -> Float[Array, "1 batch"]:
-    """Ridge regression with a penalty for each task: with σ² it is the best of all predictors that know σ."""
-    return jax.vmap(ridge, in_axes=(-1, 0), out_axes=-1)(batch, jnp.maximum(penalty, _floor**2))
+def ridge_batch(batch: Sequence, penalty: Float[Array, " batch"]) -> Float[Array, "1 batch"]:
+    """Ridge regression with a penalty per task; with penalty σ² it is Bayes-optimal given σ."""
+    return vmap_tasks(ridge)(batch, jnp.maximum(penalty, _floor**2))
 
 
 class TunedRidge(NamedTuple):
-    """Ridge regression whose penalty is `multiplier · max(estimated variance, threshold)`."""
+    """Ridge regression with penalty `multiplier · max(estimated variance, threshold)`."""
 
     multiplier: float
     threshold: float
 
     def penalty(self, variance: Array) -> Array:
-        """Of each task."""
+        """The penalty of each task from its estimated noise variance."""
         return self.multiplier * jnp.maximum(variance, self.threshold)
 
 
 @jax.jit
 def _ridge_loss(batch: Sequence, penalty: Array) -> Array:
-    return half_square(ridge_answer(batch, penalty), batch.y_q)
+    return half_mse(ridge_batch(batch, penalty), batch.y_q)
 
 
 def constant_penalty(batch: Sequence) -> float:
-    """The one penalty with the lowest loss on given tasks."""
+    """The single penalty with the lowest loss on given tasks."""
 
     def loss(log: float) -> float:
         return float(_ridge_loss(batch, jnp.full(batch.X.shape[-1], np.exp(log), batch.X.dtype)))
@@ -224,7 +221,7 @@ def constant_penalty(batch: Sequence) -> float:
 
 
 def tuned_ridge(batch: Sequence) -> TunedRidge:
-    """The multiplier and threshold with the lowest loss on given tasks, by Nelder-Mead from the adaptive penalty."""
+    """The multiplier and threshold with the lowest loss on given tasks, by Nelder-Mead."""
     variance = jax.jit(estimated_variance)(batch)
 
     def loss(logs: np.ndarray) -> float:
@@ -236,45 +233,45 @@ def tuned_ridge(batch: Sequence) -> TunedRidge:
     return TunedRidge(*(float(value) for value in np.exp(found.x)))
 
 
-def posterior_mean(batch: Sequence, law: MixedNoise) -> Float[Array, "1 batch"]:
-    """The best of all predictors that know the law alone: ridge answers weighed by how likely each level makes the context.
+def posterior_mean(batch: Sequence, distribution: MixedNoise) -> Float[Array, "1 batch"]:
+    """The Bayes optimum given the distribution: ridge predictions weighted by the posterior of the noise level.
 
         ŷ = Σ_σ p(σ | X, y) ŷ_σ,    y | X, σ ~ N(0, X Xᵀ + σ² I)
 
     Example:
-        >>> law = MixedNoise(dim=2, context=4, levels=(1.0,))
-        >>> batch, sigma = sample_mixed(jax.random.key(0), law, 5)
-        >>> bool(jnp.allclose(posterior_mean(batch, law), ridge_answer(batch, sigma**2), rtol=1e-4))
+        >>> distribution = MixedNoise(dim=2, context=4, levels=(1.0,))
+        >>> batch, sigma = sample_mixed_noise(jax.random.key(0), distribution, 5)
+        >>> bool(jnp.allclose(posterior_mean(batch, distribution), ridge_batch(batch, sigma**2), rtol=1e-4))
         True
     """
-    variances = jnp.maximum(jnp.asarray(law.possible, batch.X.dtype), _floor) ** 2
+    variances = jnp.maximum(jnp.asarray(distribution.support, batch.X.dtype), _floor) ** 2
 
     def one(X: Array, Y: Array, x_q: Array, _: Array) -> Array:
         values, vectors = jnp.linalg.eigh(X.T @ X)
         y, z = Y[:, 0], vectors.T @ (X.T @ Y[:, 0])
         a = vectors.T @ x_q
 
-        def of(v: Array) -> tuple[Array, Array]:
+        def given(v: Array) -> tuple[Array, Array]:
             shrunk = z / (values + v)
-            rest = (y @ y - z @ shrunk) / v  # yᵀ (X Xᵀ + v I)⁻¹ y
+            fit = (y @ y - z @ shrunk) / v  # yᵀ (X Xᵀ + v I)⁻¹ y
             log_det = jnp.sum(jnp.log(values + v)) + (len(y) - len(values)) * jnp.log(v)
-            return -(rest + log_det) / 2, a @ shrunk
+            return -(fit + log_det) / 2, a @ shrunk
 
-        evidence, answers = jax.vmap(of)(variances)
-        return (jax.nn.softmax(evidence) @ answers)[None]
+        evidence, y_q = jax.vmap(given)(variances)
+        return (jax.nn.softmax(evidence) @ y_q)[None]
 
-    return jax.vmap(one, in_axes=-1, out_axes=-1)(*batch)
+    return vmap_tasks(one)(*batch)
 
 
-def baselines(batch: Sequence, law: MixedNoise) -> dict[str, Callable[[Sequence], Any]]:
-    """Predictors that are not attention, by name, their numbers fitted to given tasks.
+def ridge_baselines(batch: Sequence, distribution: MixedNoise) -> dict[str, Callable[[Sequence], Any]]:
+    """Predictors without attention by name, their hyperparameters fitted to given tasks.
 
-    ridge: one penalty for all; adaptive: the estimated variance; tuned: `TunedRidge`; posterior: the best.
+    ridge: one penalty for all; adaptive: the estimated variance; tuned: `TunedRidge`; posterior mean: the Bayes optimum.
     """
     constant, tuned = constant_penalty(batch), tuned_ridge(batch)
     return {
-        "ridge": batched(functools.partial(ridge, penalty=constant)),
-        "ridge, adaptive": lambda batch: ridge_answer(batch, estimated_variance(batch)),
-        "ridge, tuned": lambda batch: ridge_answer(batch, tuned.penalty(estimated_variance(batch))),
-        "posterior mean": lambda batch: posterior_mean(batch, law),
+        "ridge": vmap_tasks(functools.partial(ridge, penalty=constant)),
+        "ridge, adaptive": lambda batch: ridge_batch(batch, estimated_variance(batch)),
+        "ridge, tuned": lambda batch: ridge_batch(batch, tuned.penalty(estimated_variance(batch))),
+        "posterior mean": lambda batch: posterior_mean(batch, distribution),
     }

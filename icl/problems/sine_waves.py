@@ -1,8 +1,8 @@
-"""Nonlinear regression in context: attention descends on features that an embedding and an MLP have made.
+"""Nonlinear regression in context: attention performs descent on features computed by an embedding and an MLP.
 
-    e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q, after one layer of linear attention on φ)
+    e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q after one layer of linear attention on φ)
 
-The last channel holds `y - f(x)`, so what an answer is before the layer, `-φ_q[-1]`, is a function of the query alone, and
+The last channel holds `y - f(x)`. The prediction before the layer, `-φ_q[-1]`, is thus a function of the query alone, and
 attention corrects it from the context. In the *control* the layer is not trained: it is one step of gradient descent on the
 other channels, and only the features are learned. *Ridge* replaces that step by its limit, on the same features.
 """
@@ -14,24 +14,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from icl.models.attention import Layer, init_layers, maps
-from icl.models.batched import attended, half_square
+from icl.models.attention import AttentionLayer, head_maps, init_layers
+from icl.models.batched import attention_update
 from icl.models.constructions import descent_layers
-from icl.tasks import Sequence
+from icl.tasks import QueryLoss, Sequence, vmap_tasks
 
 
 @dataclasses.dataclass(frozen=True)
 class Waves:
-    """A law of tasks `y = a sin(x + p)`.
+    """A distribution of tasks `y = a sin(x + p)`.
 
     context: N, pairs in the context.
     input_range: x ~ U(-r/2, r/2).
-    amplitude: a is uniform between these. The paper's code has 0.1 to 0.5, its text 0.1 to 5.
-    independent: whether a and p ~ U(0, π) are drawn apart, as the paper says. Its code draws both from one number, so
-        that a task has a single unknown.
+    amplitude: bounds of the uniform amplitude a. The paper's code has 0.1 to 0.5, its text 0.1 to 5.
+    independent: whether a and p ~ U(0, π) are independent, as in the paper's text. Its code computes both from one random
+        number, so that a task has a single unknown.
 
     Raises:
-        ValueError: sizes below 1, or a range that is not one.
+        ValueError: sizes below 1, or an empty range.
 
     Example:
         >>> sample_waves(jax.random.key(0), Waves(context=3), 5).X.shape
@@ -50,12 +50,16 @@ class Waves:
         if self.context < 1 or not self.input_range > 0 or not 0 <= low <= high:
             raise ValueError(
                 f"context {self.context}, input range {self.input_range}, amplitude {self.amplitude}: "
-                "wanted at least one pair, a range above 0, and amplitudes 0 <= low <= high"
+                "use at least one pair, a range above 0, and amplitudes 0 <= low <= high"
             )
+
+    def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last: `sample_waves`."""
+        return sample_waves(key, self, *batch, dtype=dtype)
 
 
 class Encoder(NamedTuple):
-    """What makes features of tokens: E, and the residual MLP's weights and biases.
+    """The feature map of tokens: the embedding E and a residual MLP.
 
     E: [C, 2]; W1: [H, C]; b1: [H]; W2: [C, H]; b2: [C].
     """
@@ -68,24 +72,24 @@ class Encoder(NamedTuple):
 
 
 class Network(NamedTuple):
-    """An encoder and a layer of attention [1, 1, C, C]; None stands for the step of descent of a control."""
+    """An encoder and a layer of attention [1, 1, C, C]; None stands for the control's step of descent."""
 
     encoder: Encoder
-    attention: Layer | None
+    attention: AttentionLayer | None
 
 
-class Said(NamedTuple):
-    """Answers [1, batch] before and after the layer."""
+class WavePredictions(NamedTuple):
+    """Predictions [1, batch] before and after the layer."""
 
     initial: Float[Array, "1 batch"]
     final: Float[Array, "1 batch"]
 
 
 @dataclasses.dataclass(frozen=True)
-class NonlinearRegression:
-    """Networks on sine tasks: what `icl.train` samples, and the loss that it lowers.
+class NonlinearRegression(QueryLoss):
+    """Networks on sine tasks: a problem for `icl.train_layers`.
 
-    tasks: their law.
+    tasks: their distribution.
     eta: η of the control's step.
 
     Example:
@@ -98,21 +102,13 @@ class NonlinearRegression:
     tasks: Waves
     eta: float = 0.1
 
-    def sample(self, key: Array, size: int, dtype: Any = None) -> Sequence:
-        """Fresh tasks, batch last."""
-        return sample_waves(key, self.tasks, size, dtype=dtype)
-
-    def answer(self, params: Network, batch: Sequence) -> Said:
-        """The answers before and after the layer."""
-        return answer(params, batch, eta=self.eta)
-
-    def loss(self, params: Network, batch: Sequence) -> Float[Array, ""]:
-        """Half the mean squared error after the layer."""
-        return half_square(self.answer(params, batch).final, batch.y_q)
+    def predict(self, params: Network, batch: Sequence) -> Float[Array, "1 batch"]:
+        """Predictions after the layer."""
+        return predict_waves(params, batch, eta=self.eta).final
 
 
 def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Sequence:
-    """Fresh tasks `y = a sin(x + p)`, the batch on the last axes.
+    """Sample tasks `y = a sin(x + p)`, batch last.
 
     Example:
         >>> one = sample_waves(jax.random.key(0), Waves(amplitude=(2.0, 2.0)))
@@ -135,11 +131,9 @@ def init_network(
     """Random weights of variance scale / fan-in, biases 0.
 
     Args:
-        key: of jax.random.
-        channels: C, of a token; hidden: units of the MLP.
+        channels: C of a token; hidden: units of the MLP.
         scale: variance times fan-in.
-        attention: whether there is a layer of attention to train; a control has none.
-        dtype: default, JAX's float.
+        attention: whether the network has a layer of attention; a control has none.
 
     Raises:
         ValueError: fewer than two channels, no hidden unit, or a scale that is not positive.
@@ -149,7 +143,7 @@ def init_network(
         19480
     """
     if channels < 2 or hidden < 1 or not scale > 0:
-        raise ValueError(f"{channels} channels, {hidden} hidden units, scale {scale}: wanted at least 2, 1 and above 0")
+        raise ValueError(f"{channels} channels, {hidden} hidden units, scale {scale}: use at least 2, at least 1, and above 0")
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
     keys = jax.random.split(key, 4)
     draw = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", in_axis=-1, out_axis=-2)
@@ -162,49 +156,46 @@ def init_network(
 def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
     """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and GELU units."""
 
-    def times(W: Array, v: Array) -> Array:
+    def apply(W: Array, v: Array) -> Array:
         return jnp.einsum("ij,jnb->inb", W, v)
 
-    e = times(encoder.E, tokens)
-    h = jax.nn.gelu(times(encoder.W1, e) + encoder.b1[:, None, None])
-    return e + times(encoder.W2, h) + encoder.b2[:, None, None]
+    e = apply(encoder.E, tokens)
+    h = jax.nn.gelu(apply(encoder.W1, e) + encoder.b1[:, None, None])
+    return e + apply(encoder.W2, h) + encoder.b2[:, None, None]
 
 
-def encoded(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:
+def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:
     """The features of a batch's context, and of its queries with y = 0."""
     context = jnp.stack([batch.X[:, 0], batch.Y[:, 0]])
     query = jnp.stack([batch.x_q, jnp.zeros_like(batch.y_q)])
     return features(encoder, context), features(encoder, query)
 
 
-def answer(params: Network, batch: Sequence, *, eta: float = 0.1) -> Said:
-    """The answers to a batch before and after the layer of attention, or the control's step of descent at rate η.
+def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1) -> WavePredictions:
+    """Predictions before and after the layer of attention, or before and after the control's step of descent at rate η.
 
     Source: von Oswald et al. 2023, Sec. 4.
     """
-    context, query = encoded(params.encoder, batch)
+    context, query = encode(params.encoder, batch)
     C, N = context.shape[:2]
     layer = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
-    (M,), (R,) = maps(layer)
-    after = query + attended(context, query, M, R)
-    return Said(-query[-1], -after[-1])
+    (M,), (R,) = head_maps(layer)
+    return WavePredictions(-query[-1], -(query + attention_update(context, query, M, R))[-1])
 
 
 def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
-    """The answers where ridge regression on the features takes the layer's place: its step of descent, brought to an end.
+    """Predictions with ridge regression on the features in place of the layer: the limit of its descent.
 
-        ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last
+        ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last channel
 
     Args:
         encoder: of a trained network or control.
-        batch: batch last.
         penalty: above 0.
     """
-    context, query = encoded(encoder, batch)
 
     def one(context: Array, query: Array) -> Array:
         phi, r = context[:-1], context[-1]
         K = phi.T @ phi + penalty * jnp.eye(len(r), dtype=r.dtype)
         return -query[-1] + r @ jnp.linalg.solve(K, phi.T @ query[:-1])
 
-    return jax.vmap(one, in_axes=-1, out_axes=-1)(context, query)
+    return vmap_tasks(one)(*encode(encoder, batch))

@@ -1,1 +1,1 @@
-"""Gradient descent in context, closed forms and polynomials in the eigenvalues."""
+"""Solutions that need no trained attention: steps of descent, closed forms, optimal polynomials."""

@@ -1,6 +1,6 @@
 """The optimal single layer without training: a ratio of moments, or least squares.
 
-One layer of linear attention answers `ŷ = pᵀ (Σ_i e_i e_iᵀ) A x_q`. As tasks W and -W are equally likely, only the part
+One layer of linear attention predicts `ŷ = pᵀ (Σ_i e_i e_iᵀ) A x_q`. As tasks W and -W are equally likely, only the part
 `ŷ = x_qᵀ G Xᵀ y / N` can lower the loss, for any number of heads; it is linear in G, so the best layer is an ordinary
 least-squares solution. With `S = XᵀX/N`, `L = E[x xᵀ]`, `C = Cov(w)` and noise of variance v,
 
@@ -16,10 +16,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, Tasks
+from jexplicit.runs.checks import concrete
 
 
 class Moments(NamedTuple):
-    """What the optimal layer depends on.
+    """The moments that the optimal layer depends on.
 
     L: E[x xᵀ] of the context's inputs; C: covariance of the weights; SCS: E[S C S] with `S = XᵀX/N`.
     N: pairs in the context; v: variance of the noise on their y.
@@ -54,7 +55,7 @@ def one_step_loss(tasks: Tasks, eta: Any) -> Any:
         (m/2) d s (c² (1 - 2 η s + η² s² (κ + d + N - 2)/N) + η² s v/N)
 
     Args:
-        tasks: their law; not only the one that η was made for.
+        tasks: their distribution; it need not be the one that η is optimal for.
         eta: η.
 
     Example:
@@ -68,17 +69,17 @@ def one_step_loss(tasks: Tasks, eta: Any) -> Any:
 
 
 def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C: Float[Array, "d d"] | None = None) -> Moments:
-    """The moments of inputs `x = A z` whose z have independent symmetric coordinates of variance 1 and the law's kurtosis κ.
+    """The moments of inputs `x = A z`, z with independent symmetric coordinates of variance 1 and the tasks' kurtosis κ.
 
         N E[S C S] = (N - 1) L C L + A (2 C' + tr(C') I + (κ - 3) diag C') Aᵀ,    C' = Aᵀ C A,  L = A Aᵀ
 
     Args:
-        tasks: their law.
-        factor: A; default, the diagonal of the law's standard deviations.
+        tasks: their distribution.
+        factor: A; default, the diagonal of the inputs' standard deviations.
         C: symmetric covariance of the weights; default, c² I.
 
     Raises:
-        ValueError: a law without such coordinates, or matrices that are not [d, d].
+        ValueError: inputs without such coordinates, or matrices that are not [d, d].
 
     Example:
         >>> optimal_solution(exact_moments(Tasks(dim=2, context=10))).diagonal().round(3).tolist()
@@ -86,7 +87,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
     """
     d, N = tasks.dim, tasks.context
     dtype = jnp.zeros(()).dtype if factor is None else factor.dtype
-    A = jnp.diag(jnp.asarray(tasks.spreads, dtype)) if factor is None else factor
+    A = jnp.diag(jnp.asarray(tasks.input_stds, dtype)) if factor is None else factor
     C = jnp.asarray(tasks.weight_scale, dtype) ** 2 * jnp.eye(d, dtype=dtype) if C is None else C
     if A.shape != (d, d) or C.shape != (d, d):
         raise ValueError(f"factor {A.shape}, C {C.shape}: wanted {(d, d)}, the inputs of the tasks")
@@ -96,7 +97,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
 
 
 def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None = None, v: Any = 0.0) -> Moments:
-    """The moments of any law from T contexts of it: only inputs are drawn, weights and noise are integrated out.
+    """The moments of any distribution of inputs, from T sampled contexts; weights and noise are integrated out.
 
     Args:
         X: [T, N, d] inputs.
@@ -124,7 +125,7 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     The query's covariance cancels. `icl.models.constructions.descent_layers(.., 1.0, preconditioner=G.T)` are its weights.
 
     Raises:
-        ValueError: inputs that do not fill all dimensions.
+        ValueError: inputs that do not span all dimensions (a check of values, which tracers skip).
 
     Example:
         >>> tasks = Tasks(dim=10, context=10)
@@ -133,8 +134,8 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     """
     L, C, SCS, N, v = moments
     G = jnp.linalg.solve((SCS + v / N * L).T, (C @ L).T).T
-    if not bool(jnp.isfinite(G).all()):
-        raise ValueError("E[S C S] cannot be inverted: draw more contexts, or leave out inputs that never vary")
+    if concrete(G) and not jnp.isfinite(G).all():
+        raise ValueError("E[S C S] cannot be inverted: draw more contexts, or drop inputs that are constant")
     return G
 
 
@@ -144,7 +145,7 @@ def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, 
         ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
 
     Args:
-        G: any.
+        G: any matrix.
         moments: of the context.
         query: L_q = E[x_q x_qᵀ]; default, that of the context.
 
@@ -158,14 +159,14 @@ def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, 
 
 
 def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Array, "d d"]:
-    """The same G fitted to tasks by least squares: y_q regressed on the products of x_q and `Xᵀ y / N`.
+    """The same G fitted to sampled tasks: least squares of y_q on the products of x_q and `Xᵀ y / N`.
 
     Args:
         batch: tasks, batch last; each output is an example.
-        scalar: whether G is to be η I.
+        scalar: whether to fit G = η I only.
 
     Raises:
-        ValueError: fewer examples than the d² numbers of G.
+        ValueError: fewer examples than numbers to fit.
 
     Example:
         >>> from icl import sample_tasks

@@ -1,16 +1,17 @@
 """The optimal K layers of GD and GD++ without training: polynomials in the eigenvalues of the context.
 
-GD and GD++ act on each eigenvalue λ of XᵀX alone. With a = r = 1 at first, a layer is
+GD and GD++ act on each eigenvalue λ of XᵀX separately. Starting from a = r = 1, a layer is
 
     m = a² λ,    r <- r (1 - (η/N) m),    a <- a (1 - γ m),
 
-and after K layers the error of the answer is `wᵀ r(XᵀX) x_q`. So the loss is a mean over eigenvalues, of few numbers:
+and after K layers the error of the prediction is `wᵀ r(XᵀX) x_q`. The loss is then a mean over eigenvalues, a function of a few
+numbers that is minimised in seconds:
 
     loss = (m s/2) E Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i).
 
-Minimising it takes seconds. GD++ has a degree that grows as 3^K and so heavy tails on rare contexts: quantiles say how heavy.
-From K = 3 on rates that are best for 20,000 contexts lose any amount on one of the next 100,000, whose largest eigenvalue is a
-little larger. A guard keeps errors from growing there too, and costs the others little.
+The polynomial of GD++ has a degree that grows as 3^K, and its loss has heavy tails on rare contexts: quantiles are reported
+with the mean. From K = 3 on, rates that are optimal for 20,000 contexts can be arbitrarily bad on one of the next 100,000,
+whose largest eigenvalue is a little larger. A guard keeps errors from growing there, at little cost elsewhere.
 """
 
 import functools
@@ -22,20 +23,20 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
 
-from icl.tasks import Tasks, sample_tasks
+from icl.tasks import Tasks, sample_tasks, sequences
 
-_coarse = 2000  # contexts that starting points are tried on
-_finalists = 3  # of them are minimised on all contexts
-_guarded = 500  # eigenvalues at which a guard looks
+_coarse = 2000  # contexts that every starting point is tried on
+_finalists = 3  # starting points that are minimised on all contexts
+_guard_points = 500  # eigenvalues at which the guard is evaluated
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 class Polynomial(NamedTuple):
-    """K layers of GD or GD++, and what they lose on the contexts that they were fitted to.
+    """K layers of GD or GD++, and their loss on a set of contexts.
 
-    eta, gamma: [K], one number per layer, the same K times where tied; the last γ changes nothing.
-    loss: half the mean squared error. standard_error: of that mean.
-    quantiles: of the loss by context, at QUANTILES; half a per cent of contexts can hold most of the mean.
+    eta, gamma: [K], one number per layer, K equal numbers where tied; the last γ has no effect.
+    loss: half the mean squared error; standard_error: of that mean.
+    quantiles: of the loss by context, at QUANTILES; half a per cent of the contexts can make up most of the mean.
     """
 
     eta: np.ndarray
@@ -49,21 +50,20 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
     """The eigenvalues of XᵀX of fresh contexts, smallest first, in float64.
 
     Args:
-        key: of jax.random.
-        tasks: their law, with independent symmetric coordinates.
+        tasks: their distribution, with independent symmetric coordinates.
         number: of contexts.
 
     Raises:
-        ValueError: another law, or no context.
+        ValueError: other inputs, or no context.
 
     Example:
         >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
         (2, 3)
     """
-    _ = tasks.kurtosis  # refuses other laws
+    _ = tasks.kurtosis  # refuses other inputs
     if number < 1:
         raise ValueError(f"{number} contexts: draw at least one")
-    X = np.moveaxis(np.asarray(sample_tasks(key, tasks, number).X), -1, 0).astype(np.float64)
+    X = np.asarray(sequences(sample_tasks(key, tasks, number)).X, np.float64)
     gram = X.swapaxes(1, 2) @ X
     return np.maximum(np.linalg.eigvalsh(gram), 0)
 
@@ -85,7 +85,7 @@ def residual(values: Array, eta: Float[Array, " K"], gamma: Float[Array, " K"], 
 def losses_by_context(
     values: Float[Array, "T d"], eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks
 ) -> Float[Array, " T"]:
-    """Half the expected squared error given each context: over weights, query and noise.
+    """Half the expected squared error given each context, over weights, query and noise.
 
         (m s/2) Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i)
 
@@ -95,8 +95,8 @@ def losses_by_context(
     """
     r = residual(values, eta, gamma, tasks.context)
     c, v, s = tasks.weight_scale, tasks.noise**2, tasks.variance
-    seen = values > 0  # where λ = 0, 1 - r = 0
-    noise = jnp.where(seen, (1 - r) ** 2 / jnp.where(seen, values, 1), 0)
+    positive = values > 0  # where λ = 0, 1 - r = 0
+    noise = jnp.where(positive, (1 - r) ** 2 / jnp.where(positive, values, 1), 0)
     return tasks.outputs * s / 2 * jnp.sum(c**2 * r**2 + v * noise, axis=1)
 
 
@@ -111,22 +111,22 @@ def optimal_polynomial(
     starts: int = 24,
     seed: int = 0,
 ) -> Polynomial:
-    """The best K layers of GD or GD++, by L-BFGS on eigenvalues from several starting points.
+    """The best K layers of GD or GD++, by L-BFGS from several starting points.
 
-    With a guard the mean of `max(r(λ)² - 1, 0)²` over 0 < λ <= guard max λ_i is added, times the loss of doing nothing.
+    A guard adds the mean of `max(r(λ)² - 1, 0)²` over 0 < λ <= guard max λ_i, times the loss of predicting zero.
 
     Args:
         values: [T, d] of `context_eigenvalues`.
-        tasks: their law.
+        tasks: their distribution.
         layers: K.
         tied: whether all layers share η and γ, as recurrent layers do.
-        plus_plus: GD++ or, with γ = 0, GD.
-        guard: up to so many times the largest eigenvalue no error should grow; 0, no such care. GD++ needs it from K = 3 on.
-        starts: random starting points; per-layer GD++ has local minima from K = 3 on.
+        plus_plus: GD++; False for GD, γ = 0.
+        guard: errors should not grow up to this multiple of the largest eigenvalue; 0 for no guard. GD++ needs one from K = 3.
+        starts: number of random starting points; GD++ with rates per layer has local minima from K = 3 on.
         seed: of the starting points.
 
     Raises:
-        ValueError: numbers below 1, a guard below 0, or eigenvalues of another dimension.
+        ValueError: numbers below 1, a negative guard, or eigenvalues of another dimension.
 
     Example:
         >>> tasks = Tasks(dim=10, context=10)
@@ -139,41 +139,41 @@ def optimal_polynomial(
     if min(layers, starts) < 1 or values.ndim != 2 or values.shape[1] != tasks.dim:
         raise ValueError(f"{layers} layers, {starts} starts, eigenvalues {values.shape}: wanted >= 1, >= 1, [T, {tasks.dim}]")
     if not 0 <= guard < np.inf:
-        raise ValueError(f"guard {guard}: how many times the largest eigenvalue, 0 for none")
+        raise ValueError(f"guard {guard}: use a multiple of the largest eigenvalue, or 0 for none")
     free = 1 if tied else layers
-    moving = plus_plus and layers > 1
+    has_gamma = plus_plus and layers > 1
     rng = np.random.default_rng(seed)
-    # in units of 1/s and 1/(N s), in which good rates are of order 1
+    # in units of 1/s and 1/(N s), where good rates are of order 1
     eta0 = np.exp(rng.uniform(np.log(0.2), np.log(8), (starts, free)))
-    gamma0 = np.exp(rng.uniform(np.log(0.03), np.log(1), (starts, free * moving)))
+    gamma0 = np.exp(rng.uniform(np.log(0.03), np.log(1), (starts, free * has_gamma)))
     begin = np.concatenate([eta0, gamma0], axis=1)
 
     with jax.enable_x64(True):  # the loss is flat at its optimum; in float32 the search stops early
-        beyond = jnp.linspace(0, guard * values.max(), _guarded + 1)[1:]
+        guarded = jnp.linspace(0, guard * values.max(), _guard_points + 1)[1:]
 
-        def minimised(theta: np.ndarray, values: Array) -> Any:
+        def minimise(theta: np.ndarray, values: Array) -> Any:
             def loss(theta: np.ndarray) -> tuple[Array, Array]:
-                (value, _), slope = _log_loss(theta, values, beyond, tasks, layers=layers, tied=tied)
+                (value, _), slope = _log_loss(theta, values, guarded, tasks, layers=layers, tied=tied)
                 return value, slope
 
             return scipy.optimize.minimize(loss, theta, jac=True, method="L-BFGS-B", options={"maxiter": 400})
 
         full = jnp.asarray(values, jnp.float64)
-        coarse = [minimised(theta, full[:_coarse]) for theta in begin]
+        coarse = [minimise(theta, full[:_coarse]) for theta in begin]
         ranked = sorted((found for found in coarse if np.isfinite(found.fun)), key=lambda found: found.fun)
-        best = min((minimised(found.x, full) for found in ranked[:_finalists]), key=lambda found: found.fun)
-        (_, (eta, gamma, by_context)), _ = _log_loss(best.x, full, beyond, tasks, layers=layers, tied=tied)
-        return _described(np.asarray(eta), np.asarray(gamma), np.asarray(by_context))
+        best = min((minimise(found.x, full) for found in ranked[:_finalists]), key=lambda found: found.fun)
+        (_, (eta, gamma, by_context)), _ = _log_loss(best.x, full, guarded, tasks, layers=layers, tied=tied)
+        return _summary(np.asarray(eta), np.asarray(gamma), np.asarray(by_context))
 
 
 @functools.partial(jax.jit, static_argnames=("layers", "tied"))
 @functools.partial(jax.value_and_grad, has_aux=True)
 def _log_loss(
-    theta: Array, values: Array, beyond: Array, tasks: Tasks, *, layers: int, tied: bool
+    theta: Array, values: Array, guarded: Array, tasks: Tasks, *, layers: int, tied: bool
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    """The log of what is minimised, and η, γ and the loss of every context, of rates `(η s, γ N s)`.
+    """The log of the objective at rates `(η s, γ N s)`, with η, γ and the loss of every context.
 
-    The log, as starting points lie many orders of magnitude above the optimum. Compiled once for all calls of a size.
+    The log, since starting points lie many orders of magnitude above the optimum. Compiled once for all calls of a size.
     """
     s, free = tasks.variance, 1 if tied else layers
     eta, gamma = theta[:free] / s, theta[free:] / (tasks.context * s)
@@ -181,21 +181,21 @@ def _log_loss(
     if tied:
         eta, gamma = jnp.repeat(eta, layers), jnp.repeat(gamma, layers)
     by_context = losses_by_context(values, eta, gamma, tasks)
-    nothing = tasks.outputs * s / 2 * tasks.dim * tasks.weight_scale**2
-    above = jnp.maximum(residual(beyond, eta, gamma, tasks.context) ** 2 - 1, 0)
-    grown = nothing * jnp.mean(above**2)  # squared: a kink would stop the search early
-    return jnp.log(jnp.mean(by_context) + grown), (eta, gamma, by_context)
+    zero_loss = tasks.outputs * s / 2 * tasks.dim * tasks.weight_scale**2
+    above = jnp.maximum(residual(guarded, eta, gamma, tasks.context) ** 2 - 1, 0)
+    penalty = zero_loss * jnp.mean(above**2)  # squared: a kink would stop the search early
+    return jnp.log(jnp.mean(by_context) + penalty), (eta, gamma, by_context)
 
 
-def polynomial_on(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> Polynomial:
-    """The same layers measured on other contexts: whether their optimum was one of the sample alone."""
+def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> Polynomial:
+    """The same layers on other contexts, to see whether the optimum was one of the sample alone."""
     with jax.enable_x64(True):
         rates = jnp.asarray(polynomial.eta, jnp.float64), jnp.asarray(polynomial.gamma, jnp.float64)
         by_context = losses_by_context(jnp.asarray(values, jnp.float64), *rates, tasks)
-        return _described(polynomial.eta, polynomial.gamma, np.asarray(by_context))
+        return _summary(polynomial.eta, polynomial.gamma, np.asarray(by_context))
 
 
-def _described(eta: np.ndarray, gamma: np.ndarray, by_context: np.ndarray) -> Polynomial:
+def _summary(eta: np.ndarray, gamma: np.ndarray, by_context: np.ndarray) -> Polynomial:
     error = float(by_context.std() / np.sqrt(len(by_context)))
     quantiles = tuple(float(q) for q in np.quantile(by_context, QUANTILES))
     return Polynomial(eta, gamma, float(by_context.mean()), error, quantiles)

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Integer
 
 from jexplicit.counts.stream import Saving, check_stream, feed
 from jexplicit.data.contexts import context_columns
 from jexplicit.data.shards import Stream
-from jexplicit.runs.devices import AXIS, check_memory, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.memory import check_memory
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
@@ -200,31 +201,6 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
     if not 1 <= K <= len(counts):
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
     return K
-
-
-def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
-    """`F = HᵀY` for numeric features (pixels, activations).
-
-    Args:
-        H: [M, D] features, non-negative and finite.
-        Y: [M, N] targets, one-hot or a distribution per row.
-
-    Raises:
-        ValueError: a negative or non-finite feature.
-
-    Example:
-        >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
-        [[1.0, 3.0], [2.0, 0.0]]
-
-    Source: paper, Eq. 2.
-    """
-    lowest, highest = float(jnp.min(H)), float(jnp.max(H))
-    if not 0 <= lowest <= highest < np.inf:
-        raise ValueError(
-            f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
-            "split signed features into relu(x) and relu(-x)"
-        )
-    return H.T @ Y
 
 
 def _add_exactly(x: np.ndarray, y: np.ndarray) -> np.ndarray:

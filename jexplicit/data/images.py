@@ -56,12 +56,13 @@ class Images(NamedTuple):
         return digest.hexdigest()
 
 
-def read_images(name: str, data_dir: str | os.PathLike | None = None) -> Images:
+def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: int | None = None) -> Images:
     """The data set of a name.
 
     Args:
         name: `digits` (embedded), `tfds:NAME`, or the name of a data set of idx files: `mnist`, `fashion_mnist`, yours.
         data_dir: folder of the idx files; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
+        limit: read at most this many training images, and at most this many test images.
 
     Raises:
         ValueError: no such data, or data that is damaged or makes no sense (see `read_idx` and `check_images`).
@@ -70,6 +71,8 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None) -> Images:
         >>> data = read_images("digits")
         >>> data.train_images.shape, data.test_images.shape, data.outputs
         ((1437, 8, 8), (360, 8, 8), 10)
+        >>> len(read_images("digits", limit=100).train_labels)
+        100
     """
     if name == "digits":
         if data_dir is not None:
@@ -81,6 +84,8 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None) -> Images:
         images = _tfds_images(name.removeprefix("tfds:"), data_dir)
     else:
         images = read_idx_folder(_folder(name, data_dir), name)
+    if limit is not None:
+        images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)
 
 

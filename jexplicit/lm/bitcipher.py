@@ -31,7 +31,8 @@ from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_
 from jexplicit.lm.model import Features, LanguageModel, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import map_contexts
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory
 from jexplicit.solvers.explicit import explicit_solution
 
 _positions_per_call = 1 << 20

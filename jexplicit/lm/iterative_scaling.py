@@ -54,7 +54,8 @@ from jexplicit.lm.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.model import Features, LanguageModel
 from jexplicit.lm.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
 from jexplicit.runs.checkpoints import load_latest, save_latest
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory
 
 
 class Swept(NamedTuple):

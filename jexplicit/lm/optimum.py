@@ -28,7 +28,8 @@ from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.explicit import with_targets
 from jexplicit.lm.model import LanguageModel, token_model
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory
 
 Blocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
 Info = dict[str, Float[Array, ""]]  # loss, in nats per position, and kkt_residual

@@ -24,7 +24,8 @@ from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.contexts import PAD, check_token_ids, context_columns, filled, with_leading_pads
 from jexplicit.lm.model import Features, LanguageModel, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
-from jexplicit.runs.devices import AXIS, check_memory, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.memory import check_memory
 from jexplicit.solvers.explicit import explicit_solution
 
 _NEVER = -1e30  # the logit of a column without an output; finite, for a device may own no other

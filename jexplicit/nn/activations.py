@@ -1,4 +1,4 @@
-"""Elementwise nonlinearities φ by name, and where they are flat."""
+"""Elementwise nonlinearities φ by name, and the regions where they are flat."""
 
 import functools
 from collections.abc import Callable
@@ -20,14 +20,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda z: z,
 }
 
-_flat = 0.05  # of the slope at 0 or above: a tanh is flat beyond ±0.975, a sigmoid below 0.013 and above 0.987
+_flat_slope = 0.05  # relative to the steepest: tanh is flat beyond ±0.975, the sigmoid below 0.013 and above 0.987
 
 
 def activation(name: str) -> Callable[[Array], Array]:
-    """φ of a name.
+    """The nonlinearity φ called `name`.
 
     Raises:
-        ValueError: another name.
+        ValueError: unknown name.
 
     Example:
         >>> activation("relu")(jnp.array([-1.0, 2.0])).tolist()
@@ -39,9 +39,9 @@ def activation(name: str) -> Callable[[Array], Array]:
 
 
 def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:
-    """Where a pre-activation z lies in a flat region of φ, so that hardly any gradient passes: `|φ'(z)| < 0.05 φ'(z0)`.
+    """Whether a pre-activation z lies where φ is nearly flat and passes almost no gradient: `|φ'(z)| < 0.05 φ'(z0)`.
 
-    z0 is 0 for tanh and sigmoid, where they are steepest, and 1 for the activations that bend at 0.
+    z0 = 0 for tanh and sigmoid, which are steepest there, and 1 for the activations with a kink or bend at 0.
 
     Example:
         >>> is_flat("tanh", jnp.array([-3.0, 0.5])).tolist(), is_flat("relu", jnp.array([-0.1, 0.1])).tolist()
@@ -49,4 +49,4 @@ def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:
     """
     slope = jnp.vectorize(jax.grad(activation(name)))
     steepest = slope(jnp.asarray(0.0 if name in ("tanh", "sigmoid") else 1.0, z.dtype))
-    return jnp.abs(slope(z)) < _flat * steepest
+    return jnp.abs(slope(z)) < _flat_slope * steepest

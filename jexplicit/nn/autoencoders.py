@@ -1,16 +1,16 @@
-"""Autoencoders: linear ones in closed form, anomalies by reconstruction error, and what over-parameterised ones remember.
+"""Autoencoders: linear ones in closed form, anomaly detection, and over-parameterised ones as associative memories.
 
-With the examples as rows of X, a linear autoencoder is `f(x) = A B x` with B [k, D] and A [D, k]. The best of width k is the
-projection on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989). Beyond the rank of X the
-identity is one solution of many; `A = (XᵀX)†, B = XᵀX` is the projection on the span of the examples instead, which gives back
-every example and takes what is orthogonal to them to 0.
+With the examples as rows of X, a linear autoencoder is `f(x) = A B x` with B [k, D] and A [D, k]. The best of width k projects
+on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989). Beyond the rank of X, the identity is but
+one of many solutions; `A = (XᵀX)†, B = XᵀX` projects on the span of the examples: it reproduces every example and maps vectors
+orthogonal to all of them to 0.
 
-Nonlinear autoencoders that are wider than their input do not learn the identity either: training makes them contract around the
-examples, so that iterating the map leads back to them: an associative memory (Radhakrishnan, Belkin & Uhler 2020).
+Nonlinear autoencoders wider than their input do not learn the identity either. Training makes them contract around the
+examples, so that iterating the map leads back to one: an associative memory (Radhakrishnan, Belkin & Uhler 2020).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,16 +32,16 @@ class LinearAutoencoder(NamedTuple):
 
 
 def linear_autoencoder(X: Float[Array, "M D"], k: int) -> LinearAutoencoder:
-    """The linear autoencoder of width k with the lowest squared error, `B = V_kᵀ, A = V_k` with X = U S Vᵀ.
+    """The linear autoencoder of width k with the lowest squared error: `B = V_kᵀ, A = V_k` with X = U S Vᵀ.
 
-    Centre X first for principal components.
+    With centred X these are the principal components.
 
     Args:
         X: [M, D] examples.
         k: width, 1 .. min(M, D).
 
     Raises:
-        ValueError: a width outside of that, or no examples.
+        ValueError: no examples, or a width out of range.
 
     Example:
         >>> X = jnp.array([[1.0, 2.0], [2.0, 4.0]])  # on a line
@@ -74,7 +74,7 @@ def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
 
 
 def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) -> Float[Array, " M"]:
-    """`½ ||x - f(x)||²` of every example: high for what is unlike the training examples.
+    """`½ ||x - f(x)||²` per example: large for examples unlike the training data.
 
     Example:
         >>> reconstruction_errors(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 0.0]])).tolist()
@@ -84,7 +84,7 @@ def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) 
 
 
 def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> float:
-    """The probability that an anomaly has the higher reconstruction error, the area under the ROC curve.
+    """The probability that an anomaly has a higher reconstruction error than a normal example: the area under the ROC curve.
 
     Raises:
         ValueError: no normal or no anomalous examples.
@@ -102,10 +102,10 @@ def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> fl
 
 
 class Contraction(NamedTuple):
-    """The Jacobian of a map at some points: its largest singular value, and the largest modulus of its eigenvalues.
+    """The Jacobian of a map at M points: its largest singular value and its spectral radius.
 
-    A map is a contraction near a fixed point, and so an attractor, where the second is below 1; the first below 1 makes every
-    single step shrink distances.
+    A fixed point is an attractor where the spectral radius is below 1. Where the largest singular value is below 1, every
+    single step shrinks distances.
     """
 
     singular: Float[np.ndarray, " M"]
@@ -113,10 +113,10 @@ class Contraction(NamedTuple):
 
 
 def contraction(f: Map, X: Float[Array, "M D"]) -> Contraction:
-    """How a map R^D -> R^D stretches or contracts around each point.
+    """How much a map R^D -> R^D expands or contracts around each point.
 
     Args:
-        f: the map, for one point.
+        f: the map of one point.
         X: [M, D] points.
 
     Example:
@@ -128,7 +128,10 @@ def contraction(f: Map, X: Float[Array, "M D"]) -> Contraction:
 
 
 def iterate_map(f: Map, X: Float[Array, "M D"], steps: int) -> Float[Array, "M D"]:
-    """`f(f(... f(x)))` from every point, so many times.
+    """`f(f(... f(x)))`, `steps` times, from every point.
+
+    Raises:
+        ValueError: a negative number of steps.
 
     Example:
         >>> iterate_map(lambda x: x / 2, jnp.array([[8.0]]), 3).tolist()
@@ -136,22 +139,21 @@ def iterate_map(f: Map, X: Float[Array, "M D"], steps: int) -> Float[Array, "M D
     """
     if steps < 0:
         raise ValueError(f"{steps} iterations of a map: use 0 or more")
-    every = jax.vmap(f)
-    return jax.jit(lambda X: jax.lax.fori_loop(0, steps, lambda _, X: every(X), X))(X)
+    return jax.jit(lambda X: jax.lax.fori_loop(0, steps, lambda _, X: jax.vmap(f)(X), X))(X)
 
 
-def recalled(ends: Float[Array, "T D"], memories: Float[Array, "M D"], *, tolerance: float = 1e-2) -> Bool[np.ndarray, "T M"]:
-    """Which memory each iterated point has come to: within `tolerance` of its norm.
+def recall(ends: Float[Array, "T D"], memories: Float[Array, "M D"], *, tolerance: float = 1e-2) -> Bool[np.ndarray, "T M"]:
+    """Which memory each iterated point ended in: nearer than `tolerance` times the memory's norm.
 
     Example:
-        >>> recalled(jnp.array([[1.0, 0.001], [0.0, 0.5]]), jnp.eye(2)).tolist()
+        >>> recall(jnp.array([[1.0, 0.001], [0.0, 0.5]]), jnp.eye(2)).tolist()
         [[True, False], [False, False]]
     """
     distance = np.linalg.norm(np.asarray(ends)[:, None] - np.asarray(memories)[None], axis=2)
     return distance <= tolerance * np.linalg.norm(np.asarray(memories), axis=1)[None]
 
 
-def corrupted(key: Array, X: Float[Array, "M D"], noise: float, copies: int) -> Float[Array, "copies_M D"]:
-    """Copies of every point with Gaussian noise of this share of the data's standard deviation, in the order of the points."""
-    points: Any = jnp.repeat(X, copies, axis=0)
+def add_noise(key: Array, X: Float[Array, "M D"], noise: float, copies: int) -> Float[Array, "copies_M D"]:
+    """`copies` noisy copies of every point, in order: Gaussian noise of `noise` standard deviations of the data."""
+    points = jnp.repeat(X, copies, axis=0)
     return points + noise * X.std() * jax.random.normal(key, points.shape, X.dtype)

@@ -1,7 +1,7 @@
-"""What to look at while a network trains: are activations, gradients and updates neither too small nor too large?
+"""Diagnostics of training: are activations, gradients and updates neither too small nor too large?
 
-Everything here reads arrays and pytrees, so it serves networks of flax and explicitly solved decoders alike;
-`hidden_layers` takes the arrays out of a network.
+Everything here works on arrays and pytrees, so it applies to flax networks and to explicit solutions; `hidden_layers` extracts
+the arrays of a network.
 """
 
 import functools
@@ -20,19 +20,19 @@ from jexplicit.nn.objectives import Objective
 
 
 class LayerValues(NamedTuple):
-    """What passes through one hidden layer for B examples: pre-activations, and the gradient of the mean loss by them."""
+    """One hidden layer for B examples: pre-activations, and the gradient of the mean loss with respect to them."""
 
     z: Float[Array, "B width"]
     gradient: Float[Array, "B width"]
 
 
 class LayerStatistics(NamedTuple):
-    """Numbers of one layer.
+    """Summary of one layer.
 
     mean, std: of the activations φ(z).
-    gradient_std: of the gradient with respect to z, times B: per example.
+    gradient_std: of the gradient with respect to z, per example (times B).
     saturated: share of (example, unit) pairs in a flat region of φ.
-    dead: share of units that are in a flat region for every example, and so learn from none.
+    dead: share of units in a flat region for every example; they do not learn.
     """
 
     mean: float
@@ -45,15 +45,15 @@ class LayerStatistics(NamedTuple):
 def hidden_layers(
     model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
 ) -> dict[str, LayerValues]:
-    """Pre-activations and their gradients of every hidden layer of a network, by the layer's name.
+    """Pre-activations and their gradients in every hidden layer, by name.
 
     Args:
         model: of jexplicit.nn.networks.
-        variables: of `init_variables`.
-        objective: whose mean over the examples is differentiated.
-        X: [B, ..] inputs.
-        Y: [B, ..] targets.
-        train: whether BatchNorm reads the batch's own statistics.
+        variables: as from `init_variables`.
+        objective: the loss; its mean over the examples is differentiated.
+        X: [B, ...] inputs.
+        Y: [B, ...] targets.
+        train: whether BatchNorm uses the batch's own statistics.
 
     Example:
         >>> from jexplicit.nn.networks import FullyConnected, init_variables
@@ -77,12 +77,12 @@ def hidden_layers(
 
 
 def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
-    """Numbers of one layer from what passes through it.
+    """Summary of one layer.
 
     Example:
         >>> z = jnp.array([[-1.0, -2.0], [1.0, -1.0]])
         >>> numbers = layer_statistics(LayerValues(z, jnp.ones_like(z)), "relu")
-        >>> numbers.saturated, numbers.dead  # the second unit never speaks
+        >>> numbers.saturated, numbers.dead  # the second unit is dead
         (0.75, 0.5)
     """
     return LayerStatistics(*map(float, _statistics(values, phi)))
@@ -95,13 +95,11 @@ def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
 
 
 def update_to_data(updates: Any, params: Any) -> Any:
-    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy.
-
-    Arrays that are zero everywhere (biases at the start) have no scale, and so the ratio 0.
+    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy. It is 0 where W = 0 (initial biases).
 
     Args:
-        updates: pytree of what a step adds.
-        params: pytree of what it is added to.
+        updates: pytree of increments ΔW.
+        params: pytree of parameters W.
 
     Example:
         >>> round(update_to_data({"W": jnp.array([0.0, 0.01])}, {"W": jnp.array([6.0, 8.0])})["W"].item(), 6)
@@ -116,9 +114,9 @@ def update_to_data(updates: Any, params: Any) -> Any:
 
 
 class HockeyStick(NamedTuple):
-    """How a loss begins.
+    """The first loss of a run against log N, the loss of a uniform prediction.
 
-    excess: of the first loss over log N, the loss of outputs that are all equal, in nats.
+    excess: first loss less log N, nats.
     detected: whether that is more than a tenth of log N: the first steps then only shrink the outputs.
     """
 
@@ -127,10 +125,10 @@ class HockeyStick(NamedTuple):
 
 
 def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
-    """Whether a run begins from a bad start: its first loss, against the `log N` of a model that knows nothing.
+    """Whether a loss curve starts with a drop that only undoes a bad initialisation: first loss well above `log N`.
 
     Args:
-        first_loss: before training, nats.
+        first_loss: loss before training, nats.
         outputs: N, at least 2.
 
     Raises:
@@ -141,14 +139,13 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
         (False, True)
     """
     if outputs < 2 or math.isnan(first_loss):
-        raise ValueError(f"first loss {first_loss} with {outputs} outputs: log N is a measure for at least 2 outputs")
-    know_nothing = math.log(outputs)
-    excess = first_loss - know_nothing
-    return HockeyStick(excess, excess > 0.1 * know_nothing)
+        raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
+    uniform = math.log(outputs)
+    return HockeyStick(first_loss - uniform, first_loss - uniform > 0.1 * uniform)
 
 
 def histogram(values: Array, bins: int = 60) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " edges"]]:
-    """Density of values and the edges of its bins, for a figure."""
+    """Density of values, and the edges of its bins."""
     density, edges = np.histogram(np.asarray(values, np.float64).ravel(), bins=bins, density=True)
     return density, edges
 
@@ -164,7 +161,7 @@ def leaf_names(params: Any) -> list[str]:
 
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
-    """(name of the layer, z, its gradient) of flax's nested collections, where a hidden layer's are called z."""
+    """(layer, z, its gradient) from flax's nested collections, where hidden layers sow and perturb `z`."""
     flat, by_z = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
     named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
     return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]

@@ -1,19 +1,19 @@
-"""Random weights that keep the scale of what flows through a network, by name and activation.
+"""Random weights that preserve the scale of activations through a network, by name and activation.
 
 With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation `z_i = sum_j W_ij a_j` has the variance
-`n_in s Var[W]`. Three ways to choose Var[W], where g is the gain of the activation:
+`n_in s Var[W]`. Three choices of Var[W], where g is the gain of the activation:
 
-    Glorot    g² 2/(n_in + n_out)    forward and backward, a compromise
-    He        g²/n_in                forward
-    standard  c/n_in                 with c E[φ(z)²] = 1 for z ~ N(0, 1), so that E[φ(z)²] is the same layer after layer
+    Glorot    g² 2/(n_in + n_out)    a compromise between forward and backward pass
+    He        g²/n_in                preserves the forward pass
+    standard  c/n_in                 with c E[φ(z)²] = 1 for z ~ N(0, 1), so that E[φ(z)²] is the same in every layer
 
-A uniform law on ±b has the variance b²/3. Weights of zero are the one choice that never trains (see `zeros` below).
+A uniform law on ±b has variance b²/3. Weights of zero never train (see `initializer`).
 """
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import numpy as np
@@ -23,14 +23,7 @@ from jexplicit.nn.activations import ACTIVATIONS, LEAK
 
 Initializer = Callable[..., Array]
 InitializerName = Literal["glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "standard", "zeros"]
-INITIALIZERS: tuple[InitializerName, ...] = (
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "standard",
-    "zeros",
-)
+INITIALIZERS: tuple[InitializerName, ...] = get_args(InitializerName)
 
 GAINS: dict[str, float] = {
     "linear": 1.0,
@@ -40,22 +33,22 @@ GAINS: dict[str, float] = {
     "leaky_relu": math.sqrt(2 / (1 + LEAK**2)),
     "silu": math.sqrt(2),
 }
-"""g, by which the standard deviation is multiplied: a sigmoid has the slope 1/4 near 0, a ReLU drops half of what comes in.
-Other tables have 5/3 for tanh, which makes up for its flat ends in deep stacks."""
+"""g multiplies the standard deviation: a sigmoid has slope 1/4 near 0, a ReLU drops half of its input. Some tables give 5/3 for
+tanh, to compensate for its flat ends in deep stacks."""
 
 
 def initializer(name: str, activation: str) -> Initializer:
-    """The law of a layer's weights, `(key, shape, dtype) -> W` with shape [n_in, n_out], from jax.nn.initializers.
+    """The distribution of a layer's weights, `(key, shape, dtype) -> W` with shape [n_in, n_out], from jax.nn.initializers.
 
-    `zeros` leaves a network of two or more layers without biases where it is: every gradient has a factor that is zero
+    With `zeros`, a network of two or more layers without biases never moves: every gradient has a factor of zero
     (Radhakrishnan 2024, Lemma 1).
 
     Args:
         name: one of INITIALIZERS.
-        activation: what follows the layer; it sets the gain g, or c of the standard scheme.
+        activation: what follows the layer; it determines the gain g, or c of the standard scheme.
 
     Raises:
-        ValueError: another name, or an activation without a gain.
+        ValueError: unknown name, or an activation without a gain.
 
     Example:
         >>> W = initializer("he_normal", "relu")(jax.random.key(0), (400, 300), np.float32)
@@ -72,7 +65,7 @@ def initializer(name: str, activation: str) -> Initializer:
         return jax.nn.initializers.zeros
     if name == "standard":
         return jax.nn.initializers.variance_scaling(standard_scale(activation), "fan_in", "normal")
-    fan = "fan_avg" if name.startswith("glorot") else "fan_in"  # Glorot's 2/(n_in + n_out) is one over the mean of the two
+    fan = "fan_avg" if name.startswith("glorot") else "fan_in"  # Glorot's 2/(n_in + n_out): one over their mean
     law = "uniform" if name.endswith("uniform") else "normal"
     return jax.nn.initializers.variance_scaling(GAINS[activation] ** 2, fan, law)
 
@@ -81,14 +74,14 @@ def initializer(name: str, activation: str) -> Initializer:
 def standard_scale(activation: str) -> float:
     """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1), by Gauss-Hermite quadrature.
 
-    The lecture prints N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]; between layers of one width that is c/n_in, which alone keeps the
-    scale between layers of different widths.
+    The lecture has N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]. For layers of equal width that is c/n_in; for other widths only c/n_in
+    preserves the scale.
 
     Example:
         >>> round(standard_scale("relu"), 6), round(standard_scale("tanh"), 3)
         (2.0, 2.536)
     """
     z, weight = np.polynomial.hermite_e.hermegauss(100)
-    with jax.ensure_compile_time_eval():  # a number, also where a network is initialised under jit
+    with jax.ensure_compile_time_eval():  # a number even when a network is initialised under jit
         square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
     return float(weight.sum() / (weight @ square))

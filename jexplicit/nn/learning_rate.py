@@ -1,9 +1,7 @@
-"""The search for a learning rate: a quick sweep within one run, then a grid of separate runs.
+"""Learning rate search: a quick sweep within one run, then a grid of separate runs, both log-spaced.
 
-Rates span orders of magnitude, so both are spaced evenly in their logarithm: as many per decade.
-
-The *range test* raises the rate from step to step, `η_s = η_0 (η_S/η_0)^{s/(S-1)}`. The loss falls, then flattens, then grows:
-where it is lowest, the rate has just become too high for the steepest direction (on a quadratic, η > 2/λ_max).
+The *range test* raises the rate at every step, `η_s = η_0 (η_S/η_0)^{s/(S-1)}`. The loss falls, flattens and then grows; at its
+minimum the rate has just become too high for the direction of largest curvature (on a quadratic, η > 2/λ_max).
 """
 
 from collections.abc import Callable
@@ -15,24 +13,24 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-_share_of_sweep = 20  # one part of so many is averaged over; centred, as a decaying mean would lag behind the rates
-_below = 10.0  # what diverges needs steps to show, so the lowest loss comes late
+_window_fraction = 20  # losses are averaged over 1/20 of the sweep; centred, as an exponential mean would lag behind the rates
+_safety = 10.0  # divergence takes some steps to show, so the loss is lowest at too high a rate
 
 
 class RangeTest(NamedTuple):
-    """The outcome of a range test: rates, losses [S], the smoothed losses, and the rate that is picked."""
+    """A range test: rates and losses by step, smoothed losses, and the rate to use."""
 
     rates: Float[np.ndarray, " S"]
     losses: Float[np.ndarray, " S"]
     smoothed: Float[np.ndarray, " S"]
-    picked: float
+    rate: float
 
 
 def sweep_schedule(lowest: float, highest: float, steps: int) -> optax.Schedule:
-    """The rate by step of an exponential sweep, from lowest to highest.
+    """The rate by step of an exponential sweep.
 
     Raises:
-        ValueError: rates that are not 0 < lowest < highest, or fewer than 2 steps.
+        ValueError: unless 0 < lowest < highest, with 2 or more steps.
 
     Example:
         >>> schedule = sweep_schedule(0.001, 1.0, 4)
@@ -47,17 +45,16 @@ def sweep_schedule(lowest: float, highest: float, steps: int) -> optax.Schedule:
 def range_test(
     step: Callable[[Any, Any], tuple[Any, Array]], state: Any, batches: Any, *, lowest: float, highest: float
 ) -> RangeTest:
-    """One run whose rate rises exponentially, as one compiled scan.
+    """One run with an exponentially rising rate, as one compiled scan.
 
     Args:
         step: `(state, batch) -> (state, loss)`, with an optimiser on `sweep_schedule(lowest, highest, S)`.
-        state: where to start; it is not changed.
+        state: initial state, not modified.
         batches: pytree of arrays [S, ...], one batch per step.
-        lowest: first rate.
-        highest: last rate.
+        lowest, highest: first and last rate.
 
     Raises:
-        ValueError: every loss is NaN or infinite.
+        ValueError: no loss is finite.
 
     Example:
         >>> schedule = sweep_schedule(1e-3, 10.0, 100)
@@ -65,7 +62,7 @@ def range_test(
         ...     w, s = state
         ...     return (w - schedule(s) * 2 * w, s + 1), w**2
         >>> test = range_test(step, (jnp.array(1.0), 0), jnp.zeros(100), lowest=1e-3, highest=10.0)
-        >>> 0.1 < test.picked < 1
+        >>> 0.1 < test.rate < 1
         True
 
     Source: Smith 2017.
@@ -77,7 +74,7 @@ def range_test(
 
 
 def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
-    """Mean of each loss and its neighbours, a twentieth of the sweep; infinite from the first loss on that is not finite.
+    """Centred moving average over a twentieth of the sweep; infinite from the first loss on that is not finite.
 
     Example:
         >>> smooth(np.array([2.0, 4.0, np.inf, 1.0])).tolist()
@@ -85,7 +82,7 @@ def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
     """
     finite = np.isfinite(losses)
     n = len(losses) if finite.all() else int(finite.argmin())
-    window = np.ones(min(2 * (len(losses) // _share_of_sweep // 2) + 1, max(n, 1)))
+    window = np.ones(min(2 * (len(losses) // _window_fraction // 2) + 1, max(n, 1)))
     smoothed = np.full(len(losses), np.inf)
     if n:
         smoothed[:n] = np.convolve(losses[:n], window, "same") / np.convolve(np.ones(n), window, "same")
@@ -93,50 +90,39 @@ def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
 
 
 def pick_rate(rates: Float[np.ndarray, " S"], smoothed: Float[np.ndarray, " S"]) -> float:
-    """A tenth of the rate of the lowest smoothed loss, where the loss is still falling.
+    """A tenth of the rate with the lowest smoothed loss: there the loss is still falling.
 
     Raises:
         ValueError: no finite loss.
     """
     if not np.isfinite(smoothed).any():
-        raise ValueError(f"no finite loss from rate {rates[0]:g} on: begin the sweep lower")
-    return float(max(rates[int(np.argmin(smoothed))] / _below, rates[0]))
+        raise ValueError(f"no finite loss from rate {rates[0]:g} on: start the sweep at a lower rate")
+    return float(max(rates[int(np.argmin(smoothed))] / _safety, rates[0]))
 
 
 def grid_search(run: Callable[[Array], Array], rates: Float[np.ndarray, " R"]) -> tuple[float, Float[np.ndarray, " R"]]:
-    """Separate runs of every rate, side by side under `vmap`, and the rate with the lowest final loss.
+    """One run per rate, all at once under `vmap`, and the rate with the lowest final loss.
 
     Args:
-        run: `rate -> final loss`, a pure function (see `train_scanned`).
-        rates: [R], above 0.
+        run: `rate -> final loss`, a pure function, such as a `jax.lax.scan` of training steps.
+        rates: [R], positive.
 
     Returns:
-        the best rate, and the final loss of each; a run that diverged has the loss infinity.
+        The best rate, and the final loss of each; infinity where a run diverged.
 
     Raises:
-        ValueError: no rates, one that is not above 0, or runs that all diverged.
+        ValueError: no rates, one that is not positive, or every run diverged.
 
     Example:
         >>> rates = np.array([0.01, 0.1, 1.5])
-        >>> best, losses = grid_search(lambda rate: (1 - 2 * rate) ** 20, rates)  # w after ten steps on J = w², squared
+        >>> best, losses = grid_search(lambda rate: (1 - 2 * rate) ** 20, rates)  # J = w² after ten steps from w = 1
         >>> best
         0.1
     """
     if not len(rates) or not np.all(np.asarray(rates) > 0):
-        raise ValueError(f"rates {list(map(float, rates))}: give at least one, all above 0")
+        raise ValueError(f"rates {list(map(float, rates))}: give at least one, all positive")
     losses = np.asarray(jax.jit(jax.vmap(run))(jnp.asarray(rates)), np.float64)
     losses = np.where(np.isfinite(losses), losses, np.inf)
     if not np.isfinite(losses).any():
         raise ValueError(f"every rate from {min(rates):g} to {max(rates):g} diverged: try lower ones")
     return float(rates[int(np.argmin(losses))]), losses
-
-
-def train_scanned(step: Callable[[Any, Any], tuple[Any, Array]], state: Any, batches: Any) -> tuple[Any, Array]:
-    """A whole run as one scan, for `grid_search`: final state and the losses [S].
-
-    Args:
-        step: `(state, batch) -> (state, loss)`.
-        state: where to start.
-        batches: pytree of arrays [S, ...].
-    """
-    return jax.lax.scan(step, state, batches)

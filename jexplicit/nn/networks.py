@@ -1,11 +1,10 @@
 """Networks of fully connected layers, and the language model made of them, in flax.
 
-    hidden layer    z = W x + b,  BatchNorm(z) in the place of b where it is asked for,  a = φ(z);  residual: a = x + φ(z)
+    hidden layer    z = W x + b,  or z = BatchNorm(W x);  a = φ(z);  residual: a = x + φ(z)
     network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
 
-In flax's collection `intermediates` hidden layers keep their pre-activations `z`, and a network the `features` that its last
-layer reads; gradients with respect to z are taken by `perturbations` (jexplicit.nn.diagnostics). Parameters are plain
-dictionaries of arrays.
+Hidden layers sow their pre-activations `z` into flax's collection `intermediates`, and a network the `features` that enter its
+last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from jexplicit.nn.initializers import InitializerName, initializer
 
 Direct = Literal["none", "embedding", "tokens"]
 
-_momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of few hundred steps
+_momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
 
 
 class Hidden(nn.Module):
-    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, and x of its own width, `a = x + φ(norm(W x + b))`."""
+    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`."""
 
     width: int
     activation: Activation = "relu"
@@ -39,7 +38,7 @@ class Hidden(nn.Module):
     def __call__(self, x, *, train: bool = False):
         kernel = initializer(self.weights, self.activation)
         z = nn.Dense(self.width, use_bias=self.bias and not self.norm, kernel_init=kernel, param_dtype=self.dtype)(x)
-        if self.norm:  # its own shift takes the place of the bias
+        if self.norm:  # its shift replaces the bias
             z = nn.BatchNorm(use_running_average=not train, momentum=_momentum, param_dtype=self.dtype)(z)
         z = self.perturb("z", z)
         self.sow("intermediates", "z", z)
@@ -54,12 +53,12 @@ class FullyConnected(nn.Module):
     outputs: N.
     activation: φ of the hidden layers.
     bias: whether layers have biases.
-    norm: BatchNorm before each nonlinearity (Ioffe & Szegedy 2015): the batch's own mean and variance while training, running
-        means of them for inference.
-    residual: hidden layers of equal width add their input to their output.
+    norm: BatchNorm before each nonlinearity (Ioffe & Szegedy 2015): the batch's mean and variance in training, running averages
+        in inference.
+    residual: a hidden layer whose input has its own width adds that input to its output.
     weights: initializer of the weights (jexplicit.nn.initializers); biases start at 0.
-    output_scale: factor on the last layer's random weights. Below 1 the first outputs are nearly equal, and the first loss of a
-        softmax is log N.
+    output_scale: factor on the last layer's random weights. Small values give nearly equal outputs, and a first softmax loss
+        near log N.
 
     Example:
         >>> model = FullyConnected(hidden=(8,), outputs=3)
@@ -87,21 +86,21 @@ class FullyConnected(nn.Module):
                 width, self.activation, self.bias, self.norm, self.residual, self.weights, self.dtype, name=f"hidden_{n + 1}"
             )(x, train=train)
         self.sow("intermediates", "features", x)
-        kernel = _scaled(initializer(self.weights, "linear"), self.output_scale)
+        kernel = _scale(initializer(self.weights, "linear"), self.output_scale)
         return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=kernel, param_dtype=self.dtype, name="output")(x)
 
 
 class MLPLanguageModel(nn.Module):
-    """A neural language model: the embeddings of K tokens in a row, hidden layers, a softmax over N tokens, [B, K] -> [B, N].
+    """A neural language model: concatenated embeddings of K tokens, hidden layers, a softmax over N tokens, [B, K] -> [B, N].
 
         x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
 
     vocab_size: N.
-    embedding: size of a token's embedding; C starts N(0, 1).
+    embedding: dimension of the embeddings C, initialised to N(0, 1).
     hidden: widths of the hidden layers.
-    direct: the direct connection W. embedding: from the embeddings, as in the paper. tokens: from the one-hot tokens, a table
-        [N, N] per offset, which is the softmax layer that the explicit solution solves. none: left out, as in the paper's best
-        models. It starts at 0.
+    direct: the direct connection W, initialised to 0. embedding: from the embeddings, as in the paper. tokens: from the one-hot
+        tokens, a table [N, N] per offset: the softmax layer with an explicit solution. none: absent, as in the paper's best
+        models.
     activation, norm, residual, weights, output_scale: as in FullyConnected.
 
     Example:
@@ -152,16 +151,46 @@ class MLPLanguageModel(nn.Module):
         return logits
 
 
+class SoftmaxStack(nn.Module):
+    """Softmax layers without biases, `z = softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N].
+
+    The decoders that jexplicit.solvers.layerwise solves are such a network's weights, in order:
+    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}`. Random ones are uniform in ±1/sqrt(n_in).
+
+    outputs: N, of every layer.
+    layers: L.
+
+    Example:
+        >>> variables = init_variables(SoftmaxStack(outputs=3, layers=2), jax.random.key(0), jnp.ones((1, 5), jnp.float32))
+        >>> jax.tree.map(jnp.shape, variables["params"])
+        {'layer_1': {'kernel': (5, 3)}, 'layer_2': {'kernel': (3, 3)}}
+
+    Source: paper, Sec. 3.3.
+    """
+
+    outputs: int
+    layers: int = 1
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, *, train: bool = False):
+        kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        for n in range(1, self.layers + 1):
+            layer = nn.Dense(self.outputs, use_bias=False, kernel_init=kernel, param_dtype=self.dtype, name=f"layer_{n}")
+            x = layer(x if n == 1 else nn.softmax(x))
+        return x
+
+
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
-    """Parameters, and BatchNorm's running statistics where there are any: `{"params": ..., "batch_stats": ...}`.
+    """Initial parameters and running statistics of BatchNorm (empty without it): `{"params": ..., "batch_stats": ...}`.
 
     Args:
-        model: one of the above.
-        key: of the random weights.
-        inputs: [B, D] features or [B, K] token ids; only their shape and type matter.
+        model: a FullyConnected or an MLPLanguageModel.
+        key: for the random weights.
+        inputs: [B, D] features or [B, K] token ids; only shape and dtype matter.
 
     Raises:
-        ValueError: inputs without a row or without a column.
+        ValueError: inputs without rows or without columns.
 
     Example:
         >>> model = FullyConnected(hidden=(4,), outputs=2, norm=True)
@@ -170,14 +199,14 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
     """
     if 0 in inputs.shape:
         raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
-    made = jax.jit(model.init)(key, jnp.asarray(inputs))
-    return {"params": made["params"], "batch_stats": made.get("batch_stats", {})}
+    variables = jax.jit(model.init)(key, jnp.asarray(inputs))
+    return {"params": variables["params"], "batch_stats": variables.get("batch_stats", {})}
 
 
 def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) -> Array:
-    """Outputs in inference, [B, N]: BatchNorm reads its running statistics."""
+    """Outputs in inference, [B, N]: BatchNorm uses its running statistics."""
     return jnp.asarray(model.apply(variables, inputs))
 
 
-def _scaled(make, factor: float):
-    return lambda key, shape, dtype: make(key, shape, dtype) * jnp.asarray(factor, dtype)
+def _scale(law, factor: float):
+    return lambda key, shape, dtype: law(key, shape, dtype) * jnp.asarray(factor, dtype)

@@ -1,33 +1,34 @@
-"""What training minimises, and its *sensitivity* dJ/dz, from which backpropagation starts.
+"""Loss functions and their *sensitivity* dJ/dz, where backpropagation starts.
 
-An objective reads the outputs z of the last layer, before any nonlinearity, one row per example:
+An objective is a function of the last layer's outputs z, before any nonlinearity, one row per example:
 
     squared_error           J = ½ ||y - z||²                        dJ/dz = z - y
     sigmoid_squared_error   J = ||y - a||²,  a = σ(z)               dJ/dz = -2 (y - a) a (1 - a)
     binary_cross_entropy    J = -Σ y ln a + (1 - y) ln(1 - a)       dJ/dz = a - y
     softmax_cross_entropy   J = -Σ y ln softmax(z)                  dJ/dz = softmax(z) - y
 
-Where a sigmoid is saturated the wrong way, a (1 - a) stops the squared error's gradient and not the cross-entropy's: that is
-why cross-entropy learns faster at first.
+Where a sigmoid saturates at the wrong value, the factor a (1 - a) kills the gradient of the squared error but not that of the
+cross-entropy: this is why cross-entropy learns faster at first.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import optax
 from jaxtyping import Array, Float
 
 ObjectiveName = Literal["squared_error", "sigmoid_squared_error", "binary_cross_entropy", "softmax_cross_entropy"]
+OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
 class Objective(NamedTuple):
-    """An objective.
+    """A loss, its derivative, and the output nonlinearity that belongs to it.
 
-    loss: `(z, y) -> J` [B] of every example, in nats for the cross-entropies. Targets y are [B, N]; the softmax takes labels
-        [B] too.
-    sensitivity: `(z, y) -> dJ/dz` [B, N], by hand.
-    outputs: `z -> a`, what the network says.
+    loss: `(z, y) -> J` [B], per example, in nats for the cross-entropies. Targets y are [B, N]; the softmax also takes labels
+        [B].
+    sensitivity: `(z, y) -> dJ/dz` [B, N], derived by hand.
+    outputs: `z -> a`, the network's prediction.
     """
 
     loss: Callable[[Array, Array], Array]
@@ -36,10 +37,10 @@ class Objective(NamedTuple):
 
 
 def objective(name: str) -> Objective:
-    """The objective of a name.
+    """The objective called `name`.
 
     Raises:
-        ValueError: another name.
+        ValueError: unknown name.
 
     Example:
         >>> import jax.numpy as jnp
@@ -51,7 +52,7 @@ def objective(name: str) -> Objective:
     """
     if name not in OBJECTIVES:
         raise ValueError(f"objective {name!r}: choose one of {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name]
+    return _objectives[name]
 
 
 def _squared_error(z: Float[Array, "B N"], y: Float[Array, "B N"]) -> Float[Array, " B"]:
@@ -81,7 +82,7 @@ def _softmax_cross_entropy_sensitivity(z: Float[Array, "B N"], y: Array) -> Floa
     return jax.nn.softmax(z) - (jax.nn.one_hot(y, z.shape[1], dtype=z.dtype) if y.ndim == 1 else y)
 
 
-OBJECTIVES: dict[str, Objective] = {
+_objectives: dict[str, Objective] = {
     "squared_error": Objective(_squared_error, lambda z, y: z - y, lambda z: z),
     "sigmoid_squared_error": Objective(_sigmoid_squared_error, _sigmoid_squared_error_sensitivity, jax.nn.sigmoid),
     "binary_cross_entropy": Objective(_binary_cross_entropy, lambda z, y: jax.nn.sigmoid(z) - y, jax.nn.sigmoid),

@@ -1,66 +1,80 @@
-"""Optimisers of optax by name, and cooling schedules of their learning rate.
+"""Optimisers of optax by name, and schedules of the learning rate.
 
 With the gradient g of step k, all operations elementwise:
 
     sgd         W -= η g
-    momentum    M = α M + g;                W -= η M            (nesterov: looks one step ahead)
+    momentum    M = α M + g;                W -= η M            (nesterov: evaluated one step ahead)
     adagrad     G += g²;                    W -= η g/√(G + ε)
     rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
     adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)
-    adam        M, V decaying means, each divided by 1 - β^k;   W -= η M/(√V + ε)
-    nadam       adam with Nesterov's look ahead
+    adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
+    nadam       adam with Nesterov momentum
     adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
-AdaDelta is Zeiler's (2012): the running RMS of its own updates gives them the unit of W, so that η = 1. Lecture slides at times
-write `W -= η M/√(V + ε)` under that name, with M a decaying mean of the gradients: that is Adam without its division by
-1 - β^k, and another method.
+AdaDelta is Zeiler's (2012): the running RMS of its own updates gives them the unit of W, so η = 1. Some lecture notes call
+`W -= η M/√(V + ε)`, with M a moving average of the gradients, AdaDelta; that is Adam without bias correction.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import optax
 
 OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam", "adamw"]
-CoolingName = Literal["constant", "step", "exponential", "linear", "cosine"]
+ScheduleName = Literal["constant", "step", "exponential", "linear", "cosine"]
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Rate = float | jax.Array | optax.Schedule
 
-_optimizers: dict[str, Callable[[Any], optax.GradientTransformation]] = {
+
+def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
+    """Adagrad, `G += g²; W -= η g/√(G + ε)`, with the published start of the accumulator.
+
+    Args:
+        rate: η.
+        accumulator: start of G. It is 0 in the paper and 0.1 in optax.
+        eps: ε. The default is far below any g² and only prevents 0/0; optax has 1e-7.
+
+    Example:
+        >>> optimizer = adagrad(0.5)  # the first step has length η
+        >>> optimizer.update(jax.numpy.full(1, 3.0), optimizer.init(jax.numpy.zeros(1)))[0].item()
+        -0.5
+
+    Source: Duchi, Hazan & Singer 2011.
+    """
+    return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
+
+
+_builders: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
     "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
     "nesterov": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
-    # Duchi's sum starts at 0 and optax's at 0.1; eps is far below any square of a gradient and only guards against 0/0
-    "adagrad": lambda rate: optax.adagrad(rate, initial_accumulator_value=0.0, eps=1e-30),
+    "adagrad": adagrad,
     "rmsprop": lambda rate: optax.rmsprop(rate, decay=0.9),
     "adadelta": lambda rate: optax.adadelta(rate, rho=0.9),
     "adam": optax.adam,
     "nadam": optax.nadam,
 }
-OPTIMIZERS: tuple[OptimizerName, ...] = (
-    "sgd",
-    "momentum",
-    "nesterov",
-    "adagrad",
-    "rmsprop",
-    "adadelta",
-    "adam",
-    "nadam",
-    "adamw",
-)
-COOLINGS: tuple[CoolingName, ...] = ("constant", "step", "exponential", "linear", "cosine")
+_schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
+    "constant": lambda rate, steps: optax.constant_schedule(rate),
+    "step": lambda rate, steps: optax.piecewise_constant_schedule(rate, {2 * steps // 3: 0.1}),
+    "exponential": lambda rate, steps: optax.exponential_decay(rate, steps, 0.01),
+    "linear": lambda rate, steps: optax.linear_schedule(rate, 0.0, steps),
+    "cosine": optax.cosine_decay_schedule,
+}
 
 
 def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser of a name, on the gradient of a batch's mean loss.
+    """The optimiser called `name`, for the gradient of a batch's mean loss.
 
     Args:
         name: one of OPTIMIZERS.
-        rate: η, a number (traced too, so that a grid of rates can be vmapped) or a schedule (see `cooled`).
+        rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
         weight_decay: λ of adamw.
 
     Raises:
-        ValueError: another name.
+        ValueError: unknown name.
 
     Example:
         >>> optimizer = make_optimizer("sgd", 0.5)
@@ -69,35 +83,27 @@ def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> opta
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
-    return optax.adamw(rate, weight_decay=weight_decay) if name == "adamw" else _optimizers[name](rate)
+    return optax.adamw(rate, weight_decay=weight_decay) if name == "adamw" else _builders[name](rate)
 
 
-def cooled(name: str, rate: float, steps: int) -> optax.Schedule:
-    """The learning rate by step: constant, a tenth after two thirds, or down to a hundredth or to 0 at the end.
+def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
+    """The learning rate by step, from `rate` at the first.
 
     Args:
-        name: step divides by 10 after two thirds of the steps; exponential ends at rate/100; linear and cosine end at 0.
-        rate: η at the first step, above 0.
+        name: constant; step: a tenth after two thirds of the steps; exponential: down to rate/100; linear, cosine: down to 0.
+        rate: η of the first step, positive.
         steps: of the whole run.
 
     Raises:
-        ValueError: another name; a rate or a number of steps that is not above 0.
+        ValueError: unknown name; a rate or number of steps that is not positive.
 
     Example:
-        >>> schedule = cooled("linear", 0.4, 100)
+        >>> schedule = make_schedule("linear", 0.4, 100)
         >>> [round(float(schedule(k)), 2) for k in (0, 50, 100)]
         [0.4, 0.2, 0.0]
     """
     if not 0 < rate < float("inf") or steps < 1:
-        raise ValueError(f"learning rate {rate} over {steps} steps: both are above 0")
-    if name == "constant":
-        return optax.constant_schedule(rate)
-    if name == "step":
-        return optax.piecewise_constant_schedule(rate, {2 * steps // 3: 0.1})
-    if name == "exponential":
-        return optax.exponential_decay(rate, steps, 0.01)
-    if name == "linear":
-        return optax.linear_schedule(rate, 0.0, steps)
-    if name == "cosine":
-        return optax.cosine_decay_schedule(rate, steps)
-    raise ValueError(f"cooling {name!r}: choose one of {', '.join(COOLINGS)}")
+        raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")
+    if name not in SCHEDULES:
+        raise ValueError(f"schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
+    return _schedules[name](rate, steps)

@@ -1,11 +1,11 @@
-"""Which examples a mini-batch takes: the order of an epoch, as a function of (seed, epoch) alone.
+"""The order in which an epoch visits the examples, a function of (seed, epoch) alone.
 
-An order is cut into batches by jexplicit.nn.training.train, so a resumed run sees the very batches of an uninterrupted one.
+jexplicit.nn.training.train cuts an order into batches, so a resumed run sees exactly the batches of an uninterrupted one.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -14,39 +14,37 @@ from jexplicit.nn.training import epoch_order
 
 Order = Callable[[int, int], Int[np.ndarray, " M"]]
 SamplerName = Literal["round-robin", "uniform", "balanced"]
-SAMPLERS: tuple[SamplerName, ...] = ("round-robin", "uniform", "balanced")
+SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 
 def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
-    """The order of a name: `(seed, epoch) -> M example indices`.
+    """The sampler called `name`: `(seed, epoch) -> M example indices`.
 
     Args:
-        name: round-robin, every example once per epoch; uniform, M draws with replacement; balanced, as many of every class.
-        labels: [M] classes of the examples; but for balanced only their number matters.
+        name: round-robin: every example once per epoch; uniform: M draws with replacement; balanced: equally many per class.
+        labels: [M] classes of the examples; only balanced uses more than their number.
 
     Raises:
-        ValueError: no examples; another name.
+        ValueError: no examples; unknown name.
 
     Example:
         >>> order = sampler("balanced", np.array([0, 0, 0, 0, 0, 1]))
         >>> np.array([0, 0, 0, 0, 0, 1])[order(0, 1)].mean().item()
         0.5
 
-    Source: Radhakrishnan 2024, Sec. 3, for the three procedures.
+    Source: Radhakrishnan 2024, Sec. 3.
     """
     if not len(labels):
         raise ValueError("no examples to draw batches from: give at least one")
-    if name == "round-robin":
-        return functools.partial(epoch_order, size=len(labels))
-    if name == "uniform":
-        return functools.partial(uniform_order, size=len(labels))
+    if name not in SAMPLERS:
+        raise ValueError(f"sampler {name!r}: choose one of {', '.join(SAMPLERS)}")
     if name == "balanced":
         return functools.partial(balanced_order, labels=labels)
-    raise ValueError(f"sampler {name!r}: choose one of {', '.join(SAMPLERS)}")
+    return functools.partial(epoch_order if name == "round-robin" else uniform_order, size=len(labels))
 
 
 def uniform_order(seed: int, epoch: int, size: int) -> Int[np.ndarray, " size"]:
-    """`size` draws with replacement: an epoch misses about 1/e of the examples, and takes others twice or more.
+    """`size` draws with replacement: an epoch misses about 1/e of the examples and repeats others.
 
     Example:
         >>> 580 < len(set(uniform_order(0, 1, 1000).tolist())) < 680
@@ -56,24 +54,23 @@ def uniform_order(seed: int, epoch: int, size: int) -> Int[np.ndarray, " size"]:
 
 
 def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> Int[np.ndarray, " M"]:
-    """As many draws of every class that occurs, to within one, mixed; within a class every example as often as any other.
+    """Equally many draws (to within one) of every class that occurs, and within a class of every example, shuffled.
 
-    So the rare classes of unbalanced data are seen more than once per epoch, and the frequent ones in part.
+    Examples of rare classes are repeated within an epoch, and only part of the frequent ones is drawn.
 
     Example:
-        >>> sorted(balanced_order(0, 1, np.array([7, 7, 7, 2])).tolist())[-2:]  # the only 2 twice
+        >>> sorted(balanced_order(0, 1, np.array([7, 7, 7, 2])).tolist())[-2:]  # the only 2, twice
         [3, 3]
     """
     rng = _random(seed, epoch)
     classes = rng.permutation(np.unique(labels))
     draws = [len(part) for part in np.array_split(np.arange(len(labels)), len(classes))]
-    return rng.permutation(
-        np.concatenate([_repeated(rng, np.flatnonzero(labels == c), n) for c, n in zip(classes, draws, strict=True)])
-    )
+    drawn = [_rounds(rng, np.flatnonzero(labels == c), n) for c, n in zip(classes, draws, strict=True)]
+    return rng.permutation(np.concatenate(drawn))
 
 
-def _repeated(rng: np.random.Generator, members: np.ndarray, n: int) -> np.ndarray:
-    """n of these, through all of them before any comes again."""
+def _rounds(rng: np.random.Generator, members: np.ndarray, n: int) -> np.ndarray:
+    """n draws, each round through all members before any is drawn again."""
     rounds = -(-n // len(members))
     return np.concatenate([rng.permutation(members) for _ in range(rounds)])[:n] if n else members[:0]
 

@@ -1,7 +1,7 @@
 """Training steps and losses of flax networks, for jexplicit.nn.training.train.
 
-A batch in training mode is normalised by its own statistics, and moves the running ones; a `scorer` is inference: it
-reads the running statistics, so that an example's output does not depend on its batch.
+In training, BatchNorm normalises a batch by its own statistics and updates the running ones. A `scorer` is inference: it uses
+the running statistics, so that an example's output does not depend on its batch.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ Batch = tuple[Any, Any]
 
 
 class NetworkState(NamedTuple):
-    """What a step carries on.
+    """The state of a training run.
 
     params: of the network.
-    statistics: running mean and variance of every BatchNorm; empty without.
+    statistics: running mean and variance of every BatchNorm layer; empty if there is none.
     optimizer: the optimiser's state.
-    steps: taken so far.
+    steps: number of steps so far.
     ratios: [leaves] update-to-data ratio of every array of parameters at the last step, in the order of jax.tree.leaves.
     """
 
@@ -39,29 +39,27 @@ class NetworkState(NamedTuple):
 
 
 def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
-    """The state of a training run from `init_variables`; a copy, as the state is donated."""
-    copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), variables)
-    leaves = jax.tree.leaves(copied["params"])
+    """The state of a training run that starts at the variables of `init_variables`; a copy, because steps donate the state."""
+    params, statistics = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (variables["params"], variables["batch_stats"]))
+    leaves = jax.tree.leaves(params)
     ratios = jnp.zeros(len(leaves), leaves[0].dtype)
-    return NetworkState(
-        copied["params"], copied["batch_stats"], optimizer.init(copied["params"]), jnp.zeros((), jnp.int32), ratios
-    )
+    return NetworkState(params, statistics, optimizer.init(params), jnp.zeros((), jnp.int32), ratios)
 
 
 def variables_of(state: NetworkState) -> dict[str, Any]:
-    """What inference needs of a state: parameters and running statistics."""
+    """The variables of the network for inference: parameters and running statistics."""
     return {"params": state.params, "batch_stats": state.statistics}
 
 
 def network_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
-    """The pure step `(state, (X, Y)) -> (state, summed loss)`, on the gradient of the batch's mean loss.
+    """The pure step `(state, (X, Y)) -> (state, summed loss)`, along the gradient of the batch's mean loss.
 
     Args:
-        model: of jexplicit.nn.networks.
-        objective: of jexplicit.nn.objectives.
-        optimizer: of optax.
+        model: a network of jexplicit.nn.networks.
+        objective: a loss of jexplicit.nn.objectives.
+        optimizer: an optax optimiser.
 
     Example:
         >>> from jexplicit.nn.networks import FullyConnected, init_variables
@@ -97,21 +95,21 @@ def network_step(
 def training_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
-    """`network_step`, compiled, with its state donated."""
+    """`network_step`, compiled, with the state donated."""
     return jax.jit(network_step(model, objective, optimizer), donate_argnums=0)
 
 
-def recorded(
+def record_ratios(
     step: Callable[[NetworkState, Batch], tuple[NetworkState, Array]], every: int, record: Callable[[int, np.ndarray], None]
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
-    """The step, which also calls `record(steps taken, update-to-data ratios)` at its first call and then every so many."""
+    """A step that also calls `record(steps so far, update-to-data ratios)`, at its first call and then every `every` calls."""
     calls = 0
 
     def recording(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
         nonlocal calls
         state, loss = step(state, batch)
         if calls % every == 0:
-            record(int(state.steps), np.asarray(state.ratios))  # now: the next step is given the state's memory
+            record(int(state.steps), np.asarray(state.ratios))  # now, because the next step donates the state
         calls += 1
         return state, loss
 
@@ -119,7 +117,7 @@ def recorded(
 
 
 class Scores(NamedTuple):
-    """Mean loss per example (nats for cross-entropies), and the share of examples whose largest output is their target's."""
+    """Mean loss per example (nats for cross-entropies), and the share of examples whose largest output is the target."""
 
     loss: float
     accuracy: float
@@ -129,16 +127,16 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
     """Compiled inference `(variables, X, Y) -> Scores`.
 
     Args:
-        model: of jexplicit.nn.networks.
-        objective: of jexplicit.nn.objectives.
-        chunk: rows at a time; it changes the memory, not the result.
+        model: a network of jexplicit.nn.networks.
+        objective: a loss of jexplicit.nn.objectives.
+        chunk: rows at a time; it affects memory, not the result.
 
     Example:
         >>> from jexplicit.nn.networks import FullyConnected, init_variables
         >>> from jexplicit.nn.objectives import objective
         >>> model, X, labels = FullyConnected((), 3, output_scale=0.0), np.ones((5, 2), np.float32), np.zeros(5, int)
         >>> score = scorer(model, objective("softmax_cross_entropy"))
-        >>> scores = score(init_variables(model, jax.random.key(0), X), X, labels)  # equal outputs: log 3
+        >>> scores = score(init_variables(model, jax.random.key(0), X), X, labels)  # uniform outputs: log 3
         >>> round(scores.loss, 4), scores.accuracy
         (1.0986, 1.0)
     """
@@ -152,7 +150,7 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
 
     def score(variables: dict[str, Any], X: Any, Y: Any) -> Scores:
         if not len(X):
-            raise ValueError("no examples to measure a loss on: give at least one")
+            raise ValueError("no examples to score: give at least one")
         parts = [summed(variables, X[m : m + chunk], Y[m : m + chunk]) for m in range(0, len(X), chunk)]
         loss, right = (np.sum([np.asarray(part[n], np.float64) for part in parts]) for n in (0, 1))
         return Scores(float(loss) / len(X), float(right) / len(X))

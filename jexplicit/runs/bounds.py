@@ -1,4 +1,4 @@
-"""Bounds of a config's numbers, declared with the field and checked in one place.
+"""Bounds of the numbers in a config: declared with the field, checked by `run_command`.
 
 @dataclass(frozen=True)
 class Config:
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a number may lie; it is finite in any case."""
+    """The interval of valid numbers; NaN and infinities are never valid."""
 
     at_least: float = -math.inf
     above: float = -math.inf
@@ -25,7 +25,7 @@ class Bounds:
     below: float = math.inf
 
     def contains(self, x: float) -> bool:
-        """Whether a number lies within; NaN and infinities never do."""
+        """Whether a number is valid."""
         return math.isfinite(x) and self.at_least <= x <= self.at_most and self.above < x < self.below
 
     def __str__(self) -> str:
@@ -40,10 +40,10 @@ NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
 
 
 def check_bounds(config: Any) -> None:
-    """Refuse a config with a number outside the bounds of its field.
+    """Check every number of a config against the bounds of its field.
 
     Raises:
-        ValueError: with the flag, the value and the bounds.
+        ValueError: a number out of bounds; the message has the flag, the value and the bounds.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def check_bounds(config: Any) -> None:
 
 
 def _within(hint: Any, value: Any) -> Iterator[tuple[float, Bounds]]:
-    """The numbers of a field, each with its bounds."""
+    """The numbers in a field's value, each with its bounds."""
     if typing.get_origin(hint) is Annotated:
         inner, *notes = typing.get_args(hint)
         bounds = [note for note in notes if isinstance(note, Bounds)]

@@ -1,6 +1,6 @@
-"""Pytrees of arrays on disk, through orbax: written whole or not at all.
+"""Pytrees of arrays on disk, through orbax: a checkpoint is written whole or not at all.
 
-Several processes call these functions all or none, as orbax lets them wait for each other; the first one writes.
+In a run of several processes all of them call these functions, since orbax synchronises them; the first one writes.
 """
 
 import os
@@ -13,14 +13,14 @@ import jax
 import numpy as np
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # orbax's own imports warn of their own deprecations
+    warnings.simplefilter("ignore")  # orbax imports what it has deprecated itself
     from orbax.checkpoint import v1 as ocp
 
-_of_series = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, and those whose writing was interrupted
+_series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
-    """Write a pytree of arrays; an interrupted write leaves what was there before.
+    """Write a pytree of arrays; an interrupted write leaves the previous checkpoint.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -32,44 +32,44 @@ def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike) -> Any:
-    """Read a pytree of arrays; dictionaries and lists come back as they were, tuples as lists.
+    """Read a pytree of arrays; dictionaries and lists keep their type, tuples become lists.
 
     Raises:
-        ValueError: no checkpoint there, or one that cannot be read.
+        ValueError: no checkpoint there, or an unreadable one.
     """
     path = os.path.abspath(path)
     if not is_checkpoint(path):
         raise ValueError(f"no checkpoint at {path}: finish the run first (--resume continues an interrupted one)")
     try:
         return ocp.load(path)
-    except Exception as error:  # orbax and tensorstore raise many kinds; all mean that the files are damaged
+    except Exception as error:  # orbax and tensorstore raise many types for damaged files
         raise ValueError(f"checkpoint {path} cannot be read ({error}): delete it and run again") from error
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
-    """Whether a finished checkpoint lies there."""
+    """Whether there is a finished checkpoint at a path."""
     path = os.path.abspath(path)
     return os.path.isdir(path) and ocp.is_orbax_checkpoint(path)
 
 
 def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
-    """Write the `number`-th checkpoint of a series, then remove the others: one whole checkpoint always remains.
+    """Write checkpoint `number` of a series, then remove the others, so that there is always a whole one.
 
-    It is written from the host, and so can be read on other devices than it was trained on.
+    The arrays are copied to the host first: a run can continue on other devices.
     """
     save_checkpoint(os.path.join(folder, str(number)), {"leaves": [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]})
     for entry in list(os.scandir(folder)):
-        if entry.is_dir() and _of_series.fullmatch(entry.name) and entry.name != str(number):
+        if entry.is_dir() and _series_name.fullmatch(entry.name) and entry.name != str(number):
             shutil.rmtree(entry.path)
 
 
 def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
-    """The last checkpoint of a series, with the structure and placement of `like`; None where there is none.
+    """The last checkpoint of a series, with the structure and sharding of `like`; None where the series is empty.
 
-    Leaves must have the shape of their likeness; where that is an empty vector, a vector of any length (text).
+    Leaves must have the shapes that `like` has; an empty vector there stands for a vector of any length, such as text.
 
     Raises:
-        ValueError: a checkpoint of another shape.
+        ValueError: a checkpoint with other shapes.
     """
     numbers = _numbers(folder)
     if not numbers:
@@ -79,14 +79,14 @@ def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
     shapes, wanted_shapes = [np.shape(leaf) for leaf in leaves], [np.shape(leaf) for leaf in wanted]
     if len(leaves) != len(wanted) or not all(map(_fits, shapes, wanted_shapes)):
         raise ValueError(f"checkpoint {path} holds arrays {shapes}, wanted {wanted_shapes}: it is another model's; delete it")
-    return jax.tree.unflatten(structure, [_placed(leaf, w) for leaf, w in zip(leaves, wanted, strict=True)])
+    return jax.tree.unflatten(structure, [_place(leaf, w) for leaf, w in zip(leaves, wanted, strict=True)])
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return shape == wanted or (wanted == (0,) and len(shape) == 1)
 
 
-def _placed(leaf: Any, like: Any) -> Any:
+def _place(leaf: Any, like: Any) -> Any:
     return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else np.asarray(leaf)
 
 

@@ -1,4 +1,4 @@
-"""What every launcher's command line does alike: flags from a frozen dataclass, presets, and errors a user can act on."""
+"""The command line of a launcher: flags from a frozen dataclass, presets, and errors that a user can act on."""
 
 import dataclasses
 import logging
@@ -12,14 +12,14 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
-from jexplicit.runs.folder import command_name, read_config
+from jexplicit.runs.folder import command_name, experiment_of, read_config
 from jexplicit.runs.progress import console
 
 C = TypeVar("C")
 
 
 class Preset(NamedTuple):
-    """A named config, and what to expect of it: hardware, time, numbers."""
+    """A named config and a note on the hardware, time and numbers to expect."""
 
     config: Any
     note: str
@@ -36,18 +36,17 @@ def run_command(
 ) -> int:
     """Parse the command line into a config and run it.
 
-    `--preset NAME` chooses the defaults; `--resume` with `--out DIR` takes them from that run. A ValueError, or a loss that is
-    not finite, becomes one line on the terminal and exit status 2; Ctrl-C says how to continue.
-
-    Values outside the bounds that a field declares (jexplicit.runs.bounds) are refused before anything runs.
+    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. Numbers outside the
+    bounds that a field declares (jexplicit.runs.bounds) are refused before anything runs. A ValueError or a FloatingPointError
+    becomes one line on the terminal and exit status 2; after Ctrl-C, a line says how to continue.
 
     Args:
-        run: what to do with a config.
+        run: called with the config.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
-        prog: the command as typed; default, from the process.
+        prog: the command, for `--help`; default, that of the process.
         description: the first lines of `--help`.
-        argv: arguments; default, those of the process.
+        argv: the arguments; default, those of the process.
 
     Returns:
         The exit status.
@@ -56,7 +55,7 @@ def run_command(
     argv = list(sys.argv[1:] if argv is None else argv)
     prog = prog or command_name()
     presets = presets or {}
-    description = description.replace("\npython -m", "\n  python -m")  # lines that are not indented run together in --help
+    description = description.replace("\npython -m", "\n  python -m")  # --help joins lines that are not indented
     if presets:
         names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
@@ -70,8 +69,8 @@ def run_command(
         if isinstance(error, jax.errors.JaxRuntimeError) and not together:
             raise
         console.quiet = False
-        console.print(f"[bold red]error:[/] {escape(_alone(error) if together else str(error))}", soft_wrap=True)
-        if together:  # the runtime's own farewell would wait for the other processes, which wait for this one
+        console.print(f"[bold red]error:[/] {escape(_message_of_process(error) if together else str(error))}", soft_wrap=True)
+        if together:  # JAX's exit handler would wait for the other processes, which wait for this one
             sys.stderr.flush()
             os._exit(2)
         return 2
@@ -82,14 +81,14 @@ def run_command(
     return 0
 
 
-def _alone(error: Exception) -> str:
-    """An error of one of several processes; where the runtime has lost another process, what to do."""
+def _message_of_process(error: Exception) -> str:
+    """The message of one process among several; where the runtime has lost another process, with the remedy."""
     lost = ": another process has ended; start all of them again with --resume" * isinstance(error, jax.errors.JaxRuntimeError)
     return f"process {jax.process_index()}: {str(error).splitlines()[0]}{lost}"
 
 
 def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -> tuple[list[str], C | None]:
-    """The arguments without `--preset NAME`, and the config that the rest of them overrides."""
+    """The arguments without `--preset NAME`, and the config whose values they override."""
     stored = _stored(argv, config)
     argv, name = _take(argv, "--preset") if presets else (argv, None)
     if name is None:
@@ -100,14 +99,14 @@ def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -
 
 
 def _stored(argv: list[str], config: type[C]) -> C | None:
-    """With --resume, the config that the run in --out was started with."""
+    """With --resume, the config of the run in --out."""
     _, out = _take(argv, "--out")
-    stored = read_config(out) if out and "--resume" in argv else None
+    stored = read_config(out, experiment_of(config)) if out and "--resume" in argv else None
     if stored is None:
         return None
     fields = {field.name for field in dataclasses.fields(config)}  # pyright: ignore[reportArgumentType]
     if set(stored) != fields:
-        raise ValueError(f"{out} is a run of another command or version: choose another --out")
+        raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
     return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
 
 

@@ -26,12 +26,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9
 
 @contextlib.contextmanager
 def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
-    """A figure in the project's style: draw on the axes it gives, [rows, columns]; at the end it is written to `path`.
+    """A figure in the project's style: yields the axes, [rows, columns], and writes the figure to `path` at the end.
 
     Args:
-        path: where to write it; its folder is made.
+        path: of the file; its folder is created.
         rows, columns: of panels.
-        size: width and height of the whole, inches.
+        size: width and height of the figure, inches.
         options: of matplotlib's `subplots`, such as `sharey=True`.
 
     Example::
@@ -63,7 +63,7 @@ def plain_ticks(axis: Any) -> None:
 
 
 def save_figure(fig: Any, path: Path) -> None:
-    """Write a figure, its folder too, and let go of its memory."""
+    """Write a figure, with its folder, and free its memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path)
     plt.close(fig)

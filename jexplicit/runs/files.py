@@ -1,4 +1,4 @@
-"""Files that are seen whole or not at all, also after a kill or a crash in the middle of writing them."""
+"""Paths that a user gives, and files that a reader sees whole or not at all, even after a crash while they are written."""
 
 import os
 import zipfile
@@ -10,15 +10,42 @@ from typing import BinaryIO
 import numpy as np
 
 
+def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
+    """The path of a folder or file on this machine, with a leading `~` expanded.
+
+    Args:
+        path: as the user gave it.
+        flag: of the command line, for the message.
+
+    Raises:
+        ValueError: an empty path, the address of a remote store, or the home folder of an unknown user.
+
+    Example:
+        >>> local_path("gs://bucket/run")
+        Traceback (most recent call last):
+        ...
+        ValueError: --out gs://bucket/run: give a path on this machine (a mounted bucket is one) and copy the result
+    """
+    given = os.fspath(path)
+    if not given.strip():
+        raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
+    if "://" in given:
+        raise ValueError(f"{flag} {given}: give a path on this machine (a mounted bucket is one) and copy the result")
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{flag} {given}: {error}; give the whole path") from error
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under another name, to the disk, and only then rename it.
+    """Write a file under a temporary name, flush it to the disk, then rename it.
 
     Args:
         path: of the file.
         write: called with the open file.
 
     Raises:
-        ValueError: it cannot be written; what was there before stays.
+        ValueError: it cannot be written; the previous file stays.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -33,7 +60,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as one .npz file, whole or not at all; zip keeps a checksum of each.
+    """Write arrays as one .npz file, which has a checksum of each, as `write_whole` does.
 
     Raises:
         ValueError: it cannot be written.
@@ -45,7 +72,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file that `save_arrays` wrote.
 
     Raises:
-        ValueError: a damaged file, by its name.
+        ValueError: the file is damaged; the message names it.
 
     Example:
         >>> import tempfile
@@ -59,4 +86,4 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
             arrays = np.load(file, allow_pickle=False)
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, and what it holds is made again") from error
+        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error

@@ -1,7 +1,7 @@
-"""The run folder: what was asked for, where it ran, what came out. Reports and figures read only these files.
+"""The run folder: the configuration, environment and results of one run. Reports and figures read only these files.
 
-config.json, environment.json, metrics.jsonl (a line per event), results.json ({"rows": [...]}), figures/, checkpoints/,
-report.md.
+config.json (the config's fields, and as `launcher` the name of the experiment), environment.json, metrics.jsonl (a line per
+event), results.json ({"rows": [...]}), figures/, checkpoints/, report.md.
 """
 
 import dataclasses
@@ -18,10 +18,11 @@ from typing import Any
 
 import jax
 
-from jexplicit.runs.processes import agree, is_first
+from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.processes import agree, hold_place, is_first
 
-_of_one_start = ("coordinator", "num_processes", "process_id")  # fields that a continuation does not take over
-# Fields that may differ between a run and its continuation.
+_of_one_start = ("coordinator", "num_processes", "process_id")  # fields that config.json does not keep
+# Fields that say where and how a run computes, not what: its continuation may change them.
 _where_not_what = ("out", "resume", "devices", "memory", "checkpoint_seconds", "join_seconds", *_of_one_start)
 _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
 
@@ -29,43 +30,65 @@ _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "sc
 class RunFolder:
     """A folder that one launcher's run writes into.
 
-    Opening it writes config.json and environment.json; `resume` continues a run of the same configuration. Of several
-    processes the first one writes, and the others hold what they would have written.
+    Opening it locks it against other runs while this object lives, and writes config.json and environment.json. Of several
+    processes the first one writes; all of them have the same rows in memory.
+
+    Args:
+        out: the folder; it is created. An existing one must be empty or a run's.
+        config: a frozen dataclass.
+        resume: continue the run that is there, if any. Its configuration must be equal, but for fields that only say where
+            it computes (devices, memory, ...) and those of `extend`.
+        extend: fields of the config that a continuation may change, such as the radii to measure; config.json then has
+            the new values.
+        experiment: name of the experiment, such as "lm"; default, that of the launcher which defines the config.
 
     Raises:
-        ValueError: the folder holds a run already and `resume` is off; it holds another configuration; it cannot be written.
+        ValueError: the folder has a run and `resume` is off; it has a run of another configuration or experiment; it has
+            other files; another run is at work in it; its files are damaged; it cannot be written.
     """
 
-    def __init__(self, out: str | os.PathLike, config: Any, *, resume: bool = False, extend: Sequence[str] = ()):
-        self.path = Path(out)
-        described = _plain(config)
-        begun = (self.path / "metrics.jsonl").exists()  # a run that measured nothing yet has nothing to lose
-        stored = read_config(self.path) if begun else None
+    def __init__(
+        self,
+        out: str | os.PathLike,
+        config: Any,
+        *,
+        resume: bool = False,
+        extend: Sequence[str] = (),
+        experiment: str | None = None,
+    ):
+        self.path = local_path(out)
+        described, experiment = _plain(config), experiment or experiment_of(type(config))
+        if unknown := sorted(set(extend) - set(described)):
+            raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
+        _check_empty_or_run(self.path)
+        self._lock = hold_place(self.path, jax.process_index())
+        _check_experiment(self.path, experiment, "choose another --out")
+        # a run without measurements has nothing to lose
+        begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
         if begun and not resume:
             raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
-        if stored is not None:
-            changed = [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]
-            if changed:
-                was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
-                raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")
+        if begun:
+            _check_unchanged(self.path, described, extend)
         self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
         agree(f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)]))
         if not is_first():
             return
-        try:
-            (self.path / "figures").mkdir(parents=True, exist_ok=True)
-            kept = {name: None if name in _of_one_start else value for name, value in described.items()}
-            write_json(self.path / "config.json", kept)
-            write_json(self.path / "environment.json", environment())
-        except OSError as error:
-            raise ValueError(f"run folder {self.path} cannot be written ({error}): choose another --out") from error
+        kept = {name: None if name in _of_one_start else value for name, value in described.items()}
+        write_json(self.path / "config.json", {"launcher": experiment, **kept})
+        write_json(self.path / "environment.json", environment())
+        _drop_torn_line(self.path / "metrics.jsonl")
+        (self.path / "figures").mkdir(exist_ok=True)
 
     def log(self, **event: Any) -> None:
         """Append one line to metrics.jsonl."""
         if not is_first():
             return
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), **event}) + "\n")
+        line, path = json.dumps({"time": round(time.time(), 3), **event}) + "\n", self.path / "metrics.jsonl"
+        try:
+            with open(path, "a") as file:
+                file.write(line)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written ({error.strerror}): make room, then continue with --resume") from error
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with this `event`, oldest first."""
@@ -76,11 +99,11 @@ class RunFolder:
         return list(self._rows)
 
     def add_row(self, row: dict[str, Any]) -> None:
-        """Add a measured model to results.json."""
+        """Add a row to results.json."""
         self.add_rows([row])
 
     def add_rows(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows to results.json, all of them or, where the run is killed, none; each is an event too."""
+        """Add rows to results.json, all of them or, where the run is killed, none; each is logged as an event, too."""
         for row in rows:
             self.log(event="row", **row)
         self._rows += json.loads(json.dumps(list(rows)))
@@ -88,39 +111,83 @@ class RunFolder:
             write_json(self.path / "results.json", {"rows": self._rows})
 
 
-def read_config(out: str | os.PathLike) -> dict[str, Any] | None:
-    """The configuration of the run in a folder, or None where there is no run."""
-    path = Path(out) / "config.json"
-    return json.loads(path.read_text()) if path.exists() else None
+def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The config and the rows of a finished or interrupted run.
+
+    Args:
+        out: the run folder.
+        experiment: the one that it must be a run of, such as "lm".
+
+    Raises:
+        ValueError: no run, a run of another experiment, no rows yet, or damaged files.
+
+    Example::
+
+        config, rows = read_run("runs/demo", "lm")
+        best = min(rows, key=lambda row: row["dev_perplexity"])
+    """
+    config = read_config(out, experiment)
+    if config is None:
+        raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
+    return config, read_rows(out)
+
+
+def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
+    """The configuration of the run in a folder, or None where there is no run.
+
+    Raises:
+        ValueError: a damaged file, or a run of another experiment than the one given.
+    """
+    path = local_path(out)
+    if not (path / "config.json").exists():
+        return None
+    if experiment is not None:
+        _check_experiment(path, experiment, f"this command reads runs of launch.{experiment}")
+    return {name: value for name, value in _read_stored(path).items() if name != "launcher"}
 
 
 def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
     """The rows of a run's results.json.
 
     Raises:
-        ValueError: no results there.
+        ValueError: no results there, or a damaged file.
     """
-    path = Path(out) / "results.json"
+    path = local_path(out) / "results.json"
     if not path.exists():
         raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
-    return json.loads(path.read_text())["rows"]
+    remedy = "delete it and continue the run with --resume, which measures again"
+    rows = _read_object(path, remedy).get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} is damaged (it needs `rows`, a list of objects): {remedy}")
+    return rows
 
 
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl with this `event`, oldest first; a last line cut short by a kill is left out."""
-    path = Path(out) / "metrics.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [event for event in map(json.loads, lines) if event.get("event") == name]
+    """The lines of a run's metrics.jsonl with this `event`, oldest first, without a last line that a kill cut short.
+
+    Raises:
+        ValueError: a damaged line.
+    """
+    path = local_path(out) / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    events = [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
+    return [event for event in events if event.get("event") == name]
+
+
+def experiment_of(config: type) -> str:
+    """The name of the experiment that a config class belongs to: of launch.lm.config, "lm"."""
+    parts = config.__module__.split(".")
+    return parts[1] if parts[0] == "launch" and len(parts) > 1 else parts[-1]
 
 
 def command_name() -> str:
-    """The command of this process as typed: a file of launch/, or the __main__ of a folder there."""
+    """The command that started this process, such as `python -m launch.lm`."""
     program = Path(sys.argv[0])
     return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
 
 
 def environment() -> dict[str, Any]:
-    """Versions, commit and devices: what it takes to run the same again."""
+    """Versions, commit, devices and command: what one needs to repeat a run."""
     return {
         "command": [*command_name().split(), *sys.argv[1:]],
         "python": platform.python_version(),
@@ -133,10 +200,84 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n")
-    os.replace(partial, path)
+    """Write JSON as `jexplicit.runs.files.write_whole` does.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    text = json.dumps(value, indent=1) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _check_empty_or_run(path: Path) -> None:
+    """Raise where a folder has files that no run wrote. Locks and other hidden files do not count."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
+    except OSError as error:
+        raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
+    others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
+    if others and not _is_run(path):
+        some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+        raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a run has begun there. The config.json of other programs does not make a folder a run."""
+    if not (path / "config.json").exists():
+        return (path / "metrics.jsonl").exists()
+    return (path / "environment.json").exists() or "launcher" in _read_stored(path)
+
+
+def _check_experiment(path: Path, experiment: str, remedy: str) -> None:
+    stored = _read_stored(path).get("launcher", experiment) if (path / "config.json").exists() else experiment
+    if stored != experiment:
+        raise ValueError(f"{path} is a run of launch.{stored}; {remedy}")
+
+
+def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str]) -> None:
+    """Raise where a continuation changes a field that must not change."""
+    stored = read_config(path)
+    if stored is None:
+        raise ValueError(f"{path} has measurements and no config.json: restore it, or choose another --out")
+    changed = [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]
+    if changed:
+        was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
+        raise ValueError(f"{path} was run with {was}: resume without changing it, or choose another --out")
+
+
+def _read_stored(path: Path) -> dict[str, Any]:
+    """config.json as it was written."""
+    return _read_object(path / "config.json", "restore it, or choose another --out")
+
+
+def _read_object(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        return _parse(path.read_bytes(), str(path), remedy)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
+
+
+def _parse(text: bytes, what: str, remedy: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ValueError: the text is no such object; the message begins with `what` and ends with `remedy`.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is damaged (not a JSON object): {remedy}")
+    return value
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Remove a last line that a kill cut short, so that the next one does not continue it."""
+    text = path.read_bytes() if path.exists() else b""
+    if text and not text.endswith(b"\n"):
+        os.truncate(path, text.rfind(b"\n") + 1)
 
 
 def _same_everywhere(described: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +286,7 @@ def _same_everywhere(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """A dataclass as JSON would give it back."""
+    """The fields of a dataclass, with the types that JSON has."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 

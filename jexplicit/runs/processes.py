@@ -1,43 +1,43 @@
 """Several processes as one run, on one machine or on many hosts, through JAX's own distributed runtime.
 
 Every process runs the same program on its own part of the data: positions are split over the processes first, and a process's
-part over its own devices. Processes meet rarely: once to sum their counts, and where each has evaluated its own contexts. The
-functions here that meet (`agree`, `sum_over_processes`, `gather_over_processes`, `meet`) are called by all processes or by
-none; of a single process they return what they are given.
+part over its own devices. Processes communicate rarely: once to sum their counts, and once for each evaluation. The functions
+that communicate (`agree`, `sum_over_processes`, `gather_over_processes`, `meet`) are called by all processes or by none; in a
+single process they return their argument.
 """
 
 import functools
 import hashlib
 import os
 import threading
+import weakref
 from collections.abc import Sequence
-from pathlib import Path
-from typing import BinaryIO
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console
 
 AUTOMATIC = "auto"
-_heartbeat_seconds = 30  # after which the others end, when a process has died without a word
+_heartbeat_seconds = 30  # the others end so long after a process has died
 _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Become one of several processes, before JAX's first computation but after `request_devices`, as this starts JAX.
+    """Join the other processes of a run. Call it after `request_devices` and before JAX's first computation: it starts JAX.
 
     Args:
-        coordinator: HOST:PORT of process 0, any free port; "auto" where JAX knows it itself (SLURM, TPU pods, Open MPI, ...).
-        num_processes: how many; only "auto" finds out.
-        process_id: which one this is, 0 .. num_processes - 1; only "auto" finds out.
-        seconds: to wait for the others.
+        coordinator: HOST:PORT of process 0, any free port; "auto" where JAX detects it (SLURM, TPU pods, Open MPI, ...).
+        num_processes: P, the number of processes; None only with "auto".
+        process_id: the index of this one, 0 .. P - 1; None only with "auto".
+        seconds: how long to wait for the others.
 
     Raises:
-        ValueError: an id out of range, an address that is none, another number of processes than the coordinator's.
-        SystemExit: not all have come in time.
+        ValueError: an id out of range, a malformed address, or a number of processes other than the coordinator's.
+        SystemExit: not all processes have joined in time.
     """
     check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
@@ -45,10 +45,10 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
     try:
         jax.distributed.initialize(
             *((None, None, None) if coordinator == AUTOMATIC else (coordinator, num_processes, process_id)),
-            initialization_timeout=seconds + 30,  # its own end is an abort: ours comes first
+            initialization_timeout=seconds + 30,  # JAX would abort the process: `late` ends it earlier, with a message
             heartbeat_timeout_seconds=_heartbeat_seconds,
         )
-        jax.devices()  # all of them have told theirs
+        jax.devices()  # waits until every process has reported its devices
     except RuntimeError as error:
         raise ValueError(
             f"--coordinator {coordinator}: {error}; give --coordinator HOST:PORT, --num-processes and --process-id"
@@ -63,10 +63,10 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
 
 
 def check_process(coordinator: str, num_processes: int | None, process_id: int | None) -> None:
-    """Refuse arguments of `join` that no process can join with.
+    """Check the arguments of `join` before it starts anything.
 
     Raises:
-        ValueError: an id out of range, an address that is none, or one of them missing.
+        ValueError: an id out of range, a malformed address, or a missing argument.
     """
     if coordinator == AUTOMATIC:
         return
@@ -80,24 +80,29 @@ def check_process(coordinator: str, num_processes: int | None, process_id: int |
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes results and speaks on the terminal."""
+    """Whether this process is the one that writes results and prints to the terminal."""
     return jax.process_index() == 0
 
 
 def meet(what: str) -> None:
-    """Wait for all processes."""
+    """Wait until every process has called this.
+
+    Args:
+        what: name of the barrier, the same in all of them.
+    """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
 
 def agree(what: str, value: str) -> None:
-    """Make sure that all processes hold the same value.
+    """Check that all processes have the same value.
 
     Raises:
-        ValueError: in every process, with those that hold another value than process 0.
+        ValueError: in every process; the message names those whose value differs from that of process 0.
     """
     if jax.process_count() == 1:
         return
+    # multihost_utils.assert_equal gathers as well, but its AssertionError prints the arrays and not which processes differ
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
     digests = np.asarray(multihost_utils.process_allgather(digest))
     others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
@@ -106,7 +111,7 @@ def agree(what: str, value: str) -> None:
 
 
 def part_of_process(first: int, last: int) -> tuple[int, int]:
-    """This process's part of the range first .. last - 1, as equal as can be.
+    """The part of the range first .. last - 1 that this process works on; the parts differ by at most one.
 
     Example:
         >>> part_of_process(1, 8)  # one process: all of it
@@ -117,21 +122,21 @@ def part_of_process(first: int, last: int) -> tuple[int, int]:
 
 
 def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Tables of integers summed over all processes, exactly: the one reduction of a run. int64 where a cell could pass 2^31.
+    """The exact sum over processes of tables of integers; int64 where a cell could exceed 2^31 - 1.
 
     Args:
-        tables: of this process, as many and of the same shapes in all.
+        tables: those of this process; their number and shapes are the same in all processes.
     """
     if jax.process_count() == 1:
         return tuple(tables)
-    return tuple(_summed(table) for table in tables)
+    return tuple(_sum(table) for table in tables)
 
 
 def gather_over_processes(part: np.ndarray) -> np.ndarray:
-    """The parts [n_p, ...] of all processes one after the other, on every host; of 4- or 8-byte numbers."""
+    """The parts [n_p, ...] of all processes, concatenated, on every host; numbers of 4 or 8 bytes."""
     if jax.process_count() == 1:
         return part
-    if part.dtype.itemsize == 8:  # JAX would make 4 bytes of them
+    if part.dtype.itemsize == 8:  # JAX without x64 would truncate them to 4 bytes
         halves = gather_over_processes(np.ascontiguousarray(part)[..., None].view(np.int32))
         return halves.view(part.dtype)[..., 0]
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(part)))).tolist()
@@ -141,36 +146,60 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:n] for rows, n in zip(gathered, lengths, strict=True)])
 
 
-def hold_place(out: str | os.PathLike, process_id: int) -> BinaryIO:
-    """Lock a run folder for a process id, until the process ends however it ends; keep what is returned.
+class FolderLock:
+    """An advisory lock of a run folder. `close` releases it, and so does the end of the process, however it ends."""
+
+    def __init__(self, descriptor: int):
+        self.descriptor = descriptor
+        self.close = weakref.finalize(self, os.close, descriptor)
+
+
+_locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionary()
+
+
+def hold_place(out: str | os.PathLike, process_id: int) -> FolderLock:
+    """Lock a run folder against other runs while the result is referenced; the processes of one run share it by their ids.
+
+    The lock is one of operating-system processes: within one process, a second call returns the lock that it has.
+
+    Args:
+        out: the folder; it is created.
+        process_id: index of this process in its run.
 
     Raises:
-        ValueError: a process with this id runs there already; a folder that cannot be written.
+        ValueError: another process with this id has the lock, or the folder cannot be written.
     """
-    import fcntl  # not there on Windows, where only single processes run
-
-    path = Path(out) / f".process_{process_id}.lock"
+    path = local_path(out).absolute() / f".process_{process_id}.lock"
+    lock = _locks.get(str(path))
+    if lock is not None and lock.close.alive:
+        return lock
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "wb")
+        lock = FolderLock(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
     except OSError as error:
         raise ValueError(f"run folder {out} cannot be written ({error.strerror}): choose another --out") from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+        import fcntl
+
+        fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
         raise ValueError(
-            f"--process-id {process_id} already runs in {out}: give every process an id of its own, or wait for that run to end"
+            f"process {process_id} of another run is at work in {out}: wait for its end, or choose another --out; "
+            "processes of one run each take a --process-id of their own"
         ) from error
-    return file
+    except (ImportError, OSError):
+        pass  # Windows, and file systems without locks
+    _locks[str(path)] = lock
+    return lock
 
 
 def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:
-    # The main thread waits inside the runtime, where no exception reaches it.
+    # The main thread waits inside the runtime, where an exception cannot reach it.
     console.print(
-        f"[bold red]error:[/] process {process_id} of {num_processes}: not all processes have met at {coordinator} within "
-        f"{seconds} s. Process 0 must run on that host and the port be open to the others; start each id from 0 to "
-        f"{(num_processes or 1) - 1} once, all with the same --num-processes. --join-seconds waits longer.",
+        f"[bold red]error:[/] process {process_id} of {num_processes}: not all processes have joined at {coordinator} within "
+        f"{seconds} s. Process 0 must run on that host, with the port open to the others; start each id from 0 to "
+        f"{(num_processes or 1) - 1} once, all with the same --num-processes, or raise --join-seconds.",
         soft_wrap=True,
     )
     os._exit(2)
@@ -184,19 +213,19 @@ def _process_mesh() -> Mesh:
 
 @functools.cache
 def _adder(mesh: Mesh):
-    """Where the parts of the processes lie, and the compiled `[P, ...] -> [...]` that sums them."""
+    """The sharding of one part per process, and the compiled sum `[P, ...] -> [...]` over them."""
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))
     return split, jax.jit(lambda parts: parts.sum(axis=0), out_shardings=whole)
 
 
-def _summed(table: np.ndarray) -> np.ndarray:
+def _sum(table: np.ndarray) -> np.ndarray:
     split, add = _adder(_process_mesh())
     with jax.enable_x64(True):
 
         def total(part: np.ndarray) -> np.ndarray:
             return np.asarray(add(jax.make_array_from_process_local_data(split, part[None])))
 
-        largest = int(total(np.asarray([table.max(initial=0)], np.int64))[0])  # at least as large as any sum of cells
+        largest = int(total(np.asarray([table.max(initial=0)], np.int64))[0])  # an upper bound of any cell's sum
         dtype = np.int32 if largest < 2**31 else np.int64
         flat, summed = table.ravel(), np.empty(table.size, dtype)
         for start in range(0, table.size, _cells_per_exchange):

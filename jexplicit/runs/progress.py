@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar with a rate while a stage runs, one line when it is done."""
+"""Progress on the terminal: a bar with a rate while a stage runs, one line when it has ended."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """A named stage of a run; gives a callable `(done, total)` that moves its bar.
+    """Show a named stage of a run; yields a function `(done, total)` that moves its bar.
 
     Example:
         >>> with stage("counting", "tokens") as progress:
@@ -31,7 +31,7 @@ def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
 
         def progress(done: int, total: int) -> None:
             nonlocal amount, last
-            amount += done - last if done >= last else done  # a stage may make several passes
+            amount += done - last if done >= last else done  # a new pass over the data
             last = done
             bar.update(task, completed=done, total=total)
 
@@ -42,7 +42,7 @@ def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
 
 
 def human(x: float) -> str:
-    """A number with three digits and a letter for its thousands.
+    """A number with three digits and a suffix: k, M, G or T.
 
     Example:
         >>> human(16741811), human(950), human(0.5)

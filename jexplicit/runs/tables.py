@@ -1,4 +1,4 @@
-"""Tables of results: one description, written as Markdown into a report and shown on the terminal by rich."""
+"""Tables of results: the same columns as Markdown in a report and, through rich, on the terminal."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ class Column(NamedTuple):
     """One column of a table of rows.
 
     heading: its title.
-    value: the field of a row, or a function of the row; None, or a field that a row does not have, leaves the cell empty.
+    value: a field of the row, or a function of it; where that is missing or None, the cell is empty.
     format: format specification of a number, such as ".1f" or ",".
     scale: what a number is multiplied by before it is shown.
-    bold: whether its cells stand out.
+    bold: whether its cells are bold.
     """
 
     heading: str
@@ -48,7 +48,7 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> Table:
-    """The same table for the terminal; columns with a format are numbers and stand on the right.
+    """The same table for the terminal; columns with a format are numbers, aligned on the right.
 
     Example:
         >>> rich_table([Column("K", "radius", "d")], [{"radius": 2}], title="radii").row_count

@@ -1,8 +1,8 @@
-"""Speed measured as ratios: every round times every method, and a ratio is the median of the rounds' own ratios.
+"""Speed as paired ratios: every round times every case, and a ratio is the median of the rounds' own ratios.
 
-A single figure lies on a machine that other work shares; two neighbours in time are disturbed alike. CPU seconds are those
-of the whole process, kernel included. Memory that a process touches for the first time costs kernel time, on a virtual
-machine more than counting itself and never twice the same, so `kept_memory` takes it out of a comparison.
+A single timing depends on whatever else the machine does; cases timed close together are disturbed alike. CPU seconds are those
+of the whole process, kernel included. Touching memory for the first time costs kernel time, on a virtual machine often more
+than counting itself and never the same twice: `kept_memory` removes that cost from a comparison.
 """
 
 import contextlib
@@ -10,87 +10,105 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
+T = TypeVar("T")
+
 
 class Timing(NamedTuple):
-    """Seconds of one call: of the process's CPU time, by the clock, and the part of the CPU time spent in the kernel."""
+    """Seconds of one call: CPU time of the process, wall clock, and the part of the CPU time spent in the kernel."""
 
-    cpu: float
-    wall: float
-    kernel: float
+    cpu_seconds: float
+    wall_seconds: float
+    kernel_seconds: float
 
 
 def timed(call: Callable[[], Any], *, at_least: float = 0.05) -> Timing:
-    """Seconds of one call, the mean of as many as fill `at_least` seconds, so that the tick of the clocks does not show.
+    """Seconds of one call, the mean over as many calls as fill `at_least` seconds, well above the resolution of the clocks.
 
-    The last answer is freed off the clock.
+    The last result is freed off the clock.
     """
-    start, answer, calls = _clocks(), None, 0
+    start, result, calls = _clocks(), None, 0
     while True:
-        answer, calls = call(), calls + 1
+        result, calls = call(), calls + 1
         cpu, wall, kernel = (now - then for now, then in zip(_clocks(), start, strict=True))
         if wall >= at_least:
-            del answer
+            del result
             return Timing(cpu / calls, wall / calls, kernel / calls)
 
 
 def interleaved(
-    methods: Mapping[str, Callable[[], Any]],
+    cases: Mapping[str, Callable[[], Any]],
     *,
     rounds: int,
     seed: int = 0,
+    clock: Callable[[Callable[[], Any]], T] = timed,
     progress: Callable[[int, int], None] | None = None,
-) -> dict[str, list[Timing]]:
-    """Time every method once per round, in a new order each round.
+) -> dict[str, list[T]]:
+    """Time every case once per round, in a new random order each round.
 
     Args:
-        methods: what to call, warmed up already; each returns only when its answer is there.
-        rounds: how often, at least 1.
+        cases: calls, already compiled; each returns only once its result is ready.
+        rounds: number of rounds, at least 1.
         seed: of the orders.
-        progress: called with (calls done, calls in all).
+        clock: times one call.
+        progress: called with (calls done, calls in total).
 
     Returns:
-        Per method one Timing per round; the same index is the same round.
+        One timing per round for each case; equal indices are the same round.
 
     Example:
         >>> timings = interleaved({"one": lambda: 1, "two": lambda: 2}, rounds=3)
         >>> [(name, len(times)) for name, times in timings.items()]
         [('one', 3), ('two', 3)]
     """
-    timings: dict[str, list[Timing]] = {name: [] for name in methods}
-    orders, names = np.random.default_rng(seed), list(methods)
+    timings: dict[str, list[T]] = {name: [] for name in cases}
+    orders, names = np.random.default_rng(seed), list(cases)
     for done in range(rounds):
         for n, name in enumerate(orders.permutation(names)):
-            timings[name].append(timed(methods[name]))
+            timings[name].append(clock(cases[name]))
             if progress:
                 progress(done * len(names) + n + 1, rounds * len(names))
     return timings
 
 
-def median_ratio(peer: Sequence[float], method: Sequence[float]) -> float:
-    """How many times faster a method is than its peer: the median over rounds of `peer seconds / method seconds`.
+class Ratio(NamedTuple):
+    """The median of paired ratios, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+def paired_ratio(peer: Sequence[float], own: Sequence[float]) -> Ratio:
+    """How many times faster a case is than its peer: median and quartiles over rounds of `peer seconds / own seconds`.
 
     Example:
-        >>> median_ratio([1.0, 8.0, 3.0], [2.0, 2.0, 2.0])  # of 0.5, 4 and 1.5
-        1.5
+        >>> paired_ratio([1.0, 8.0, 3.0], [2.0, 2.0, 2.0])  # of 0.5, 4 and 1.5
+        Ratio(median=1.5, low=1.0, high=2.75)
     """
-    return float(np.median(np.asarray(peer, np.float64) / np.asarray(method, np.float64)))
+    low, median, high = np.quantile(np.asarray(peer, np.float64) / np.asarray(own, np.float64), [0.25, 0.5, 0.75]).tolist()
+    return Ratio(median, low, high)
+
+
+def cpu_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[str]:
-    """Hold JAX and NumPy to one CPU thread at a time, and say by what means.
+    """Restrict JAX and NumPy to one CPU thread at a time; yields a description of how.
 
-    XLA reads the size of its thread pool from NPROC when it starts, so enter this before JAX's first computation. Linux also
-    pins every thread of the process to one core, which holds where JAX runs already. NumPy's BLAS fixes its own threads at
-    import, by OPENBLAS_NUM_THREADS, which a launcher sets.
+    XLA reads the size of its thread pool from NPROC when it starts, so enter this before JAX's first computation. On Linux all
+    threads of the process are also pinned to one core, which works even if JAX is already running. NumPy's BLAS reads
+    OPENBLAS_NUM_THREADS at import; the launcher sets it.
 
     Raises:
-        ValueError: JAX runs on an accelerator already.
+        ValueError: JAX already runs on an accelerator.
     """
     before = os.environ.get("NPROC")
     os.environ["NPROC"] = "1"
@@ -113,15 +131,15 @@ def one_thread() -> Iterator[str]:
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[str]:
-    """Let the process keep the memory that it frees, and say whether it does.
+    """Make the process keep the memory that it frees; yields a description of what was done.
 
-    The C library else returns large blocks to the system, and every call faults its tables and buffers in again. Only glibc
-    (Linux) can be told, before JAX starts its threads.
+    By default the C library returns large blocks to the system, and every call faults its tables and buffers in again. Only
+    glibc (Linux) can be configured, before JAX starts its threads.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
-        yield "memory as the system gives it, page faults included"
+        yield "default allocator, page faults included"
         return
     mmap_max, trim_threshold, arena_max = -4, -1, -8  # of malloc.h
     kept = {mmap_max: 0, trim_threshold: -1, arena_max: 1}  # every block from one heap that never shrinks
@@ -140,7 +158,7 @@ def _clocks() -> tuple[float, float, float]:
 
 
 def _pin(cores: set[int]) -> None:
-    """Pin the threads that there are; those to come inherit it."""
+    """Pin all existing threads; later ones inherit it."""
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)

@@ -1,9 +1,12 @@
-"""The explicit solution of a softmax layer (paper, Eq. 3 and 5).
+"""The explicit solution of a softmax layer from its co-occurrences (paper, Eq. 2, 3 and 5).
 
-`U[j, i] = log F[j, i] - (K - 1)/K * log(sum_d F[d, i])`, where F = HᵀY are the layer's co-occurrences and K is its priming
-number, the L1 norm of its inputs. This is naive Bayes in closed form: with K unit-norm features the logit of output i is
-`log(f_i * prod_k P(x_k | i))` up to a constant, for `sum_d F[d, i] = K f_i`. At K = 1 it is the exact optimum, the
-conditional relative frequencies; beyond, it is an approximation to the optimum of a convex problem.
+With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 norm of its inputs,
+
+    U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]).
+
+This is naive Bayes in closed form: for K unit-norm features `sum_d F[d, i] = K f_i`, and the logit of output i is
+`log(f_i * prod_k P(x_k | i))` up to a constant. At K = 1 it is the exact optimum, the conditional relative frequencies;
+beyond, it approximates the optimum of a convex problem.
 """
 
 import functools
@@ -14,12 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jexplicit.runs.checks import concrete
 
-def explicit_solution(F: Any, K: float) -> Any:
+matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+"""A product in full float32: an accelerator's TF32 must not reach a solution."""
+
+
+def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
-    `U[j, i] = log F[j, i] - (K - 1)/K * log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.smoothing) where such a pair may still be met.
+    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
+    (jexplicit.lm.smoothing) if such a pair can occur later.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
@@ -29,7 +37,7 @@ def explicit_solution(F: Any, K: float) -> Any:
         U, of the same shape and structure as F; logits are `H @ U`, in nats.
 
     Raises:
-        ValueError: K < 1; a negative or NaN co-occurrence; an output that was never seen.
+        ValueError: see `check_cooccurrences`; under jit, vmap and grad nothing is checked.
 
     Example:
         >>> U = explicit_solution(jnp.array([[3.0, 1.0], [1.0, 1.0]]), K=1)
@@ -38,10 +46,22 @@ def explicit_solution(F: Any, K: float) -> Any:
 
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
     """
+    if concrete(F, K):
+        check_cooccurrences(F, K)
+    column = column_sums(F)
+    return jax.tree.map(lambda block: _solve(block, column, K), F)
+
+
+def check_cooccurrences(F: Any, K: float | Float[Array, ""]) -> None:
+    """Raise unless co-occurrences and priming number have an explicit solution.
+
+    Raises:
+        ValueError: K < 1; a negative, infinite or NaN co-occurrence; an output that never occurs.
+    """
     if not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
     column = column_sums(F)
-    lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN where any block has one
+    lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN if any block has one
     if not lowest >= 0 or not bool(jnp.isfinite(column).all()):
         wrong = lowest if not lowest >= 0 else float(column.max())
         raise ValueError(f"co-occurrences with the value {wrong}: they come from features >= 0 without NaN or infinity")
@@ -50,12 +70,37 @@ def explicit_solution(F: Any, K: float) -> Any:
             f"output {int(column.argmin())} never occurs, so its column has no logarithm: "
             "drop the output or give it a count (jexplicit.lm.smoothing.with_unseen_outputs)"
         )
-    return jax.tree.map(lambda block: _solve(block, column, K), F)
 
 
 def column_sums(F: Any) -> Float[Array, " N"]:
-    """`sum_d F[d, i]` over all rows, of all blocks; K times the target counts where every feature vector has norm K."""
+    """`sum_d F[d, i]` over the rows of all blocks; K times the target counts if every feature vector has norm K."""
     return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
+
+
+def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
+    """`F = HᵀY` for numeric features (pixels, activations).
+
+    Args:
+        H: [M, D] features, non-negative and finite.
+        Y: [M, N] targets, one-hot or a distribution per row.
+
+    Raises:
+        ValueError: a negative or non-finite feature; under jit, vmap and grad nothing is checked.
+
+    Example:
+        >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
+        [[1.0, 3.0], [2.0, 0.0]]
+
+    Source: paper, Eq. 2.
+    """
+    if concrete(H):
+        lowest, highest = float(jnp.min(H)), float(jnp.max(H))
+        if not 0 <= lowest <= highest < np.inf:
+            raise ValueError(
+                f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
+                "split signed features into relu(x) and relu(-x)"
+            )
+    return matmul(H.T, Y)
 
 
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:

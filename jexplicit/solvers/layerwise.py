@@ -1,7 +1,7 @@
 """The explicit solution layer by layer, with information that only flows forward (paper, Sec. 3.3).
 
 Every layer is solved for the same targets from its own inputs: `H⁽¹⁾ = H`, `U⁽ˡ⁾ = explicit(F(H⁽ˡ⁾, Y), K⁽ˡ⁾)`,
-`H⁽ˡ⁺¹⁾ = φ⁽ˡ⁾(H⁽ˡ⁾ U⁽ˡ⁾)`. No layer knows of the ones above it, and the data pass through each once.
+`H⁽ˡ⁺¹⁾ = φ⁽ˡ⁾(H⁽ˡ⁾ U⁽ˡ⁾)`. No layer depends on those above it, and the data pass through each once.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,21 +11,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.counts.dense import dense_cooccurrence
-from jexplicit.solvers.explicit import explicit_solution, priming_number
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
-Solver = Callable[[Float[Array, "M D"], Float[Array, "M N"], float], Float[Array, "D N"]]
+PrimingNumber = float | Float[Array, ""]
+Solver = Callable[[Float[Array, "M D"], Float[Array, "M N"], PrimingNumber], Float[Array, "D N"]]
 
 
-def _explicit(H: Float[Array, "M D"], Y: Float[Array, "M N"], K: float) -> Float[Array, "D N"]:
+def _explicit(H: Float[Array, "M D"], Y: Float[Array, "M N"], K: PrimingNumber) -> Float[Array, "D N"]:
     return explicit_solution(dense_cooccurrence(H, Y), K)
 
 
-class Layer(NamedTuple):
-    """A layer to be solved.
+class SoftmaxLayer(NamedTuple):
+    """How to solve one layer of a stack.
 
     K: priming number; default, the mean L1 norm of the layer's own inputs, but at least 1 (a softmax's output has norm 1).
-    activation: φ, what the next layer reads of this one's logits [.., N]; it must not be negative.
+    activation: φ from this layer's logits [.., N] to the next layer's inputs; it must not be negative.
     solve: `(H, Y, K) -> U`; default, the explicit solution.
     """
 
@@ -34,14 +34,14 @@ class Layer(NamedTuple):
     solve: Solver = _explicit
 
 
-class Solved(NamedTuple):
+class StackSolution(NamedTuple):
     """The decoders U⁽¹⁾ .. U⁽ᴸ⁾ and the priming numbers that they were solved with."""
 
     params: tuple[Array, ...]
-    K: tuple[float, ...]
+    K: tuple[PrimingNumber, ...]
 
 
-def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequence[Layer]) -> Solved:
+def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequence[SoftmaxLayer]) -> StackSolution:
     """The decoders of a stack of layers, each solved from its own inputs alone.
 
     Args:
@@ -50,24 +50,26 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
         layers: from the input up.
 
     Raises:
-        ValueError: no layer; a negative or non-finite feature, K < 1, an output that was never seen, in any layer.
+        ValueError: no layer; a negative or non-finite feature, K < 1, or an output that never occurs, in any layer. Under jit,
+            vmap and grad values are not checked.
 
     Example:
         >>> H, Y = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.eye(2)
-        >>> [U.shape for U in solve_layers(H, Y, [Layer(), Layer()]).params], solve_layers(H, Y, [Layer()]).K
-        ([(2, 2), (2, 2)], (3.0,))
+        >>> params, K = solve_layers(H, Y, [SoftmaxLayer(), SoftmaxLayer()])
+        >>> [U.shape for U in params], [k.item() for k in K]
+        ([(2, 2), (2, 2)], [3.0, 1.0])
 
     Source: paper, Sec. 3.3.
     """
     if not layers:
-        raise ValueError("no layer to solve: give at least one Layer()")
+        raise ValueError("no layer to solve: give at least one SoftmaxLayer()")
     params, numbers = [], []
     for layer in layers:
-        K = max(1.0, float(priming_number(H))) if layer.K is None else layer.K
+        K = jnp.maximum(1, priming_number(H)) if layer.K is None else layer.K
         U = layer.solve(H, Y, K)
         params, numbers = [*params, U], [*numbers, K]
         H = layer.activation(H @ U)
-    return Solved(tuple(params), tuple(numbers))
+    return StackSolution(tuple(params), tuple(numbers))
 
 
 def stack_logits(
@@ -89,12 +91,13 @@ def stack_logits(
     return H @ params[-1]
 
 
-def accuracy(logits: Float[Array, "M N"], labels: Array) -> float:
-    """The share of rows whose largest logit is that of their label.
+def random_decoders(key: Array, inputs: int, outputs: int, layers: int, dtype=jnp.float32) -> tuple[Float[Array, "_ N"], ...]:
+    """Random decoders of a stack of softmax layers, uniform in ±1/sqrt(n), with n the inputs of each.
 
     Example:
-        >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
-        0.5
+        >>> [U.shape for U in random_decoders(jax.random.key(0), 5, 3, 2)]
+        [(5, 3), (3, 3)]
     """
-    guesses = jnp.argmax(logits, axis=1)
-    return float(jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype)))
+    sizes = [inputs] + [outputs] * (layers - 1)
+    keys = jax.random.split(key, layers)
+    return tuple(jax.random.uniform(k, (n, outputs), dtype, -(n**-0.5), n**-0.5) for k, n in zip(keys, sizes, strict=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,43 +26,36 @@ from icl.blur.meta import (
 )
 from icl.blur.rules import Rules, init_synapses
 from jexplicit.data.images import read_images
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.folder import RunFolder
-from launch.bench.harness import SECONDS, Bench, compare
-
-_tolerance = 1e-3
+from jexplicit.runs.tables import Column
+from launch.bench.harness import LAYERS, METHOD, SECONDS, Bench, BenchConfig, Comparison, losses_differ, ratio_columns
 
 
 @dataclass(frozen=True)
-class Blur:
-    """Meta-steps of bidirectional update rules on the 8x8 digits, a step of all genomes with its update: icl.blur.meta against
-    plain forms of the same step. Methods give the same losses, checked first."""
+class Blur(BenchConfig):
+    """Meta-steps of bidirectional update rules on the 8x8 digits, each a step of all genomes with its update: icl.blur.meta
+    against plain implementations of the same step. All have the same losses, checked first."""
 
-    out: str | None = None
-    """New run folder; default, the first free of runs/bench-blur, runs/bench-blur-2, ..."""
-    layers: tuple[int, ...] = (1,)
+    layers: tuple[PositiveInt, ...] = (1,)
     """Numbers of hidden layers K. Each is a comparison of its own."""
-    width: int = 32
-    """Neurons of each."""
-    genomes: int = 4
-    """Population."""
+    width: PositiveInt = 32
+    """Neurons per hidden layer."""
+    genomes: PositiveInt = 4
+    """Population size."""
     states: int = 4
-    """k."""
-    unroll: int = 10
-    """T, updates of a learner."""
-    batch_size: int = 64
+    """States per neuron and synapse, k."""
+    unroll: PositiveInt = 10
+    """Updates of a learner, T."""
+    batch_size: PositiveInt = 64
     """Examples per update."""
-    steps: int = 5
-    """Meta-steps per call of a method."""
-    rounds: int = 5
-    """How often each method is timed; the more, the steadier the medians."""
-    seed: int = 0
-    """Of genomes, first synapses and minibatches, and of the order of the methods in each round."""
+    steps: PositiveInt = 5
+    """Meta-steps per timed call."""
 
 
 class Task(NamedTuple):
-    """What is meta-trained: rules, recipe, stage, first genomes, key and data."""
+    """What is meta-trained: rules, recipe, stage, initial genomes, key and data."""
 
     rules: Rules
     recipe: MetaRecipe
@@ -71,12 +65,12 @@ class Task(NamedTuple):
     data: Part
 
 
-# A method prepares whatever is off the clock and returns the call to time, which meta-trains from the same start each time and
-# gives the losses [genomes, steps].
+# A method does what is off the clock and returns the call to time, which meta-trains from the same genomes each time and
+# returns the losses [genomes, steps].
 
 
 def _ours(task: Task):
-    """`icl.blur.meta.meta_steps`: state axis first, genomes in turns, all meta-steps in one scan."""
+    """`icl.blur.meta.meta_steps`: state axis first, one genome after another, all meta-steps in one scan."""
     run = meta_steps(task.rules, task.recipe, task.stage, task.stage.steps, data_mesh(1))
     numbers = jnp.arange(len(task.genomes.f))
 
@@ -156,16 +150,16 @@ def _per_step(task: Task, loss: Callable[[Genome, jax.Array, Episode], jax.Array
 
     @jax.jit
     def step(state: MetaState, n: jax.Array) -> tuple[MetaState, jax.Array]:
-        drawn, made = jax.random.split(jax.random.fold_in(task.key, n))
+        episode_key, learner_key = jax.random.split(jax.random.fold_in(task.key, n))
         episode = draw_episode(
-            drawn, task.data, unroll=task.stage.unroll, batch_size=recipe.batch_size, query_size=recipe.query_size
+            episode_key, task.data, unroll=task.stage.unroll, batch_size=recipe.batch_size, query_size=recipe.query_size
         )
-        keys = jax.vmap(lambda number: jax.random.fold_in(made, number))(numbers)
+        keys = jax.vmap(lambda number: jax.random.fold_in(learner_key, number))(numbers)
         values, gradients = jax.vmap(jax.value_and_grad(loss), in_axes=(0, 0, None))(state.genomes, keys, episode)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            updates, moved = jax.vmap(optimizer.update)(gradients, state.optimizer, state.genomes)
+            updates, moments = jax.vmap(optimizer.update)(gradients, state.optimizer, state.genomes)
             genomes: Any = jax.tree.map(jnp.add, state.genomes, updates)
-        return MetaState(genomes, moved, state.skipped), values
+        return MetaState(genomes, moments, state.skipped), values
 
     first, steps = _first(task), [jnp.asarray(n, np.int32) for n in range(task.stage.steps)]
 
@@ -183,37 +177,18 @@ OURS, PEER, VMAPPED = "icl.blur", "state axis last", "genomes under vmap"
 METHODS: dict[str, Callable[[Task], Callable[[], np.ndarray]]] = {OURS: _ours, PEER: _states_last, VMAPPED: _vmapped}
 
 
-def measure(config: Blur, folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """A comparison per number of hidden layers: equal losses first, then the clock."""
+def comparisons(config: Blur, folder: Path) -> Iterator[Comparison]:
+    """One comparison per number of hidden layers."""
+
+    sizes = {name: getattr(config, name) for name in ("width", "genomes", "states", "unroll", "batch_size")}
     for K in config.layers:
-        calls = {name: make(_task(config, K)) for name, make in METHODS.items()}
-        losses = {name: call() for name, call in calls.items()}
-        for name in (PEER, VMAPPED):
-            if not np.allclose(losses[name], losses[OURS], rtol=_tolerance):
-                raise ValueError(f"{OURS} has losses {losses[OURS]}, {name} {losses[name]}: mend it before timing it")
-        for name, seconds, ratio in compare(config, folder, calls, K):
-            yield {
-                "method": name,
-                "layers": K,
-                "width": config.width,
-                "genomes": config.genomes,
-                "states": config.states,
-                "unroll": config.unroll,
-                "batch_size": config.batch_size,
-                "cpu_ms_per_step": 1e3 * seconds["cpu_seconds"] / config.steps,
-                **seconds,
-                "ratio_to_states_last": ratio(PEER),
-                "ratio_to_vmap": ratio(VMAPPED),
-            }
-
-
-def check(config: Blur) -> None:
-    """Flags that make no sense."""
-    numbers = {name: getattr(config, name) for name in ("width", "genomes", "unroll", "batch_size", "steps")}
-    if min(numbers.values()) < 1:
-        told = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in numbers.items())
-        raise ValueError(f"{told}: each is at least 1")
-    _rules(config)
+        yield Comparison(
+            cases={name: make(_task(config, K)) for name, make in METHODS.items()},
+            fields={"layers": K, **sizes},
+            row=lambda case, timings: {"cpu_ms_per_step": 1e3 * timings.medians(case)["cpu_seconds"] / config.steps},
+            reference=OURS,
+            difference=losses_differ(rtol=1e-3),
+        )
 
 
 def _rules(config: Blur) -> Rules:
@@ -229,23 +204,26 @@ def _task(config: Blur, K: int) -> Task:
 
 
 BENCH = Bench(
+    name="blur",
     config=Blur,
-    check=check,
-    measure=measure,
+    comparisons=comparisons,
     methods=METHODS,
     ours=(OURS,),
-    ratio=("ratio_to_states_last", f"times {PEER}"),
-    columns={
-        "CPU ms": ("cpu_ms_per_step", 1, ".1f"),
-        "vs. last": ("ratio_to_states_last", 1, ".2f"),
-        "vs. vmap": ("ratio_to_vmap", 1, ".2f"),
-        **SECONDS,
-    },
+    peers={"ratio_to_states_last": (PEER,), "ratio_to_vmap": (VMAPPED,)},
+    columns=[
+        METHOD,
+        LAYERS,
+        Column("CPU ms", "cpu_ms_per_step", ".1f"),
+        *ratio_columns("vs. last", "ratio_to_states_last"),
+        *ratio_columns("vs. vmap", "ratio_to_vmap"),
+        *SECONDS,
+    ],
     presets={
         "tiny": Preset(
             Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2), "half a minute on 2 CPU cores."
         ),
         "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
     },
-    size="layers",
+    sizes=("layers",),
+    check=_rules,
 )

@@ -1,7 +1,7 @@
-"""A process that counts on demand: `python -m launch.bench.counting_worker SETTING`, started by `launch.bench.workers`.
+"""A process that counts on request: `python -m launch.bench.counting_worker SETTING`, started by `launch.bench.workers`.
 
-The number of virtual devices is fixed when JAX starts, so every configuration of a bench is a process of its own. It reads a
-request per line of its standard input and answers each with a line, both JSON, until the input ends.
+The number of virtual devices is fixed when JAX starts, so each configuration of a bench needs a process of its own. The process
+reads one JSON request per line of standard input and answers each with one JSON line, until the input ends.
 """
 
 import hashlib
@@ -19,21 +19,22 @@ from jax.sharding import Mesh
 from jexplicit.counts.dense import Counts, DenseCounter
 from jexplicit.counts.stream import Saving, check_stream, feed
 from jexplicit.data.shards import Stream, read_shards
-from jexplicit.runs.devices import parse_bytes, peak_bytes, use_devices, within_memory
+from jexplicit.runs.devices import use_devices
+from jexplicit.runs.memory import parse_bytes, peak_bytes, within_memory
 from jexplicit.runs.processes import join, meet, part_of_process, sum_over_processes
 
-_join_seconds = 600  # all configurations start at once, on few cores
+_join_seconds = 600  # all configurations start at the same time, on few cores
 
 
 class Setting(NamedTuple):
-    """What a worker is.
+    """The configuration of a worker.
 
     devices: virtual CPU devices of this process.
     vocab_size: N.
     radius: K.
-    memory: bytes that counting may take, as a person writes them; None, as many as there are.
+    memory: budget of counting, such as "2GB"; None: no limit.
     processes: how many count together.
-    process_id: which one this is.
+    process_id: of this process.
     coordinator: HOST:PORT of process 0, where there are several.
     """
 
@@ -50,9 +51,9 @@ class Request(NamedTuple):
     """What to count.
 
     stream: a .npy file, read into memory off the clock, or a folder of shards.
-    whole: the shards are read into memory off the clock too.
-    saving: folder of partial counts; None, none are saved.
-    saving_seconds: between two saves.
+    whole: read the shards into memory off the clock, too.
+    saving: folder of partial counts; None: none are saved.
+    saving_seconds: seconds between two saves.
     """
 
     stream: str
@@ -62,31 +63,33 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What it took.
+    """The cost of one count.
 
-    seconds: by the clock, from token ids to tables on the host.
+    seconds: wall clock, from token ids to tables on the host.
     cpu_seconds: of all threads of this process.
-    reduce_seconds: of `seconds`, those after the last position was counted: the one reduction.
-    devices: that counted.
-    peak_bytes: the most memory that this process has held so far.
-    digest: names the tables.
+    count_seconds: the part of `seconds` up to the last position counted.
+    reduce_seconds: the rest: the one reduction.
+    devices: number of devices.
+    peak_bytes: peak memory of this process so far.
+    digest: hash of the tables.
     """
 
     seconds: float
     cpu_seconds: float
+    count_seconds: float
     reduce_seconds: float
     devices: int
     peak_bytes: int | None
     digest: str
 
 
-def counted(stream: Stream, setting: Setting, mesh: Mesh, saving: Saving | None) -> tuple[Counts, float]:
+def count_stream(stream: Stream, setting: Setting, mesh: Mesh, saving: Saving | None) -> tuple[Counts, float]:
     """`jexplicit.counts.dense.count` step by step, and the time at which the last position was counted."""
     check_stream(stream)
     first, last = part_of_process(1, len(stream))
     counter = DenseCounter(radius=setting.radius, vocab_size=setting.vocab_size, mesh=mesh, positions=last - first)
     feed(counter, stream, first, last, saving=saving)
-    jax.block_until_ready(jax.live_arrays())  # the devices still count when the last window was given to them
+    jax.block_until_ready(jax.live_arrays())  # the devices are still counting the last window
     end = time.perf_counter()
     return sum_over_processes(counter.tables()), end
 
@@ -98,20 +101,20 @@ def answer(request: Request, setting: Setting, mesh: Mesh) -> Answer:
     saving = Saving(Path(request.saving), request.saving_seconds) if request.saving else None
     meet("start")
     start, cpu = time.perf_counter(), time.process_time()
-    counts, last = counted(stream, setting, mesh, saving)
+    counts, last = count_stream(stream, setting, mesh, saving)
     end, cpu = time.perf_counter(), time.process_time() - cpu
     peak, digest = peak_bytes(), hashlib.sha256()
     for C in counts:
         digest.update(C.data)
-    return Answer(end - start, cpu, end - last, mesh.size, peak, digest.hexdigest())
+    return Answer(end - start, cpu, last - start, end - last, mesh.size, peak, digest.hexdigest())
 
 
 def main() -> None:
     """Answer requests until there are no more."""
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the runtime's libraries write to the standard output too
+    os.dup2(2, 1)  # libraries of the runtime write to standard output too
     setting = Setting(**json.loads(sys.argv[1]))
-    jax.config.update("jax_num_cpu_devices", setting.devices)  # before the processes meet, which starts JAX
+    jax.config.update("jax_num_cpu_devices", setting.devices)  # before the processes join, which starts JAX
     os.environ.setdefault("NPROC", str(4 * setting.devices))  # threads to spare, as in use_devices
     if setting.coordinator:
         join(setting.coordinator, setting.processes, setting.process_id, seconds=_join_seconds)

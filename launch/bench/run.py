@@ -1,6 +1,6 @@
-"""Measure the kernels against named peers (CPU-time ratios on one thread), and counting against its own scale.
+"""Measure the kernels against named peers (CPU-time ratios on one thread), and the scaling of counting.
 
-Ratios are medians over interleaved rounds.
+Ratios are medians of paired ratios over interleaved rounds, with quartiles.
 
 python -m launch.bench counting --tokens 10_000_000 --radius 1 4
 python -m launch.bench evaluation --positions 200_000
@@ -13,58 +13,35 @@ python -m launch.bench counting --preset tiny
 """
 
 import functools
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # read when NumPy is imported; a BLAS thread that waits burns CPU time
+    os.environ.setdefault(_threads, "1")  # read when NumPy is imported; an idle BLAS thread spins and burns CPU time
 
 import tyro  # noqa: E402
 
-from jexplicit.runs.command import Preset, run_command  # noqa: E402
+from jexplicit.runs.command import run_command  # noqa: E402
 from launch.bench import blur, counting, evaluation, icl, scaling, streaming, training  # noqa: E402
-from launch.bench.harness import Bench, run_bench  # noqa: E402
+from launch.bench.harness import run_bench  # noqa: E402
 
-BENCHES: dict[str, Bench] = {
-    "blur": blur.BENCH,
-    "counting": counting.BENCH,
-    "evaluation": evaluation.BENCH,
-    "icl": icl.BENCH,
-    "training": training.BENCH,
-}
-
-
-class Command(NamedTuple):
-    """What a first argument stands for: its config, what to do with one, and named ones."""
-
-    config: type
-    run: Callable[[Any], None]
-    presets: Mapping[str, Preset]
-
-
-COMMANDS: dict[str, Command] = {
-    **{
-        name: Command(bench.config, functools.partial(run_bench, name, bench), bench.presets) for name, bench in BENCHES.items()
-    },
-    "scaling": Command(scaling.Scaling, scaling.run, scaling.PRESETS),
-    "streaming": Command(streaming.Streaming, streaming.run, streaming.PRESETS),
-}
+BENCHES = {module.BENCH.name: module.BENCH for module in (blur, counting, evaluation, icl, scaling, streaming, training)}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point: the first argument names the bench."""
     argv = list(sys.argv[1:] if argv is None else argv)
     name = argv[0] if argv else ""
-    if name not in COMMANDS:  # --help, nothing or a typo
-        configs = {name: command.config for name, command in COMMANDS.items()}
-        description = f"{(__doc__ or '').splitlines()[0]}\n\n`python -m launch.bench BENCH --help` explains the flags of one."
+    if name not in BENCHES:  # --help, nothing or a typo
+        configs = {name: bench.config for name, bench in BENCHES.items()}
+        description = f"{(__doc__ or '').splitlines()[0]}\n\nFlags of one bench: python -m launch.bench BENCH --help"
         tyro.extras.subcommand_cli_from_dict(configs, args=argv, prog="python -m launch.bench", description=description)
         return 2
-    config, run, presets = COMMANDS[name]
-    prog, about = f"python -m launch.bench {name}", config.__doc__ or ""
-    return run_command(run, config, presets=presets, prog=prog, description=about, argv=argv[1:])
+    bench = BENCHES[name]
+    run, prog = functools.partial(run_bench, bench), f"python -m launch.bench {name}"
+    about = inspect.cleandoc(bench.config.__doc__ or "")
+    return run_command(run, bench.config, presets=bench.presets, prog=prog, description=about, argv=argv[1:])
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 import functools
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,42 +17,37 @@ import optax
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.gradient import cold_start, initial_state, make_batch, training_step
 from jexplicit.lm.smoothing import Noise, noise_model
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
-from launch.bench import counting
-from launch.bench.harness import SECONDS, Bench, compare
+from jexplicit.runs.tables import Column
+from launch.bench.counting import VocabSize, load_stream
+from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, ratio_columns
 
 _rate = 0.01
-_steps = 3  # in one call, each on a batch of its own: the rows that a batch touches are not those of the step before
+_steps = 3  # per call, each on its own batch: a step touches other rows than the one before
 _tolerance = 1e-6
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(BenchConfig):
     """Adagrad steps of a Cat model from random tables, on the summed loss of a batch: jexplicit against PyTorch, where that is
-    installed (pip install 'jexplicit[torch]'). All give the same tables, checked first."""
+    installed (pip install 'jexplicit[torch]'). All reach the same tables, checked first."""
 
-    out: str | None = None
-    """New run folder; default, the first free of runs/bench-training, runs/bench-training-2, ..."""
     stream: str = "zipf"
-    """zipf: independent draws from Zipf's law in documents of 40 tokens on average. Else a .npy file with a token stream
+    """zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy file with a token stream
     `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
-    batch_size: tuple[int, ...] = (1024, 8192)
+    batch_size: tuple[PositiveInt, ...] = (1024, 8192)
     """Positions per step. Each is a comparison of its own."""
-    radius: tuple[int, ...] = (1, 4)
+    radius: tuple[PositiveInt, ...] = (1, 4)
     """Context lengths K, in tokens: K tables. Each is a comparison of its own."""
-    vocab_size: int = 4098
+    vocab_size: VocabSize = 4098
     """Token ids, <pad> included."""
-    rounds: int = 5
-    """How often each method is timed; the more, the steadier the medians."""
-    seed: int = 0
-    """Of the stream, of the tables to start from, of the batches, and of the order of the methods in each round."""
 
 
 class Task(NamedTuple):
-    """Where to start, and the batches of a call.
+    """Initial tables, and the batches of a call.
 
     tables: K arrays [N, N].
     batches: contexts [B, K] and targets [B] in host memory, in the stream's integer type.
@@ -62,50 +59,14 @@ class Task(NamedTuple):
     noise: Noise
 
 
-# A method prepares whatever is off the clock and returns the call to time: a step on every batch, from contexts and targets in
-# host memory, going on from the tables of the call before. It returns the tables.
+# A method does what is off the clock and returns the call to time: a step on every batch, from contexts and targets in host
+# memory, starting from the tables of the previous call. It returns the tables.
 
 
-def _dense(task: Task):
-    """`jexplicit.lm.gradient.make_batch` and `training_step`: passes over whole tables; partition functions of the different
-    contexts alone, as in all of jexplicit's methods."""
-    return _jexplicit(task, noise=None, sparse=False)
-
-
-def _rows(task: Task):
-    """The same with `sparse=True`: the rows that a batch touches alone, unless they are a large part of the table."""
-    return _jexplicit(task, noise=None, sparse=True)
-
-
-def _exact_noise(task: Task):
-    """The same for tables that are read through the noise model, whose gradient touches every row: without a peer."""
-    return _jexplicit(task, noise=task.noise, sparse=False)
-
-
-def _torch_dense(task: Task):
-    """One `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`."""
-    return _torch(task, bag=False)
-
-
-def _torch_sparse(task: Task):
-    """The same with `Embedding(sparse=True)`."""
-    return _torch(task, bag=False, sparse=True)
-
-
-def _torch_bag(task: Task):
-    """The stricter peer: the K tables as one `torch.nn.EmbeddingBag(mode="sum")`, and Adagrad with `fused=True`."""
-    return _torch(task, bag=True, fused=True)
-
-
-def _torch_bag_sparse(task: Task):
-    """The stricter peer for few rows: `EmbeddingBag(mode="sum", sparse=True)` and Adagrad, which has no fused form for it."""
-    return _torch(task, bag=True, sparse=True)
-
-
-def _jexplicit(task: Task, *, noise: Noise | None, sparse: bool) -> Callable[[], Sequence[Any]]:
+def _jexplicit(task: Task, *, sparse: bool = False, exact_noise: bool = False) -> Callable[[], Sequence[Any]]:
     mesh = data_mesh(1)
     optimizer = optax.adagrad(_rate, initial_accumulator_value=0, eps=1e-30)
-    step = training_step(optimizer, features="cat", noise=noise, mesh=mesh)
+    step = training_step(optimizer, features="cat", noise=task.noise if exact_noise else None, mesh=mesh)
     state = initial_state(tuple(map(jnp.asarray, task.tables)), optimizer, mesh)
     N, B = len(task.tables[0]), len(task.batches[0][1])
     batch = functools.partial(make_batch, features="cat", vocab_size=N, size=B, sparse=sparse)
@@ -119,10 +80,10 @@ def _jexplicit(task: Task, *, noise: Noise | None, sparse: bool) -> Callable[[],
     return call
 
 
-def _torch(task: Task, *, bag: bool, sparse: bool = False, fused: bool = False) -> Callable[[], Sequence[Any]]:
+def _torch(task: Task, *, bag: bool = False, sparse: bool = False, fused: bool = False) -> Callable[[], Sequence[Any]]:
     torch = importlib.import_module("torch")  # optional
     torch.set_num_threads(1)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # the default, which it else warns of
+    torch.sparse.check_sparse_tensor_invariants.disable()  # the default; PyTorch warns unless it is set
     K, N = len(task.tables), len(task.tables[0])
     tables = [torch.from_numpy(U.copy()) for U in ([np.concatenate(task.tables)] if bag else task.tables)]
     own = {"mode": "sum"} if bag else {}
@@ -144,66 +105,58 @@ def _torch(task: Task, *, bag: bool, sparse: bool = False, fused: bool = False) 
     return call
 
 
-REFERENCE = "jexplicit, dense"
+REFERENCE, ROWS, OTHER_MODEL = "jexplicit, dense", "jexplicit, rows", "jexplicit, exact noise"
 TORCH = ("torch dense", "torch sparse")
 STRICTER = ("torch bag, fused", "torch bag, sparse")
-OTHER_MODEL = "jexplicit, exact noise"
 METHODS: dict[str, Callable[[Task], Callable[[], Sequence[Any]]]] = {
-    REFERENCE: _dense,
-    "jexplicit, rows": _rows,
-    OTHER_MODEL: _exact_noise,
-    TORCH[0]: _torch_dense,
-    TORCH[1]: _torch_sparse,
-    STRICTER[0]: _torch_bag,
-    STRICTER[1]: _torch_bag_sparse,
+    REFERENCE: _jexplicit,
+    ROWS: functools.partial(_jexplicit, sparse=True),
+    OTHER_MODEL: functools.partial(_jexplicit, exact_noise=True),
+    TORCH[0]: _torch,
+    TORCH[1]: functools.partial(_torch, sparse=True),
+    STRICTER[0]: functools.partial(_torch, bag=True, fused=True),
+    STRICTER[1]: functools.partial(_torch, bag=True, sparse=True),
+}
+_descriptions = {
+    REFERENCE: "`jexplicit.lm.gradient.make_batch` and `training_step`: passes over whole tables; partition functions only of "
+    "the distinct contexts, as in all methods of jexplicit.",
+    ROWS: "The same with `sparse=True`: only the rows that a batch touches, unless they are a large part of the table.",
+    OTHER_MODEL: "The same for tables read through the noise model, whose gradient touches every row: no peer.",
+    TORCH[0]: "One `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`.",
+    TORCH[1]: "The same with `Embedding(sparse=True)`.",
+    STRICTER[0]: 'The stricter peer: the K tables as one `torch.nn.EmbeddingBag(mode="sum")`, and Adagrad with `fused=True`.',
+    STRICTER[1]: 'The stricter peer for few rows: `EmbeddingBag(mode="sum", sparse=True)` and Adagrad, which has no fused '
+    "version of it.",
 }
 
 
-def measure(config: Training, folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """A comparison per radius and batch size: equal tables first, then the clock."""
+def comparisons(config: Training, folder: Path) -> Iterator[Comparison]:
+    """One comparison per radius and batch size."""
     has_torch = importlib.util.find_spec("torch") is not None
     if not has_torch:
-        console.print("without PyTorch, which is not installed: nothing to compare with; it is the extra torch")
-    for K in config.radius:
-        for B in config.batch_size:
-            task = _task(config, K, B)
-            calls = {name: make(task) for name, make in METHODS.items() if has_torch or name not in TORCH + STRICTER}
-            _check_equal(calls, K, B)
-            for name, seconds, ratio in compare(config, folder, calls, K, batch_size=B):
-
-                def to_fastest(peers: Sequence[str], name=name, ratio=ratio) -> float | None:
-                    return min(map(ratio, peers)) if has_torch and name != OTHER_MODEL else None
-
-                yield {
-                    "method": name,
-                    "radius": K,
-                    "batch_size": B,
-                    "vocab_size": config.vocab_size,
-                    "steps": _steps,
-                    "positions_per_second": _steps * B / seconds["cpu_seconds"],
-                    **seconds,
-                    "ratio_to_torch": to_fastest(TORCH),
-                    "ratio_to_fastest_torch": to_fastest(TORCH + STRICTER),
-                    "stream": config.stream,
-                }
-
-
-def check(config: Training) -> None:
-    """Flags that make no sense."""
-    if not config.batch_size or min(config.batch_size) < 1:
-        raise ValueError(f"--batch-size {config.batch_size}: give positions per step, at least 1")
-    counting.check(_stream_config(config))
-
-
-def _stream_config(config: Training) -> counting.Counting:
-    # documents of 40 tokens, each with one position that is not predicted
-    tokens = 2 * _steps * max(config.batch_size, default=1)
-    return counting.Counting(stream=config.stream, tokens=tokens, vocab_size=config.vocab_size, seed=config.seed)
+        console.print("PyTorch is not installed: nothing to compare with; install the extra torch")
+    for K, B in itertools.product(config.radius, config.batch_size):
+        task = _task(config, K, B)
+        yield Comparison(
+            cases={name: make(task) for name, make in METHODS.items() if has_torch or name not in TORCH + STRICTER},
+            fields={
+                "radius": K,
+                "batch_size": B,
+                "vocab_size": config.vocab_size,
+                "steps": _steps,
+                "stream": config.stream,
+            },
+            row=lambda case, timings, B=B: {"positions_per_second": _steps * B / timings.medians(case)["cpu_seconds"]},
+            reference=REFERENCE,
+            difference=_difference,
+            unchecked=(OTHER_MODEL,),
+        )
 
 
 def _task(config: Training, K: int, B: int) -> Task:
     """Random tables, and batches of different positions in random order."""
-    stream = counting.stream_of(_stream_config(config))
+    # documents of 40 tokens, each with one position that is not predicted
+    stream = load_stream(config.stream, 2 * _steps * max(config.batch_size), config.vocab_size, config.seed)
     X, Y = contexts(stream, K)
     if len(Y) < _steps * B:
         raise ValueError(f"--stream {config.stream}: {len(Y)} positions, fewer than {_steps} batches of {B}")
@@ -213,43 +166,38 @@ def _task(config: Training, K: int, B: int) -> Task:
     return Task([np.asarray(U) for U in tables], [(X[part], Y[part]) for part in np.split(drawn, _steps)], noise)
 
 
-def _check_equal(calls: dict[str, Callable[[], Sequence[Any]]], K: int, B: int) -> None:
-    """Refuse a method with other tables after the first call.
+def _difference(tables: Sequence[Any], reference: Sequence[Any]) -> str:
+    """Compare tables after one call.
 
-    Several steps, as the first from an empty accumulator is `rate * sign(gradient)` and would hide the gradient's size. A
-    gradient is a sum of at most B float32 terms, off by some 1e-6 of the terms' size, and a step changes a cell by at most
-    rate = 0.01 times its gradient over the root of the squares so far: 1e-8, and 1e-6 is a ten-thousandth of a step.
+    It takes several steps: the first from an empty accumulator is `rate * sign(gradient)` and would hide the gradient's size. A
+    gradient is a sum of at most B float32 terms, accurate to some 1e-6 of the terms' size, and a step changes a cell by at most
+    rate = 0.01 times its gradient over the root of the squares so far: an error of 1e-8, while 1e-6 is a ten-thousandth of a
+    step.
     """
-    reference = [np.array(U) for U in calls[REFERENCE]()]
-    for name, call in calls.items():
-        if name == REFERENCE:
-            continue
-        tables = call()  # compiles those that are not compared too
-        if name == OTHER_MODEL:
-            continue
-        error = max(float(np.abs(np.asarray(U) - V).max()) for U, V in zip(tables, reference, strict=True))
-        if not error <= _tolerance:
-            raise ValueError(
-                f"{name} is {error:.1g} away from the tables of {REFERENCE} at K = {K}, batch size {B}: mend it first"
-            )
+    error = max(float(np.abs(np.asarray(U) - np.array(V)).max()) for U, V in zip(tables, reference, strict=True))
+    return "" if error <= _tolerance else f"tables are {error:.1g} apart"
 
 
 BENCH = Bench(
+    name="training",
     config=Training,
-    check=check,
-    measure=measure,
-    methods=METHODS,
-    ours=(REFERENCE, "jexplicit, rows", OTHER_MODEL),
-    ratio=("ratio_to_torch", "times the faster of torch dense, sparse"),
-    columns={
-        "batch": ("batch_size", 1, "d"),
-        "k pos. / CPU s": ("positions_per_second", 1e-3, ",.1f"),
-        "vs. torch": ("ratio_to_torch", 1, ".2f"),
-        "vs. fastest": ("ratio_to_fastest_torch", 1, ".2f"),
-        **SECONDS,
-    },
+    comparisons=comparisons,
+    methods=_descriptions,
+    ours=(REFERENCE, ROWS, OTHER_MODEL),
+    peers={"ratio_to_torch": TORCH, "ratio_to_fastest_torch": TORCH + STRICTER},
+    without_peer=(OTHER_MODEL,),
+    columns=[
+        METHOD,
+        RADIUS,
+        Column("batch", "batch_size", "d"),
+        Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3),
+        *ratio_columns("vs. torch", "ratio_to_torch"),
+        *ratio_columns("vs. fastest", "ratio_to_fastest_torch"),
+        *SECONDS,
+    ],
     presets={
         "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
         "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
     },
+    sizes=("radius", "batch_size"),
 )

@@ -1,4 +1,4 @@
-"""Processes of `launch.bench.counting_worker`, as the bench that started them sees them."""
+"""The benches' handle on processes of `launch.bench.counting_worker`."""
 
 import contextlib
 import json
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from launch.bench.counting_worker import Answer, Request, Setting
 
 _root = Path(__file__).parents[2]
@@ -20,13 +18,13 @@ _module = "launch.bench.counting_worker"
 
 
 class Workers:
-    """The processes of one configuration. They wait between requests, without work.
+    """The processes of one configuration. They are idle between requests.
 
     Args:
         setting: of process 0; the others differ in their id.
 
     Raises:
-        ValueError: in `ask`, a process that has ended, with its last words.
+        ValueError: in `ask`, if a process has ended, with the last line of its standard error.
     """
 
     def __init__(self, setting: Setting):
@@ -51,20 +49,23 @@ class Workers:
         )
 
     def ask(self, request: Request) -> Answer:
-        """One count by all processes together: the seconds of the slowest, CPU seconds and memory of all."""
+        """One count by all processes together: seconds of the slowest, CPU seconds and memory of all."""
         line = json.dumps(request._asdict()) + "\n"
         for process in self._processes:
-            with contextlib.suppress(BrokenPipeError):  # it has ended, which its answer will show
+            with contextlib.suppress(BrokenPipeError):  # it has ended: reading its answer reports that
                 _of(process.stdin).write(line)
                 _of(process.stdin).flush()
         answers = [self._answer(process, errors) for process, errors in zip(self._processes, self._errors, strict=True)]
         if len({answer.digest for answer in answers}) > 1:
-            raise ValueError(f"the processes of {self.setting} have counted different tables: mend it before timing it")
+            raise ValueError(f"the processes of {self.setting} counted different tables: fix it before timing it")
         peaks = [answer.peak_bytes for answer in answers if answer.peak_bytes is not None]
+        seconds = max(answer.seconds for answer in answers)
+        reduce_seconds = min(answer.reduce_seconds for answer in answers)  # of the last to count: the others wait for it
         return Answer(
-            seconds=max(answer.seconds for answer in answers),
+            seconds=seconds,
             cpu_seconds=sum(answer.cpu_seconds for answer in answers),
-            reduce_seconds=min(answer.reduce_seconds for answer in answers),  # of the last to count: others wait for it
+            count_seconds=seconds - reduce_seconds,
+            reduce_seconds=reduce_seconds,
             devices=sum(answer.devices for answer in answers),
             peak_bytes=sum(peaks) if len(peaks) == len(answers) else None,
             digest=answers[0].digest,
@@ -89,13 +90,13 @@ class Workers:
             return Answer(**json.loads(line))
         process.wait()
         errors.seek(0)
-        last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["no word"]
+        last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise ValueError(f"a worker of {self.setting} has ended with status {process.returncode}: {last[0]}")
 
 
 @contextlib.contextmanager
 def working(settings: Mapping[Any, Setting]) -> Iterator[dict[Any, Workers]]:
-    """Workers of several settings, ended when the block is left however it is left."""
+    """Workers of several settings; they end when the block is left, by an exception too."""
     with contextlib.ExitStack() as stack:
         started = {}
         for name, setting in settings.items():
@@ -104,10 +105,9 @@ def working(settings: Mapping[Any, Setting]) -> Iterator[dict[Any, Workers]]:
         yield started
 
 
-def medians(answers: Sequence[Answer]) -> dict[str, float]:
-    """The median over rounds of what a clock showed."""
-    clocks = "seconds", "cpu_seconds", "reduce_seconds"
-    return {clock: float(np.median([getattr(answer, clock) for answer in answers])) for clock in clocks}
+def peak_of(answers: Sequence[Answer]) -> int | None:
+    """The largest peak memory of several answers; None if the system does not report it."""
+    return max((answer.peak_bytes or 0 for answer in answers), default=0) or None
 
 
 def _of(pipe: Any) -> Any:

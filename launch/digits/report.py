@@ -1,4 +1,4 @@
-"""Tables of a digits run: on the terminal and in report.md, the paper's numbers beside ours."""
+"""Tables of a digits run, on the terminal and in report.md, with the paper's numbers beside ours."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,63 +8,40 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.runs.folder import read_config, read_events, read_rows
+from jexplicit.runs.tables import Column, markdown_table, rich_table
 from launch.digits.figures import (
     columns_figure,
     curves_figure,
     methods_figure,
+    mistakes_figure,
     scan_figure,
     sweeps_figure,
-    wrong_figure,
 )
 
-# Section 4 of the paper, on MNIST: test accuracy by (method, layers), epochs to the early stop, and the scan's mark.
+# Section 4 of the paper, on MNIST: test accuracy by (method, layers), epochs until the early stop, and mean norm and accuracy.
 PAPER_ACCURACY = {("explicit", 1): 0.8286, ("cold", 1): 0.9168, ("cold", 2): 0.7564, ("warm", 1): 0.9257, ("warm", 2): 0.9293}
 PAPER_EPOCHS = {("cold", 1): "93", ("warm", 1): "23", ("cold", 2): "never"}
 PAPER_NORM = (105.99, 0.8286)
 PICTURES = "pictures.npz"
 
-_reading = """\
+_trained_text = """\
 *explicit* is the closed form, layer by layer; *intercept* freezes log F and fits one weight per class; *cold* and *warm* are
-trained by gradients from random parameters and from the explicit solution. Two rules of stopping, a row each: *rise*, the
-paper's, as soon as the loss is higher than an epoch before; *patience*, after several epochs without a lower one. A plus says
-that the epochs ended first. Accuracies are those of the epoch with the lowest loss up to then. *Reaches explicit* is the first
-epoch whose test accuracy is at least that of the explicit solution of as many layers. The solution takes correlated pixels for
-independent evidence, as naive Bayes does: its guesses are good and its confidence is not, which is what training then unlearns.
-"""
-_beyond = """\
-*scaling* is generalised iterative scaling: `U += (1/K) log(F / HᵀP)`, no autodiff, no learning rate; a sweep lowers the loss.
-*quadratic* replaces the logarithm by a fixed bound on the curvature: `U += 2 (HᵀH)⁻¹ (F - HᵀP)`. *features* are explicit too:
-*patches* are convolutions with whitened patches of training images, *random* are random directions, both split into positive
-parts. Nothing in the rows marked *no backprop* is differentiated. Seconds include making the features.
-"""
-
-
-def stopping_epoch(losses: Sequence[float], *, patience: int) -> tuple[int, bool]:
-    """The epoch at which a rule stops, and whether it did before the losses end.
-
-    Epoch 0 is the start. With patience 1 this is the paper's rule: the loss is not lower than before.
-
-    Args:
-        losses: by epoch, from epoch 0.
-        patience: epochs without a loss below all earlier ones after which to stop.
-
-    Example:
-        >>> stopping_epoch([3.0, 2.0, 2.5, 1.0, 1.5, 1.2], patience=1), stopping_epoch([3.0, 2.0, 1.0], patience=1)
-        ((2, True), (2, False))
-    """
-    best = 0
-    for epoch, loss in enumerate(losses):
-        if loss < losses[best]:
-            best = epoch
-        if epoch - best >= patience:
-            return epoch, True
-    return len(losses) - 1, False
+trained by gradients from random parameters and from the explicit solution. Two stopping rules, a row each: *rise*, the paper's,
+stops as soon as the loss is higher than an epoch before; *patience* stops after several epochs without a lower loss. A plus
+means that training reached its last epoch first. Accuracies are those of the epoch with the lowest loss so far. *Reaches
+explicit* is the first epoch whose test accuracy is at least that of the explicit solution with as many layers. The solution
+treats correlated pixels as independent evidence, as naive Bayes does: its predictions are good but overconfident, and training
+first unlearns the confidence."""
+_all_text = """\
+*scaling* is generalised iterative scaling, `U += (1/K) log(F / HᵀP)`: no autodiff, no learning rate, and every sweep lowers the
+loss. *quadratic* replaces the logarithm by a fixed bound on the curvature, `U += 2 (HᵀH)⁻¹ (F - HᵀP)`. *features* are explicit,
+too: *patches* are convolutions with whitened patches of training images, *random* are random directions, both split into
+positive parts. Rows with *no* under backprop differentiate nothing. Seconds include computing the features."""
 
 
 def read_curve(out: Path, method: str, layers: int) -> list[dict[str, Any]]:
     """The epochs of a trained model from metrics.jsonl; an epoch that a resumed run repeated counts once."""
-    events = read_events(out, "epoch")
-    epochs = {e["epoch"]: e for e in events if (e["method"], e["layers"]) == (method, layers)}
+    epochs = {e["epoch"]: e for e in read_events(out, "epoch") if (e["method"], e["layers"]) == (method, layers)}
     return [epochs[n] for n in sorted(epochs)]
 
 
@@ -81,7 +58,7 @@ def read_scan(out: Path) -> dict[str, np.ndarray]:
 
 
 def row_name(row: dict[str, Any]) -> str:
-    """What a row is called in tables and figures.
+    """The name of a row in tables and figures, unique within a run.
 
     Example:
         >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "stop": "rise"})
@@ -91,69 +68,61 @@ def row_name(row: dict[str, Any]) -> str:
         return f"{row['solver']} on {row['features']}"
     name = row["method"].replace("_", " ")
     if row["method"] in ("explicit", "cold", "warm"):
-        name += f", {row['layers']} layer{'s' * (row['layers'] > 1)}"
+        name += f", {_layers(row['layers'])}"
     return name + (f", {row['stop']}" if "stop" in row else "")
 
 
-def digits_table(rows: Sequence[dict[str, Any]]) -> Table:
+def results_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The results as a table for the terminal."""
-    table = Table(title="accuracy in % (the paper's, on MNIST, in grey)", title_justify="left")
-    for heading in ("method", "test", "paper", "train", "epochs", "s", "backprop"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    for row in rows:
-        test, train = (f"{100 * row[f'{part}_accuracy']:.2f}" for part in ("test", "train"))
-        backprop = "no" if row["backprop_free"] else "yes"
-        paper = f"[dim]{_paper(row)}[/]" if row["data"] == "mnist" else ""
-        table.add_row(row_name(row), f"[bold]{test}[/]", paper, train, _epochs(row), f"{row['seconds']:.1f}", backprop)
-    return table
+    test, train, seconds = _TEST._replace(heading="test"), _TRAIN._replace(heading="train"), _SECONDS._replace(heading="s")
+    columns = [_NAME, test, _PAPER, train, Column("epochs", _epochs), seconds, _BACKPROP]
+    return rich_table(columns, rows, title="accuracy in % (the paper's is on MNIST)")
 
 
-def write_digits_report(out: Path) -> Path:
+def write_report(out: Path) -> Path:
     """Write report.md and its figures from the files of a `launch.digits` run."""
     rows, config = read_rows(out), read_config(out) or {}
-    first, figures = rows[0], out / "figures"
-    mnist = first["data"] == "mnist"
+    first = rows[0]
+    paper = f" (the paper prints {PAPER_NORM[0]})" if first["data"] == "mnist" else ""
     lines = [
         "# Digits: solved and trained",
         "",
         f"Data `{first['data']}`: {first['train_images']:,} train and {first['test_images']:,} test images of "
         f"{first['height']} x {first['width']}, {first['outputs']} classes, sha256 `{first['sha256'][:16]}`. "
-        f"Features `(X + 1)/{first['levels']}`, mean L1 norm {first['mean_norm']:.2f}"
-        + (f" (the paper prints {PAPER_NORM[0]})." if mnist else "."),
+        f"Features `(X + 1)/{first['levels']}`, mean L1 norm {first['mean_norm']:.2f}{paper}.",
         "",
-        *_section_four(out, rows, config, mnist),
-        *_section_scan(out, first["mean_norm"], mnist),
-        *_section_beyond(out, rows),
-        *_section_pictures(out),
+        *_trained_section(out, rows, config.get("layers", [])),
+        *_scan_section(out, first),
+        *_all_section(out, rows, config.get("stop", [])),
+        *_pictures_section(out),
     ]
-    methods = [row for row in rows if row.get("stop") != "rise" or "patience" not in config.get("stop", [])]
-    methods_figure(methods, [row_name(row).removesuffix(", patience") for row in methods], figures / "methods.png")
     report = out / "report.md"
     report.write_text("\n".join(lines))
     return report
 
 
-def _section_four(out: Path, rows: Sequence[dict[str, Any]], config: dict[str, Any], mnist: bool) -> list[str]:
-    """The table of Section 4, the training curves, and what early stopping found."""
-    shown = [row for row in rows if row["method"] in ("explicit", "intercept", "cold", "warm")]
-    lines = ["## Explicit, cold and warm", "", _reading]
-    lines += ["| method | layers | stop | test % | paper | train % | epochs | paper | reaches explicit | seconds |"]
-    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
-    for row in shown:
-        epochs = PAPER_EPOCHS.get((row["method"], row["layers"]), "") if mnist else ""
-        reached = row.get("explicit_epoch") if row["method"] == "cold" else None
-        lines.append(
-            f"| {row['method']} | {row['layers']} | {row.get('stop', '')} | **{100 * row['test_accuracy']:.2f}** | "
-            f"{_paper(row) if mnist else ''} | {100 * row['train_accuracy']:.2f} | {_epochs(row)} | {epochs} | "
-            f"{'' if reached is None else f'epoch {reached}'} | {row['seconds']:.1f} |"
-        )
-    methods = [(m, n) for m in ("cold", "warm") for n in config.get("layers", [])]
-    curves = {key: curve for key in methods if (curve := read_curve(out, *key))}
+def _trained_section(out: Path, rows: Sequence[dict[str, Any]], layers: Sequence[int]) -> list[str]:
+    """The paper's Section 4: its table, the training curves, and what early stopping found."""
+    columns = [
+        Column("method", "method"),
+        Column("layers", "layers"),
+        Column("stop", "stop"),
+        _TEST,
+        _PAPER,
+        _TRAIN,
+        Column("epochs", _epochs),
+        Column("paper", lambda row: PAPER_EPOCHS.get((row["method"], row["layers"])) if row["data"] == "mnist" else None),
+        Column("reaches explicit", _reaches_explicit),
+        _SECONDS,
+    ]
+    measured = [row for row in rows if row["method"] in ("explicit", "intercept", "cold", "warm")]
+    lines = ["## Explicit, cold and warm", "", _trained_text, *markdown_table(columns, measured)]
+    curves = {(m, n): curve for m in ("cold", "warm") for n in layers if (curve := read_curve(out, m, n))}
     if curves:
         explicit = {row["layers"]: row["test_accuracy"] for row in rows if row["method"] == "explicit"}
         curves_figure(curves, explicit, out / "figures" / "curves.png")
-        lines += ["", *stopping_findings(out, rows), "", "![training curves](figures/curves.png)"]
-    return [*lines, ""]
+        lines += [*stopping_findings(out, rows), "", "![training curves](figures/curves.png)", ""]
+    return lines
 
 
 def stopping_findings(out: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -164,67 +133,61 @@ def stopping_findings(out: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
         cold = by_model.get(("cold", layers, stop))
         if method != "warm" or cold is None:
             continue
-        ratio = warm["epochs"] / cold["epochs"]
         verdict = "at most a third" if 3 * warm["epochs"] <= cold["epochs"] else "more than a third"
         sentences.append(
-            f"- {layers} layer{'s' * (layers > 1)}, {stop}: warm stops after {_epochs(warm)} epochs and cold after "
-            f"{_epochs(cold)}: {ratio:.2f} times as many, {verdict} (the paper has 23 and 93 with one layer)."
+            f"- {_layers(layers)}, {stop}: warm stops after {_epochs(warm)} epochs and cold after {_epochs(cold)}, a ratio of "
+            f"{warm['epochs'] / cold['epochs']:.2f}, {verdict} (the paper has 23 and 93 with one layer)."
         )
     for layers in sorted({layers for _, layers, _ in by_model}):
         cold, warm = read_curve(out, "cold", layers), read_curve(out, "warm", layers)
         reached = [epoch for epoch in cold if warm and epoch["test_accuracy"] >= warm[0]["test_accuracy"]]
         if reached:
             sentences.append(
-                f"- {layers} layer{'s' * (layers > 1)}: where the cold run is first as accurate as the warm start, after "
-                f"{reached[0]['epoch']} epochs, its test loss is {reached[0]['test_loss']:.2f} nats; the warm start's is "
-                f"{warm[0]['test_loss']:.2f}."
+                f"- {_layers(layers)}: the cold run is first as accurate as the warm start after {reached[0]['epoch']} epochs; "
+                f"its test loss is then {reached[0]['test_loss']:.2f} nats, that of the warm start {warm[0]['test_loss']:.2f}."
             )
     return sentences
 
 
-def _section_scan(out: Path, mean_norm: float, mnist: bool) -> list[str]:
+def _scan_section(out: Path, first: dict[str, Any]) -> list[str]:
     if not (out / "scan.csv").exists():
         return []
-    scan = read_scan(out)
-    scan_figure(scan, mean_norm, PAPER_NORM if mnist else None, out / "figures" / "scan.png")
-    wanted = sorted({k for k in (1, 2, 5, 10, 50, round(mean_norm), int(scan["K"][-1])) if k <= scan["K"][-1]})
-    best = int(scan["test_accuracy"].argmax())
+    scan, norm = read_scan(out), round(first["mean_norm"])
+    scan_figure(scan, first["mean_norm"], PAPER_NORM if first["data"] == "mnist" else None, out / "figures" / "scan.png")
+    largest, test = int(scan["K"][-1]), scan["test_accuracy"]
+    numbers = sorted({K for K in (1, 2, 5, 10, 50, norm, largest) if K <= largest})
+    columns = [Column("K", "heading"), *(Column(str(K), str(K), ".2f", 100) for K in numbers)]
+    best = int(test.argmax())
     return [
         "## The priming number",
-        "",
-        "| K | " + " | ".join(str(k) for k in wanted) + " |",
-        "|---" * (len(wanted) + 1) + "|",
-        "| test % | " + " | ".join(f"{100 * scan['test_accuracy'][k - 1]:.2f}" for k in wanted) + " |",
-        "",
-        f"The highest is {100 * scan['test_accuracy'][best]:.2f} % at K = {scan['K'][best]:g}. From the mean norm, "
-        f"K = {round(mean_norm)}, up to {scan['K'][-1]:g} the test accuracy stays within "
-        f"{100 * np.ptp(scan['test_accuracy'][min(round(mean_norm), len(scan['K'])) - 1 :]):.2f} points.",
+        *markdown_table(columns, [{"heading": "test %", **{str(K): test[K - 1] for K in numbers}}]),
+        f"The highest is {100 * test[best]:.2f} % at K = {scan['K'][best]:g}. From the mean norm, K = {norm}, up to "
+        f"{largest} the test accuracy stays within {100 * np.ptp(test[min(norm, len(test)) - 1 :]):.2f} points.",
         "",
         "![priming scan](figures/scan.png)",
         "",
     ]
 
 
-def _section_beyond(out: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["## Without backpropagation, and with", "", _beyond]
-    lines += ["| method | backprop | test % | train % | sweeps or epochs | seconds |", "|---|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda row: row["test_accuracy"]):
-        backprop = "no" if row["backprop_free"] else "yes"
-        accuracies = " | ".join(f"{100 * row[f'{part}_accuracy']:.2f}" for part in ("test", "train"))
-        lines.append(f"| {row_name(row)} | {backprop} | {accuracies} | {_epochs(row)} | {row['seconds']:.1f} |")
+def _all_section(out: Path, rows: Sequence[dict[str, Any]], stop: Sequence[str]) -> list[str]:
+    drawn = [row for row in rows if row.get("stop") != "rise" or "patience" not in stop]
+    methods_figure(drawn, [row_name(row).removesuffix(", patience") for row in drawn], out / "figures" / "methods.png")
+    columns = [_NAME, _BACKPROP, _TEST._replace(bold=False), _TRAIN, Column("sweeps or epochs", _epochs), _SECONDS]
+    table = markdown_table(columns, sorted(rows, key=lambda row: row["test_accuracy"]))
+    lines = ["## Without backpropagation, and with it", "", _all_text, *table]
+    lines += ["![test error against seconds](figures/methods.png)", ""]
     curves: dict[str, list[float]] = {}
     for event in read_events(out, "sweep"):
         curve = curves.setdefault(f"{event['solver']} on {event['features']}", [])
         del curve[event["sweep"] :]  # a sweep that a resumed run repeated counts once
         curve.append(event["loss"])
-    lines += ["", "![test error against seconds](figures/methods.png)", ""]
     if curves:
         sweeps_figure(curves, out / "figures" / "sweeps.png")
         lines += ["![loss by sweep](figures/sweeps.png)", ""]
     return lines
 
 
-def _section_pictures(out: Path) -> list[str]:
+def _pictures_section(out: Path) -> list[str]:
     if not (out / PICTURES).exists():
         return []
     pictures = np.load(out / PICTURES)
@@ -232,17 +195,33 @@ def _section_pictures(out: Path) -> list[str]:
     lines = ["## Pictures", ""]
     if columns:
         columns_figure(columns, out / "figures" / "columns.png")
-        lines += ["Each class's column of U, less what all classes share: red speaks for the class, blue against it.", ""]
+        lines += ["Each class's column of U, minus the mean over classes: red is evidence for the class, blue against it.", ""]
         lines += ["![columns of U](figures/columns.png)", ""]
     title = str(pictures["title"])
-    wrong_figure(pictures["images"], pictures["labels"], pictures["guesses"], title, out / "figures" / "wrong.png")
-    return [*lines, f"{title}.", "", "![wrong](figures/wrong.png)", ""]
+    mistakes_figure(pictures["images"], pictures["labels"], pictures["guesses"], title, out / "figures" / "wrong.png")
+    return [*lines, f"{title}.", "", "![mistakes](figures/wrong.png)", ""]
+
+
+def _layers(number: int) -> str:
+    return f"{number} layer{'s' * (number > 1)}"
 
 
 def _epochs(row: dict[str, Any]) -> str:
     return f"{row['epochs']}" + ("" if row.get("stopped", True) else "+")
 
 
-def _paper(row: dict[str, Any]) -> str:
-    value = PAPER_ACCURACY.get((row["method"], row["layers"]))
-    return "" if value is None else f"{100 * value:.2f}"
+def _reaches_explicit(row: dict[str, Any]) -> str | None:
+    epoch = row.get("explicit_epoch") if row["method"] == "cold" else None
+    return None if epoch is None else f"epoch {epoch}"
+
+
+def _paper(row: dict[str, Any]) -> float | None:
+    return PAPER_ACCURACY.get((row["method"], row["layers"])) if row["data"] == "mnist" else None
+
+
+_NAME = Column("method", row_name)
+_TEST = Column("test %", "test_accuracy", ".2f", 100, bold=True)
+_PAPER = Column("paper", _paper, ".2f", 100)
+_TRAIN = Column("train %", "train_accuracy", ".2f", 100)
+_SECONDS = Column("seconds", "seconds", ".1f")
+_BACKPROP = Column("backprop", lambda row: "no" if row["backprop_free"] else "yes")

@@ -4,35 +4,36 @@ python -m launch.digits --out runs/digits
 python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
 """
 
-import sys
+import functools
 import time
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.counts.dense import dense_cooccurrence
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
 from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
-from jexplicit.solvers.explicit import priming_number
+from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 from jexplicit.solvers.priming import priming_scan
+from launch.digits import methods
 from launch.digits.config import PRESETS, Config, check
-from launch.digits.models import (
-    Job,
-    Part,
-    guesses_path,
-    measure_explicit,
-    measure_features,
-    measure_intercept,
-    measure_logistic_regression,
-    measure_quadratic,
-    measure_scaling,
-    saved_params,
-)
-from launch.digits.report import PICTURES, digits_table, row_name, write_digits_report, write_scan
-from launch.digits.training import measure_network, measure_trained
+from launch.digits.methods import Job, Part
+from launch.digits.report import PICTURES, results_table, row_name, write_report, write_scan
+from launch.digits.training import measure_network, measure_stacks
+
+MEASURES = {
+    "explicit": methods.measure_explicit,
+    "intercept": methods.measure_intercept,
+    "scaling": methods.measure_scaling,
+    "quadratic": methods.measure_quadratic,
+    "features": methods.measure_features,
+    "logistic_regression": methods.measure_logistic_regression,
+    "network": measure_network,
+    "cold": functools.partial(measure_stacks, method="cold"),
+    "warm": functools.partial(measure_stacks, method="warm"),
+}
 
 
 def run(config: Config) -> None:
@@ -45,10 +46,10 @@ def run(config: Config) -> None:
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
     write_scan(folder.path, *scan(job))
     for method in config.methods:
-        measure(job, method)
+        MEASURES[method](job)
     save_pictures(job)
-    report = write_digits_report(folder.path)
-    console.print(digits_table(folder.rows()))
+    report = write_report(folder.path)
+    console.print(results_table(folder.rows()))
     seconds = time.perf_counter() - start
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
 
@@ -64,14 +65,14 @@ def read(config: Config) -> Images:
 
 
 def make_job(config: Config, folder: RunFolder, images: Images) -> Job:
-    """Features and targets of the train and test images, and what all rows say of them."""
+    """Features and targets of the images, and the fields that all rows share."""
 
-    def part(name: str) -> Part:
-        X, labels = getattr(images, f"{name}_images"), getattr(images, f"{name}_labels")
+    def part(X: np.ndarray, labels: np.ndarray) -> Part:
         H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
         return Part(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
 
-    train, test = part("train"), part("test")
+    train = part(images.train_images, images.train_labels)
+    test = part(images.test_images, images.test_labels)
     norm = float(priming_number(train.H))
     height, width = images.train_images.shape[1:]
     about = {
@@ -97,53 +98,29 @@ def scan(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return np.asarray(K), np.asarray(train), np.asarray(test)
 
 
-def measure(job: Job, method: str) -> None:
-    """The rows of one method."""
-    if method in ("cold", "warm"):
-        for layers in job.config.layers:
-            measure_trained(job, method, layers)
-    elif method == "features":
-        for kind in job.config.featurizers:
-            measure_features(job, kind)
-    else:
-        {
-            "explicit": measure_explicit,
-            "intercept": measure_intercept,
-            "scaling": measure_scaling,
-            "quadratic": measure_quadratic,
-            "logistic_regression": measure_logistic_regression,
-            "network": measure_network,
-        }[method](job)
-
-
 def save_pictures(job: Job) -> None:
-    """Keep what the pictures show: columns of U before and after training, and what the best saved model gets wrong."""
+    """Save what the pictures show: columns of U before and after training, and the mistakes of the best model."""
     shape = job.images.train_images.shape[1:]
-    pictures = {}
-    for title, name in (("explicit", "explicit_1"), ("scaling", "scaling_1"), ("warm", "warm_1"), ("cold", "cold_1")):
-        if params := saved_params(job, name):
-            pictures[f"U {title}"] = np.asarray(params[0]).reshape(*shape, -1)
-    if mistaken := mistakes(job):
-        np.savez_compressed(job.folder.path / PICTURES, **mistaken, **pictures)
+    names = ("explicit", "scaling", "warm", "cold")
+    columns = {name: U for name in names if (U := methods.first_layer(job, f"{name}_1")) is not None}
+    if pictures := mistakes(job):
+        pictures |= {f"U {name}": np.asarray(U).reshape(*shape, -1) for name, U in columns.items()}
+        np.savez_compressed(job.folder.path / PICTURES, **pictures)
 
 
 def mistakes(job: Job, most: int = 40) -> dict[str, Any]:
-    """Test images that the most accurate model without backpropagation gets wrong; nothing where there is no such model."""
+    """Test images that the most accurate model without backpropagation misclassifies; empty if there is no such model."""
     rows = [row for row in job.folder.rows() if row["backprop_free"]]
     if not rows:
         return {}
     best = max(rows, key=lambda row: row["test_accuracy"])
-    guesses, labels = np.load(guesses_path(job.folder.path, best)), job.images.test_labels
+    guesses, labels = np.load(methods.guesses_path(job.folder.path, best)), job.images.test_labels
     wrong = np.flatnonzero(guesses != labels)
     shown = wrong[:most]
-    title = f"What {row_name(best)} gets wrong: {len(wrong):,} of {len(labels):,} test images, the first {len(shown)}"
+    title = f"Mistakes of {row_name(best)}: {len(wrong):,} of {len(labels):,} test images, the first {len(shown)}"
     return {"images": job.images.test_images[shown], "labels": labels[shown], "guesses": guesses[shown], "title": title}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point."""
     return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

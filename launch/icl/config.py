@@ -1,7 +1,7 @@
-"""The configuration of launch.icl, its presets, and what it refuses."""
+"""The configuration of launch.icl, its presets, and the tasks and recipes that follow from it."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from icl.models.batched import Regression
 from icl.problems.function_classes import KINDS, FunctionClass, Kind
@@ -9,26 +9,14 @@ from icl.problems.mixed_noise import MixedNoise
 from icl.problems.sine_waves import Waves
 from icl.tasks import Tasks
 from icl.training import Recipe
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
-Experiment = Literal[
-    "one-step",
-    "multi-step",
-    "out-of-distribution",
-    "rollout",
-    "curvature",
-    "scaling-N",
-    "nonlinear",
-    "copy",
-    "softmax",
-    "layernorm",
-    "phase",
-    "finite-data",
-    "noisy",
-    "function-classes",
-]
-EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
-LINEAR, BEYOND = EXPERIMENTS[:6], EXPERIMENTS[6:]  # what `all` and `beyond` stand for
+Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
+Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
+LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
+BEYOND: tuple[Beyond, ...] = get_args(Beyond)
+EXPERIMENTS: tuple[Linear | Beyond, ...] = (*LINEAR, *BEYOND)
 
 
 class Effort(NamedTuple):
@@ -38,7 +26,7 @@ class Effort(NamedTuple):
     seeds: int
 
 
-# Where --steps and --seeds do not say, and not 5000 steps and 5 seeds.
+# Defaults of --steps and --seeds where they are not 5000 and 5.
 DEFAULT_EFFORT = {
     "nonlinear": Effort(4000, 1),
     "copy": Effort(10_000, 2),
@@ -57,72 +45,73 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[Experiment | Literal["all", "beyond"], ...] = ("one-step",)
-    """one-step: one layer and one step of descent. multi-step: --layers layers, GD and GD++. out-of-distribution: both on other
-    tasks. rollout: one layer applied 50 times. curvature: what GD++ does to eigenvalues. scaling-N: other sizes.
-    all: these six.
+    experiment: tuple[Literal[Linear, Beyond, "all", "beyond"], ...] = ("one-step",)
+    """one-step: one layer against one step of descent. multi-step: --layers layers against steps of GD and GD++.
+    out-of-distribution: both on shifted tasks. rollout: one layer applied 50 times. curvature: the effect of GD++ on
+    eigenvalues. scaling-N: other sizes. all: these six.
 
-    nonlinear: sine waves, through an embedding and an MLP. copy: tokens that hold x and y apart. softmax: one and two heads
-    with softmax. layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training
-    tasks. noisy: other covariances, noise, and noise that differs by task. function-classes: a causal transformer on other
-    functions. beyond: these eight."""
-    layers: int = 2
+    nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
+    layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. noisy:
+    other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
+    beyond: these eight."""
+    layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
-    """Whether these share their weights."""
-    dim: int = 10
+    """Whether these layers share their weights."""
+    dim: PositiveInt = 10
     """d, inputs."""
-    context: int = 10
+    context: PositiveInt = 10
     """N, pairs in the context."""
-    seeds: int | None = None
-    """Training runs, of seeds --seed, --seed + 1, ..; all at once. Default 5; phase 10, softmax and layernorm 3, copy 2,
-    nonlinear, finite-data, noisy and function-classes 1."""
-    steps: int | None = None
+    seeds: PositiveInt | None = None
+    """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
+    layernorm 3, copy 2, nonlinear, finite-data, noisy and function-classes 1."""
+    steps: PositiveInt | None = None
     """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 4000,
     function-classes 3000."""
-    warm_steps: int = 1000
-    """multi-step: training steps from the closed form's weights; 0 leaves this out."""
-    batch_size: int = 2048
+    warm_steps: NonNegativeInt = 1000
+    """multi-step: training steps from the closed form's weights; 0 for no warm start."""
+    batch_size: PositiveInt = 2048
     """Fresh tasks per step."""
-    learning_rate: float = 1e-3
-    """Of Adam. The paper's code has 0.0005 for more than three layers."""
+    learning_rate: PositiveFloat = 1e-3
+    """Learning rate of Adam. The paper's code has 0.0005 for more than three layers."""
     settings: Literal["code", "paper"] = "code"
-    """Where the paper's text and its published code disagree. code: inputs U(-1/2, 1/2), Adam's b2 0.98, gradients clipped to
-    0.001 (10 for K > 2), weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3. paper: U(-1, 1), 0.999, 10,
-    standard deviation 0.002/K, K > 2. Its numbers are those of the code."""
+    """Which to follow where the paper's text and its published code disagree. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
+    gradients clipped to 0.001 (10 for K > 2), weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3. paper:
+    U(-1, 1), 0.999, 10, standard deviation 0.002/K, K > 2. The numbers in the paper are those of its code."""
     gd_rate: Literal["optimal", "line-search"] = "optimal"
-    """The rate of gradient descent. optimal: of the population. line-search: of the paper's 250, on the validation tasks."""
-    validation_tasks: int = 10_000
-    """Tasks of the curves, measured every 100 steps."""
-    test_tasks: int = 200_000
+    """The rate of gradient descent. optimal: for the population. line-search: the best of the paper's 250 on the validation
+    tasks."""
+    validation_tasks: PositiveInt = 10_000
+    """Tasks of the training curves, evaluated every 100 steps."""
+    test_tasks: PositiveInt = 200_000
     """Fresh tasks of the results."""
-    solver_contexts: int = 20_000
+    solver_contexts: PositiveInt = 20_000
     """Contexts whose eigenvalues the optimal K layers are fitted to."""
-    contexts: tuple[int, ...] = (10, 25, 50, 100)
+    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
     """curvature, scaling-N: context lengths N."""
-    dims: tuple[int, ...] = (2, 5, 10, 15, 20)
+    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
     """scaling-N: sizes N = d of the one-step comparison."""
-    scaling_steps: int = 2000
-    """scaling-N: training steps, of the first seed alone; 0 leaves training out."""
+    scaling_steps: NonNegativeInt = 2000
+    """scaling-N: training steps, of the first seed only; 0 for no training."""
     waves: Literal["code", "paper"] = "code"
-    """nonlinear: amplitudes 0.1 to 0.5 that fix the phase too, as in the paper's code; or, as in its text, 0.1 to 5, with
-    phases of their own."""
-    training_tasks: tuple[int, ...] = (128, 512, 2048, 8192)
-    """finite-data: tasks to train on, all of them at every step."""
-    noise_levels: tuple[float, ...] = (5.0,)
-    """noisy: standard deviations of which each task has one; a single number is the most of a uniform law."""
-    diagonal_layers: tuple[int, ...] = (1, 2, 3, 4)
+    """nonlinear: amplitudes 0.1 to 0.5 that determine the phase too, as in the paper's code; or, as in its text, 0.1 to 5 with
+    independent phases."""
+    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
+    """finite-data: numbers of training tasks, all of which are used at every step."""
+    noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
+    """noisy: standard deviations, of which each task has one; a single number is the upper bound of a uniform distribution."""
+    diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)
     """noisy: numbers K of layers of four scalars each."""
     functions: tuple[Kind, ...] = KINDS
-    """function-classes: which."""
-    function_dim: int = 5
+    """function-classes: which classes."""
+    function_dim: PositiveInt = 5
     """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
-    transformer: tuple[int, int, int] = (64, 3, 4)
+    transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
     """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
     devices: int | None = None
-    """Devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
-    seed: int = 0
-    """The first seed; also of the tasks that everything is measured on."""
+    """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
+    seed: NonNegativeInt = 0
+    """The first seed; also that of the validation and test tasks."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
 
@@ -150,8 +139,8 @@ _TINY = Config(
     scaling_steps=100,
 )
 PRESETS = {
-    "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores, and numbers of no meaning."),
-    "one-step": Preset(Config(out="runs/icl_one"), "the defaults: one layer is one step. Loss 0.206 for all, cosine 0.999."),
+    "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores. The numbers mean nothing."),
+    "one-step": Preset(Config(out="runs/icl_one"), "the defaults: one layer is one step: loss 0.206 for all, cosine 0.999."),
     "two-steps": Preset(
         Config(out="runs/icl_two", experiment=("multi-step",)),
         "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175.",
@@ -167,10 +156,12 @@ PRESETS = {
             warm_steps=5000,
             learning_rate=5e-4,
         ),
-        "five layers of their own, the paper's 50,000 steps, some 20 CPU-ms each: 17 CPU-minutes a seed. Solved 0.017 in 10 s.",
+        "five separate layers, the paper's 50,000 steps of 20 CPU-ms: 17 CPU-minutes a seed. In closed form, 0.017 in 10 s.",
     ),
-    "all": Preset(Config(out="runs/icl", experiment=("all",)), "every experiment on linear regression, at K = 1 and 2."),
-    "beyond": Preset(Config(out="runs/icl_beyond", experiment=("beyond",)), "the other experiments, the long ones shortened."),
+    "all": Preset(Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, at K = 1 and 2."),
+    "beyond": Preset(
+        Config(out="runs/icl_beyond", experiment=("beyond",)), "the other eight experiments, long ones shortened."
+    ),
     "beyond-full": Preset(
         Config(
             out="runs/icl_beyond_full",
@@ -178,7 +169,7 @@ PRESETS = {
             seeds=5,
             steps=20_000,
         ),
-        "20,000 steps and five seeds of each; hours on 2 CPU cores.",
+        "20,000 steps and five seeds each; hours on 2 CPU cores.",
     ),
     "functions-full": Preset(
         Config(
@@ -201,32 +192,32 @@ def effort(config: Config, experiment: str) -> Effort:
     return Effort(config.steps or steps, config.seeds or seeds)
 
 
-def chosen(config: Config) -> list[str]:
-    """The experiments that were asked for, in the order in which later ones read what earlier ones train."""
+def selected_experiments(config: Config) -> list[str]:
+    """The requested experiments, ordered so that those that train a model precede those that reuse it."""
     groups = {"all": LINEAR, "beyond": BEYOND}
     wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
     return [name for name in EXPERIMENTS if name in wanted]
 
 
 def make_tasks(config: Config, *, dim: int | None = None, context: int | None = None) -> Tasks:
-    """The law of the tasks: U(-1/2, 1/2) inputs by default."""
+    """The distribution of the tasks: U(-1/2, 1/2) inputs by default."""
     input_range = 2.0 if config.settings == "paper" else 1.0
     return Tasks(dim=dim or config.dim, context=context or config.context, input_range=input_range)
 
 
 def make_regression(config: Config, tasks: Tasks, depth: int) -> Regression:
-    """K layers on tasks, their tokens held as the paper's code or text has it."""
+    """K layers on tasks, with the token clip of the paper's code or text."""
     return Regression(tasks, depth, clip=10.0 if depth > (3 if config.settings == "code" else 2) else None)
 
 
 def make_noise(config: Config) -> MixedNoise:
-    """Tasks whose noise differs: twice as many pairs as inputs."""
+    """Tasks with noise levels of their own, and twice as many pairs as inputs."""
     levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
     return MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
 
 
 def make_functions(config: Config, kind: Kind) -> FunctionClass:
-    """A class of functions, prompts of 2 d + 1 points."""
+    """A class of functions, with prompts of 2 d + 1 points."""
     d = config.function_dim
     return FunctionClass(kind, dim=d, points=2 * d + 1, nonzero=min(3, d))
 
@@ -238,7 +229,7 @@ def make_waves(config: Config) -> Waves:
 
 
 def make_recipe(config: Config, depth: int) -> Recipe:
-    """How to train K layers, as the paper's code or text has it."""
+    """The hyperparameters for K layers, from the paper's code or text."""
     code = config.settings == "code"
     return Recipe(
         batch_size=config.batch_size,
@@ -254,32 +245,11 @@ def init_scale(config: Config, depth: int, width: int) -> float:
 
 
 def check(config: Config) -> None:
-    """Refuse flags that make no sense, before anything is written."""
-    if not config.experiment:
-        raise ValueError(f"--experiment without a value: give some of {', '.join(EXPERIMENTS)}, all, or beyond")
-    if not 1 <= config.layers <= 24:
-        raise ValueError(f"--layers {config.layers}: stacks have 1 to 24 layers")
-    for name in ("dim", "context", "seeds", "steps", "batch_size", "validation_tasks", "test_tasks", "solver_contexts"):
-        if getattr(config, name) is not None and getattr(config, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(config, name)}: it is at least 1")
-    if min(config.warm_steps, config.scaling_steps, config.seed) < 0:
-        raise ValueError(
-            f"--warm-steps {config.warm_steps}, --scaling-steps {config.scaling_steps}, --seed {config.seed}: not below 0"
-        )
-    if not config.learning_rate > 0:
-        raise ValueError(f"--learning-rate {config.learning_rate}: it is above 0")
-    if not config.contexts or not config.dims or min(config.contexts + config.dims) < 1:
-        raise ValueError(f"--contexts {config.contexts}, --dims {config.dims}: give sizes of at least 1")
-    for name in ("training_tasks", "diagonal_layers", "functions"):
-        values = getattr(config, name)
-        if not values or (name != "functions" and min(values) < 1):
-            raise ValueError(f"--{name.replace('_', '-')} {values}: give some, numbers at least 1")
+    """Refuse flags without values and sizes that do not fit, before anything is written."""
+    for name in ("experiment", "contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions"):
+        if not getattr(config, name):
+            default = " ".join(map(str, getattr(Config, name)))
+            raise ValueError(f"--{name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}")
     width, layers, heads = config.transformer
-    if min(config.transformer) < 1 or width % heads:
-        raise ValueError(f"--transformer {width} {layers} {heads}: at least 1 each, the width a multiple of the heads")
-    chosen_names = chosen(config)
-    if "noisy" in chosen_names:
-        make_noise(config)
-    if "function-classes" in chosen_names:
-        for kind in config.functions:
-            make_functions(config, kind)
+    if width % heads:
+        raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")

@@ -8,15 +8,40 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 
 import sys
 import time
+from collections.abc import Callable
 
 from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
-from launch.icl.config import PRESETS, Config, check, chosen, make_tasks
-from launch.icl.experiments import RUN
-from launch.icl.models import Job
-from launch.icl.report import icl_table, write_icl_report
+from launch.icl.attention_variants import finite_data, layernorm, phase, softmax
+from launch.icl.config import PRESETS, Config, check, make_tasks, selected_experiments
+from launch.icl.copying import copy
+from launch.icl.function_classes import compare_on_functions
+from launch.icl.job import Job
+from launch.icl.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
+from launch.icl.noise import noisy
+from launch.icl.report import write_report
+from launch.icl.sine_waves import nonlinear
+from launch.icl.tables import terminal_table
+
+# Each adds rows to results.json and events to metrics.jsonl, and skips what the run has rows for.
+RUN: dict[str, Callable[[Job], None]] = {
+    "one-step": one_step,
+    "multi-step": multi_step,
+    "out-of-distribution": out_of_distribution,
+    "rollout": rollout,
+    "curvature": curvature,
+    "scaling-N": scaling_n,
+    "nonlinear": nonlinear,
+    "copy": copy,
+    "softmax": softmax,
+    "layernorm": layernorm,
+    "phase": phase,
+    "finite-data": finite_data,
+    "noisy": noisy,
+    "function-classes": compare_on_functions,
+}
 
 
 def run(config: Config) -> None:
@@ -26,12 +51,12 @@ def run(config: Config) -> None:
     mesh = use_devices(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume)
     job = Job(config, folder, make_tasks(config))
-    told = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
-    console.print(f"[bold]in-context learning[/] {told}")
-    for experiment in chosen(config):
+    sizes = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
+    console.print(f"[bold]in-context learning[/] {sizes}")
+    for experiment in selected_experiments(config):
         RUN[experiment](job)
-    report = write_icl_report(folder.path)
-    if (table := icl_table(folder.rows())).row_count:  # roll-outs and other tasks are curves, in the report
+    report = write_report(folder.path)
+    if (table := terminal_table(folder.rows())).row_count:  # roll-outs and shifted tasks are curves, in the report
         console.print(table)
     seconds = time.perf_counter() - start
     folder.log(event="finished", seconds=seconds)

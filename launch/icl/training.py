@@ -1,85 +1,105 @@
-"""One training run of launch.icl: its progress, events, checkpoints, and the trained parameters that a resumed run reads."""
+"""Trained parameters of launch.icl: loaded where the run has trained them already, else trained, with progress and events."""
 
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from icl.training import Problem, Recipe, train
+from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
+from launch.icl.config import Effort
+from launch.icl.job import VALIDATION, Job, random_key
+
+Measure = Callable[[Any], Mapping[str, Any]]  # parameters of one seed -> numbers
 
 
-def load_trained(folder: RunFolder, name: str, structure: Any) -> Any | None:
-    """The parameters of a finished training run, each leaf with the seeds first; None where there are none yet.
-
-    Args:
-        folder: of the run.
-        name: of the model.
-        structure: of the parameters' pytree.
-    """
-    path = _path(folder, name)
-    if not is_checkpoint(path):
-        return None
-    return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
-
-
-def train_and_save(
-    folder: RunFolder,
+def train_or_load(
+    job: Job,
     name: str,
-    start: Any,
-    problem: Problem,
+    init: Callable[[Array], Any],
+    problem: TrainingProblem,
     recipe: Recipe,
+    evaluation: Callable[[], Measure],
     *,
-    steps: int,
-    seeds: list[int],
-    evaluate: Callable[[Any], Mapping[str, Any]],
+    effort: Effort,
     every: int = 100,
-    devices: int | None = None,
 ) -> Any:
-    """Train a model once per seed; an interrupted run goes on where it was.
+    """The parameters of every seed, the seeds first in every leaf. An interrupted training continues where it was.
+
+    Training logs an event `evaluation` every so many steps, and `trained` at the end.
 
     Args:
-        folder: of the run; gets an event `evaluation` every so many steps, and `trained` at the end.
-        name: of the model.
-        start: where each seed starts.
-        problem, recipe, steps, seeds, every, devices: as in `icl.train`.
-        evaluate: `params -> {measure: one number per seed}`.
+        job: the run.
+        name: of the model, in files and events.
+        init: `key -> parameters` of one seed.
+        problem, recipe, every: as in `icl.train_layers`.
+        evaluation: returns what to measure of the parameters of one seed; called only if there is something to train.
+        effort: steps and seeds.
     """
-    path = _path(folder, name)
-    tenth = max(every, steps // 10 // every * every)
+    config, folder = job.config, job.folder
+    seeds = [config.seed + n for n in range(effort.seeds)]
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    start = jax.jit(jax.vmap(lambda key: init(jax.random.fold_in(key, 0))))
+    path = folder.path / "checkpoints" / name
+    if is_checkpoint(path):
+        structure = jax.tree.structure(jax.eval_shape(start, keys))
+        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
+    measure, tenth = evaluation(), max(every, effort.steps // 10 // every * every)
+
+    def evaluate(params: Any) -> Mapping[str, Any]:
+        entries = [measure(one) for one in split_seeds(params)]
+        return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
 
     def on_evaluation(entry: Mapping[str, Any]) -> None:
         folder.log(event="evaluation", model=name, **entry)
         if entry["step"] % tenth == 0:
-            told = ", ".join(f"{what} {np.mean(entry[what]):.4f}" for what in ("loss", "cosine") if what in entry)
-            console.print(f"    {name}: step {entry['step']}, {told}, {entry['seconds']:.0f} s")
+            measures = ", ".join(f"{what} {np.mean(entry[what]):.4f}" for what in ("loss", "cosine") if what in entry)
+            console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
 
     partial = path.with_name(f"{name}.partial")
     with stage(f"training {name}, {len(seeds)} seed{'s' * (len(seeds) > 1)}", "steps") as progress:
-        trained = train(
-            start,
+        trained = train_layers(
+            start(keys),
             problem,
             recipe,
-            steps=steps,
+            steps=effort.steps,
             seeds=seeds,
             every=every,
             evaluate=evaluate,
-            devices=devices,
+            devices=config.devices,
             checkpoints=partial,
             on_evaluation=on_evaluation,
             progress=progress,
         )
-    folder.log(event="trained", model=name, steps=steps, seconds=trained.seconds, seeds=seeds)
+    folder.log(event="trained", model=name, steps=effort.steps, seconds=trained.seconds, seeds=seeds)
     save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in jax.tree.leaves(trained.params)]})
     shutil.rmtree(partial, ignore_errors=True)
     return jax.tree.map(jnp.asarray, trained.params)
 
 
-def _path(folder: RunFolder, name: str) -> Path:
-    return folder.path / "checkpoints" / name
+def validation_loss(job: Job, problem: TrainingProblem, tasks: int) -> Callable[[], Measure]:
+    """An evaluation of the loss alone, on so many validation tasks."""
+
+    def evaluation() -> Measure:
+        validation = problem.sample(random_key(job.config, VALIDATION), tasks)
+        loss = jax.jit(lambda params: problem.loss(params, validation))
+        return lambda params: {"loss": loss(params)}
+
+    return evaluation
+
+
+def training_rows(job: Job, name: str) -> list[dict[str, Any]]:
+    """The row fields of a trained model that do not depend on the test: seed, steps and seconds, one entry per seed."""
+    event = next(event for event in job.folder.events("trained") if event["model"] == name)
+    return [{"seed": seed, "steps": event["steps"], "seconds": event["seconds"]} for seed in event["seeds"]]
+
+
+def split_seeds(params: Any) -> list[Any]:
+    """The entries of stacked parameters."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, params))
+    return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]

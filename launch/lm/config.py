@@ -10,7 +10,7 @@ from jexplicit.lm.model import Features, History
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
-from jexplicit.runs.devices import parse_bytes
+from jexplicit.runs.memory import parse_bytes
 from jexplicit.runs.processes import check_process
 
 # What a finished run may be continued with: more models, samples or an export.

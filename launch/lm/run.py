@@ -44,8 +44,9 @@ from jexplicit.lm.ngram_mixture import RADIUS
 from jexplicit.lm.sharded import as_sparse, count_sharded
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.command import run_command
-from jexplicit.runs.devices import data_mesh, host_bytes, parse_bytes, peak_bytes, request_devices, within_memory
+from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.folder import RunFolder, write_json
+from jexplicit.runs.memory import host_bytes, parse_bytes, peak_bytes, within_memory
 from jexplicit.runs.processes import agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards

@@ -1,4 +1,4 @@
-"""The iterative side: neural language models, fully connected networks and autoencoders, trained and examined.
+"""Networks trained by gradients: neural language models, fully connected networks and autoencoders, and their diagnostics.
 
 python -m launch.networks mlp-lm --train names.txt --tokenizer char --out runs/names
 python -m launch.networks fcnn --out runs/fcnn
@@ -18,17 +18,18 @@ import tyro
 from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
+from jexplicit.runs.tables import rich_table
 from launch.networks import config as configs
 from launch.networks.autoencoder import run_autoencoder
-from launch.networks.check import run_check
+from launch.networks.checklist import run_check
 from launch.networks.images import run_fcnn, run_initializers, run_optimizers
-from launch.networks.report import networks_table, write_networks_report
-from launch.networks.search import run_lr_search
+from launch.networks.rates import run_lr_search
+from launch.networks.report import COLUMNS, write_networks_report
 from launch.networks.text import run_mlp_lm
 
 
 class Command(NamedTuple):
-    """A subcommand: its configuration, and what it measures into a run folder."""
+    """A subcommand: its configuration, and the function that writes its rows into a run folder."""
 
     config: type
     measure: Callable[[Any, RunFolder], None]
@@ -46,7 +47,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def run(name: str, config: Any) -> None:
-    """The whole job of a subcommand: check, measure, table, figures, report."""
+    """A whole subcommand: check the flags, measure, write report and figures, print the table."""
     start = time.perf_counter()
     if getattr(config, "train", ()):
         config = replace(config, corpus="text")
@@ -54,7 +55,7 @@ def run(name: str, config: Any) -> None:
     folder = RunFolder(config.out, config, resume=config.resume)
     COMMANDS[name].measure(config, folder)
     report = write_networks_report(folder.path)
-    console.print(networks_table(folder.rows()))
+    console.print(rich_table(COLUMNS, folder.rows(), title="losses in nats per example"))
     seconds = time.perf_counter() - start
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
 

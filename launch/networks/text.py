@@ -1,7 +1,8 @@
-"""launch.networks mlp-lm: a neural language model from random parameters and from explicit solutions, beside solved models."""
+"""launch.networks mlp-lm: a neural language model from random parameters and from explicit solutions, next to solved models."""
 
 import functools
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,45 +25,48 @@ from jexplicit.lm.explicit import TokenTables, bigram_model, explicit_language_m
 from jexplicit.lm.log_linear import calibrated_language_model, first_exponents, offset_positions, offset_rows
 from jexplicit.lm.network_starts import direct_start, output_start
 from jexplicit.lm.softmax import logits, map_contexts, negative_log_likelihood
-from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.nn.networks import Direct, MLPLanguageModel
+from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import RunFolder, write_json
+from jexplicit.runs.memory import check_memory
 from jexplicit.runs.progress import stage
 from launch.networks.config import MLPConfig, Text
-from launch.networks.training import Data, Job, Part, add_row, has_row, load_variables, measure, plan_from, sample
+from launch.networks.training import Data, Job, Part, add_solved, has_row, load_variables, make_plan, measure, subset
 
 _docs_vocabulary = 1026
 _calibration_positions = 15_000
-_solved_sample = 100_000  # training positions that the train loss of a solved model is over, at most
+_scored_positions = 100_000  # of the train loss of a solved model, at most
+_kinds = {"bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "calibrated": "calibrated, Cat"}  # of solved models
+
+Solve = Callable[[str], TokenTables]
 
 
 class TextData(NamedTuple):
-    """A text as streams of token ids, and as contexts and targets."""
+    """A text as streams of token ids, and as contexts with their targets."""
 
     tokenizer: Tokenizer
     train: np.ndarray
     dev: np.ndarray
     test: np.ndarray
     data: Data
-    about: dict[str, Any]
 
 
 def run_mlp_lm(config: MLPConfig, folder: RunFolder) -> None:
-    """The whole job of the subcommand."""
-    text = read_text(config)
+    """Solved models, the network from every start, and documents sampled from the best network."""
+    job, text = open_text(config, folder, "mlp-lm")
     save_tokenizer(folder.path, text.tokenizer)
-    job = Job(config, folder, {"command": "mlp-lm", **text.about})
     solved = functools.cache(functools.partial(solve, text, config))
     if config.baselines:
         for name in ("unigram", "bigram", "explicit", "calibrated"):
             measure_solved(job, text, solved, name)
+    network = language_network(config, text)
     for start in config.starts:
-        measure_start(job, text, solved, start)
-    write_json(folder.path / "samples.json", samples(config, text, network(config, text), best_variables(job)))
+        measure_start(job, text, network, solved, start)
+    write_json(folder.path / "samples.json", samples(job, text, network))
 
 
-def read_text(config: Text) -> TextData:
-    """The documents that the config asks for, cut in three, tokenised, and as contexts with their targets."""
+def open_text(config: Text, folder: RunFolder, command: str) -> tuple[Job, TextData]:
+    """The job of a subcommand on text: documents cut in three, tokenised, and as contexts with their targets."""
     with stage("reading"):
         train, dev, test = _documents(config)
         if config.limit:
@@ -71,24 +75,24 @@ def read_text(config: Text) -> TextData:
     corpus = make_corpus(", ".join(config.train) or "docs", train, dev)
     vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer != "char" else None)
     with stage("tokenising", "documents") as progress:
-        made = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
-    streams = np.asarray(made.train), np.asarray(made.dev), encode_documents(made.tokenizer, test)
+        cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
+    tokenizer = cached.tokenizer
+    streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
     parts = [Part(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
-    data = Data(*parts, labels=parts[0].Y, outputs=made.tokenizer.vocab_size)
     about = {
+        "command": command,
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
-        "vocab_size": made.tokenizer.vocab_size,
+        "vocab_size": tokenizer.vocab_size,
         "context": config.context,
-        "train_positions": len(parts[0].Y),
-        "dev_positions": len(parts[1].Y),
-        "test_positions": len(parts[2].Y),
+        **{f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)},
     }
-    return TextData(made.tokenizer, *streams, data, about)
+    data = Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size)
+    return Job(config, folder, about), TextData(tokenizer, *streams, data)
 
 
 def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
-    if not config.train:  # neighbours are alike: dev is that of launch.lm, test every ninth block of the rest
+    if not config.train:  # neighbouring documents are alike: dev is that of launch.lm, test every ninth block of the rest
         corpus = docs_corpus()
         train, test = split_documents(corpus.train, every=9)
         return train, corpus.dev, test
@@ -98,49 +102,39 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
     return split_in_three(read_documents(config.train), seed=config.seed)
 
 
-def network(config: Any, text: TextData) -> MLPLanguageModel:
+def language_network(config: Any, text: TextData) -> MLPLanguageModel:
     """The network of the flags."""
     N, K = text.tokenizer.vocab_size, config.context
     direct: Direct = getattr(config, "direct", "none")
     if direct == "tokens":
         check_memory(data_mesh(1), 6 * 4 * K * N**2, f"{K} tables of {N} x {N}, their gradient and the optimiser's state")
-    return MLPLanguageModel(
-        vocab_size=N,
-        embedding=config.embedding,
-        hidden=config.hidden,
-        direct=direct,
-        activation=config.activation,
-        norm=config.norm,
-        residual=config.residual,
-        weights=config.initializer,
-        output_scale=config.output_scale,
-    )
+    flags = {name: getattr(config, name) for name in ("embedding", "hidden", "activation", "norm", "residual", "output_scale")}
+    return MLPLanguageModel(vocab_size=N, direct=direct, weights=config.initializer, **flags)
 
 
-def measure_start(job: Job, text: TextData, solved: Any, start: str) -> None:
-    """Train the network from one start, and add its row; start_seconds are what a solution took."""
-    config, model = job.config, network(job.config, text)
-    name = f"mlp-{start}"
-    more: dict[str, Any] = {"direct": config.direct, "start_seconds": 0.0}
-    variables = init_variables(model, jax.random.key(config.seed), text.data.train.X[:2])
+def measure_start(job: Job, text: TextData, network: MLPLanguageModel, solved: Solve, start: str) -> None:
+    """Train the network from one start, and add its row; start_seconds is the time to solve the start."""
+    name, direct = f"mlp-{start}", job.config.direct
+    kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[direct]
+    plan = make_plan(job.config, text.data, network, name=name, model=kind, start=start)
+    more: dict[str, Any] = {"direct": direct, "start_seconds": 0.0}
     if start != "cold" and not has_row(job, name):
         with stage(f"start {start}"):
             begin = time.perf_counter()
             if start == "output":
-                found = output_start(model, variables, *text.data.train)
+                found = output_start(network, plan.variables, *text.data.train)
                 variables, more["priming_number"] = found.variables, found.K
             else:
-                variables = direct_start(variables, solved(start))
+                variables = direct_start(plan.variables, solved(start))
+            plan = plan._replace(variables=variables)
             more["start_seconds"] = time.perf_counter() - begin
-    kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
-    plan = plan_from(config, name=name, model=kind, network=model, variables=variables, start=start)
     measure(job, plan, text.data, **more)
 
 
 def solve(text: TextData, config: MLPConfig, name: str) -> TokenTables:
-    """A solved model of the training text, that predicts the ends of documents too."""
+    """A solved model of the training text that also predicts the ends of documents."""
     N, K = text.tokenizer.vocab_size, config.context
-    counts = _counts(text, K, N)
+    counts = count(text.train, radius=K, vocab_size=N)
     if name == "unigram":
         return unigram_model(counts, eos=True)
     if name == "bigram":
@@ -151,70 +145,46 @@ def solve(text: TextData, config: MLPConfig, name: str) -> TokenTables:
 
 
 def _calibrated(train: np.ndarray, counts: Counts, K: int, N: int, seed: int) -> TokenTables:
-    """Smoothed rows of the whole text, with exponents fitted on documents that were held out of it."""
-    rest, held = hold_out(train, positions=max(2 * _calibration_positions, len(train) // 50))
-    rows, kept = (offset_rows(C, features="cat", radius=K, eos=True) for C in (counts, count(rest, radius=K, vocab_size=N)))
-    X, Y = contexts(held, K, eos=True)
+    """Smoothed rows of the whole text, with exponents fitted on documents held out from it."""
+    rest, held_out = hold_out(train, positions=max(2 * _calibration_positions, len(train) // 50))
+    rest_counts = count(rest, radius=K, vocab_size=N)
+    rows, rest_rows = (offset_rows(C, features="cat", radius=K, eos=True) for C in (counts, rest_counts))
+    X, Y = contexts(held_out, K, eos=True)
     m = np.random.default_rng(seed).permutation(len(Y))[:_calibration_positions]
-    fitted = fit_exponents(kept.log_tables, offset_positions(kept, X[m].astype(np.int64)), Y[m], first_exponents(kept))
-    return calibrated_language_model(rows, fitted.exponents)
+    positions = offset_positions(rest_rows, X[m].astype(np.int64))
+    fit = fit_exponents(rest_rows.log_tables, positions, Y[m], first_exponents(rest_rows))
+    return calibrated_language_model(rows, fit.exponents)
 
 
-def _counts(text: TextData, K: int, N: int) -> Counts:
-    return count(text.train, radius=K, vocab_size=N)
-
-
-def measure_solved(job: Job, text: TextData, solved: Any, name: str) -> None:
+def measure_solved(job: Job, text: TextData, solved: Solve, name: str) -> None:
     """Solve a model, and add its row."""
     if has_row(job, name):
         return
     with stage(name):
-        start = time.perf_counter()
+        begin = time.perf_counter()
         model = jax.block_until_ready(solved(name))
-        seconds = time.perf_counter() - start
-        train_X, train_Y = sample(text.data.train, _solved_sample)
-        X, Y = text.data.test
-        losses = {part: evaluate(model, getattr(text, part)).loss for part in ("dev", "test")}
-        row = {
-            "name": name,
-            "model": {"bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "calibrated": "calibrated, Cat"}.get(
-                name, name
-            ),
-            "start": None,
-            "objective": "softmax_cross_entropy",
-            "train_loss": _loss(model, train_X, train_Y),
-            "dev_loss": losses["dev"],
-            "test_loss": losses["test"],
-            "dev_perplexity": float(np.exp(losses["dev"])),
-            "test_accuracy": float(np.mean(map_contexts(_guess, model.tables, X[:, : model.radius]) == Y)),
-            "steps": 0,
-            "seconds": seconds,
-        }
-    add_row(job, row)
+        seconds = time.perf_counter() - begin
+        train, (X, Y) = subset(text.data.train, _scored_positions), text.data.test
+        train_loss = negative_log_likelihood(model.tables, train.X[:, : model.radius], train.Y) / len(train.Y)
+        losses = {"train": train_loss, "dev": evaluate(model, text.dev).loss, "test": evaluate(model, text.test).loss}
+        accuracy = float(np.mean(map_contexts(_prediction, model.tables, X[:, : model.radius]) == Y))
+    add_solved(job, name, losses, model=_kinds.get(name, name), test_accuracy=accuracy, seconds=seconds)
 
 
-def _loss(model: TokenTables, X: np.ndarray, Y: np.ndarray) -> float:
-    return negative_log_likelihood(model.tables, X[:, : model.radius], Y) / len(Y)
-
-
-def _guess(tables: Any, x: Array) -> Array:
+def _prediction(tables: Any, x: Array) -> Array:
     return jnp.argmax(logits(tables, x))
 
 
-def best_variables(job: Job) -> dict[str, Any]:
-    """Those of the trained model with the lowest dev loss."""
-    trained = [row for row in job.folder.rows() if row["start"]]
-    return load_variables(job, min(trained, key=lambda row: row["dev_loss"])["name"])
-
-
-def samples(config: MLPConfig, text: TextData, model: MLPLanguageModel, variables: dict[str, Any]) -> list[str]:
-    """Documents that the best model writes."""
+def samples(job: Job, text: TextData, network: MLPLanguageModel) -> list[str]:
+    """Documents sampled from the trained network with the lowest dev loss."""
+    config = job.config
     if not config.samples:
         return []
+    best = min((row for row in job.folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
     drawn = sample_documents(
         jax.random.key(config.seed),
-        model,
-        variables,
+        network,
+        load_variables(job, best["name"]),
         context=config.context,
         documents=config.samples,
         length=40,

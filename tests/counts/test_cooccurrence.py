@@ -1,13 +1,12 @@
-"""Counting. Counts are integers: every comparison is exact, unless it is of `dense_cooccurrence`."""
+"""Counting. Counts are integers: every comparison is exact."""
 
 import chex
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import cooccurrences, generalized_cooccurrences, one_hot, random_documents, stream_of, windows
+from reference import cooccurrences, random_documents, stream_of, windows
 
 from jexplicit.counts import dense as cooccurrence
-from jexplicit.counts.dense import count, dense_cooccurrence, merge_counts
+from jexplicit.counts.dense import count, merge_counts
 from jexplicit.data.contexts import context_columns
 from jexplicit.runs.devices import data_mesh
 
@@ -204,42 +203,3 @@ def test_a_malformed_stream_is_refused(stream):
 def test_a_chunk_without_positions_is_refused():
     with pytest.raises(ValueError, match="chunk of 0 positions"):
         count(STREAM, radius=1, vocab_size=N, chunk=0)
-
-
-# dense_cooccurrence. M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum, which is
-# 7e-15 in float64 and 4e-6 in float32.
-TOLERANCE = {np.float64: 1e-14, np.float32: 4e-6}
-
-
-def random_features(M=30, D=5, outputs=4, seed=2):
-    rng = np.random.default_rng(seed)
-    return rng.random((M, D)), rng.dirichlet(np.ones(outputs), M)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_dense_cooccurrences_equal_the_sum_of_outer_products(dtype):
-    H, Y = random_features()
-    F = dense_cooccurrence(jnp.asarray(H, dtype), jnp.asarray(Y, dtype))
-    assert F.dtype == dtype
-    np.testing.assert_allclose(F, generalized_cooccurrences(H, Y), rtol=TOLERANCE[dtype])
-
-
-def test_dense_cooccurrences_of_one_hot_features_are_the_counts(counts):
-    X, Y = windows(DOCUMENTS, K, eos=True)
-    for k, C in enumerate(counts):
-        F = dense_cooccurrence(jnp.asarray(one_hot(X[:, k], N)), jnp.asarray(one_hot(Y, N)))
-        np.testing.assert_array_equal(F, C)  # sums of ones are exact
-
-
-def test_dense_cooccurrences_of_two_halves_add_up():
-    H, Y = random_features()
-    parts = [dense_cooccurrence(jnp.asarray(H[half]), jnp.asarray(Y[half])) for half in (slice(0, 11), slice(11, None))]
-    np.testing.assert_allclose(parts[0] + parts[1], dense_cooccurrence(jnp.asarray(H), jnp.asarray(Y)), rtol=1e-14)
-
-
-@pytest.mark.parametrize("wrong", [-0.5, np.nan, np.inf])
-def test_features_below_zero_or_not_finite_are_refused(wrong):
-    H, Y = random_features()
-    H[3, 2] = wrong
-    with pytest.raises(ValueError, match=rf"features between.*{wrong}.*relu\(-x\)"):
-        dense_cooccurrence(jnp.asarray(H), jnp.asarray(Y))

@@ -10,28 +10,26 @@ from icl import (
     Regression,
     Sequence,
     Tasks,
-    answers,
     descent_layers,
     difference,
+    head_maps,
     init_layers,
     interpolate,
-    maps,
     predict,
+    predictions,
     sample_tasks,
 )
 from icl.comparison import (
-    batched,
     condition_numbers,
+    curvature_after_step,
     descent_rates,
     path_losses,
     sweep_loss,
-    turned_curvature,
 )
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.descent import gd_plus_plus, gradient_descent
-from icl.tasks import sequences
-from icl.training import blocked_gradient, train
-from launch.icl.report import steps_saved
+from icl.tasks import sequences, vmap_tasks
+from icl.training import blocked_gradient, train_layers
 
 TASKS, RECIPE = Tasks(dim=2, context=3), Recipe(batch_size=24)
 PROBLEM = Regression(TASKS, depth=2)
@@ -49,7 +47,7 @@ def summary(params):
 @pytest.fixture(scope="module")
 def trained():
     """An uninterrupted run of three seeds that the other runs are compared with."""
-    return train(start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, evaluate=summary, devices=2)
+    return train_layers(start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, evaluate=summary, devices=2)
 
 
 def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
@@ -71,7 +69,7 @@ def test_the_first_step_is_adam_s_by_hand(trained):
     loss, g = jax.jit(jax.value_and_grad(lambda p: PROBLEM.loss(p, batch)))(params)
     assert trained.losses[1, 0] == pytest.approx(float(loss), rel=1e-6)
     norm = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in g))
-    one = train(start(3), PROBLEM, RECIPE, steps=1, seeds=[0, 1, 2], devices=2)
+    one = train_layers(start(3), PROBLEM, RECIPE, steps=1, seeds=[0, 1, 2], devices=2)
     for before, after, slope in zip(params, one.params, g, strict=True):
         clipped = np.asarray(slope) * min(1, 1e-3 / norm)
         np.testing.assert_allclose(after[1], before - 1e-3 * clipped / (np.abs(clipped) + 1e-8), rtol=1e-6, atol=1e-9)
@@ -80,7 +78,7 @@ def test_the_first_step_is_adam_s_by_hand(trained):
 def test_a_seed_s_run_does_not_depend_on_the_others_nor_on_the_devices(trained):
     seeds = [2, 1]  # of three on two devices
     params = jax.tree.map(lambda leaf: leaf[jnp.array(seeds)], start(3))
-    alone = train(params, PROBLEM, RECIPE, steps=7, seeds=seeds, every=3, devices=1)
+    alone = train_layers(params, PROBLEM, RECIPE, steps=7, seeds=seeds, every=3, devices=1)
     for n, seed in enumerate(seeds):
         np.testing.assert_array_equal(alone.losses[n], trained.losses[seed])
         np.testing.assert_array_equal(alone.params.P[n], trained.params.P[seed])
@@ -96,8 +94,8 @@ def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
         run = {"steps": 7, "seeds": [0, 1, 2], "every": 3, "evaluate": summary, "devices": 2}
         saving = {"checkpoints": tmp_path / str(stop), "checkpoint_seconds": -1.0}
         with pytest.raises(KeyboardInterrupt):
-            train(start(3), PROBLEM, RECIPE, **run, **saving, on_evaluation=interrupt)
-        resumed = train(start(3), PROBLEM, RECIPE, **run, **saving)
+            train_layers(start(3), PROBLEM, RECIPE, **run, **saving, on_evaluation=interrupt)
+        resumed = train_layers(start(3), PROBLEM, RECIPE, **run, **saving)
         np.testing.assert_array_equal(resumed.losses, trained.losses)
         for a, b in zip(resumed.params, trained.params, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -109,9 +107,9 @@ def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
     one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)
-    cold = train(start(1), one, recipe, steps=1600, seeds=[0], every=200)
+    cold = train_layers(start(1), one, recipe, steps=1600, seeds=[0], every=200)
     layer = descent_layers(2, 3, optimal_rate(TASKS))
-    warm = train(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
+    warm = train_layers(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
     batch = sample_tasks(jax.random.key(5), TASKS, 20_000)
     best = float(one.loss(layer, batch))
     for run in (cold, warm):
@@ -121,18 +119,18 @@ def test_training_reaches_the_closed_form():
 
 def test_bad_training_is_refused():
     with pytest.raises(ValueError, match="parameters of 2 seeds"):
-        train(start(2), PROBLEM, RECIPE, steps=1, seeds=[0])
+        train_layers(start(2), PROBLEM, RECIPE, steps=1, seeds=[0])
     with pytest.raises(ValueError, match="0 steps"):
-        train(start(1), PROBLEM, RECIPE, steps=0, seeds=[0])
+        train_layers(start(1), PROBLEM, RECIPE, steps=0, seeds=[0])
     bad = jax.tree.map(lambda leaf: leaf * jnp.nan, start(1))
     with pytest.raises(FloatingPointError, match="seed 4 at step 0.*learning rate"):
-        train(bad, PROBLEM, RECIPE, steps=2, seeds=[4])
+        train_layers(bad, PROBLEM, RECIPE, steps=2, seeds=[4])
 
 
 def test_sensitivities_are_the_weights_that_descent_finds():
     tasks = Tasks(dim=3, context=5, outputs=2)
     batch = sample_tasks(jax.random.key(0), tasks, 6)
-    said = answers(batched(lambda s: gradient_descent(s, 0.7)[-1]), batch)
+    said = predictions(vmap_tasks(lambda s: gradient_descent(s, 0.7)[-1]), batch)
     for n, one in enumerate(zip(*sequences(batch), strict=True)):
         one = Sequence(*one)
         W = 0.7 / 5 * np.asarray(one.Y).T @ np.asarray(one.X)
@@ -143,7 +141,7 @@ def test_sensitivities_are_the_weights_that_descent_finds():
 
 def test_differences_are_their_definitions():
     batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 40)
-    a, b = (answers(batched(lambda s, e=e: gd_plus_plus(s, e, 0.5, steps=2)[-1]), batch) for e in (1.0, 4.0))
+    a, b = (predictions(vmap_tasks(lambda s, e=e: gd_plus_plus(s, e, 0.5, steps=2)[-1]), batch) for e in (1.0, 4.0))
     apart = difference(a, b)
     g, h = np.asarray(a.sensitivity)[0].T, np.asarray(b.sensitivity)[0].T
     cosines = [x @ z / np.linalg.norm(x) / np.linalg.norm(z) for x, z in zip(g, h, strict=True)]
@@ -156,9 +154,9 @@ def test_differences_are_their_definitions():
 
 def test_interpolation_is_half_way_between_the_maps_whatever_their_scale():
     trained, constructed = init_layers(jax.random.key(0), 4, scale=1.0), descent_layers(3, 5, 0.7)
-    (M, R), (M_gd, R_gd) = maps(trained), maps(constructed)
+    (M, R), (M_gd, R_gd) = head_maps(trained), head_maps(constructed)
     b = float(jnp.mean(jnp.diagonal(M[0, 0])[:3]))
-    M_mean, R_mean = maps(interpolate(trained, constructed, dim=3))
+    M_mean, R_mean = head_maps(interpolate(trained, constructed, dim=3))
     np.testing.assert_allclose(M_mean, (M / b + M_gd) / 2, rtol=1e-12)
     np.testing.assert_allclose(R_mean, (R * b + R_gd) / 2, rtol=1e-12)
     scaled = trained._replace(W_K=trained.W_K / 7, P=trained.P * 7)
@@ -191,7 +189,7 @@ def test_a_sweep_over_weight_scales_is_a_square_and_compiles_once():
 def test_paths_are_means_over_tasks():
     batch = sample_tasks(jax.random.key(0), TASKS, 5)
     ours = path_losses(lambda s: gradient_descent(s, 1.0, steps=3), batch)
-    said = answers(batched(lambda s: gradient_descent(s, 1.0, steps=3)[-1]), batch)
+    said = predictions(vmap_tasks(lambda s: gradient_descent(s, 1.0, steps=3)[-1]), batch)
     assert ours.shape == (3,) and float(ours[-1]) == pytest.approx(float(said.loss.mean()), rel=1e-12)
 
 
@@ -199,11 +197,6 @@ def test_gd_plus_plus_turns_the_eigenvalues_of_the_context():
     one = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5))
     G = np.asarray(one.X.T @ one.X)
     turned = np.asarray(one.X) @ (np.eye(3) - 0.3 * G)
-    values = turned_curvature(np.linalg.eigvalsh(G), 0.3)
+    values = curvature_after_step(np.linalg.eigvalsh(G), 0.3)
     np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(turned.T @ turned), rtol=1e-10)
     assert condition_numbers(np.linalg.eigvalsh(G)[None])[0] == pytest.approx(np.linalg.cond(G), rel=1e-8)
-
-
-def test_saved_steps_are_told_even_where_a_start_does_not_arrive():
-    cold, warm = [{"step": 0, "loss": [1.0, 3.0]}, {"step": 100, "loss": [0.5, 1.0]}], [{"step": 0, "loss": [0.1]}]
-    assert "not after 100 steps" in steps_saved(cold, warm, 0.2) and "closed form after 0." in steps_saved(cold, warm, 0.2)

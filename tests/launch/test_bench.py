@@ -8,8 +8,18 @@ import os
 import numpy as np
 import pytest
 
-from jexplicit.runs.timing import interleaved, median_ratio, one_thread, timed
+from jexplicit.runs.timing import Timing, interleaved, one_thread, paired_ratio, timed
 from launch.bench import counting, evaluation, icl, training
+from launch.bench.harness import (
+    METHOD,
+    Bench,
+    BenchConfig,
+    Comparison,
+    check_agreement,
+    losses_differ,
+    ratio_columns,
+    run_bench,
+)
 from launch.bench.run import main
 
 COUNTING_FIELDS = {
@@ -32,7 +42,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def rows_of(out):
+def rows_of(out, without_peer=(training.OTHER_MODEL,)):
     rows = json.loads((out / "results.json").read_text())["rows"]
     figure = f"figures/bench_{rows[0]['bench']}.png"
     has_peer = any(value for row in rows for field, value in row.items() if field.startswith("ratio"))
@@ -42,16 +52,18 @@ def rows_of(out):
     for row in rows:
         for field, value in row.items():
             if value is None:
-                no_peer = not has_torch or row["method"] == training.OTHER_MODEL
+                no_peer = not has_torch or row["method"] in without_peer
                 assert field.startswith("ratio") and no_peer, (row["method"], field)
             elif field.startswith("ratio") or field.endswith("per_second") or field in ("cpu_seconds", "wall_seconds"):
                 assert math.isfinite(value) and value > 0, (row["method"], field, value)
+        for field in (field for field in row if field.startswith("ratio") and f"{field}_low" in row):
+            assert row[field] is None or row[f"{field}_low"] <= row[field] <= row[f"{field}_high"]
     return rows
 
 
 def test_ratio_is_the_median_of_the_rounds_own_ratios():
     # rounds: 2/1 = 2, 30/60 = 0.5, 4/1 = 4; the ratio of the medians would be 4/1 = 4
-    assert median_ratio([2.0, 30.0, 4.0], [1.0, 60.0, 1.0]) == 2.0
+    assert paired_ratio([2.0, 30.0, 4.0], [1.0, 60.0, 1.0]) == (2.0, 1.25, 3.0)  # and the quartiles
 
 
 def test_a_round_calls_every_method_in_an_order_of_its_own():
@@ -68,7 +80,7 @@ def test_a_call_is_repeated_until_the_clocks_have_moved():
     calls = []
     timing = timed(lambda: calls.append(0), at_least=0.02)
     assert len(calls) > 10
-    assert 0 < timing.wall < 0.02
+    assert 0 < timing.wall_seconds < 0.02
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
@@ -170,7 +182,7 @@ def test_a_method_that_counts_wrongly_is_not_timed(tmp_path, monkeypatch, capsys
 
     monkeypatch.setitem(counting.METHODS, "off by one", off_by_one)
     assert main(["counting", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 2
-    assert "off by one counts otherwise than numpy.bincount at K = 1" in capsys.readouterr().err
+    assert "off by one disagrees with numpy.bincount at K = 1: the counts differ" in capsys.readouterr().err
     assert not (tmp_path / "run" / "results.json").exists()
 
 
@@ -198,14 +210,14 @@ def test_a_method_with_other_tables_is_not_timed(rate, batch, tmp_path, monkeypa
         usual = training._rate
         training._rate = rate
         try:
-            return training._rows(task._replace(batches=[(X[batch], Y[batch]) for X, Y in task.batches]))
+            return training.METHODS[training.ROWS](task._replace(batches=[(X[batch], Y[batch]) for X, Y in task.batches]))
         finally:
             training._rate = usual
 
     monkeypatch.setitem(training.METHODS, "slightly off", slightly_off)
     flags = ["--vocab-size", "30", "--batch-size", "32", "--radius", "2"]
     assert main(["training", *flags, "--out", str(tmp_path / "run")]) == 2
-    assert "slightly off is" in capsys.readouterr().err
+    assert "slightly off disagrees with jexplicit, dense at K = 2, batch size 32: tables are" in capsys.readouterr().err
     assert not (tmp_path / "run" / "results.json").exists()
 
 
@@ -225,7 +237,7 @@ def test_a_method_with_another_loss_is_not_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(evaluation.METHODS, "slightly off", slightly_off)
     flags = ["--corpus", "zipf", "--positions", "500", "--vocab-size", "64", "--radius", "2"]
     assert main(["evaluation", *flags, "--out", str(tmp_path / "run")]) == 2
-    assert "slightly off gives the loss" in capsys.readouterr().err
+    assert "slightly off disagrees with brute force at K = 2: loss" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -233,7 +245,8 @@ def test_a_method_with_another_loss_is_not_timed(tmp_path, monkeypatch, capsys):
     [
         ("counting --tokens 1", "--tokens 1:"),
         ("counting --tokens 100 --rounds 0", "--rounds 0:"),
-        ("counting --tokens 100 --radius 0", "--radius (0,):"),
+        ("counting --tokens 100 --radius", "--radius: give at least one value"),
+        ("counting --tokens 100 --radius 0", "--radius 0:"),
         ("counting --tokens 100 --vocab-size 46341", "--vocab-size 46341:"),
         ("counting --tokens 100 --vocab-size 1", "--vocab-size 1:"),
         ("counting --tokens 100 --stream missing.npy --out run", "--stream missing.npy:"),
@@ -241,7 +254,7 @@ def test_a_method_with_another_loss_is_not_timed(tmp_path, monkeypatch, capsys):
         ("counting --preset tin", "preset 'tin'"),
         ("evaluation --positions 0", "--positions 0:"),
         ("evaluation --corpus zipf --positions 100 --vocab-size 1", "--vocab-size 1:"),
-        ("training --batch-size 0", "--batch-size (0,):"),
+        ("training --batch-size 0", "--batch-size 0:"),
         ("training --vocab-size 1", "--vocab-size 1:"),
         ("training --stream short.npy --vocab-size 9 --batch-size 4 --out run", "fewer than 3 batches of 4"),
     ],
@@ -283,3 +296,45 @@ def test_a_bench_that_is_not_there(flags, capsys):
         main(flags)
     assert stop.value.code == 2
     assert "counting" in capsys.readouterr().err
+
+
+def test_the_harness_compares_with_the_fastest_peer_and_leaves_out_cases_without_one(tmp_path):
+    scripted = {"ours": [1.0, 2.0, 4.0], "slow": [4.0] * 3, "fast": [2.0] * 3, "alone": [1.0] * 3}
+    seconds = {name: iter(rounds) for name, rounds in scripted.items()}
+
+    def timer(call):
+        spent = next(seconds[call()])
+        return Timing(spent, spent, 0.0)
+
+    def comparisons(config, folder):
+        cases = {name: lambda name=name: name for name in seconds}
+        yield Comparison(cases=cases, fields={}, row=lambda case, timings: {})
+
+    bench = Bench(
+        name="fake",
+        config=BenchConfig,
+        comparisons=comparisons,
+        methods=dict.fromkeys(seconds, "A fake."),
+        columns=[METHOD, *ratio_columns("vs. slow", "ratio_to_slow")],
+        presets={},
+        sizes=(),
+        peers={"ratio_to_slow": ("slow",), "ratio_to_fastest": ("slow", "fast", "absent")},
+        without_peer=("alone",),
+        timer=timer,
+    )
+    run_bench(bench, BenchConfig(out=str(tmp_path / "run"), rounds=3))
+    rows = {row["method"]: row for row in rows_of(tmp_path / "run", without_peer=("alone",))}
+    # rounds: 4/1, 4/2, 4/4 and 2/1, 2/2, 2/4
+    assert [rows["ours"][f"ratio_to_slow{end}"] for end in ("_low", "", "_high")] == [1.5, 2, 3]
+    assert rows["ours"]["ratio_to_fastest"] == 1 and rows["fast"]["ratio_to_fastest"] == 1
+    assert rows["alone"]["ratio_to_slow"] is rows["alone"]["ratio_to_fastest"] is None and rows["ours"]["cpu_seconds"] == 2
+    assert "| ours | 2.00 | 1.50-3.00 |" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_a_case_that_disagrees_with_the_reference_is_named():
+    cases = {"right": lambda: 1.0, "wrong": lambda: 2.0}
+    comparison = Comparison(cases, {}, lambda case, timings: {}, reference="right", difference=losses_differ(rtol=1e-6))
+    with pytest.raises(ValueError, match="wrong disagrees with right at K = 3: losses 2.0 instead of 1.0"):
+        check_agreement(comparison, "K = 3")
+    inspected = check_agreement(comparison._replace(unchecked=("wrong",), inspect=lambda case, result: {"loss": result}))
+    assert inspected == {"right": {"loss": 1.0}, "wrong": {"loss": 2.0}}

@@ -14,10 +14,13 @@ from files import idx_bytes
 
 from jexplicit.data.images import FILES, read_images
 from jexplicit.nn import training
-from launch.digits import models as digits_models
+from jexplicit.runs.bounds import check_bounds
+from launch.digits import methods as digits_methods
 from launch.digits import run as digits
 from launch.digits import training as digits_training
-from launch.digits.report import read_scan, stopping_epoch, write_digits_report
+from launch.digits.config import check
+from launch.digits.report import read_scan, write_report
+from launch.digits.training import stopping_epoch
 
 SMALL = "--limit 200 --epochs 3 --batch-size 50 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12"
 FLAGS = [*SMALL.split(), "--hidden", "8", "--logistic-iterations", "5", "--patience", "1"]
@@ -79,7 +82,7 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(finished):
     before = (finished / "report.md").read_text()
     assert "| warm | 2 | rise |" in before and "1 layer, rise: warm stops after" in before
     (finished / "report.md").unlink()
-    write_digits_report(finished)
+    write_report(finished)
     assert (finished / "report.md").read_text() == before
 
 
@@ -166,7 +169,7 @@ _slow = pytest.mark.slow  # another fifteen seconds each
     ],
 )
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, tmp_path, monkeypatch, of, calls):
-    module = digits_training if of == "_batch" else digits_models
+    module = digits_training if of == "_batch" else digits_methods
     original, made = getattr(module, of), 0
 
     def interrupted(*args, **kwargs):
@@ -235,8 +238,7 @@ def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong, messag
 
 @pytest.mark.parametrize("name", sorted(digits.PRESETS))
 def test_every_preset_is_a_valid_configuration(name):
-    from launch.digits.config import check
-
+    check_bounds(digits.PRESETS[name].config)
     check(digits.PRESETS[name].config)
     assert digits.PRESETS[name].note
 

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from icl import training
+from jexplicit.runs.bounds import check_bounds
 from launch.icl import run as icl
 from launch.icl import training as icl_training
 from launch.icl.config import PRESETS, Config, check, init_scale, make_recipe, make_regression, make_tasks
-from launch.icl.report import icl_table
+from launch.icl.report import steps_saved
+from launch.icl.tables import terminal_table
 
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 200 --warm-steps 100 --batch-size 16 --validation-tasks 100 --test-tasks 100 "
@@ -97,7 +99,7 @@ def test_a_run_leaves_the_files_of_the_contract(finished):
 @pytest.mark.slow
 def test_the_report_is_rebuilt_from_the_run_folder_alone(finished):
     before = (finished / "report.md").read_text()
-    assert "trained, warm start, 2 seeds" in before and "From random weights" in before
+    assert "trained, warm start, 2 seeds" in before and "from random weights" in before
     told = rows(finished)
     (finished / "report.md").unlink()
     assert icl.main(["--out", str(finished), "--resume"]) == 0  # nothing else is left to do
@@ -107,10 +109,10 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(finished):
 
 @pytest.mark.slow
 def test_the_terminal_shows_descent_and_training_at_other_sizes(finished):
-    other = icl_table([row for row in rows(finished) if row["experiment"] == "scaling-N"])
+    other = terminal_table([row for row in rows(finished) if row["experiment"] == "scaling-N"])
     assert list(other.columns[0].cells) == ["K = 1, d = 2"] * 2 + ["K = 2, N = 3"] * 2
     assert list(other.columns[1].cells) == ["gd", "trained, cold", "gd++", "trained, cold"]
-    assert not icl_table([row for row in rows(finished) if row["experiment"] == "rollout"]).row_count
+    assert not terminal_table([row for row in rows(finished) if row["experiment"] == "rollout"]).row_count
 
 
 @pytest.mark.slow
@@ -126,7 +128,7 @@ def test_an_existing_run_is_not_overwritten_and_not_changed(finished, capsys):
 @pytest.mark.slow
 def test_a_run_interrupted_in_training_resumes_to_the_same_rows(finished, tmp_path, monkeypatch):
     made = 0
-    train = functools.partial(training.train, checkpoint_seconds=-1.0)
+    train = functools.partial(training.train_layers, checkpoint_seconds=-1.0)
 
     def stopped(*args, on_evaluation, **more):
         def counted(entry):
@@ -138,11 +140,11 @@ def test_a_run_interrupted_in_training_resumes_to_the_same_rows(finished, tmp_pa
 
         return train(*args, on_evaluation=counted, **more)
 
-    monkeypatch.setattr(icl_training, "train", stopped)
+    monkeypatch.setattr(icl_training, "train_layers", stopped)
     out = tmp_path / "run"
     command = ["--out", str(out), "--experiment", "one-step", *FLAGS]
     assert icl.main(command) == 130
-    monkeypatch.setattr(icl_training, "train", train)
+    monkeypatch.setattr(icl_training, "train_layers", train)
     assert icl.main([*command, "--resume"]) == 0
     expected = [without_seconds(row) for row in rows(finished) if row["experiment"] == "one-step"]
     assert [without_seconds(row) for row in rows(out)] == expected
@@ -187,8 +189,16 @@ def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong, messag
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_is_a_valid_configuration(name):
+    check_bounds(PRESETS[name].config)
     check(PRESETS[name].config)
     assert PRESETS[name].note
+
+
+def test_saved_steps_are_told_even_where_a_start_does_not_arrive():
+    cold, warm = [{"step": 0, "loss": [1.0, 3.0]}, {"step": 100, "loss": [0.5, 1.0]}], [{"step": 0, "loss": [0.1]}]
+    assert "not within 100 steps" in steps_saved(cold, warm, 0.2) and "closed form after 0 steps." in steps_saved(
+        cold, warm, 0.2
+    )
 
 
 def test_the_paper_s_text_is_a_setting():

@@ -10,8 +10,9 @@ import pytest
 from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.nn.checklist import all_examples_verdict, one_example_verdict
+from jexplicit.runs.bounds import check_bounds
 from launch.networks import config as networks_config
-from launch.networks import images as networks_images
+from launch.networks import pictures as networks_pictures
 from launch.networks import run as networks
 from launch.networks import training as networks_training
 from launch.networks.report import write_networks_report
@@ -186,9 +187,9 @@ def test_the_checklist_passes_and_says_what_fails(tmp_path):
 @pytest.mark.parametrize(
     ("losses", "changes", "reason"),
     [
-        ([1.0, 2.0], {}, "shrink the learning rate"),
-        ([1.0, float("nan")], {}, "shrink the learning rate"),
-        ([1.0, *np.linspace(0.9, 0.5, 40)], {}, "more steps"),
+        ([1.0, 2.0], {}, "lower the learning rate"),
+        ([1.0, float("nan")], {}, "lower the learning rate"),
+        ([1.0, *np.linspace(0.9, 0.5, 40)], {}, "use more steps"),
         ([1.0, *[0.5] * 40], {}, "look for a bug"),
         ([0.5, 0.5], {"gradient_norm": 0.0}, "the gradient is 0"),
         ([0.5, 0.5], {"input_norm": 0.0}, "use another example, or biases"),
@@ -208,7 +209,7 @@ def test_a_constant_answer_is_not_enough():
 def test_pixels_that_never_change_stay_finite():
     images = read_images("digits")
     images = images._replace(train_images=np.full_like(images.train_images, 3))
-    assert np.isfinite(networks_images.centred_data(images).train.X).all()
+    assert np.isfinite(networks_pictures.centred_data(images).train.X).all()
 
 
 @pytest.mark.parametrize(
@@ -218,17 +219,17 @@ def test_pixels_that_never_change_stay_finite():
         ("mlp-lm --train nowhere.txt", "no such file"),
         ("mlp-lm --dev a.txt", "--dev and --test go together"),
         ("mlp-lm --corpus text", "--corpus text without --train"),
-        ("mlp-lm --context 0", "--context 0: it is at least 1"),
-        ("mlp-lm --hidden 0", "--hidden (0,)"),
-        ("fcnn --limit 5", "--limit 5"),
-        ("fcnn --learning-rate 0", "--learning-rate 0.0: it is above 0"),
-        ("fcnn --batch-size -1", "--batch-size -1: it is not below 0"),
-        ("fcnn --patience 0", "--patience 0"),
+        ("mlp-lm --context 0", "--context 0: use at least 1"),
+        ("mlp-lm --hidden 0", "--hidden 0: use at least 1"),
+        ("fcnn --limit 5", "--limit 5: use at least 30"),
+        ("fcnn --learning-rate 0", "--learning-rate 0.0: use above 0"),
+        ("fcnn --batch-size -1", "--batch-size -1: use at least 0"),
+        ("fcnn --patience 0", "--patience 0: use at least 1"),
         ("fcnn --data mnist --data-dir nowhere", "nowhere"),
         ("fcnn --preset nothing", "choose one of tiny"),
         ("lr-search --lowest 1 --highest 0.1", "sweep from a lower to a higher rate"),
-        ("lr-search --sweep-steps 1", "2 or more steps"),
-        ("optimizers --rates 0.1 -1", "every one is above 0"),
+        ("lr-search --sweep-steps 1", "--sweep-steps 1: use at least 2"),
+        ("optimizers --rates 0.1 -1", "--rates 0.1 -1.0: use above 0"),
         ("initializers --initializers", "--initializers needs at least one value"),
         ("sorting", "sorting"),
     ],
@@ -239,13 +240,14 @@ def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, command, mess
         assert networks.main([name, "--out", str(tmp_path / "run"), *flags]) == 2
     except SystemExit as refused:  # of the parser
         assert refused.code == 2
-    told = capsys.readouterr()
-    assert message in (told.err + told.out).replace("\n", " ")
+    output = capsys.readouterr()
+    assert message in (output.err + output.out).replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", sorted(networks.COMMANDS))
 def test_every_preset_is_a_valid_configuration(name):
     assert "tiny" in networks_config.PRESETS[name]
     for preset in networks_config.PRESETS[name].values():
+        check_bounds(preset.config)
         networks_config.check(preset.config)
         assert preset.note and isinstance(preset.config, networks.COMMANDS[name].config)

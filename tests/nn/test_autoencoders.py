@@ -11,16 +11,15 @@ import pytest
 from sklearn.decomposition import PCA
 
 from jexplicit.nn.autoencoders import (
+    add_noise,
     anomaly_auc,
     contraction,
-    corrupted,
     iterate_map,
     linear_autoencoder,
     pseudo_inverse_autoencoder,
-    recalled,
+    recall,
     reconstruction_errors,
 )
-from jexplicit.nn.learning_rate import train_scanned
 from jexplicit.nn.networks import FullyConnected, init_variables
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step
@@ -45,7 +44,7 @@ def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
     step = network_step(model, objective("squared_error"), optimizer)
     state = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
     batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (8000, *part.shape)), (X, X))
-    state, losses = jax.jit(train_scanned, static_argnums=0)(step, state, batches)
+    state, losses = jax.jit(jax.lax.scan, static_argnums=0)(step, state, batches)
     best = float(reconstruction_errors(linear_autoencoder(X, 2)(X), X).sum())
     assert best * (1 - 1e-9) <= float(losses[-1]) < 1.001 * best < float(losses[0])
 
@@ -88,14 +87,14 @@ def test_an_over_parameterised_network_remembers_its_examples():
     small = jax.tree.map(lambda W: 0.4 * W, init_variables(model, jax.random.key(0), memories))
     state = initial_state(small, optimizer)
     batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (1500, *part.shape)), (memories, memories))
-    state, _ = jax.jit(train_scanned, static_argnums=0)(step, state, batches)
+    state, _ = jax.jit(jax.lax.scan, static_argnums=0)(step, state, batches)
 
     def f(x):
         return model.apply({"params": state.params}, x[None])[0]
 
     assert reconstruction_errors(jax.vmap(f)(memories), memories).max() < 1e-4
     assert contraction(f, memories).spectral_radius.max() < 1
-    back = recalled(iterate_map(f, corrupted(jax.random.key(1), memories, 0.1, 4), 200), memories, tolerance=0.05)
+    back = recall(iterate_map(f, add_noise(jax.random.key(1), memories, 0.1, 4), 200), memories, tolerance=0.05)
     np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
 
 

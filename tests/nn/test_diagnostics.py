@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.counts.dense import dense_cooccurrence
 from jexplicit.nn.diagnostics import (
     LayerValues,
     hidden_layers,
@@ -17,7 +16,7 @@ from jexplicit.nn.diagnostics import (
 )
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, init_variables
 from jexplicit.nn.objectives import objective
-from jexplicit.solvers.explicit import explicit_solution, priming_number
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
 RNG = np.random.default_rng(0)
 

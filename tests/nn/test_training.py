@@ -23,7 +23,7 @@ from reference import random_documents, stream_of
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.gradient import initial_state, make_batch, token_tables, training_step
 from jexplicit.lm.softmax import negative_log_likelihood
-from jexplicit.nn.training import Trained, epoch_order, train
+from jexplicit.nn.training import TrainingResult, epoch_order, train
 from jexplicit.runs.checkpoints import load_latest
 from jexplicit.runs.devices import data_mesh
 
@@ -90,7 +90,7 @@ def counter(*, train_losses=None, dev_losses=None, batch_size=5, size=10, **chan
     return arguments | changes
 
 
-def same(one: Trained, other: Trained) -> None:
+def same(one: TrainingResult, other: TrainingResult) -> None:
     """Bit for bit, seconds aside."""
     jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
     assert one.best_epoch == other.best_epoch

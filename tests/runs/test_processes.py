@@ -99,13 +99,25 @@ def test_a_process_that_cannot_join_says_why(arguments, message):
         join(*arguments)
 
 
-def test_a_place_is_held_by_one_process_only(tmp_path):
+def lock_elsewhere(folder: Path, process_id: int) -> subprocess.CompletedProcess:
+    program = f"from jexplicit.runs.processes import hold_place; hold_place({str(folder)!r}, {process_id})"
+    return subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
+
+
+def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
     first, second = hold_place(tmp_path, 0), hold_place(tmp_path, 1)
-    with pytest.raises(ValueError, match="--process-id 1 already runs in .*give every process an id of its own"):
-        hold_place(tmp_path, 1)
+    assert hold_place(tmp_path, 1) is second is not first
+    refused = lock_elsewhere(tmp_path, 1)
+    assert "process 1 of another run is at work in" in refused.stderr and "choose another --out" in refused.stderr
+    assert lock_elsewhere(tmp_path, 2).returncode == 0
     second.close()
-    hold_place(tmp_path, 1).close()
-    first.close()
+    assert lock_elsewhere(tmp_path, 1).returncode == 0
+    assert hold_place(tmp_path, 1) is not second
+    assert lock_elsewhere(tmp_path, 1).returncode == 0  # nothing refers to that lock any more
+    assert lock_elsewhere(tmp_path, 0).returncode == 1
+
+
+def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         hold_place(tmp_path / "file" / "run", 0)
@@ -116,5 +128,5 @@ def test_a_coordinator_that_never_answers_is_given_up_in_time():
     begin = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and time.monotonic() - begin < 30
-    told = " ".join(done.stderr.split())
-    assert "error: process 1 of 2: not all processes have met at localhost:" in told and "within 2 s" in told
+    message = " ".join(done.stderr.split())
+    assert "error: process 1 of 2: not all processes have joined at localhost:" in message and "within 2 s" in message

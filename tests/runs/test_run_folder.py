@@ -1,22 +1,27 @@
-"""The run folder: rows come whole or not at all, and a continuation begins with them."""
+"""The run folder: one run at a time, rows whole or not at all, and a continuation that begins with them."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from jexplicit.runs import folder as module
-from jexplicit.runs.folder import RunFolder, read_events, read_rows
+from jexplicit.runs.folder import RunFolder, experiment_of, read_config, read_events, read_rows, read_run
 
 
 @dataclass(frozen=True)
 class Config:
     out: str
     steps: int = 10
+    radius: tuple[int, ...] = (1, 2)
 
 
-def opened(path, *, resume: bool = False, **changed) -> RunFolder:
-    return RunFolder(path, Config(str(path), **changed), resume=resume)
+def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experiment: str = "lm", **changed) -> RunFolder:
+    return RunFolder(path, Config(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
 
 
 def test_rows_are_written_as_they_come_and_found_again(tmp_path):
@@ -66,3 +71,163 @@ def test_a_run_is_continued_with_resume_and_the_same_configuration_only(tmp_path
     with pytest.raises(ValueError, match=r"was run with steps = 10 \(now 20\)"):
         opened(tmp_path, resume=True, steps=20)
     assert json.loads((tmp_path / "config.json").read_text())["steps"] == 10
+
+
+def test_fields_to_extend_may_change_in_a_continuation_and_are_stored(tmp_path):
+    opened(tmp_path).add_row({"radius": 1})
+    more = {"resume": True, "radius": (1, 2, 4)}
+    with pytest.raises(ValueError, match=r"was run with radius = \[1, 2\] \(now \[1, 2, 4\]\)"):
+        opened(tmp_path, **more)
+    with pytest.raises(ValueError, match="was run with steps = 10"):
+        opened(tmp_path, **more, steps=20, extend=("radius",))
+    assert opened(tmp_path, **more, extend=("radius",)).rows() == [{"radius": 1}]
+    assert (read_config(tmp_path) or {})["radius"] == [1, 2, 4]
+    opened(tmp_path, **more, steps=20, extend=("radius", "steps"))
+    assert (read_config(tmp_path) or {})["steps"] == 20
+    with pytest.raises(ValueError, match="extend names radii: the config has only out, steps, radius"):
+        opened(tmp_path, resume=True, extend=("radii",))
+
+
+def test_a_folder_is_of_one_experiment(tmp_path):
+    opened(tmp_path, experiment="networks").add_row({"loss": 1.0})
+    config = {"out": str(tmp_path), "steps": 10, "radius": [1, 2]}
+    assert read_run(tmp_path, experiment="networks") == (config, [{"loss": 1.0}])
+    with pytest.raises(ValueError, match=r"is a run of launch.networks; this command reads runs of launch.lm$"):
+        read_run(tmp_path, experiment="lm")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="is a run of launch.networks; choose another --out"):
+            opened(tmp_path, resume=resume)
+    with pytest.raises(ValueError, match="no run at .*: give the --out of a run of launch.lm"):
+        read_run(tmp_path / "none", experiment="lm")
+
+
+def test_a_run_without_the_name_of_an_experiment_is_of_any(tmp_path):
+    opened(tmp_path).log(event="begun")
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert stored.pop("launcher") == "lm"
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert read_config(tmp_path, experiment="networks") == stored
+    opened(tmp_path, resume=True, experiment="networks")
+
+
+def test_an_experiment_is_named_after_the_folder_of_its_launcher():
+    def config_in(module: str) -> type:
+        return type("Config", (), {"__module__": module})
+
+    assert [experiment_of(config_in(name)) for name in ("launch.lm.config", "launch.beam", "notebook")] == [
+        "lm",
+        "beam",
+        "notebook",
+    ]
+
+
+def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
+    program = (
+        "from dataclasses import make_dataclass; from jexplicit.runs.folder import RunFolder;"
+        f"RunFolder({str(tmp_path)!r}, make_dataclass('Config', [])(), experiment='lm')"
+    )
+
+    def run() -> subprocess.CompletedProcess:
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+
+    first = opened(tmp_path)
+    assert "another run is at work in" in run().stderr
+    opened(tmp_path)  # within one process there is nothing to protect
+    del first
+    assert run().returncode == 0
+
+
+@pytest.mark.parametrize(
+    "out, message",
+    [
+        ("", "--out '': give a path"),
+        ("  ", "--out '  ': give a path"),
+        ("gs://bucket/run", "--out gs://bucket/run: give a path on this machine"),
+        ("s3://run", "--out s3://run: give a path on this machine"),
+        ("~nobody-of-this-name/run", "--out ~nobody-of-this-name/run: .*give the whole path"),
+    ],
+)
+def test_an_out_that_is_no_folder_of_this_machine_is_refused(tmp_path, monkeypatch, out, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        opened(out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    opened("~/runs/demo").add_row({"name": "a"})
+    assert read_rows("~/runs/demo") == read_rows(tmp_path / "runs" / "demo") == [{"name": "a"}]
+    assert read_config("~/runs/demo") and read_events("~/runs/demo", "row")
+
+
+@pytest.mark.parametrize("files", [{"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}])
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=f"is not the folder of a run and holds {', '.join(files)}: choose another --out"):
+            opened(tmp_path, resume=resume)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
+    (tmp_path / ".DS_Store").write_text("")
+    opened(tmp_path)
+    (tmp_path / "environment.json").unlink()  # killed before it was written
+    opened(tmp_path, steps=20)
+    (tmp_path / "model.safetensors").write_text("")  # exported into the folder of its run
+    opened(tmp_path).add_row({"name": "a"})
+    assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ValueError, match="cannot be written .*: choose another --out"):
+        opened(tmp_path / "run")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"rows": [', "[]", "null", "{}", '{"rows": {}}', '{"rows": [1]}', "\xff"])
+def test_damaged_results_are_named(tmp_path, text):
+    opened(tmp_path).add_row({"name": "a"})
+    (tmp_path / "results.json").write_text(text, encoding="latin-1")
+    for read in (read_rows, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
+        with pytest.raises(ValueError, match=r"results.json is damaged \(.*\): delete it and continue the run with --resume"):
+            read(tmp_path)
+    (tmp_path / "results.json").unlink()
+    assert opened(tmp_path, resume=True).rows() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_damaged_config_is_named(tmp_path, text):
+    opened(tmp_path).add_row({"name": "a"})
+    (tmp_path / "config.json").write_text(text)
+    for read in (read_config, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
+        with pytest.raises(ValueError, match=r"config.json is damaged \(.*\): restore it, or choose another --out"):
+            read(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match="has measurements and no config.json: restore it, or choose another --out"):
+        opened(tmp_path, resume=True)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    opened(tmp_path).log(event="begun")
+    (tmp_path / "results.json").mkdir()
+    with pytest.raises(ValueError, match="results.json cannot be read"):
+        opened(tmp_path, resume=True)
+
+
+def test_a_last_line_cut_short_is_dropped_and_a_damaged_one_before_it_is_named(tmp_path):
+    run, metrics = opened(tmp_path), tmp_path / "metrics.jsonl"
+    for n in range(3):
+        run.log(event="step", n=n)
+    whole = metrics.read_text()
+    metrics.write_text(whole[:-5])
+    assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1]
+    opened(tmp_path, resume=True).log(event="step", n=7)  # on a line of its own
+    assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1, 7]
+    for damaged in ("1}", "3", ""):
+        metrics.write_text(whole.replace("\n", f"\n{damaged}\n", 1))
+        with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged \(.*\): delete the line"):
+            run.events("step")

@@ -10,10 +10,13 @@ import optax
 import pytest
 import reference
 
-from jexplicit.nn.dense import initial_state, layer_gradient, training_step
+from jexplicit.nn.networks import SoftmaxStack
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.steps import initial_state, network_step
 from jexplicit.solvers.explicit import explicit_solution, priming_number
 from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan
 
+GOAL = objective("softmax_cross_entropy")
 M, D, N = 700, 9, 4  # more images than one block of the scan
 
 
@@ -80,7 +83,7 @@ def test_the_gradient_of_the_intercept_is_the_column_sum_of_the_general_gradient
         return -jnp.sum(Y * jax.nn.log_softmax(intercept_logits(H, F, log_w)))
 
     log_w = log_intercept(F, 7.0)
-    _, (general,) = layer_gradient((jnp.log(F) + log_w[None, :],), (H, Y))
+    general = H.T @ GOAL.sensitivity(H @ (jnp.log(F) + log_w[None, :]), Y)
     np.testing.assert_allclose(jax.grad(loss)(log_w), general.sum(axis=0), rtol=0, atol=1e-11 * float(jnp.abs(H).sum()))
 
 
@@ -89,18 +92,30 @@ def test_training_from_the_warm_start_is_training_what_is_added_to_a_frozen_log_
     H, Y, _, F = map(jnp.asarray, problem())
     K, optimizer = float(priming_number(H)), optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-30)
 
-    def of_added(params, batch):
-        return layer_gradient((jnp.log(F) + params[0],), batch)
+    class Added(SoftmaxStack):
+        def __call__(self, x, *, train=False):
+            return x @ jnp.log(F) + super().__call__(x, train=train)
 
-    general = initial_state((explicit_solution(F, K),), optimizer)
-    separate = initial_state((jnp.zeros_like(F) + log_intercept(F, K)[None, :],), optimizer)
-    step, step_of_added = training_step(optimizer, layer_gradient), training_step(optimizer, of_added)
+    def begin(U):
+        return initial_state({"params": {"layer_1": {"kernel": U}}, "batch_stats": {}}, optimizer)
+
+    step, step_of_added = (jax.jit(network_step(model, GOAL, optimizer)) for model in (SoftmaxStack(N), Added(N)))
+    general, separate = begin(explicit_solution(F, K)), begin(jnp.zeros_like(F) + log_intercept(F, K)[None, :])
     for _ in range(20):
         general, loss = step(general, (H, Y))
         separate, its_loss = step_of_added(separate, (H, Y))
         np.testing.assert_allclose(loss, its_loss, rtol=1e-10)  # the two sums round differently, and 20 steps add that up
-    np.testing.assert_allclose(general.params[0], jnp.log(F) + separate.params[0], rtol=0, atol=1e-9)
-    assert float(jnp.abs(general.params[0] - explicit_solution(F, K)).max()) > 0.1  # it did move
+    U, W = (state.params["layer_1"]["kernel"] for state in (general, separate))
+    np.testing.assert_allclose(U, jnp.log(F) + W, rtol=0, atol=1e-9)
+    assert float(jnp.abs(U - explicit_solution(F, K)).max()) > 0.1  # it did move
+
+
+def test_the_scan_is_the_same_under_jit_and_vmap():
+    H, _, labels, F = map(jnp.asarray, problem(M=30))
+    F, K = jnp.stack([F + 0.1, 2 * F + 0.5]), jnp.array([1.0, 3.0, 50.0])
+    together = jax.jit(jax.vmap(priming_scan, (None, 0, None, None)))(H, F, labels, K)
+    for m in range(2):
+        np.testing.assert_array_equal(together.accuracy[m], priming_scan(H, F[m], labels, K).accuracy)
 
 
 def test_the_fitted_intercept_is_a_minimum():

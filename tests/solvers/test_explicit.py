@@ -1,4 +1,4 @@
-"""The explicit solution, against the paper's formula, its gradient, and naive Bayes.
+"""The explicit solution, against the paper's formula, its gradient, and naive Bayes; co-occurrences of numeric features.
 
 Tolerances: a few logarithms of order 1..10 and sums of a few hundred counts; 1e-12 leaves a factor of 1000 over float64's
 eps, 1e-5 a factor of 100 over float32's.
@@ -9,10 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import explicit_solution as explicit_solution_loop
-from reference import features, log_softmax, one_hot
+from reference import features, generalized_cooccurrences, log_softmax, one_hot, random_documents, stream_of, windows
 from sklearn.naive_bayes import CategoricalNB, MultinomialNB
 
-from jexplicit.solvers.explicit import column_sums, explicit_solution, priming_number
+from jexplicit.counts.dense import count
+from jexplicit.solvers.explicit import (
+    check_cooccurrences,
+    column_sums,
+    dense_cooccurrence,
+    explicit_solution,
+    priming_number,
+)
 
 V, OUTPUTS = 5, 4  # input tokens, outputs
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
@@ -185,3 +192,83 @@ def test_the_priming_number_of_token_features_is_the_number_of_tokens(K, kind):
 def test_the_priming_number_scales_with_the_features():
     H = jnp.asarray(positive_table())
     np.testing.assert_allclose(priming_number(4.0 * H), 4 * priming_number(H), rtol=1e-14)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_solution_is_the_same_under_jit_and_vmap(blocks):
+    batch = jnp.stack([jnp.asarray(positive_table(seed=seed)) for seed in range(4)])
+    F = batch if blocks == 1 else (batch,) * blocks
+    loop = [explicit_solution(jax.tree.map(lambda block, m=m: block[m], F), 3.0) for m in range(4)]
+    for transformed in (jax.vmap(explicit_solution, (0, None)), jax.jit(jax.vmap(explicit_solution, (0, None)))):
+        for m, U in enumerate(loop):
+            ours = jax.tree.map(lambda block, m=m: block[m], transformed(F, 3.0))
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-14), ours, U)
+
+
+def test_the_gradient_of_the_solution_is_the_difference_quotient():
+    F, K, step = jnp.asarray(positive_table()), 3.0, 1e-6
+    weights = jnp.asarray(positive_table(seed=9))
+
+    def value(F, K):
+        return jnp.vdot(weights, explicit_solution(F, K))
+
+    slopes = jax.grad(value, (0, 1))(F, K)
+    along = [(value(F + step * weights, K) - value(F - step * weights, K)) / (2 * step)]
+    along += [(value(F, K + step) - value(F, K - step)) / (2 * step)]
+    # central differences err by step² times the third derivative, and by rounding, eps * value / step = 1e-7
+    np.testing.assert_allclose([jnp.vdot(slopes[0], weights), slopes[1]], along, rtol=1e-6)
+
+
+def test_under_jit_only_the_check_at_the_edge_refuses():
+    F = jnp.asarray(positive_table()).at[:, 2].set(0.0)
+    assert not np.isfinite(jax.jit(explicit_solution)(F, 2.0)).all()
+    with pytest.raises(ValueError, match="output 2 never occurs"):
+        check_cooccurrences(F, 2.0)
+
+
+# dense_cooccurrence. M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum, which is
+# 7e-15 in float64 and 4e-6 in float32.
+DENSE_TOLERANCE = {np.float64: 1e-14, np.float32: 4e-6}
+
+
+def dense_features(M=30, D=5, outputs=4, seed=2):
+    rng = np.random.default_rng(seed)
+    return rng.random((M, D)), rng.dirichlet(np.ones(outputs), M)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_dense_cooccurrences_equal_the_sum_of_outer_products(dtype):
+    H, Y = dense_features()
+    F = dense_cooccurrence(jnp.asarray(H, dtype), jnp.asarray(Y, dtype))
+    assert F.dtype == dtype
+    np.testing.assert_allclose(F, generalized_cooccurrences(H, Y), rtol=DENSE_TOLERANCE[dtype])
+
+
+def test_dense_cooccurrences_of_one_hot_features_are_the_counts():
+    N, documents = 7, random_documents(seed=1, number=50, vocab_size=7, longest=9)
+    X, Y = windows(documents, 3, eos=True)
+    for k, C in enumerate(count(stream_of(documents), radius=3, vocab_size=N)):
+        F = dense_cooccurrence(jnp.asarray(one_hot(X[:, k], N)), jnp.asarray(one_hot(Y, N)))
+        np.testing.assert_array_equal(F, C)  # sums of ones are exact
+
+
+def test_dense_cooccurrences_of_two_halves_add_up():
+    H, Y = dense_features()
+    parts = [dense_cooccurrence(jnp.asarray(H[half]), jnp.asarray(Y[half])) for half in (slice(0, 11), slice(11, None))]
+    np.testing.assert_allclose(parts[0] + parts[1], dense_cooccurrence(jnp.asarray(H), jnp.asarray(Y)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("wrong", [-0.5, np.nan, np.inf])
+def test_features_below_zero_or_not_finite_are_refused(wrong):
+    H, Y = dense_features()
+    H[3, 2] = wrong
+    with pytest.raises(ValueError, match=rf"features between.*{wrong}.*relu\(-x\)"):
+        dense_cooccurrence(jnp.asarray(H), jnp.asarray(Y))
+
+
+def test_dense_cooccurrences_are_the_same_under_jit_and_vmap_and_have_a_gradient():
+    H, Y = (jnp.stack(parts) for parts in zip(*(map(jnp.asarray, dense_features(seed=seed)) for seed in (2, 3)), strict=True))
+    loop = jnp.stack([dense_cooccurrence(*pair) for pair in zip(H, Y, strict=True)])
+    np.testing.assert_allclose(jax.jit(jax.vmap(dense_cooccurrence))(H, Y), loop, rtol=1e-14)
+    slope = jax.grad(lambda H, Y: dense_cooccurrence(H, Y).sum())(H[0], Y[0])
+    np.testing.assert_allclose(slope, np.ones(H[0].shape) * np.asarray(Y[0]).sum(axis=1, keepdims=True), rtol=1e-14)

@@ -12,13 +12,13 @@ from reference import gd_plus_plus as gd_plus_plus_loop
 
 import icl.models.attention as stacks
 from icl import (
-    Layer,
+    AttentionLayer,
     Sequence,
     Tasks,
     descent_layers,
+    head_maps,
     init_layers,
     line_search,
-    maps,
     sample_tasks,
     sequences,
     squared_error,
@@ -44,7 +44,7 @@ def task(seed: int = 0, dim: int = 4, context: int = 6, outputs: int = 2, **more
     return sample_tasks(jax.random.key(seed), Tasks(dim=dim, context=context, outputs=outputs, input_range=2.0, **more))
 
 
-def random_layers(seed: int, width: int, layers: int, heads: int = 1) -> Layer:
+def random_layers(seed: int, width: int, layers: int, heads: int = 1) -> AttentionLayer:
     return init_layers(jax.random.key(seed), width, layers=layers, heads=heads, scale=0.5)
 
 
@@ -209,9 +209,9 @@ def test_the_query_is_not_among_the_keys():
 
 def test_a_head_depends_on_its_two_maps_alone_and_not_on_their_scale():
     one, weights = task(), random_layers(2, 6, 2)
-    M, R = maps(weights)
+    M, R = head_maps(weights)
     eye = jnp.broadcast_to(jnp.eye(6), M.shape)
-    scaled = Layer(3 * eye, M, R / 3, eye)
+    scaled = AttentionLayer(3 * eye, M, R / 3, eye)
     np.testing.assert_allclose(predict(scaled, one), predict(weights, one), **EXACT)
 
 

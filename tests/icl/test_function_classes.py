@@ -8,14 +8,14 @@ import pytest
 from sklearn.linear_model import Lasso
 from sklearn.neighbors import KNeighborsRegressor
 
-from icl.models.transformer import CausalTransformer, interleaved
+from icl.models.transformer import CausalTransformer, interleave
 from icl.problems.function_classes import (
     KINDS,
     FunctionClass,
     Prompts,
     at_every_prefix,
-    averaging,
-    baselines,
+    averaging_estimator,
+    function_baselines,
     lasso,
     least_squares,
     nearest_neighbours,
@@ -56,7 +56,7 @@ def test_baselines_are_the_outside_libraries_at_every_prefix():
             "squares": least_squares,
             "knn": nearest_neighbours,
             "lasso": lambda *seen: lasso(*seen, alpha=0.1, sweeps=300),
-            "averaging": averaging,
+            "averaging": averaging_estimator,
         }.items()
     }
     for name in said:
@@ -86,7 +86,7 @@ def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
 
 
 def test_answers_at_a_prefix_depend_on_that_prefix_alone():
-    for predictor in baselines("sparse").values():
+    for predictor in function_baselines("sparse").values():
         slope = jax.jacrev(lambda y, p=predictor: at_every_prefix(p, PROMPT._replace(y=y)))(PROMPT.y)
         assert not np.triu(np.asarray(slope)).any()
 
@@ -100,7 +100,7 @@ def test_the_causal_model_answers_from_what_came_before():
     by_X, by_y = np.abs(np.asarray(by_X[:, 0])).sum(axis=-1), np.asarray(by_y[:, 0])
     assert not np.triu(by_X, 1).any() and not np.triu(by_y).any()
     assert (np.tril(by_X) != 0).sum() == 15 and (np.tril(by_y, -1) != 0).sum() == 10
-    tokens = interleaved(X, y)
+    tokens = interleave(X, y)
     np.testing.assert_array_equal(tokens[0, ::2], X[0])
     np.testing.assert_array_equal(tokens[0, 1::2, 0], y[0])
     with pytest.raises(ValueError, match="width 8 for 3 heads"):

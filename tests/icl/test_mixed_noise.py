@@ -9,33 +9,32 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from icl import Sequence, Tasks, exact_moments, gd_plus_plus, predict_batch, sample_tasks, sequences
-from icl.models.batched import half_square
+from icl import Sequence, Tasks, exact_moments, gd_plus_plus, half_mse, predict_batch, sample_tasks, sequences
 from icl.models.constructions import diagonal_layers
 from icl.problems.mixed_noise import (
     MixedNoise,
     TunedRidge,
-    baselines,
     constant_penalty,
-    diagonal_answer,
     estimated_variance,
     fit_diagonal,
-    plus_plus_start,
+    gd_plus_plus_rates,
     posterior_mean,
-    ridge_answer,
-    sample_mixed,
+    predict_diagonal,
+    ridge_baselines,
+    ridge_batch,
+    sample_mixed_noise,
     tuned_ridge,
 )
 from icl.solvers.closed_form import sampled_moments
 
 LAW = MixedNoise(dim=3, context=8, levels=3.0)
-BATCH, SIGMA = sample_mixed(jax.random.key(0), LAW, 600)
+BATCH, SIGMA = sample_mixed_noise(jax.random.key(0), LAW, 600)
 RATES = np.array([[-0.03, 0.02, -0.09, 0.01], [-0.01, -0.02, -0.05, 0.02]])
 
 
 def test_diagonal_layers_are_the_loop_of_the_paper_and_attention():
     few = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
-    ours = diagonal_answer(jnp.asarray(RATES), few)
+    ours = predict_diagonal(jnp.asarray(RATES), few)
     for n, one in enumerate(zip(*sequences(few), strict=True)):
         one = Sequence(*one)
         X, y = np.vstack([one.X, one.x_q]), np.append(np.asarray(one.Y)[:, 0], 0.0)
@@ -55,18 +54,18 @@ def test_two_of_the_four_scalars_are_gd_plus_plus():
     few = jax.tree.map(lambda leaf: leaf[..., :5], BATCH)
     etas, gammas = jnp.asarray(-8 * rates[:, 2]), jnp.asarray(-rates[:, 0])
     theirs = jax.vmap(lambda s: gd_plus_plus(s, etas, gammas, steps=2)[-1], in_axes=-1, out_axes=-1)(few)
-    np.testing.assert_allclose(diagonal_answer(jnp.asarray(rates), few), theirs, rtol=1e-10)
+    np.testing.assert_allclose(predict_diagonal(jnp.asarray(rates), few), theirs, rtol=1e-10)
 
 
 def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior():
-    start = plus_plus_start(jax.random.key(1), LAW, 2, contexts=200)
+    start = gd_plus_plus_rates(jax.random.key(1), LAW, 2, contexts=200)
     two = fit_diagonal(BATCH, start, plus_plus=True)
     four = fit_diagonal(BATCH, two.rates)
     assert (two.rates[:, [1, 3]] == 0).all() and (two.rates[-1, 0], four.rates[-1, 0]) == (start[-1, 0],) * 2
-    began = float(half_square(diagonal_answer(jnp.asarray(start), BATCH), BATCH.y_q))
-    best = float(half_square(posterior_mean(BATCH, LAW), BATCH.y_q))
+    began = float(half_mse(predict_diagonal(jnp.asarray(start), BATCH), BATCH.y_q))
+    best = float(half_mse(posterior_mean(BATCH, LAW), BATCH.y_q))
     assert best < four.loss < two.loss <= began
-    again = float(half_square(diagonal_answer(jnp.asarray(four.rates), BATCH), BATCH.y_q))
+    again = float(half_mse(predict_diagonal(jnp.asarray(four.rates), BATCH), BATCH.y_q))
     assert four.loss == pytest.approx(again, rel=1e-12)
     with pytest.raises(ValueError, match="not finite"):
         fit_diagonal(BATCH, np.full((9, 4), 1e30))
@@ -80,9 +79,9 @@ def test_rates_that_are_not_four_per_layer_are_refused(monkeypatch):
         fit_diagonal(BATCH, np.zeros((2, 3)))
 
 
-def test_ridge_answers_are_scikit_learn_s():
+def test_ridge_predictions_are_scikit_learn_s():
     few = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
-    ours = ridge_answer(few, SIGMA[:4] ** 2)
+    ours = ridge_batch(few, SIGMA[:4] ** 2)
     for n, one in enumerate(zip(*sequences(few), strict=True)):
         model = Ridge(alpha=float(SIGMA[n]) ** 2, fit_intercept=False).fit(np.asarray(one[0]), np.asarray(one[1])[:, 0])
         assert float(ours[0, n]) == pytest.approx(model.predict(np.asarray(one[2])[None])[0], rel=1e-8)
@@ -99,7 +98,7 @@ def test_tuned_penalties_have_the_lowest_loss_of_their_kind():
     variance = estimated_variance(BATCH)
 
     def loss(penalty):
-        return float(half_square(ridge_answer(BATCH, penalty), BATCH.y_q))
+        return float(half_mse(ridge_batch(BATCH, penalty), BATCH.y_q))
 
     best = loss(jnp.full(600, constant))
     assert all(best <= loss(jnp.full(600, constant * factor)) for factor in (0.8, 1.25))
@@ -112,12 +111,12 @@ def test_tuned_penalties_have_the_lowest_loss_of_their_kind():
 
 def test_the_posterior_mean_is_bayes_rule_on_a_grid():
     law = MixedNoise(dim=2, context=4, levels=(0.5, 2.0))
-    batch, _ = sample_mixed(jax.random.key(3), law, 5)
+    batch, _ = sample_mixed_noise(jax.random.key(3), law, 5)
     ours = posterior_mean(batch, law)
     for n, one in enumerate(zip(*sequences(batch), strict=True)):
         X, y, x_q = (np.asarray(part) for part in (one[0], one[1][:, 0], one[2]))
         weights, answers = [], []
-        for sigma in law.possible:
+        for sigma in law.support:
             cov = X @ X.T + sigma**2 * np.eye(4)
             weights.append(np.exp(-y @ np.linalg.solve(cov, y) / 2) / np.sqrt(np.linalg.det(cov)))
             answers.append(x_q @ X.T @ np.linalg.solve(cov, y))
@@ -126,15 +125,15 @@ def test_the_posterior_mean_is_bayes_rule_on_a_grid():
 
 def test_predictors_stand_in_the_order_that_theory_says():
     """On the tasks they were fitted to: the oracle knows most, then the posterior, then what is tuned."""
-    told = {name: float(half_square(predict(BATCH), BATCH.y_q)) for name, predict in baselines(BATCH, LAW).items()}
-    oracle = float(half_square(ridge_answer(BATCH, SIGMA**2), BATCH.y_q))
+    told = {name: float(half_mse(predict(BATCH), BATCH.y_q)) for name, predict in ridge_baselines(BATCH, LAW).items()}
+    oracle = float(half_mse(ridge_batch(BATCH, SIGMA**2), BATCH.y_q))
     assert oracle < told["posterior mean"] < told["ridge, tuned"] < told["ridge"]
 
 
 def test_levels_are_drawn_as_asked():
-    _, sigma = sample_mixed(jax.random.key(0), MixedNoise(dim=2, context=4, levels=4.0), 4000)
+    _, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=2, context=4, levels=4.0), 4000)
     assert 0 <= float(sigma.min()) and float(sigma.max()) <= 4 and float(sigma.mean()) == pytest.approx(2, abs=0.08)
-    _, sigma = sample_mixed(jax.random.key(0), MixedNoise(dim=2, context=4, levels=(1.0, 3.0)), 4000)
+    _, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=2, context=4, levels=(1.0, 3.0)), 4000)
     assert set(sigma.tolist()) == {1.0, 3.0} and float(jnp.mean(sigma == 1.0)) == pytest.approx(0.5, abs=0.04)
     with pytest.raises(ValueError, match="context 3"):
         MixedNoise(dim=3, context=3)
@@ -152,5 +151,5 @@ def test_scaled_coordinates_have_the_moments_that_the_closed_form_reads():
     np.testing.assert_allclose(sampled.SCS, exact.SCS, atol=0.03 * float(exact.SCS.max()))
     with pytest.raises(ValueError, match="give one for each"):
         Tasks(dim=3, scales=(1.0,))
-    with pytest.raises(ValueError, match="no one variance"):
+    with pytest.raises(ValueError, match="no single variance"):
         _ = tasks.variance

@@ -10,10 +10,10 @@ from icl.problems.sine_waves import (
     Network,
     NonlinearRegression,
     Waves,
-    answer,
-    encoded,
+    encode,
     features,
     init_network,
+    predict_waves,
     ridge_on_features,
     sample_waves,
 )
@@ -62,8 +62,8 @@ def test_features_are_the_residual_mlp_by_hand():
 
 def test_the_control_is_a_step_of_descent_on_the_features():
     control = NETWORK._replace(attention=None)
-    said = answer(control, BATCH, eta=0.3)
-    context, query = (np.asarray(part) for part in encoded(NETWORK.encoder, BATCH))
+    said = predict_waves(control, BATCH, eta=0.3)
+    context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
     for n in range(4):
         phi, r, q = context[:-1, :, n], context[-1, :, n], query[:, 0, n]
         W = 0.3 / 6 * phi @ r
@@ -72,7 +72,7 @@ def test_the_control_is_a_step_of_descent_on_the_features():
 
 
 def test_ridge_on_features_is_scikit_learn_s():
-    context, query = (np.asarray(part) for part in encoded(NETWORK.encoder, BATCH))
+    context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
     ours = ridge_on_features(NETWORK.encoder, BATCH, 0.05)
     for n in range(4):
         model = Ridge(alpha=0.05, fit_intercept=False).fit(context[:-1, :, n].T, context[-1, :, n])
@@ -81,7 +81,7 @@ def test_ridge_on_features_is_scikit_learn_s():
 
 
 def test_ridge_without_penalty_is_least_squares_where_descent_on_the_features_ends():
-    context, query = (np.asarray(part)[..., 0] for part in encoded(NETWORK.encoder, BATCH))
+    context, query = (np.asarray(part)[..., 0] for part in encode(NETWORK.encoder, BATCH))
     W = np.linalg.lstsq(context[:-1].T, context[-1], rcond=None)[0]
     one = jax.tree.map(lambda leaf: leaf[..., :1], BATCH)
     limit = float(ridge_on_features(NETWORK.encoder, one, 1e-10)[0, 0])
@@ -90,7 +90,7 @@ def test_ridge_without_penalty_is_least_squares_where_descent_on_the_features_en
 
 def test_the_order_of_the_context_says_nothing_and_the_trained_layer_has_a_gradient():
     turned = BATCH._replace(X=BATCH.X[::-1], Y=BATCH.Y[::-1])
-    np.testing.assert_allclose(answer(NETWORK, BATCH).final, answer(NETWORK, turned).final, rtol=1e-10)
+    np.testing.assert_allclose(predict_waves(NETWORK, BATCH).final, predict_waves(NETWORK, turned).final, rtol=1e-10)
     problem = NonlinearRegression(WAVES)
     gradient = jax.grad(problem.loss)(NETWORK, BATCH)
     assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient.attention))

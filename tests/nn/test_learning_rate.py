@@ -1,11 +1,12 @@
 """The search for a learning rate, on quadratics whose stable rates are known: below 2/λ_max."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from jexplicit.nn.learning_rate import grid_search, pick_rate, range_test, smooth, sweep_schedule, train_scanned
+from jexplicit.nn.learning_rate import grid_search, pick_rate, range_test, smooth, sweep_schedule
 
 CURVATURES = jnp.array([4.0, 0.3, 0.01])  # stable below 0.5
 
@@ -26,7 +27,7 @@ def test_the_range_test_picks_a_stable_rate(noise):
     batches = jnp.asarray(np.random.default_rng(0).normal(size=(600, 3)))
     step = descent(sweep_schedule(1e-4, 10.0, 600), noise)
     test = range_test(step, (jnp.ones(3), 0), batches, lowest=1e-4, highest=10.0)
-    assert 0.005 < test.picked < 0.5  # noise makes the lowest loss come earlier
+    assert 0.005 < test.rate < 0.5  # noise makes the lowest loss come earlier
     assert len(test.rates) == 600 and test.rates[0] == 1e-4 and test.losses[-1] > 1e3
     schedule = sweep_schedule(1e-4, 10.0, 600)
     np.testing.assert_allclose(test.rates, [float(np.asarray(schedule(s))) for s in range(600)], rtol=1e-9)
@@ -36,7 +37,7 @@ def test_the_grid_finds_the_fastest_stable_rate():
     rates = np.array([1e-3, 1e-2, 0.1, 0.45, 0.6])
 
     def run(rate):
-        (w, _), _ = train_scanned(descent(rate), (jnp.ones(3), 0), jnp.zeros((100, 3)))
+        (w, _), _ = jax.lax.scan(descent(rate), (jnp.ones(3), 0), jnp.zeros((100, 3)))
         return jnp.sum(CURVATURES * w**2) / 2
 
     best, losses = grid_search(run, rates)
@@ -61,7 +62,7 @@ def test_steps_of_optax_serve_too():
         return (w + update, s), jnp.sum(CURVATURES * w**2) / 2
 
     test = range_test(step, (jnp.ones(3), optimizer.init(jnp.ones(3))), jnp.zeros(200), lowest=1e-3, highest=10.0)
-    assert 0.02 < test.picked < 0.5
+    assert 0.02 < test.rate < 0.5
 
 
 def test_smoothing_keeps_a_straight_line_and_ends_where_losses_do():
@@ -75,10 +76,10 @@ def test_bad_sweeps_are_refused():
     for lowest, highest, steps in ((0.0, 1.0, 10), (1.0, 0.1, 10), (0.1, 1.0, 1), (0.1, np.inf, 5)):
         with pytest.raises(ValueError, match="0 < lowest < highest"):
             sweep_schedule(lowest, highest, steps)
-    with pytest.raises(ValueError, match="begin the sweep lower"):
+    with pytest.raises(ValueError, match="start the sweep at a lower rate"):
         pick_rate(np.array([0.1, 1.0]), np.full(2, np.inf))
     for rates in ([], [0.0, 0.1]):
-        with pytest.raises(ValueError, match="at least one, all above 0"):
+        with pytest.raises(ValueError, match="at least one, all positive"):
             grid_search(lambda rate: rate, np.array(rates))
 
 

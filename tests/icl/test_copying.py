@@ -9,11 +9,11 @@ from icl import Sequence, Tasks, gradient_descent, init_layers, sample_tasks, se
 from icl.models.attention import attend
 from icl.problems.copying import (
     Copying,
-    apart,
-    coded,
+    add_codes,
     copy_sensitivity,
     copying_layers,
     read_out,
+    separate_tokens,
     sinusoidal_codes,
     unit_codes,
 )
@@ -24,7 +24,7 @@ TASKS = Tasks(dim=3, context=4, input_range=2.0)
 @pytest.mark.parametrize(("dim", "context"), [(3, 4), (1, 1), (5, 12)])
 def test_two_linear_layers_copy_and_descend_exactly(dim, context):
     batch = sample_tasks(jax.random.key(0), Tasks(dim=dim, context=context), 6)
-    E = coded(apart(batch), jnp.asarray(unit_codes(context)))
+    E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(context)))
     ours = jax.jit(read_out)(copying_layers(dim, context, 0.7), E)
     step = jax.vmap(lambda s: gradient_descent(s, 0.7)[-1], in_axes=-1, out_axes=-1)(batch)
     np.testing.assert_allclose(ours, step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
@@ -32,7 +32,7 @@ def test_two_linear_layers_copy_and_descend_exactly(dim, context):
 
 def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
     one = sample_tasks(jax.random.key(0), TASKS)
-    E = coded(apart(one), jnp.asarray(unit_codes(4))).T
+    E = add_codes(separate_tokens(one), jnp.asarray(unit_codes(4))).T
     layer = jax.tree.map(lambda leaf: leaf[0], copying_layers(3, 4, 0.7))
     after = np.asarray(E + attend(layer, E[:-1], E))
     np.testing.assert_allclose(after[0:-1:2, :3], one.X, atol=1e-15)
@@ -84,7 +84,7 @@ def test_sensitivities_are_norms_of_mean_gradients():
 def test_a_layer_that_copies_looks_at_the_next_token():
     """Other tokens tell through the scores that their codes would have had."""
     batch = sample_tasks(jax.random.key(0), TASKS, 5)
-    E = coded(apart(batch), jnp.asarray(unit_codes(4)))
+    E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(4)))
     told = jax.jit(copy_sensitivity, static_argnames="softmax")(copying_layers(3, 4, 0.7), E, softmax=False)
     assert float(told.next) > 1 and float(told.next) > 2 * float(told.other)
 
@@ -95,4 +95,4 @@ def test_bad_copying_is_refused():
     with pytest.raises(ValueError, match="width 3"):
         Copying(TASKS, codes=3)
     with pytest.raises(ValueError, match="2 outputs"):
-        apart(sample_tasks(jax.random.key(0), Tasks(dim=2, context=3, outputs=2)))
+        separate_tokens(sample_tasks(jax.random.key(0), Tasks(dim=2, context=3, outputs=2)))

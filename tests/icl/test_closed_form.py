@@ -20,7 +20,7 @@ from icl.solvers.closed_form import (
     solution_loss,
 )
 from icl.solvers.descent import gd_plus_plus, gradient_descent
-from icl.solvers.polynomials import context_eigenvalues, losses_by_context, optimal_polynomial, polynomial_on, residual
+from icl.solvers.polynomials import context_eigenvalues, evaluate_polynomial, losses_by_context, optimal_polynomial, residual
 from icl.tasks import Sequence, sample_tasks, sequences
 
 PAPER = Tasks(dim=10, context=10)
@@ -173,7 +173,7 @@ def test_two_layers_reach_the_reference_losses(values, layers, tied, plus_plus, 
     starts = 24 if plus_plus and not tied else 4  # the one with local minima
     found = optimal_polynomial(values, PAPER, layers=layers, tied=tied, plus_plus=plus_plus, starts=starts)
     assert abs(found.loss - loss) <= 4 * found.standard_error + 5e-5  # the reference's last digit
-    fresh = polynomial_on(context_eigenvalues(jax.random.key(1), PAPER, 6_000), found, PAPER)
+    fresh = evaluate_polynomial(context_eigenvalues(jax.random.key(1), PAPER, 6_000), found, PAPER)
     assert abs(fresh.loss - loss) <= 4 * fresh.standard_error + 5e-5
     assert list(found.quantiles) == sorted(found.quantiles) and found.quantiles[0] < found.quantiles[-1]
 
@@ -194,7 +194,7 @@ def test_five_layers_of_their_own():
     values = context_eigenvalues(jax.random.key(0), PAPER, 20_000)
     found = optimal_polynomial(values, PAPER, layers=5, tied=False, guard=1.25)
     assert found.loss <= 0.026
-    fresh = polynomial_on(context_eigenvalues(jax.random.key(1), PAPER, 200_000), found, PAPER)
+    fresh = evaluate_polynomial(context_eigenvalues(jax.random.key(1), PAPER, 200_000), found, PAPER)
     assert fresh.loss <= 0.026 and fresh.standard_error < 1e-4
 
 

@@ -1,0 +1,230 @@
+"""The methods of launch.digits that need no backpropagation, and scikit-learn's logistic regression for comparison."""
+
+import functools
+import shutil
+import time
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jexplicit.data.images import Images
+from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
+from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
+from jexplicit.solvers.features import patch_features, patch_filters, random_directions, random_features, unit_rows
+from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
+from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
+from jexplicit.solvers.metrics import accuracy, mean_loss
+from jexplicit.solvers.priming import fit_intercept
+from jexplicit.solvers.sweeps import SoftmaxFit
+from launch.digits.config import Config
+from launch.digits.report import row_name
+
+
+class Part(NamedTuple):
+    """Features, one-hot targets and labels of some images."""
+
+    H: Array
+    Y: Array
+    labels: Array
+
+
+class Job(NamedTuple):
+    """What every method needs. K is the priming number of the pixels; about: fields that all rows share."""
+
+    config: Config
+    folder: RunFolder
+    images: Images
+    train: Part
+    test: Part
+    K: float
+    about: dict[str, Any]
+
+
+def new_row(method: str, solver: str, **fields: Any) -> dict[str, Any]:
+    """The row of a method before it is measured."""
+    row = {"method": method, "layers": 1, "features": "pixels", "solver": solver, "epochs": 0, "priming_number": None}
+    return row | {"backprop_free": True} | fields
+
+
+def has_row(job: Job, row: dict[str, Any]) -> bool:
+    """Whether the run has measured this row already."""
+    return row_name(row) in map(row_name, job.folder.rows())
+
+
+def scores(job: Job, train: Array, test: Array) -> dict[str, float]:
+    """Accuracy and loss of logits on the train and the test images."""
+    parts = {"test": (test, job.test), "train": (train, job.train)}
+    return {f"{name}_accuracy": accuracy(logits, part.labels) for name, (logits, part) in parts.items()} | {
+        f"{name}_loss": mean_loss(logits, part.Y) for name, (logits, part) in parts.items()
+    }
+
+
+def add_row(job: Job, row: dict[str, Any], train: Array, test: Array, params: Any = None) -> None:
+    """Add a row from the logits on the train and the test images; keep its guesses, and the model's parameters if given."""
+    if params is not None:
+        name = f"{row['features']}_{row['solver']}" if row["method"] == "features" else f"{row['method']}_{row['layers']}"
+        save_model(job, name, params)
+    path = guesses_path(job.folder.path, row)
+    path.parent.mkdir(exist_ok=True)
+    np.save(path, np.asarray(test.argmax(axis=1), np.uint8))
+    job.folder.add_row({**row, **scores(job, train, test), **job.about})
+
+
+def guesses_path(out: Path, row: dict[str, Any]) -> Path:
+    """Where a run keeps the class that a row's model gives each test image."""
+    return out / "guesses" / f"{row_name(row)}.npy"
+
+
+def model_path(job: Job, name: str) -> Path:
+    """Where a run keeps the parameters of a model."""
+    return job.folder.path / "checkpoints" / name
+
+
+def save_model(job: Job, name: str, params: Any) -> None:
+    """Write the parameters of a model to its checkpoint."""
+    save_checkpoint(model_path(job, name), {"params": jax.tree.map(np.asarray, params)})
+
+
+def first_layer(job: Job, name: str) -> Array | None:
+    """The first array of a saved model, U⁽¹⁾ of a stack of softmax layers; None if the run has no such model."""
+    path = model_path(job, name)
+    return jax.tree.leaves(load_checkpoint(path)["params"])[0] if path.is_dir() else None
+
+
+def measure_explicit(job: Job) -> None:
+    """The explicit solution of every number of layers."""
+    for layers in job.config.layers:
+        row = new_row("explicit", "explicit", layers=layers, priming_number=job.K)
+        if has_row(job, row):
+            continue
+        start = time.perf_counter()
+        with stage(row_name(row)):
+            decoders = jax.block_until_ready(explicit_decoders(job.train, job.K, layers))
+        row["seconds"] = time.perf_counter() - start
+        add_row(job, row, *(stack_logits(decoders, part.H) for part in (job.train, job.test)), params=list(decoders))
+
+
+def explicit_decoders(part: Part, K: float, layers: int) -> tuple[Array, ...]:
+    """The decoders of a stack, solved layer by layer on some images."""
+    return solve_layers(part.H, part.Y, [SoftmaxLayer(K=K), *[SoftmaxLayer()] * (layers - 1)]).params
+
+
+def measure_intercept(job: Job) -> None:
+    """The best intercept w for a frozen log F."""
+    row = new_row("intercept", "scaling", epochs=job.config.sweeps, priming_number=job.K)
+    if has_row(job, row):
+        return
+    start = time.perf_counter()
+    with stage("intercept"):
+        F = dense_cooccurrence(job.train.H, job.train.Y)
+        fit = fit_intercept(job.train.H, job.train.Y, F, K=job.K, sweeps=job.config.sweeps)
+    row["seconds"] = time.perf_counter() - start
+    add_row(job, row, fit.logits(job.train.H), fit.logits(job.test.H))
+
+
+def measure_scaling(job: Job) -> None:
+    """Iterative scaling on pixels, from the explicit solution."""
+    row = new_row("scaling", "scaling", epochs=job.config.sweeps, priming_number=job.K)
+    measure_fit(job, row, job.train, job.test)
+
+
+def measure_quadratic(job: Job) -> None:
+    """Sweeps with the curvature bound, on pixels and a constant."""
+    parts = (part._replace(H=jnp.pad(part.H, ((0, 0), (0, 1)), constant_values=1)) for part in (job.train, job.test))
+    measure_fit(job, new_row("quadratic", "quadratic", epochs=job.config.quadratic_sweeps), *parts)
+
+
+def measure_features(job: Job) -> None:
+    """Explicit features of each kind, with the explicit solution, iterative scaling and the curvature bound as readouts."""
+    sweeps = {"explicit": 0, "scaling": job.config.feature_sweeps, "quadratic": job.config.quadratic_sweeps}
+    for kind in job.config.featurizers:
+        rows = [new_row("features", solver, features=kind, epochs=n, priming_number=1.0) for solver, n in sweeps.items()]
+        if all(has_row(job, row) for row in rows):
+            continue
+        start = time.perf_counter()
+        features = jax.block_until_ready(featurize(job, kind))
+        seconds = time.perf_counter() - start
+        train, test = (part._replace(H=H) for part, H in zip((job.train, job.test), features, strict=True))
+        for row in rows:
+            measure_fit(job, {**row, "dimensions": train.H.shape[1], "feature_seconds": seconds}, train, test)
+
+
+def featurize(job: Job, kind: str) -> tuple[Array, Array]:
+    """Positive features with rows of norm 1, of the train and the test images."""
+    config, images = job.config, job.images
+    if kind == "random":
+        with stage("random features"):
+            W = random_directions(jax.random.key(config.seed), job.train.H.shape[1], config.directions)
+            train, test = (unit_rows(random_features(part.H, W, threshold=config.threshold)) for part in (job.train, job.test))
+        return train, test
+    height = min(images.train_images.shape[1:])
+    size = config.patch or max(3, round(height / 4.5))
+    grid = config.grid or max(3, round((height - size + 1) / 6))
+    with stage("patch features", "images") as progress:
+        filters = patch_filters(images.train_images, images.levels, size=size, number=config.filters, seed=config.seed)
+        features = functools.partial(patch_features, grid=grid, threshold=config.threshold, progress=progress)
+        both = images.train_images, images.test_images
+        train, test = (unit_rows(features(X, images.levels, filters)) for X in both)
+    return train, test
+
+
+def measure_fit(job: Job, row: dict[str, Any], train: Part, test: Part) -> None:
+    """Fit the softmax layer that a row describes, and add the row; interrupted sweeps continue."""
+    if has_row(job, row):
+        return
+    name, about = row_name(row), {"features": row["features"], "solver": row["solver"]}
+    checkpoints = model_path(job, f"{name}.partial")
+    earlier = [event["seconds"] for event in job.folder.events("sweep") if about.items() <= event.items()]
+    start = time.perf_counter() - (earlier[-1] if earlier else 0.0)
+
+    def on_sweep(sweep: int, loss: float) -> None:
+        job.folder.log(event="sweep", **about, sweep=sweep, loss=loss, seconds=time.perf_counter() - start)
+
+    with stage(name, "sweeps") as progress:
+        fit = solve(job, row, train, checkpoints=checkpoints, on_sweep=on_sweep, progress=progress)
+        jax.block_until_ready(fit.U)
+    row = {**row, "seconds": time.perf_counter() - start + row.get("feature_seconds", 0.0)}
+    params = {"U": fit.U, "intercept": fit.intercept}
+    add_row(job, row, fit.logits(train.H), fit.logits(test.H), params=params)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def solve(job: Job, row: dict[str, Any], train: Part, **options: Any) -> SoftmaxFit:
+    """The softmax layer of a row: explicit, by iterative scaling from there, or by the curvature bound from zeros."""
+    H, Y, sweeps = train.H, train.Y, row["epochs"]
+    if row["solver"] == "quadratic":
+        return curvature_bound_sweeps(H, Y, sweeps=sweeps, ridge=job.config.ridge, **options)
+    U = explicit_solution(dense_cooccurrence(H, Y), row["priming_number"])
+    if row["solver"] == "scaling":
+        return iterative_scaling_sweeps(H, Y, U, sweeps=sweeps, **options)
+    return SoftmaxFit(U, jnp.zeros_like(U[0]), np.zeros(0))
+
+
+def measure_logistic_regression(job: Job) -> None:
+    """scikit-learn's multinomial logistic regression on pixels, without regularisation."""
+    row = new_row("logistic_regression", "lbfgs", backprop_free=False)
+    if has_row(job, row):
+        return
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    with stage("logistic regression"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of iterations is a flag, and in the row
+        start = time.perf_counter()
+        model = LogisticRegression(C=np.inf, max_iter=job.config.logistic_iterations)
+        model.fit(np.asarray(job.train.H), np.asarray(job.train.labels))
+        row |= {"seconds": time.perf_counter() - start, "epochs": int(model.n_iter_.max())}
+
+    def logits(part: Part) -> Array:
+        z = model.decision_function(np.asarray(part.H))  # [M] for two classes
+        return jnp.asarray(z if z.ndim == 2 else np.stack([-z / 2, z / 2], axis=1), part.H.dtype)
+
+    add_row(job, row, logits(job.train), logits(job.test))

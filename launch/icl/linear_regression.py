@@ -1,0 +1,174 @@
+"""The experiments of launch.icl on linear regression with linear layers, which von Oswald et al. 2023 begin with."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from icl.comparison import condition_numbers, curvature_after_step, path_losses
+from icl.models.attention import AttentionLayer, head_maps, roll_out
+from icl.solvers.descent import gradient_descent
+from icl.solvers.polynomials import context_eigenvalues
+from icl.tasks import Tasks, sample_tasks
+from jexplicit.runs.progress import stage
+from launch.icl import predictors
+from launch.icl.config import Effort, make_tasks
+from launch.icl.job import CURVATURE, SPECTRUM, VALIDATION, WEIGHTS, Job, add_rows, has_rows, random_key
+from launch.icl.predictors import Family, Model, descent, measure_families, row_of, trained_family
+from launch.icl.training import split_seeds
+
+_dampings = (0.5, 0.75, 1.0)
+_rollout_steps = 50
+
+
+def one_step(job: Job) -> None:
+    """One layer of attention and one step of gradient descent."""
+    model = Model(job.tasks, 1, True)
+    trained = trained_family(job, model)
+    _measure(job, "one-step", model, [trained])
+    _save_weights(job, model, trained.weights)
+
+
+def multi_step(job: Job) -> None:
+    """K layers, from random weights and from the closed form's, and K steps of GD and GD++."""
+    model = _multi(job)
+    trained = [trained_family(job, model, start=start) for start in ("cold", *["warm"] * (job.config.warm_steps > 0))]
+    _measure(job, "multi-step", model, trained)
+    _save_weights(job, model, trained[0].weights)
+
+
+def out_of_distribution(job: Job) -> None:
+    """The same predictors on tasks with other input ranges, weight scales and input distributions."""
+    for model in dict.fromkeys((Model(job.tasks, 1, True), _multi(job))):
+        if has_rows(job, "out-of-distribution", layers=model.layers):
+            continue
+        tasks = model.tasks
+        shifts: dict[str, list[Tasks]] = {
+            "input_range": predictors.input_ranges(tasks),
+            "weight_scale": [replace(tasks, weight_scale=float(c)) for c in np.linspace(0.5, 5.0, 10)],
+            "mixture": [replace(tasks, inputs="mixture", input_range=float(r)) for r in np.linspace(0.5, 5.0, 10)],
+        }
+        families = [*predictors.untrained_families(job, model), *_with_interpolated(job, model, trained_family(job, model))]
+        rows = []
+        with stage(f"shifted tasks, {model.name}", "sweeps") as progress:
+            total = len(shifts) * sum(len(family.entries) for family in families)
+            sweeps = predictors.sweep_families(job, "out-of-distribution", model.name, families, shifts)
+            for done, found in enumerate(sweeps, 1):
+                values, losses = found.pop("values"), found.pop("losses")
+                for at in _points_of_rows(values):
+                    rows.append(row_of("out-of-distribution", model, **found, value=values[at], loss=losses[at]))
+                progress(done, total)
+        add_rows(job, rows, test_tasks=predictors.sweep_tasks(job))
+
+
+def _points_of_rows(values: list[float]) -> list[int]:
+    """The points of a sweep that have rows: both ends, and those nearest to 1 and 1.5."""
+    return sorted({0, len(values) - 1, *(int(np.argmin(np.abs(np.array(values) - v))) for v in (1.0, 1.5))})
+
+
+def rollout(job: Job) -> None:
+    """One trained layer applied many times, and as many steps of gradient descent, damped."""
+    model = Model(job.tasks, 1, True)
+    if has_rows(job, "rollout"):
+        return
+    trained = trained_family(job, model)
+    eta = float(descent(job, model, "gd")[0].eta[0])
+    batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
+
+    @jax.jit
+    def layer_path(layer: AttentionLayer, damping: jax.Array) -> jax.Array:
+        return path_losses(lambda s: roll_out(layer, s, steps=_rollout_steps, damping=damping, y_only=True), batch)
+
+    @jax.jit
+    def descent_path(damping: jax.Array) -> jax.Array:
+        return path_losses(lambda s: gradient_descent(s, damping * eta, steps=_rollout_steps), batch)
+
+    rows = []
+    with stage("roll-out"):
+        for damping in _dampings:
+            paths: list[tuple[str, int | None, jax.Array]] = [("gd", None, descent_path(jnp.asarray(damping)))]
+            for layers, entry in zip(split_seeds(trained.weights), trained.entries, strict=True):
+                layer = jax.tree.map(lambda leaf: leaf[0], layers)
+                paths.append(("trained", entry["seed"], layer_path(layer, jnp.asarray(damping))))
+            for name, seed, path in paths:
+                losses = [float(loss) if np.isfinite(loss) else None for loss in path]
+                job.folder.log(event="rollout", predictor=name, seed=seed, damping=damping, losses=losses)
+                more = {"seed": seed, "damping": damping, "loss": losses[-1], "eta": damping * eta}
+                rows.append(row_of("rollout", model, name, **more))
+    add_rows(job, rows, steps=_rollout_steps)
+
+
+def curvature(job: Job) -> None:
+    """The effect of the first of the best two recurrent layers on the eigenvalues of XᵀX, by context length."""
+    spectra: dict[str, Any] = {}
+    for N in job.config.contexts:
+        tasks = make_tasks(job.config, context=N)
+        model = Model(tasks, 2, True)
+        rates, seconds = descent(job, model, "gd++")
+        eta, gamma = float(rates.eta[0]), float(rates.gamma[0])
+        values = context_eigenvalues(random_key(job.config, SPECTRUM + 100), tasks, min(job.config.solver_contexts, 10_000))
+        after = curvature_after_step(values, gamma)
+        spectra |= {f"before_{N}": values.astype(np.float32), f"after_{N}": after.astype(np.float32)}
+        if not has_rows(job, "curvature", context=N):
+            before, after = (float(np.median(condition_numbers(part))) for part in (values, after))
+            more = {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds}
+            more |= {"condition_before": before, "condition_after": after}
+            add_rows(job, [row_of("curvature", model, "closed_form", **more)])
+    np.savez_compressed(job.folder.path / CURVATURE, **spectra)
+
+
+def scaling_n(job: Job) -> None:
+    """One layer at sizes N = d, and two recurrent layers at several N, in closed form and trained."""
+    models = [Model(make_tasks(job.config, dim=n, context=n), 1, True) for n in job.config.dims]
+    models += [Model(make_tasks(job.config, context=N), 2, True) for N in job.config.contexts]
+    for model in models:
+        runs = Effort(job.config.scaling_steps, 1)
+        _measure(job, "scaling-N", model, [trained_family(job, model, runs=runs)] if runs.steps else [])
+
+
+def _multi(job: Job) -> Model:
+    return Model(job.tasks, job.config.layers, job.config.recurrent or job.config.layers == 1)
+
+
+def _measure(job: Job, experiment: str, model: Model, trained: list[Family]) -> None:
+    """Rows of all predictors on fresh test tasks: without training, trained, interpolated."""
+    if has_rows(job, experiment, **model.sizes):
+        return
+    families = predictors.untrained_families(job, model)
+    for family in trained:
+        families += _with_interpolated(job, model, family)
+    measure_families(job, experiment, model, families)
+
+
+def _with_interpolated(job: Job, model: Model, trained: Family) -> list[Family]:
+    """Trained layers and, where they are recurrent and from random weights, their means with constructed ones."""
+    if not model.recurrent:
+        return [trained]
+    families = [predictors.with_descent_rates(model, trained)]
+    if trained.entries[0]["start"] == "cold":
+        families.append(predictors.interpolated_family(job, model, trained))
+    return families
+
+
+def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
+    """Save the maps M and R of the first seed, trained and constructed, and the scores of a context."""
+    layers = {"trained": jax.tree.map(lambda leaf: leaf[0], params), "constructed": predictors.constructed_layers(job, model)}
+
+    @jax.jit
+    def maps_and_scores(key: jax.Array, layers: dict[str, AttentionLayer]) -> dict[str, jax.Array]:
+        batch = sample_tasks(key, model.tasks, 1000)
+        E = jnp.concatenate([batch.X, batch.Y], axis=1)
+        query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
+        arrays = {}
+        for name, one in layers.items():
+            M, R = head_maps(one)
+            b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : model.tasks.dim], axis=-1)[:, None, None]
+            scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
+            arrays |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
+            arrays |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
+        return arrays
+
+    arrays: dict[str, Any] = jax.device_get(maps_and_scores(random_key(job.config, VALIDATION), layers))
+    np.savez_compressed(job.folder.path / WEIGHTS.format(model=model.name), **arrays)

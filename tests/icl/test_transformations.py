@@ -1,0 +1,97 @@
+"""Constructions and solvers under jit, vmap and grad: the values of the plain calls, and no check of values on tracers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from icl import (
+    Tasks,
+    descent_layers,
+    exact_moments,
+    gd_plus_plus,
+    gradient_descent,
+    half_mse,
+    line_search,
+    one_step_loss,
+    optimal_rate,
+    optimal_solution,
+    predict_batch,
+    ridge,
+    sample_tasks,
+    softmax_descent_layer,
+)
+from icl.models.constructions import diagonal_layers
+from icl.problems.copying import copying_layers
+from icl.problems.mixed_noise import MixedNoise, posterior_mean
+from icl.solvers.closed_form import least_squares_solution, sampled_moments, solution_loss
+from icl.solvers.descent import paper_rates
+from icl.solvers.polynomials import losses_by_context
+
+TASKS = Tasks(dim=3, context=5)
+BATCH = sample_tasks(jax.random.key(0), TASKS, 50)
+ONE = sample_tasks(jax.random.key(1), TASKS)
+RATES = jnp.array([0.3, 0.8])
+CONSTRUCTIONS = {
+    "gd": lambda eta: descent_layers(3, 5, eta),
+    "gd++": lambda eta: descent_layers(3, 5, eta, gamma=eta / 10, layers=2),
+    "weights": lambda eta: descent_layers(3, 5, eta, W0=eta * jnp.ones((1, 3)), preconditioner=eta * jnp.eye(3)),
+    "softmax": lambda eta: softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
+    "diagonal": lambda eta: diagonal_layers(eta * jnp.ones((2, 4)), 3),
+    "copying": lambda eta: copying_layers(3, 5, eta),
+}
+SOLVERS = {
+    "gradient descent": lambda x: gradient_descent(ONE, x, steps=3),
+    "gd++": lambda x: gd_plus_plus(ONE, x, x / 10, steps=3),
+    "ridge": lambda x: ridge(ONE, x),
+    "optimal rate": lambda x: optimal_rate(Tasks(noise=x)),
+    "one-step loss": lambda x: one_step_loss(Tasks(weight_scale=x), 1.0),
+    "optimal solution": lambda x: optimal_solution(exact_moments(Tasks(dim=3, noise=x))),
+    "sampled moments": lambda x: optimal_solution(sampled_moments(jnp.moveaxis(BATCH.X, -1, 0), v=x)),
+    "solution loss": lambda x: solution_loss(x * jnp.eye(3), exact_moments(TASKS)),
+    "least squares": lambda x: least_squares_solution(BATCH._replace(Y=x * BATCH.Y)),
+    "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
+    "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS | SOLVERS)
+def test_jit_and_vmap_give_the_values_of_the_plain_call(name):
+    function = (CONSTRUCTIONS | SOLVERS)[name]
+    mapped, compiled = jax.jit(jax.vmap(function))(RATES), jax.jit(function)
+    for n, x in enumerate(RATES):
+        for plain, one, row in zip(*map(jax.tree.leaves, (function(x), compiled(x), mapped)), strict=True):
+            np.testing.assert_allclose(one, plain, rtol=1e-8, atol=1e-12)  # float64; solves of 3 x 3 systems
+            np.testing.assert_allclose(row[n], plain, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS | SOLVERS)
+def test_gradients_are_finite_differences(name):
+    def total(x):
+        return sum(jnp.sum(leaf * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(function(x)))
+
+    function, x, h = (CONSTRUCTIONS | SOLVERS)[name], RATES[0], 1e-5
+    numeric = float(total(x + h) - total(x - h)) / (2 * h)
+    # the difference is off by h² times the third derivative, and by 1e-16 / h times the value
+    assert float(jax.jit(jax.grad(total))(x)) == pytest.approx(numeric, rel=1e-4, abs=1e-8)
+
+
+def test_the_best_rate_is_found_by_descent_on_the_construction():
+    """The gradient of the loss of constructed layers in η is zero at the line search's rate, to the grid's spacing."""
+    eta, losses = jax.jit(lambda batch: line_search(batch, steps=1, rates=paper_rates()))(BATCH)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(eta):
+        return half_mse(predict_batch(descent_layers(3, 5, eta), BATCH), BATCH.y_q)
+
+    assert float(loss(eta)[0]) == pytest.approx(float(losses.min()), rel=1e-10)
+    assert float(loss(eta - 0.1)[1]) < 0 < float(loss(eta + 0.1)[1])
+
+
+def test_values_are_checked_where_they_are_known():
+    with pytest.raises(ValueError, match="start from zero"):
+        descent_layers(3, 5, 0.1, gamma=0.1, W0=jnp.ones((1, 3)))
+    with pytest.raises(ValueError, match="cannot be inverted"):
+        optimal_solution(sampled_moments(jnp.zeros((2, 3, 2))))
+    assert not jnp.isfinite(jax.jit(lambda X: optimal_solution(sampled_moments(X)))(jnp.zeros((2, 3, 2)))).all()

@@ -1,0 +1,47 @@
+"""Memory of the host: sizes, and how many devices fit."""
+
+import pytest
+
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import check_memory, host_bytes, parse_bytes, peak_bytes, within_memory
+
+MB, GB = 10**6, 10**9
+
+
+@pytest.mark.parametrize(
+    "size, expected", [("2GB", 2 * GB), ("1.5 GiB", 3 * 2**29), ("512mib", 2**29), (".5MB", MB // 2), ("10.KB", 10_000)]
+)
+def test_a_size_is_a_number_and_a_unit(size, expected):
+    assert parse_bytes(size) == expected
+
+
+@pytest.mark.parametrize("size", ["", "GB", "2", "2 elephants", "0GB", "-1GB", ".GB", "1.2.3GB", "1e3GB", "٢GB"])
+def test_any_other_size_is_refused(size):
+    with pytest.raises(ValueError, match="memory .*: give a number and a unit, such as 2GB"):
+        parse_bytes(size)
+
+
+@pytest.mark.parametrize("budget, devices", [(3.7, 1), (4.5, 1), (4.7, 2), (9.7, 7), (100, 8)])
+def test_as_many_devices_count_as_have_room_for_tables(budget, devices):
+    # D + 1 + 2 / K GB of tables and 0.6 GB for the runtime: at K = 2, D devices take D + 2.6 GB
+    assert within_memory(data_mesh(8), int(budget * GB), GB, 2).size == devices
+
+
+def test_a_budget_for_no_device_at_all_is_refused():
+    with pytest.raises(ValueError, match="--memory 2.0GB: counting with tables of 1.0 GB takes .* use a smaller --vocab-size"):
+        within_memory(data_mesh(2), 2 * GB, GB, 2)
+
+
+def test_devices_of_a_cpu_share_the_memory_of_the_host():
+    per_device = int(host_bytes() // 4)
+    check_memory(data_mesh(2), per_device, "tables")
+    with pytest.raises(ValueError, match="tables take 8 x .* use fewer --devices"):
+        check_memory(data_mesh(8), per_device, "tables")
+
+
+def test_the_peak_grows_with_what_is_allocated():
+    before = peak_bytes()
+    block = bytearray((before or 0) + 50 * MB)
+    after = peak_bytes()
+    assert (before is None and after is None) or (before is not None and after is not None and after > before)
+    del block

@@ -1,0 +1,197 @@
+"""The solution layer by layer, against naive Bayes and a loop, and such a stack as a network that is trained.
+
+Tolerances: sums of some hundred logarithms of order 10 in float64, 1e-10; float32 leaves 1e-4.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+from sklearn.naive_bayes import MultinomialNB
+
+from jexplicit.nn.networks import SoftmaxStack, init_variables, network_outputs
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.steps import initial_state, network_step
+from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
+from jexplicit.solvers.layerwise import SoftmaxLayer, random_decoders, solve_layers, stack_logits
+from jexplicit.solvers.metrics import accuracy, mean_loss
+
+M, D, N = 200, 7, 3
+
+
+def problem(K=None, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(M) % N)
+    H = rng.gamma(1.0, 1.0, (M, D)) * (1 + rng.random((N, D)))[labels] + 0.05
+    if K is not None:
+        H *= K / H.sum(axis=1, keepdims=True)
+    return jnp.asarray(H, dtype), jnp.asarray(reference.one_hot(labels, N), dtype), labels
+
+
+def log_predictions(logits):
+    return np.array([reference.log_softmax(row) for row in np.asarray(logits)])
+
+
+@pytest.mark.parametrize("K", [1.0, 4.0])
+def test_one_layer_on_rows_of_norm_k_is_scikit_learns_multinomial_naive_bayes(K):
+    H, Y, labels = problem(K)
+    solved = solve_layers(H, Y, [SoftmaxLayer()])
+    assert [float(k) for k in solved.K] == pytest.approx([K])
+    oracle = MultinomialNB(alpha=0, force_alpha=True).fit(np.asarray(H), labels)
+    ours = log_predictions(stack_logits(solved.params, H))
+    np.testing.assert_allclose(ours, oracle.predict_log_proba(np.asarray(H)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-4)])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_every_layer_is_the_papers_solution_of_its_own_inputs(layers, dtype, tolerance):
+    H, Y, _ = problem(dtype=dtype)
+    solved = solve_layers(H, Y, [SoftmaxLayer()] * layers)
+    inputs, targets = np.asarray(H, np.float64), np.asarray(Y, np.float64)
+    decoders = []
+    for U in solved.params:
+        K = max(1.0, np.abs(inputs).sum(axis=1).mean())
+        decoders.append(reference.explicit_solution(reference.generalized_cooccurrences(inputs, targets), K))
+        np.testing.assert_allclose(U, decoders[-1], rtol=0, atol=tolerance)
+        inputs = np.exp(log_predictions(inputs @ decoders[-1]))
+    expected = reference.softmax_stack(np.asarray(H, np.float64), decoders)
+    np.testing.assert_allclose(stack_logits(solved.params, H), expected, rtol=0, atol=100 * tolerance)
+
+
+def test_information_flows_only_forward():
+    H, Y, _ = problem()
+    two, three = (solve_layers(H, Y, [SoftmaxLayer()] * layers) for layers in (2, 3))
+    for lower, same in zip(two.params, three.params[:2], strict=True):
+        np.testing.assert_array_equal(lower, same)
+    changed = solve_layers(H, Y, [SoftmaxLayer(), SoftmaxLayer(K=5.0), SoftmaxLayer()])
+    np.testing.assert_array_equal(changed.params[0], three.params[0])
+    assert float(jnp.abs(changed.params[2] - three.params[2]).max()) > 1e-3
+
+
+def test_layers_may_have_their_own_activation_and_solver():
+    H, Y, _ = problem()
+
+    def scaled(H, Y, K):
+        return iterative_scaling_sweeps(H, Y, jnp.zeros((H.shape[1], Y.shape[1])), sweeps=3, slack=False).U
+
+    solved = solve_layers(H, Y, [SoftmaxLayer(activation=lambda z: 1 + jax.nn.sigmoid(z)), SoftmaxLayer(solve=scaled)])
+    hidden = 1 + jax.nn.sigmoid(H @ solved.params[0])
+    np.testing.assert_array_equal(solved.params[1], scaled(hidden, Y, 1.0))
+    assert solved.K[1] == pytest.approx(float(hidden.sum(axis=1).mean()))
+
+
+def test_renaming_the_classes_renames_the_columns():
+    H, Y, _ = problem()
+    order = jnp.array([2, 0, 1])
+    logits = stack_logits(solve_layers(H, Y, [SoftmaxLayer(), SoftmaxLayer()]).params, H)
+    renamed = stack_logits(solve_layers(H, Y[:, order], [SoftmaxLayer(), SoftmaxLayer()]).params, H)
+    np.testing.assert_allclose(renamed, logits[:, order], rtol=0, atol=1e-10)
+
+
+def test_impossible_layers_are_refused():
+    H, Y, _ = problem()
+    with pytest.raises(ValueError, match="no layer"):
+        solve_layers(H, Y, [])
+    with pytest.raises(ValueError, match="K = 0.5"):
+        solve_layers(H, Y, [SoftmaxLayer(K=0.5)])
+    with pytest.raises(ValueError, match="split signed features"):
+        solve_layers(H, Y, [SoftmaxLayer(activation=lambda z: z - 100), SoftmaxLayer()])
+
+
+def test_accuracy_counts_the_largest_logits():
+    H, Y, labels = problem()
+    logits = stack_logits(solve_layers(H, Y, [SoftmaxLayer()]).params, H)
+    assert accuracy(logits, jnp.asarray(labels)) == pytest.approx(reference.accuracy(np.asarray(logits), labels), rel=1e-15)
+
+
+def test_the_mean_loss_is_the_loop():
+    H, Y, labels = problem()
+    U = random_decoders(jax.random.key(0), D, N, 1, jnp.float64)[0]
+    expected = reference.negative_log_likelihood(np.asarray(H), np.asarray(U), labels) / M
+    assert mean_loss(H @ U, Y) == pytest.approx(expected, rel=1e-12)
+
+
+def test_layers_are_the_same_under_jit_and_vmap():
+    H, Y, _ = problem()
+    H, Y = jnp.stack([H, 2 * H[::-1]]), jnp.stack([Y, Y])  # the second with norms of its own and other targets
+
+    def solve(H, Y):
+        return solve_layers(H, Y, [SoftmaxLayer(K=3.0), SoftmaxLayer(), SoftmaxLayer()])
+
+    together = jax.jit(jax.vmap(solve))(H, Y)
+    for m in range(2):
+        ours = jax.tree.map(lambda leaf, m=m: leaf[m], together)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10), ours, solve(H[m], Y[m]))
+
+
+def test_the_loss_of_a_stack_has_a_gradient_with_respect_to_its_inputs():
+    H, Y, _ = problem()
+
+    def loss(scale):
+        logits = stack_logits(solve_layers(scale * H, Y, [SoftmaxLayer()] * 2).params, scale * H)
+        return -jnp.mean(jnp.sum(Y * jax.nn.log_softmax(logits), axis=1))
+
+    quotient = (loss(1 + 1e-6) - loss(1 - 1e-6)) / 2e-6  # errs by rounding, eps * loss / step = 1e-10 times the logits' size
+    np.testing.assert_allclose(jax.grad(loss)(1.0), quotient, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_random_decoders_lie_within_their_bounds(layers):
+    params = random_decoders(jax.random.key(0), 100, 10, layers)
+    assert [U.shape for U in params] == [(100, 10), *[(10, 10)] * (layers - 1)]
+    for U, D in zip(params, (100, 10, 10), strict=False):
+        assert 0.9 * D**-0.5 < float(jnp.abs(U).max()) <= D**-0.5
+
+
+def variables(decoders):
+    return {"params": {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}, "batch_stats": {}}
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_solved_decoders_are_the_weights_of_a_network(layers):
+    H, Y, _ = problem()
+    solved = solve_layers(H, Y, [SoftmaxLayer()] * layers).params
+    model = SoftmaxStack(N, layers, dtype=jnp.float64)
+    assert jax.tree.map(jnp.shape, init_variables(model, jax.random.key(0), H)) == jax.tree.map(jnp.shape, variables(solved))
+    np.testing.assert_allclose(network_outputs(model, variables(solved), H), stack_logits(solved, H), rtol=0, atol=1e-11)
+
+
+def test_random_weights_of_a_network_are_uniform_as_random_decoders_are():
+    params = init_variables(SoftmaxStack(10, 2), jax.random.key(0), jnp.ones((1, 100), jnp.float32))["params"]
+    for W, D in zip(jax.tree.leaves(params), (100, 10), strict=True):
+        assert 0.9 * D**-0.5 < float(jnp.abs(W).max()) <= D**-0.5
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_automatic_gradient_is_the_difference_quotient(layers):
+    H, Y, _ = problem()
+    keys = jax.random.split(jax.random.key(1))
+    params, model = variables(random_decoders(keys[0], D, N, layers, jnp.float64)), SoftmaxStack(N, layers, dtype=jnp.float64)
+
+    def loss(params):
+        return objective("softmax_cross_entropy").loss(network_outputs(model, params, H), Y).sum()
+
+    direction = jax.tree.map(lambda leaf: jax.random.normal(keys[1], leaf.shape, leaf.dtype), params)
+    step = 1e-6
+    ends = [loss(jax.tree.map(lambda p, d, s=sign: p + s * step * d, params, direction)) for sign in (1, -1)]
+    slope = sum(jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (jax.grad(loss)(params), direction)), strict=True))
+    # central differences err by step² times the third derivative, and by rounding, eps * loss / step = 1e-8
+    np.testing.assert_allclose((ends[0] - ends[1]) / (2 * step), slope, rtol=1e-5)
+
+
+def test_an_adagrad_step_by_hand_and_compiled_once():
+    H, Y, labels = problem()
+    optimizer = optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-30)
+    decoders = random_decoders(jax.random.key(0), D, N, 1, jnp.float64)
+    step = network_step(SoftmaxStack(N, dtype=jnp.float64), objective("softmax_cross_entropy"), optimizer)
+    traced_once = jax.jit(chex.assert_max_traces(step, n=1), donate_argnums=0)
+    state, ours, squares = initial_state(variables(decoders), optimizer), np.asarray(decoders[0]), np.zeros((D, N))
+    for _ in range(3):
+        G = reference.gradient_of_loss(np.asarray(H), ours, labels) / M
+        ours, squares = reference.adagrad_step(ours, G, squares, 0.1, 1e-30)
+        state, _ = traced_once(state, (H, Y))
+    np.testing.assert_allclose(state.params["layer_1"]["kernel"], ours, rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(decoders[0], random_decoders(jax.random.key(0), D, N, 1, jnp.float64)[0])  # not donated away
