@@ -15,6 +15,7 @@ from jexplicit.counts.dense import merge_counts as merge_counts
 from jexplicit.data.contexts import PAD as PAD
 from jexplicit.data.contexts import contexts as contexts
 from jexplicit.data.contexts import distinct_contexts as distinct_contexts
+from jexplicit.data.held_out import hold_out as hold_out
 from jexplicit.data.images import Images as Images
 from jexplicit.data.images import one_hot as one_hot
 from jexplicit.data.images import pixel_features as pixel_features
@@ -26,7 +27,6 @@ from jexplicit.lm.bitcipher import bit_cipher as bit_cipher
 from jexplicit.lm.bitcipher import coded_language_model as coded_language_model
 from jexplicit.lm.bitcipher import evaluate_coded as evaluate_coded
 from jexplicit.lm.calibration import fit_exponents as fit_exponents
-from jexplicit.lm.calibration import hold_out as hold_out
 from jexplicit.lm.checkpoints import LanguageModel as LanguageModel
 from jexplicit.lm.checkpoints import export_model as export_model
 from jexplicit.lm.checkpoints import load_model as load_model

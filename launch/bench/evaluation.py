@@ -134,7 +134,7 @@ def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
     if config.corpus == "zipf" and not config.train:
         rng = np.random.default_rng(config.seed)
         return counting.zipf_stream(rng, config.positions, config.vocab_size), config.vocab_size, "zipf"
-    corpus = text_corpus(config.train) if config.train else docs_corpus()
+    corpus = text_corpus(config.train).in_memory() if config.train else docs_corpus()
     text = cached_streams(corpus, kind="bpe", vocab_size=config.vocab_size)
     return text.train[:], text.tokenizer.vocab_size, corpus.name
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.calibration import Calibration, fit_exponents, hold_out
+from jexplicit.data.held_out import hold_out
+from jexplicit.lm.calibration import Calibration, fit_exponents
 from jexplicit.lm.checkpoints import save_tables
 from jexplicit.lm.explicit import Features
 from jexplicit.lm.log_linear import (

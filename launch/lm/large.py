@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, cast
 from jax.sharding import Mesh
 
 from jexplicit.counts.dense import INT32_CELLS
+from jexplicit.counts.sharded import ShardedCounts, count_sharded
 from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data.cache import TokenizedCorpus
 from jexplicit.lm.checkpoints import has_sparse_counts, load_sparse_counts, save_sparse_counts
 from jexplicit.lm.explicit import Features
-from jexplicit.lm.sharded import ShardedCounts, count_sharded, evaluate_sharded, sharded_language_model
+from jexplicit.lm.sharded import evaluate_sharded, sharded_language_model
 from jexplicit.lm.sparse import SparseTables, sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.sparse_evaluation import evaluate_sparse
 from jexplicit.runs.devices import host_bytes, parse_bytes, peak_bytes
@@ -54,7 +55,7 @@ def count_large(config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: 
         elif kind == "sparse":
             counts = count_sparse(text.train, radius=K, vocab_size=N, memory=memory, saving=saving, progress=progress)
         else:
-            counts = count_sharded(text.train[:], radius=K, vocab_size=N, mesh=mesh, progress=progress)
+            counts = count_sharded(text.train, radius=K, vocab_size=N, mesh=mesh, progress=progress)
     seconds = time.perf_counter() - start
     folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes(), tables=kind)
     if kind == "sparse":

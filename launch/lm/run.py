@@ -20,12 +20,10 @@ from rich.markup import escape
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.merging import dense_counts
 from jexplicit.counts.stream import Saving
+from jexplicit.data import sources
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
-from jexplicit.data.corpora import Corpus, make_corpus
-from jexplicit.data.docstrings import docs_corpus, installed_corpus
+from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import count_tokens, read_shards
-from jexplicit.data.text import text_corpus
-from jexplicit.data.tfds import tfds_corpus
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.bitcipher import check_bits
 from jexplicit.lm.checkpoints import (
@@ -196,21 +194,14 @@ def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
     return TokenizedCorpus(tokenizer, train, dev[:], cached=True), Source(str(folder), train.sha256)
 
 
-def read_corpus(config: Config) -> Corpus:
-    """The documents that the config asks for."""
+def read_corpus(config: Config) -> Corpus[list[str]]:
+    """The documents that the config asks for, in memory."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
-        if config.corpus == "text":
-            corpus = text_corpus(config.train, config.dev)
-        elif config.corpus.startswith("tfds:"):
-            corpus = tfds_corpus(config.corpus.removeprefix("tfds:"))
-        else:
-            corpus = installed_corpus(progress) if config.corpus == "installed" else docs_corpus()
-        if config.limit:
-            corpus = make_corpus(corpus.name, corpus.train[: config.limit], corpus.dev[: max(1, config.limit // 10)])
-    return corpus
+        corpus = sources.read_corpus(config.corpus, config.train, config.dev, progress=progress)
+        return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
 
-def tokenize(config: Config, corpus: Corpus) -> TokenizedCorpus:
+def tokenize(config: Config, corpus: Corpus[list[str]]) -> TokenizedCorpus:
     """Streams of token ids, from the cache where the same text was tokenised before."""
     with stage("tokenising", "documents") as progress:
         return cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)

@@ -77,7 +77,8 @@ class Text(Common):
     limit: int | None = None
     """Use at most this many documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
-    """Subwords, words between white space, or characters."""
+    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
+    characters."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default, every character, or 1026 = 2^10 + 2 for docs and 4098 for --train."""
     context: int = 3

@@ -12,11 +12,12 @@ from jaxtyping import Array
 from jexplicit.counts.dense import Counts, count
 from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import contexts
-from jexplicit.data.corpora import make_corpus, split_documents, split_in_three
+from jexplicit.data.corpora import Corpus, split_documents, split_in_three
 from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.held_out import hold_out
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
-from jexplicit.lm.calibration import fit_exponents, hold_out
+from jexplicit.lm.calibration import fit_exponents
 from jexplicit.lm.checkpoints import save_tokenizer
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.explicit import TokenTables, bigram_model, explicit_language_model, unigram_model
@@ -68,7 +69,7 @@ def read_text(config: Text) -> TextData:
         if config.limit:
             tenth = max(1, config.limit // 10)
             train, dev, test = train[: config.limit], dev[:tenth], test[:tenth]
-    corpus = make_corpus(", ".join(config.train) or "docs", train, dev)
+    corpus = Corpus(", ".join(config.train) or "docs", train, dev)
     vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer != "char" else None)
     with stage("tokenising", "documents") as progress:
         made = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
@@ -93,8 +94,8 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
         train, test = split_documents(corpus.train, every=9)
         return train, corpus.dev, test
     if config.dev:
-        train, dev = text_corpus(config.train, config.dev)[1:3]
-        return train, dev, text_corpus(config.train, config.test).dev
+        dev, test = (text_corpus(config.train, files) for files in (config.dev, config.test))
+        return list(dev.train), list(dev.dev), list(test.dev)
     return split_in_three(read_documents(config.train), seed=config.seed)
 
 
