@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.files import TableFile, split_columns, write_tables, write_tables_index
+from jexplicit.counts.files import split_columns, write_tables, write_tables_index
 from jexplicit.counts.merging import SparseCounts, merge_sparse
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
@@ -172,6 +172,9 @@ def ingest(
         ValueError: Beam is not installed, or knows no such runner; the ValueError of a worker.
     """
     check_beam()
+    import apache_beam as beam  # pyright: ignore[reportMissingImports]
+    from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
+
     if min(radius, column_shards) < 1:
         raise ValueError(f"radius {radius}, {column_shards} column shards: both are at least 1")
     out = Path(out).absolute()
@@ -180,28 +183,6 @@ def ingest(
             (out / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} cannot be written ({error.strerror}): choose another --out") from error
-    _run(list(parts), tokenizer, out, radius, column_shards, runner, list(options))
-
-
-def check_beam() -> None:
-    """Say how to install Beam where it is not.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if importlib.util.find_spec("apache_beam") is None:
-        raise ValueError(
-            "Apache Beam is not installed: pip install 'jexplicit[beam]', or tokenise on this machine with launch.shards"
-        )
-
-
-def _run(
-    parts: list[Part], tokenizer: Tokenizer, out: Path, K: int, column_shards: int, runner: str, options: list[str]
-) -> None:
-    import apache_beam as beam  # pyright: ignore[reportMissingImports]
-    from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
-
-    N = tokenizer.vocab_size
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
     flags = PipelineOptions([f"--runner={_engine(runner)}", *options])
     with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:
@@ -209,13 +190,21 @@ def _run(
         if parts[0].split == "all":
             lengths = documents | "Lengths" >> beam.Map(_length)
             documents |= "Cut" >> beam.FlatMap(cut_part, beam.pvalue.AsDict(lengths))
-        written = documents | "Tokenise and count" >> beam.Map(_tokenise, tokenizer, out, K)
+        written = documents | "Tokenise and count" >> beam.Map(_tokenise, tokenizer, out, radius)
         shards = written | "Shards" >> beam.Map(_shard) | beam.GroupByKey()
         _ = shards | "Index the shards" >> beam.Map(_index_stream, out, tokenizer)
         # tables of one key are merged in the worker before they are sent, and again where they arrive
         summed = written | "Columns" >> beam.FlatMap(_columns, column_shards) | "Sum" >> beam.CombinePerKey(_merge)
-        tables = summed | "Write the columns" >> beam.FlatMap(_write_columns, out, column_shards)
-        _ = tables | beam.combiners.ToList() | "Index the tables" >> beam.Map(_index_tables, out, K, N, tokenizer.sha256)
+        done = summed | "Write the columns" >> beam.Map(_write_columns, out, column_shards)
+        _ = done | beam.combiners.ToList() | "Index" >> beam.Map(_index_tables, out, radius, column_shards, tokenizer.sha256)
+
+
+def check_beam() -> None:
+    """Raise a ValueError that says how to install Beam, if it is missing."""
+    if importlib.util.find_spec("apache_beam") is None:
+        raise ValueError(
+            "Apache Beam is not installed: pip install 'jexplicit[beam]', or tokenise on this machine with launch.shards"
+        )
 
 
 # What the workers run: module-level functions, which pickle by name.
@@ -247,17 +236,18 @@ def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, toke
     write_stream_index(out / split, shards, tokenizer)
 
 
-def _write_columns(s_and_counts: tuple[int, SparseCounts], out: Path, column_shards: int) -> list[TableFile]:
+def _write_columns(s_and_counts: tuple[int, SparseCounts], out: Path, column_shards: int) -> int:
     s, counts = s_and_counts
-    return write_tables(out / "counts", counts, shard=s, shards=column_shards)
+    write_tables(out / "counts", counts, shard=s, shards=column_shards)
+    return s
 
 
-def _index_tables(tables: list[TableFile], out: Path, K: int, N: int, tokenizer: str) -> None:
-    write_tables_index(out / "counts", tables, radius=K, vocab_size=N, tokenizer=tokenizer)
+def _index_tables(_: list[int], out: Path, K: int, column_shards: int, tokenizer: str) -> None:
+    write_tables_index(out / "counts", radius=K, shards=column_shards, tokenizer=tokenizer)
 
 
 def _engine(runner: str) -> str:
-    """The local runner itself: Beam's DirectRunner downloads another engine first where there is none."""
+    """The in-process runner for DirectRunner, which would first download another engine."""
     return "apache_beam.runners.portability.fn_api_runner.FnApiRunner" if runner == "DirectRunner" else runner
 
 

@@ -7,7 +7,7 @@ their own parts of the stream and meet in ONE reduction at the end.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.counts.stream import Saving, feed
-from jexplicit.data.contexts import Stream, check_radius, context_columns
+from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.devices import AXIS, check_memory, data_mesh
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
@@ -125,7 +125,12 @@ class DenseCounter:
         return self._chunk * self._mesh.size
 
     def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count."""
+        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count.
+
+        Raises:
+            ValueError: a token id out of range.
+        """
+        check_token_ids(window, self.vocab_size)
         if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             self._merge()
         if not self._tables:
@@ -174,12 +179,23 @@ def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts
     """
     if not a or not b:
         return a or b
-    if len(a) != len(b) or a[0].shape != b[0].shape:
-        raise ValueError(
-            f"counts of {len(a)} offsets and vocabulary {len(a[0])} do not merge with {len(b)} offsets and vocabulary "
-            f"{len(b[0])}: count both with the same radius and tokenizer"
-        )
+    check_same_shape((a, b))
     return tuple(_add_exactly(x, y) for x, y in zip(a, b, strict=True))
+
+
+def check_same_shape(parts: Sequence[tuple]) -> None:
+    """Refuse counts, dense or sparse, that differ in radius or vocabulary.
+
+    Raises:
+        ValueError: with the two that differ.
+    """
+    K, N = len(parts[0]), parts[0][0].shape[0]
+    for counts in parts:
+        if (len(counts), counts[0].shape[0]) != (K, N):
+            raise ValueError(
+                f"counts of {K} offsets and vocabulary {N} do not merge with {len(counts)} offsets and vocabulary "
+                f"{counts[0].shape[0]}: count both with the same radius and tokenizer"
+            )
 
 
 def merge_offsets(counts: Counts) -> Counts:

@@ -11,17 +11,19 @@ Source: O'Neil et al. 1996, The log-structured merge-tree.
 import functools
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import INT32_CELLS, Counts
+from jexplicit.counts.dense import INT32_CELLS, Counts, check_same_shape
 
 SparseCounts = tuple[csr_array, ...]
 """C_1 .. C_K, [N, N] each, with sorted columns in every row: int32, or int64 once a cell could pass 2^31."""
+
+_PARTS = ("data", "indices", "indptr")
 
 
 class MergeTree:
@@ -115,14 +117,8 @@ def merge_sparse(*parts: SparseCounts) -> SparseCounts:
     parts = tuple(counts for counts in parts if counts)
     if len(parts) < 2:
         return parts[0] if parts else ()
-    K, N = len(parts[0]), _rows_of(parts[0][0])
-    for counts in parts[1:]:
-        if (len(counts), _rows_of(counts[0])) != (K, N):
-            raise ValueError(
-                f"counts of {K} offsets and vocabulary {N} do not merge with {len(counts)} offsets and vocabulary "
-                f"{_rows_of(counts[0])}: count both with the same radius and tokenizer"
-            )
-    trees = [MergeTree(N) for _ in range(K)]
+    check_same_shape(parts)
+    trees = [MergeTree(_rows_of(C)) for C in parts[0]]
     for counts in parts:
         for tree, C in zip(trees, counts, strict=True):
             tree.add(C)
@@ -132,6 +128,16 @@ def merge_sparse(*parts: SparseCounts) -> SparseCounts:
 def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray) -> csr_array:
     """The table [N, N] with these cells, sorted by row and column; they are copied only to make their index type smaller."""
     return _table(data, indices, indptr, len(indptr) - 1)
+
+
+def to_arrays(counts: SparseCounts) -> dict[str, np.ndarray]:
+    """The tables as named arrays, `data_1`, `indices_1`, `indptr_1`, ..., of which `from_arrays` makes them again."""
+    return {f"{name}_{k}": getattr(C, name) for k, C in enumerate(counts, start=1) for name in _PARTS}
+
+
+def from_arrays(arrays: Mapping[str, np.ndarray], radius: int) -> SparseCounts:
+    """The tables C_1 .. C_K of `to_arrays`."""
+    return tuple(sparse_table(*(arrays[f"{name}_{k}"] for name in _PARTS)) for k in range(1, radius + 1))
 
 
 def dense_counts(counts: SparseCounts) -> Counts:
@@ -197,12 +203,12 @@ class _TableFile:
         for file, dtype in self._files:
             file.seek(int(self.indptr[start]) * dtype.itemsize)
             parts.append(np.fromfile(file, dtype, int(indptr[-1])))
-        return _table(*parts, indptr, _rows_of(self))
+        return _table(parts[0], parts[1], indptr, _rows_of(self))
 
     def mapped(self) -> csr_array:
         """The table, of which only what is read comes into memory."""
         parts = [np.memmap(file, dtype, "r") if self.nnz else np.zeros(0, dtype) for file, dtype in self._files]
-        return sparse_table(*parts, self.indptr)
+        return sparse_table(parts[0], parts[1], self.indptr)
 
 
 def _rows(C: csr_array | _TableFile, start: int, stop: int) -> csr_array:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_array
 
-from jexplicit.counts.merging import MergeTree, SparseCounts, merge_sparse, sparse_table
+from jexplicit.counts.merging import MergeTree, SparseCounts, from_arrays, merge_sparse, sparse_table, to_arrays
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.processes import gather_over_processes, part_of_process
@@ -57,7 +57,7 @@ class SparseCounter:
             raise ValueError(
                 f"memory of {memory} bytes: sparse counts of {radius} offsets and vocabulary {vocab_size} need at least {least}"
             )
-        self.radius, self.vocab_size, self.positions = radius, vocab_size, 0
+        self.radius, self.vocab_size = radius, vocab_size
         # A quarter of the memory for keys, a quarter for tables; their sum takes as much again while it is made.
         self._quarter = None if memory is None else memory // 4
         self._block = _block_positions
@@ -88,7 +88,7 @@ class SparseCounter:
             )
         if len(window) == K:
             return
-        check_token_ids(window, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
+        check_token_ids(window, N)
         key_type = np.uint32 if N * N <= 2**32 else np.int64
         for start in range(0, len(window) - K, self._block):
             part = window[start : start + K + self._block]
@@ -98,7 +98,6 @@ class SparseCounter:
             self._waiting += len(i)
             if self._waiting >= self._block:
                 self._sort()
-        self.positions += len(window) - K
 
     def tables(self) -> SparseCounts:
         """C_1 .. C_K of all windows so far; counting may go on afterwards."""
@@ -106,40 +105,13 @@ class SparseCounter:
         return tuple(tree.total() for tree in self._trees)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The counts as plain arrays, for a checkpoint; `restore` takes them back."""
-        state = {name: np.array(getattr(self, name), np.int64) for name in ("radius", "vocab_size", "positions")}
-        for k, C in enumerate(self.tables(), start=1):
-            state |= {f"indptr_{k}": C.indptr, f"indices_{k}": C.indices, f"data_{k}": C.data}
-        return state
+        """The counts so far, as named arrays."""
+        return to_arrays(self.tables())
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from the `state` of another counter: a counter that has counted nothing yet adds to the same counts.
-
-        Raises:
-            ValueError: a state of another radius or vocabulary, with an array missing, or whose counts are not those of its
-                positions.
-        """
-        N, sizes = self.vocab_size, ("radius", "vocab_size", "positions")
-        try:
-            radius, vocab_size, positions = (int(state[name]) for name in sizes)
-            parts = [tuple(state[f"{name}_{k + 1}"] for name in ("data", "indices", "indptr")) for k in range(radius)]
-        except KeyError as error:
-            raise ValueError(f"a state of sparse counts without {error}: it is damaged; use an older checkpoint") from error
-        if (radius, vocab_size) != (self.radius, N):
-            raise ValueError(
-                f"a state of radius {radius} and vocabulary {vocab_size} for a counter of {self.radius} and {N}: count with "
-                "the same radius and tokenizer"
-            )
-        self.positions = positions
-        for k, (tree, (data, indices, indptr)) in enumerate(zip(self._trees, parts, strict=True), start=1):
-            counted = int(data.sum(dtype=np.int64))
-            whole = len(indptr) == N + 1 and len(data) == len(indices) == indptr[-1]
-            if not whole or counted != positions:
-                raise ValueError(
-                    f"a state of sparse counts with {counted} pairs at offset {k} for {positions} positions: "
-                    "it is damaged; use an older checkpoint"
-                )
-            tree.add(sparse_table(data, indices, indptr))
+        """Continue from the `state` of another counter."""
+        for tree, C in zip(self._trees, from_arrays(state, self.radius), strict=True):
+            tree.add(C)
         self._spill_beyond_memory()
 
     def _sort(self) -> None:

@@ -31,11 +31,7 @@ class Stream(Protocol):
 
 
 def check_radius(K: int) -> None:
-    """Refuse K < 1.
-
-    Raises:
-        ValueError: with K.
-    """
+    """Refuse K < 1 with a ValueError."""
     if K < 1:
         raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
 
@@ -90,15 +86,16 @@ def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
     return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
 
 
-def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str) -> None:
+def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
     """Refuse token ids outside 0 .. N - 1.
 
     Raises:
-        ValueError: `token id ID`, followed by `where_and_remedy`.
+        ValueError: `token id ID`, followed by `where_and_remedy`; default, the vocabulary.
     """
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= N:
-        raise ValueError(f"token id {lowest if lowest < 0 else highest} {where_and_remedy}")
+        where = where_and_remedy or f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size"
+        raise ValueError(f"token id {lowest if lowest < 0 else highest} {where}")
 
 
 def filled(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:

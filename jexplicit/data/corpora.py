@@ -31,7 +31,7 @@ class Documents:
         (['to', 'be'], ['to', 'be'])
     """
 
-    def __init__(self, read: Callable[..., Iterable[str]], *arguments: Any, **options: Any):
+    def __init__(self, read: Callable[..., Iterable[Any]], *arguments: Any, **options: Any):
         self._read = partial(read, *arguments, **options)
 
     def __iter__(self) -> Iterator[str]:

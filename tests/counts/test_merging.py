@@ -23,9 +23,9 @@ def stream_of(documents: list[np.ndarray]) -> np.ndarray:
 
 
 def write(folder, counts: SparseCounts, shards: int = 1) -> None:
-    parts = enumerate(split_columns(counts, shards))
-    tables = [table for s, part in parts for table in write_tables(folder, part, shard=s, shards=shards)]
-    write_tables_index(folder, tables, radius=len(counts), vocab_size=counts[0].shape[0], tokenizer="abc")
+    for s, part in enumerate(split_columns(counts, shards)):
+        write_tables(folder, part, shard=s, shards=shards)
+    write_tables_index(folder, radius=len(counts), shards=shards, tokenizer="abc")
 
 
 def assert_same(a: SparseCounts, b: SparseCounts) -> None:
@@ -95,16 +95,23 @@ def test_columns_are_dealt_to_shards_in_turn():
 def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no whole counts"):
         read_tables(tmp_path)
-    write(tmp_path, count_sparse(stream_of(some_documents()), radius=2, vocab_size=23), shards=2)
+    counts = count_sparse(stream_of(some_documents()), radius=2, vocab_size=23)
+    write(tmp_path, counts, shards=2)
     with pytest.raises(ValueError, match="counts of another tokenizer"):
         read_tables(tmp_path, tokenizer="xyz")
     path = tmp_path / "offset_2_00001-of-00002.npz"
     data = path.read_bytes()
-    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
-    with pytest.raises(ValueError, match=r"offset_2_00001-of-00002\.npz are damaged \(CRC-32"):
+    for place in range(0, len(data), 7):  # most bytes matter; with those that do not, the counts are the same
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            assert_same(read_tables(tmp_path), counts)
+        except ValueError as error:
+            assert "offset_2_00001-of-00002.npz are missing or damaged" in str(error)
+    path.write_bytes(data[:-9])
+    with pytest.raises(ValueError, match=r"offset_2_00001-of-00002\.npz are missing or damaged"):
         read_tables(tmp_path)
     path.unlink()
-    with pytest.raises(ValueError, match=r"offset_2_00001-of-00002\.npz cannot be read"):
+    with pytest.raises(ValueError, match=r"offset_2_00001-of-00002\.npz are missing or damaged"):
         read_tables(tmp_path)
     index = tmp_path / "index.json"
     text = index.read_text()

@@ -83,11 +83,6 @@ def test_a_stream_is_counted_and_a_killed_count_goes_on(tmp_path):
         assert len(reports) == steps  # all of it was saved
 
 
-def test_a_state_of_another_radius_is_refused():
-    with pytest.raises(ValueError, match=f"a state of radius {K} and vocabulary {N} for a counter of 1 and {N}"):
-        SparseCounter(1, N).restore(counted().state())
-
-
 @pytest.mark.parametrize("sizes", [(1,), (7,), (64, 1, 3), (len(STREAM) - 1,)])
 @pytest.mark.parametrize("block", [1, 5, 1000])
 def test_the_sizes_of_windows_and_blocks_change_no_count(sizes, block, monkeypatch):
@@ -131,7 +126,6 @@ def test_counting_goes_on_after_the_tables_were_read():
     counter.tables()
     add_windows(counter, STREAM, (50,))
     assert_same_counts(counter.tables(), [2 * C for C in EXPECTED])
-    assert counter.positions == 2 * (len(STREAM) - 1)
 
 
 def test_tables_read_before_are_left_alone():
@@ -212,7 +206,6 @@ def test_a_restored_counter_counts_as_if_it_had_never_stopped(position, memory, 
     with np.load(tmp_path / "state.npz") as saved:
         restored = SparseCounter(K, N, memory=memory)
         restored.restore(dict(saved))
-    assert restored.positions == position
     restored.add(x[position:])
     assert_same_counts(restored.tables(), EXPECTED)
 
@@ -233,28 +226,6 @@ def test_a_state_does_not_change_with_the_counter():
     counter.tables()
     for name, array in state.items():
         np.testing.assert_array_equal(array, kept[name])
-
-
-@pytest.mark.parametrize("missing", ["positions", "indptr_2", "data_3"])
-def test_a_state_with_an_array_missing_is_refused(missing):
-    state = counted().state()
-    del state[missing]
-    with pytest.raises(ValueError, match=f"without '{missing}'.*older checkpoint"):
-        SparseCounter(K, N).restore(state)
-
-
-def test_a_state_with_a_wrong_count_is_refused():
-    state = counted().state()
-    state["data_2"] = state["data_2"] + (np.arange(len(state["data_2"])) == 3)
-    with pytest.raises(ValueError, match=f"{len(STREAM)} pairs at offset 2 for {len(STREAM) - 1} positions.*older checkpoint"):
-        SparseCounter(K, N).restore(state)
-
-
-def test_a_truncated_state_is_refused():
-    state = counted().state()
-    state["indices_1"] = state["indices_1"][:-1]
-    with pytest.raises(ValueError, match="damaged"):
-        SparseCounter(K, N).restore(state)
 
 
 # Merging

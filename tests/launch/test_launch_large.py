@@ -68,13 +68,14 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
     cut = int(np.flatnonzero(stream == 0)[100])
-    about = {"radius": 2, "vocab_size": tokenizer.vocab_size}
-    counts = merge_sparse(*(count_sparse(part, **about) for part in (stream[: cut + 1], stream[cut:])))
+    N = tokenizer.vocab_size
+    counts = merge_sparse(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: cut + 1], stream[cut:])))
     beside = tmp_path / "shards"
     (beside / "counts").mkdir(parents=True)
     for part in ("train", "dev", "tokenizer.model"):
         (beside / part).symlink_to(folder / part)
-    write_tables_index(beside / "counts", write_tables(beside / "counts", counts), **about, tokenizer=tokenizer.sha256)
+    write_tables(beside / "counts", counts)
+    write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
     out = tmp_path / "run"
     assert lm.main(["--corpus", f"shards:{beside}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
     assert [row["dev_perplexity"] for row in rows(out)] == pytest.approx([row["dev_perplexity"] for row in dense], rel=1e-4)
