@@ -15,6 +15,7 @@ from jexplicit.counts.sparse import count_sparse as count_sparse
 from jexplicit.data.contexts import PAD as PAD
 from jexplicit.data.contexts import contexts as contexts
 from jexplicit.data.contexts import distinct_contexts as distinct_contexts
+from jexplicit.data.held_out import hold_out as hold_out
 from jexplicit.data.images import Images as Images
 from jexplicit.data.images import one_hot as one_hot
 from jexplicit.data.images import pixel_features as pixel_features
@@ -27,7 +28,6 @@ from jexplicit.lm.attribution import explain as explain
 from jexplicit.lm.bitcipher import bit_cipher as bit_cipher
 from jexplicit.lm.bitcipher import coded_language_model as coded_language_model
 from jexplicit.lm.calibration import fit_exponents as fit_exponents
-from jexplicit.lm.calibration import hold_out as hold_out
 from jexplicit.lm.checkpoints import SavedModel as SavedModel
 from jexplicit.lm.checkpoints import export_model as export_model
 from jexplicit.lm.checkpoints import import_model as import_model

@@ -14,28 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
-from jexplicit.counts.merging import read_tables
+from jexplicit.counts.files import read_tables
+from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import read_shards
-from jexplicit.data.sources import Source
 from jexplicit.data.text import list_files
 from jexplicit.data.tfds import tfds_text
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.progress import console, stage
-from launch.shards import Text, check, describe, read_source, tokenizer_in
+from launch.shards import Text, check, describe, open_corpus, tokenizer_in
 
 
 @dataclass(frozen=True)
 class Config(Text):
     """Tokenise and count text of any size with Apache Beam."""
 
-    radius: int = 4
-    """Count pairs of tokens up to so many apart."""
-    part_bytes: int = 1 << 26
-    """Bytes of text in the part that one worker takes at a time, and that becomes one shard."""
-    part_documents: int = 10_000
-    """The same in documents, of text that is not in files."""
-    column_shards: int = 8
-    """Files that the columns of a table of counts are dealt to, each summed by one worker."""
+    radius: PositiveInt = 4
+    """Count pairs of tokens up to this many positions apart."""
+    part_bytes: PositiveInt = 1 << 26
+    """Bytes of text per part: the unit of work, which becomes one shard."""
+    part_documents: PositiveInt = 10_000
+    """Documents per part, for text that is not in files."""
+    column_shards: PositiveInt = 8
+    """Files per table of counts; each holds a share of the columns and is summed by one worker."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
@@ -53,16 +54,11 @@ PRESETS = {
 def run(config: Config) -> None:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     check_beam()
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is shown in one line
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
     check(config)
-    if min(config.radius, config.part_bytes, config.part_documents, config.column_shards) < 1:
-        raise ValueError(
-            f"--radius {config.radius}, --part-bytes {config.part_bytes}, --part-documents {config.part_documents}, "
-            f"--column-shards {config.column_shards}: all are at least 1"
-        )
-    source = read_source(config)
-    parts = parts_of(config, source)
-    tokenizer, documents = tokenizer_in(config, source)
+    corpus = open_corpus(config)
+    parts = parts_of(config, corpus)
+    tokenizer, documents = tokenizer_in(config, corpus)
     with stage("tokenising and counting", "documents") as progress:
         ingest(
             parts,
@@ -77,11 +73,11 @@ def run(config: Config) -> None:
     for part in ("train", "dev"):
         describe(Path(config.out, part), read_shards(Path(config.out, part)))
     pairs = " ".join(str(table.nnz) for table in read_tables(Path(config.out, "counts")))
-    console.print(f"  {Path(config.out, 'counts')}: different pairs 1 .. {config.radius} apart: {pairs}", soft_wrap=True)
+    console.print(f"  {Path(config.out, 'counts')}: distinct pairs 1 .. {config.radius} apart: {pairs}", soft_wrap=True)
 
 
-def parts_of(config: Config, source: Source) -> list[Part]:
-    """What the workers share out among themselves."""
+def parts_of(config: Config, corpus: Corpus) -> list[Part]:
+    """The corpus cut into parts, the units of work."""
     if config.train:
         train, dev = list_files(config.train, config.dev)
         parts = file_parts("train" if dev else "all", train, size=config.part_bytes)
@@ -90,7 +86,7 @@ def parts_of(config: Config, source: Source) -> list[Part]:
     if config.corpus.startswith("tfds:"):
         data = tfds_text(config.corpus.removeprefix("tfds:"), feature=config.feature, data_dir=config.data_dir)
         return tfds_parts(data, size=size)
-    return list_parts("train", list(source.train()), size=size) + list_parts("dev", list(source.dev()), size=size)
+    return list_parts("train", list(corpus.train), size=size) + list_parts("dev", list(corpus.dev), size=size)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,7 +7,7 @@ their own parts of the stream and meet in ONE reduction at the end.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Integer
 
-from jexplicit.counts.stream import Saving, check_stream, feed
-from jexplicit.data.contexts import context_columns
-from jexplicit.data.shards import Stream
+from jexplicit.counts.stream import Saving, feed
+from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.devices import AXIS, data_mesh
 from jexplicit.runs.memory import check_memory
 from jexplicit.runs.processes import part_of_process, sum_over_processes
@@ -46,12 +45,12 @@ def count(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
-            `jexplicit.data.shards.Shards`, of which a window is in memory at a time.
+            `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, the first one.
         chunk: positions that one device counts per step.
-        saving: where partial counts are kept, for a killed pass to go on from; default, nowhere.
+        saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
         progress: called with (positions done, positions in all), of this process, after every step.
 
     Returns:
@@ -68,7 +67,6 @@ def count(
 
     Source: paper, Eq. 2 and Sec. 3.1.
     """
-    check_stream(stream)
     first, last = part_of_process(1, len(stream))
     counter = DenseCounter(radius=radius, vocab_size=vocab_size, mesh=mesh, chunk=chunk, positions=last - first)
     feed(counter, stream, first, last, saving=saving, progress=progress)
@@ -83,7 +81,7 @@ class DenseCounter:
         vocab_size: N.
         mesh: default, the first device.
         chunk: positions of a device per window.
-        positions: how many will come in all, where that is known to be few.
+        positions: how many there are in all, if known: a short stream gets smaller chunks.
 
     Raises:
         ValueError: K < 1, chunk < 1, a vocabulary whose flat ids would overflow int32, tables that memory cannot hold.
@@ -106,8 +104,7 @@ class DenseCounter:
         positions: int | None = None,
     ):
         N, K = vocab_size, radius
-        if K < 1:
-            raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
+        check_radius(K)
         if N * N > INT32_CELLS - 1:
             raise ValueError(
                 f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
@@ -125,11 +122,16 @@ class DenseCounter:
 
     @property
     def span(self) -> int:
-        """Positions that the devices count in one step."""
+        """Preferred number of positions per `add`: those that the devices count in one step."""
         return self._chunk * self._mesh.size
 
     def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count."""
+        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count.
+
+        Raises:
+            ValueError: a token id out of range.
+        """
+        check_token_ids(window, self.vocab_size)
         if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             self._merge()
         if not self._tables:
@@ -137,7 +139,7 @@ class DenseCounter:
         blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
         sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         step = _counting_step(self._mesh, self.radius, self.vocab_size)
-        jax.block_until_ready(self._tables)  # one window at a time: those that wait would fill the memory
+        jax.block_until_ready(self._tables)  # one window at a time: queued windows would fill the memory
         self._tables = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
         self._unmerged += self.span
 
@@ -152,7 +154,7 @@ class DenseCounter:
         return {f"C_{k}": C for k, C in enumerate(self.tables(), 1)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from the counts of another counter."""
+        """Continue from the `state` of another counter."""
         self._total = tuple(state[f"C_{k}"] for k in range(1, self.radius + 1))
 
     def _merge(self) -> None:
@@ -178,21 +180,32 @@ def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts
     """
     if not a or not b:
         return a or b
-    if len(a) != len(b) or a[0].shape != b[0].shape:
-        raise ValueError(
-            f"counts of {len(a)} offsets and vocabulary {len(a[0])} do not merge with {len(b)} offsets and vocabulary "
-            f"{len(b[0])}: count both with the same radius and tokenizer"
-        )
+    check_same_shape((a, b))
     return tuple(_add_exactly(x, y) for x, y in zip(a, b, strict=True))
 
 
+def check_same_shape(parts: Sequence[tuple]) -> None:
+    """Refuse counts, dense or sparse, that differ in radius or vocabulary.
+
+    Raises:
+        ValueError: with the two that differ.
+    """
+    K, N = len(parts[0]), parts[0][0].shape[0]
+    for counts in parts:
+        if (len(counts), counts[0].shape[0]) != (K, N):
+            raise ValueError(
+                f"counts of {K} offsets and vocabulary {N} do not merge with {len(counts)} offsets and vocabulary "
+                f"{counts[0].shape[0]}: count both with the same radius and tokenizer"
+            )
+
+
 def merge_offsets(counts: Counts) -> Counts:
-    """What a table that all offsets share is solved from: the one table `sum_k C_k`."""
+    """The one table `sum_k C_k`, from which a table that all offsets share is solved."""
     return functools.reduce(merge_counts, [(C,) for C in counts])
 
 
 def counted_radius(counts: Counts, radius: int | None) -> int:
-    """K <= K'; all the counted offsets where it is left open.
+    """The radius K <= K' to use; default, all K' counted offsets.
 
     Raises:
         ValueError: a radius that was not counted.
@@ -238,14 +251,14 @@ def _counting_step(mesh: Mesh, K: int, N: int):
 
 
 @functools.cache
-def _zeros(mesh: Mesh, cells: int):
-    """Compiled `() -> [devices, cells]` of zeros, a row on each device."""
+def zero_table(mesh: Mesh, cells: int):
+    """Compiled `() -> [devices, cells]` of int32 zeros, a row on each device."""
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
     return jax.jit(lambda: jnp.zeros((mesh.size, cells), jnp.int32), out_shardings=shard)
 
 
 def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
-    return tuple(_zeros(mesh, N * N)() for _ in range(K))
+    return tuple(zero_table(mesh, N * N)() for _ in range(K))
 
 
 def _reduce(table: jax.Array, N: int) -> np.ndarray:

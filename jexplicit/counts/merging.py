@@ -1,197 +1,223 @@
-"""Sparse co-occurrence counts: sorted runs of the pairs that occur, which merge and add up exactly.
+"""Sparse tables of counts, and how many of them become one: a log-structured merge.
 
-A pair of context token j and target i at offset k has the key `((k-1) N + j) N + i`. A run is its different keys in order, with
-how often each occurs: 16 bytes for a pair that occurs, none for the others. Most pairs of a large vocabulary never do.
+Tables of like size are added up, as the levels of a log-structured merge tree are, so that n pairs cost O(n log n) whatever
+they come from: blocks of a stream (jexplicit.counts.sparse), parts of a corpus (jexplicit.counts.beam), processes. Tables that
+pass a budget of memory wait in files and are added up a few rows at a time. Counts stay integers: no order of merging or
+spilling changes one.
+
+Source: O'Neil et al. 1996, The log-structured merge-tree.
 """
 
-import io
-import json
-import os
-import zlib
-from collections.abc import Iterable, Sequence
+import functools
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy.sparse
-from jaxtyping import Int64
+from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import INT32_CELLS, Counts
-from jexplicit.data.contexts import check_token_ids, context_columns, with_leading_pads
-from jexplicit.runs.files import write_whole
+from jexplicit.counts.dense import INT32_CELLS, Counts, check_same_shape
 
-_INDEX = "index.json"
-_LAYOUT = 1
+SparseCounts = tuple[csr_array, ...]
+"""C_1 .. C_K, [N, N] each, with sorted columns in every row: int32, or int64 once a cell could pass 2^31."""
 
-
-class Run(NamedTuple):
-    """Counts of pairs: keys in ascending order, and how often each occurs."""
-
-    keys: Int64[np.ndarray, " n"]
-    counts: Int64[np.ndarray, " n"]
+_PARTS = ("data", "indices", "indptr")
 
 
-class Table(NamedTuple):
-    """A file of counts: its name, the offset k, how many pairs it holds, and the CRC-32 of its bytes."""
-
-    file: str
-    offset: int
-    pairs: int
-    crc32: int
-
-
-def count_run(stream: np.ndarray, *, radius: int, vocab_size: int) -> Run:
-    """The counts of `cooccurrence.count` as a sorted run.
+class MergeTree:
+    """The sum of tables [N, N] that arrive one by one; each table in it is at least twice as large as the next.
 
     Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        radius: K.
         vocab_size: N.
-
-    Raises:
-        ValueError: a malformed stream, a token id out of range, a vocabulary whose keys overflow int64.
-
-    Example:
-        >>> count_run(np.array([0, 1, 2, 0, 1, 0]), radius=1, vocab_size=3)
-        Run(keys=array([1, 3, 5, 6]), counts=array([2, 1, 1, 1]))
-    """
-    N, K = vocab_size, radius
-    if K * N * N >= 2**63:
-        raise ValueError(f"vocabulary {N} with radius {K}: the keys of its pairs overflow int64; use a smaller vocabulary")
-    x = with_leading_pads(np.asarray(stream), K)
-    check_token_ids(x, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
-    x = x.astype(np.int64)
-    keys = [(k * N + j) * N + x[K:] for k, j in enumerate(context_columns(x, K))]
-    keys, counts = np.unique(np.concatenate(keys), return_counts=True)
-    return Run(keys, counts.astype(np.int64))
-
-
-def merge_runs(runs: Iterable[Run]) -> Run:
-    """The counts of several bodies of text together.
+        pairs: pairs of context and target in memory at a time while files are added up.
+        scratch: folder for the files, which have no name; default, the system's temporary folder.
 
     Example:
-        >>> merge_runs([Run(np.array([1, 3]), np.array([2, 1])), Run(np.array([3, 4]), np.array([5, 1]))])
-        Run(keys=array([1, 3, 4]), counts=array([2, 6, 1]))
+        >>> tree, C = MergeTree(2), csr_array(np.array([[0, 3], [1, 0]], np.int32))
+        >>> for _ in range(5):
+        ...     tree.add(C)
+        >>> tree.total().toarray().tolist()
+        [[0, 15], [5, 0]]
     """
-    runs = [run for run in runs if len(run.keys)]
-    if len(runs) < 2:
-        return runs[0] if runs else Run(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    keys, counts = np.concatenate([run.keys for run in runs]), np.concatenate([run.counts for run in runs])
-    order = np.argsort(keys, kind="stable")  # merges what is sorted already
-    keys, counts = keys[order], counts[order]
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
-    return Run(keys[first], np.add.reduceat(counts, first))
+
+    def __init__(self, vocab_size: int, *, pairs: int = 1, scratch: str | Path | None = None):
+        self._N, self._pairs, self._scratch = vocab_size, pairs, scratch
+        self._tables: list[csr_array] = []
+        self._files: list[_TableFile] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables in memory."""
+        return sum(C.data.nbytes + C.indices.nbytes + C.indptr.nbytes for C in self._tables)
+
+    @property
+    def files(self) -> int:
+        """How many tables wait in files."""
+        return len(self._files)
+
+    def add(self, table: csr_array) -> None:
+        """Add a table."""
+        _push(self._tables, table, _sum)
+
+    def spill(self) -> None:
+        """Move the tables in memory to a file.
+
+        Raises:
+            ValueError: the scratch folder is full.
+        """
+        if self._tables:
+            _push(self._files, self._sum_in_file(self._tables), self._sum_in_file)
+            self._tables.clear()
+
+    def total(self) -> csr_array:
+        """The sum of all tables so far, mapped from a file if any were spilled; more may be added afterwards."""
+        if self._files:
+            if len(self._files) + len(self._tables) > 1:
+                self._files[:] = [self._sum_in_file([*self._files, *self._tables])]
+                self._tables.clear()
+            return self._files[0].mapped()
+        if len(self._tables) != 1:
+            zero = csr_array((self._N, self._N), dtype=np.int32)
+            self._tables[:] = [_sum([zero, *self._tables[::-1]])]  # the smallest first
+        return self._tables[0]
+
+    def _sum_in_file(self, tables: "Sequence[csr_array | _TableFile]") -> "_TableFile":
+        """The sum of tables, made from a few rows at a time."""
+        row = 0
+        in_rows = functools.reduce(np.add, [np.diff(C.indptr).astype(np.int64) for C in tables])
+        before = np.concatenate([[0], np.cumsum(in_rows)])
+        try:
+            total = _TableFile(np.int32 if sum(map(_largest, tables)) < INT32_CELLS else np.int64, self._scratch)
+            while row < self._N:
+                stop = max(row + 1, int(np.searchsorted(before, before[row] + self._pairs, "right")) - 1)
+                total.append(_sum([_rows(C, row, stop) for C in tables]))
+                row = stop
+        except OSError as error:
+            folder = self._scratch or tempfile.gettempdir()
+            remedy = f"sparse counts do not fit in {folder}; use a scratch folder with more room, or more memory"
+            raise ValueError(f"{error.strerror}: {remedy}") from error
+        return total
 
 
-def add_run(runs: Sequence[Run], run: Run) -> list[Run]:
-    """Runs whose sum is that of the given ones and one more, each over twice as long as the next.
+def merge_sparse(*parts: SparseCounts) -> SparseCounts:
+    """Counts of several bodies of text together, `C_k + C'_k + ...`, in int64 where a cell could pass 2^31.
 
-    So every pair is merged a logarithmic number of times, and no more runs are held than that.
+    An empty tuple is the counts of no text.
+
+    Raises:
+        ValueError: counts of different radius or vocabulary.
 
     Example:
-        >>> one = Run(np.array([7]), np.array([1]))
-        >>> add_run(add_run([], one), one)
-        [Run(keys=array([7]), counts=array([2]))]
+        >>> C = (csr_array(np.full((1, 1), 2**31 - 1, np.int32)),)
+        >>> merge_sparse(C, C)[0].data.item(), merge_sparse(C, C)[0].dtype.name
+        (4294967294, 'int64')
     """
-    runs = [*runs, run]
-    while len(runs) > 1 and len(runs[-2].keys) <= 2 * len(runs[-1].keys):
-        runs[-2:] = [merge_runs(runs[-2:])]
-    return runs
+    parts = tuple(counts for counts in parts if counts)
+    if len(parts) < 2:
+        return parts[0] if parts else ()
+    check_same_shape(parts)
+    trees = [MergeTree(_rows_of(C)) for C in parts[0]]
+    for counts in parts:
+        for tree, C in zip(trees, counts, strict=True):
+            tree.add(C)
+    return tuple(tree.total() for tree in trees)
 
 
-def split_columns(run: Run, shards: int, *, vocab_size: int) -> list[Run]:
-    """Runs of the targets i = 0, 1, ... modulo the number of shards: frequent tokens, whose ids are near, are spread evenly.
-
-    Example:
-        >>> [part.keys.tolist() for part in split_columns(Run(np.array([1, 3, 5]), np.array([2, 1, 1])), 2, vocab_size=3)]
-        [[3, 5], [1]]
-    """
-    shard = run.keys % vocab_size % shards
-    return [Run(run.keys[shard == s], run.counts[shard == s]) for s in range(shards)]
+def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray) -> csr_array:
+    """The table [N, N] with these cells, sorted by row and column; they are copied only to make their index type smaller."""
+    return _table(data, indices, indptr, len(indptr) - 1)
 
 
-def write_tables(
-    folder: str | os.PathLike, run: Run, *, radius: int, vocab_size: int, shard: int = 0, shards: int = 1
-) -> list[Table]:
-    """Write a run as K sparse matrices [N, N], `offset_k_SSSSS-of-SSSSS.npz`, which scipy.sparse.load_npz reads too.
-
-    Args:
-        folder: to write.
-        run: counts of pairs.
-        radius: K.
-        vocab_size: N.
-        shard, shards: which part of the columns this is, and of how many.
-
-    Returns:
-        What the index says of the files.
-
-    Raises:
-        ValueError: a file that cannot be written.
-    """
-    N, tables = vocab_size, []
-    edges = np.searchsorted(run.keys, np.arange(radius + 1, dtype=np.int64) * N * N)
-    for k, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True), 1):
-        cells, counts = run.keys[first:last] - (k - 1) * N * N, run.counts[first:last]
-        starts = np.concatenate([[0], np.cumsum(np.bincount(cells // N, minlength=N))])
-        written = io.BytesIO()
-        scipy.sparse.save_npz(written, scipy.sparse.csr_array((counts, cells % N, starts), shape=(N, N)))
-        data = written.getvalue()
-        table = Table(f"offset_{k}_{shard:05}-of-{shards:05}.npz", k, len(cells), zlib.crc32(data))
-        write_whole(Path(folder) / table.file, lambda file, data=data: file.write(data))
-        tables.append(table)
-    return tables
+def to_arrays(counts: SparseCounts) -> dict[str, np.ndarray]:
+    """The tables as named arrays, `data_1`, `indices_1`, `indptr_1`, ..., of which `from_arrays` makes them again."""
+    return {f"{name}_{k}": getattr(C, name) for k, C in enumerate(counts, start=1) for name in _PARTS}
 
 
-def write_tables_index(
-    folder: str | os.PathLike, tables: Iterable[Table], *, radius: int, vocab_size: int, tokenizer: str = ""
-) -> None:
-    """Name the files of all shards: only now are the counts whole.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
-    about = {"layout": _LAYOUT, "radius": radius, "vocab_size": vocab_size, "tokenizer": tokenizer}
-    text = json.dumps({**about, "tables": [table._asdict() for table in sorted(tables)]}, indent=1) + "\n"
-    write_whole(Path(folder) / _INDEX, lambda file: file.write(text.encode()))
+def from_arrays(arrays: Mapping[str, np.ndarray], radius: int) -> SparseCounts:
+    """The tables C_1 .. C_K of `to_arrays`."""
+    return tuple(sparse_table(*(arrays[f"{name}_{k}"] for name in _PARTS)) for k in range(1, radius + 1))
 
 
-def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> tuple[scipy.sparse.csr_array, ...]:
-    """Sparse counts C_1 .. C_K, each [N, N] in int64, that `write_tables` and `write_tables_index` wrote.
-
-    Args:
-        folder: where.
-        tokenizer: hash of the tokenizer whose ids are meant; default, any.
-
-    Raises:
-        ValueError: no whole counts there, those of another tokenizer, a file that is missing or damaged.
-    """
-    path = Path(folder) / _INDEX
-    try:
-        index = json.loads(path.read_text())
-        tables = [Table(**table) for table in index["tables"]]
-        radius, N, written_for = index["radius"], index["vocab_size"], index["tokenizer"]
-    except OSError as error:
-        raise ValueError(f"{folder} holds no whole counts: write them with python -m launch.beam --out") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"index {path} is damaged ({error}): count again") from error
-    if tokenizer not in (None, written_for):
-        raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")
-    counts = [scipy.sparse.csr_array((N, N), dtype=np.int64) for _ in range(radius)]
-    for table in tables:
-        counts[table.offset - 1] = counts[table.offset - 1] + _read_table(Path(folder) / table.file, table)
-    return tuple(counts)
+def dense_counts(counts: SparseCounts) -> Counts:
+    """Sparse tables as dense ones, as `jexplicit.counts.dense.count` gives them."""
+    return tuple(C.toarray() for C in counts)
 
 
-def dense_counts(tables: Sequence[scipy.sparse.csr_array]) -> Counts:
-    """Dense tables of sparse ones, as `cooccurrence.count` gives them: int32, or int64 where a cell needs it."""
-    return tuple(C.astype(np.int32 if C.max() < INT32_CELLS else np.int64).toarray() for C in tables)
+def _push(tables: list[Any], table: Any, total: Callable[[list[Any]], Any]) -> None:
+    """Put a table on top of larger ones: while the one below is less than twice as large, they become one."""
+    tables.append(table)
+    while len(tables) > 1 and tables[-2].nnz < 2 * tables[-1].nnz:
+        tables[-2:] = [total(tables[-2:])]
 
 
-def _read_table(path: Path, table: Table) -> scipy.sparse.csr_array:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"counts {path} cannot be read ({error.strerror}): count again") from error
-    if (crc := zlib.crc32(data)) != table.crc32:
-        raise ValueError(f"counts {path} are damaged (CRC-32 {crc:08x}, written {table.crc32:08x}): count again")
-    return scipy.sparse.load_npz(io.BytesIO(data))
+def _sum(tables: list[csr_array]) -> csr_array:
+    return functools.reduce(_add, tables)
+
+
+def _add(x: csr_array, y: csr_array) -> csr_array:
+    dtype = np.int32 if _largest(x) + _largest(y) < INT32_CELLS else np.int64
+    return _canonical(x.astype(dtype, copy=False) + y.astype(dtype, copy=False))
+
+
+def _table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, N: int) -> csr_array:
+    """Rows of N columns."""
+    index_type = np.int32 if len(indices) < 2**31 else np.int64
+    parts = (data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False))
+    return _canonical(csr_array(parts, shape=(len(indptr) - 1, N)))
+
+
+def _canonical(table: Any) -> csr_array:
+    """The table, marked as having sorted rows without duplicates: its sums are then merges."""
+    table.has_canonical_format = True
+    return table
+
+
+class _TableFile:
+    """A table in two files without a name, which go with it however the process ends."""
+
+    def __init__(self, dtype: type, scratch: str | Path | None):
+        self.indptr, self.largest = np.zeros(1, np.int64), 0
+        self._files = []
+        for kind in (dtype, np.int32):  # cells and columns
+            file = tempfile.TemporaryFile(dir=scratch)
+            weakref.finalize(self, file.close)
+            self._files.append((file, np.dtype(kind)))
+
+    @property
+    def nnz(self) -> int:
+        return int(self.indptr[-1])
+
+    def append(self, rows: csr_array) -> None:
+        for (file, dtype), array in zip(self._files, (rows.data, rows.indices), strict=True):
+            file.write(array.astype(dtype, copy=False).tobytes())
+            file.flush()
+        self.indptr = np.concatenate([self.indptr, self.nnz + rows.indptr[1:].astype(np.int64)])
+        self.largest = max(self.largest, _largest(rows))
+
+    def rows(self, start: int, stop: int) -> csr_array:
+        """Rows that are read, not mapped: what is mapped stays resident after its use."""
+        indptr = self.indptr[start : stop + 1] - self.indptr[start]
+        parts = []
+        for file, dtype in self._files:
+            file.seek(int(self.indptr[start]) * dtype.itemsize)
+            parts.append(np.fromfile(file, dtype, int(indptr[-1])))
+        return _table(parts[0], parts[1], indptr, _rows_of(self))
+
+    def mapped(self) -> csr_array:
+        """The table, of which only what is read comes into memory."""
+        parts = [np.memmap(file, dtype, "r") if self.nnz else np.zeros(0, dtype) for file, dtype in self._files]
+        return sparse_table(parts[0], parts[1], self.indptr)
+
+
+def _rows(C: csr_array | _TableFile, start: int, stop: int) -> csr_array:
+    return C.rows(start, stop) if isinstance(C, _TableFile) else _canonical(C[start:stop])
+
+
+def _rows_of(C: csr_array | _TableFile) -> int:
+    return len(C.indptr) - 1
+
+
+def _largest(C: csr_array | _TableFile) -> int:
+    return C.largest if isinstance(C, _TableFile) else int(C.data.max(initial=0))

@@ -1,7 +1,7 @@
-"""One pass over a token stream of any size: windows, read ahead, with a memory of where it was.
+"""One resumable pass over a token stream of any size.
 
-A counter takes windows of a stream one after the other; this module reads them, a window ahead of the counter, and saves the
-counter with its position now and then. A pass that is killed anywhere goes on from its last save, so that every position is
+A counter takes windows of a stream one after the other. This module reads them, a window ahead of the counter, and saves the
+counter with its position from time to time. A pass that is killed anywhere continues from its last save, so every position is
 counted exactly once.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.data.shards import Shards, Stream
+from jexplicit.data.contexts import PAD, Stream, check_stream
+from jexplicit.data.shards import Shards
 from jexplicit.runs.files import load_arrays, save_arrays
 
 _block = 1 << 22  # tokens whose checksum is taken at a time
@@ -26,57 +26,42 @@ _save_share = 10  # times what the last save took, at least, lie between two sav
 
 @runtime_checkable
 class Counter(Protocol):
-    """What a pass over a stream feeds: it holds counts, and can put them down as arrays and take them up again."""
+    """What a pass over a stream feeds: an accumulator whose state can be saved and restored."""
 
     radius: int
     vocab_size: int
 
     @property
     def span(self) -> int:
-        """Positions that it likes to be given at a time."""
+        """Preferred number of positions per `add`."""
         ...
 
     def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[radius:]`; the tokens before are context only."""
+        """Count the positions of `window[radius:]`; the tokens before are context only. Refuses ids out of range."""
         ...
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that was counted so far."""
+        """The counts so far, as named arrays."""
         ...
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from `state()` of another counter of the same radius and vocabulary."""
+        """Continue from the `state()` of another counter of the same radius and vocabulary."""
         ...
 
 
 class Saving(NamedTuple):
-    """Where a pass is saved, and after how many seconds again.
+    """Where partial counts are saved, and how often.
 
-    folder: of the partial counts; empty or not there at the start of a pass.
-    seconds: between two saves; they take at most a tenth of the time, unless this is 0.
+    folder: of the partial counts; empty or missing at the start of a pass.
+    seconds: between two saves; saving takes at most a tenth of the time, unless this is 0.
     """
 
     folder: Path
     seconds: float = 60.0
 
 
-def check_stream(stream: Stream) -> None:
-    """Refuse what is not `<pad> document <pad> ... <pad>` in integers.
-
-    Raises:
-        ValueError: with the shape of what was given.
-    """
-    shape = getattr(stream, "shape", (len(stream),))
-    whole = np.issubdtype(stream.dtype, np.integer) and len(shape) == 1 and len(stream) >= 3
-    if not whole or stream[:1][0] != PAD or stream[len(stream) - 1 :][0] != PAD:
-        raise ValueError(
-            f"a {stream.dtype} token stream of shape {shape} that is not `<pad> document <pad> ... <pad>` in integers, "
-            "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
-        )
-
-
 def window(stream: Stream, first: int, last: int, K: int) -> np.ndarray:
-    """Tokens first .. last - 1 after the K tokens before them; before the stream there is `<pad>`.
+    """Tokens first .. last - 1, preceded by the K tokens before them (`<pad>` before the start of the stream).
 
     Example:
         >>> window(np.array([0, 5, 6, 0]), 1, 3, 2).tolist()
@@ -87,7 +72,7 @@ def window(stream: Stream, first: int, last: int, K: int) -> np.ndarray:
 
 
 def windows(stream: Stream, first: int, last: int, *, radius: int, span: int) -> Iterator[np.ndarray]:
-    """The windows of a range one after the other, each read while the one before it is worked on.
+    """The windows of a range in order; the next one is read in a thread while the caller works on the current one.
 
     Example:
         >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
@@ -112,18 +97,19 @@ def feed(
     saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Count positions first .. last - 1 of a stream, from where an earlier pass was saved.
+    """Count the targets at positions first .. last - 1 of a stream, continuing from the last save of an earlier pass.
 
     Args:
-        counter: what counts.
-        stream: token ids.
-        first, last: of the targets.
-        saving: where to save what was counted; default, nowhere.
+        counter: the counter to feed.
+        stream: token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        first, last: range of the targets.
+        saving: where to save partial counts; default, nowhere.
         progress: called with (positions done, positions in all).
 
     Raises:
-        ValueError: a token id out of range; a damaged file; what was saved belongs to another pass.
+        ValueError: a malformed stream; a token id out of range; a damaged file; partial counts of another pass.
     """
+    check_stream(stream)
     done = first
     if isinstance(stream, Shards):
         stream.verify(max(first - counter.radius, 0), last)
@@ -132,8 +118,6 @@ def feed(
         done = _restore(counter, saving, about, first)
     saved, took = time.perf_counter(), 0.0
     for tokens in windows(stream, done, last, radius=counter.radius, span=counter.span):
-        N = counter.vocab_size
-        check_token_ids(tokens, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
         counter.add(tokens)
         done += len(tokens) - counter.radius
         if progress:
@@ -143,12 +127,12 @@ def feed(
             _save(counter, saving, about, done)
             saved = time.perf_counter()
             took = saved - begun if saving.seconds > 0 else 0.0
-    if saving and jax.process_count() > 1:  # the others may die before all have met, and this one's part is done
+    if saving and jax.process_count() > 1:  # another process may die before the reduction: keep this part
         _save(counter, saving, about, done)
 
 
 def _about(counter: Counter, stream: Stream, first: int, last: int) -> str:
-    """What must be the same for a pass to be continued."""
+    """What identifies a pass: only partial counts of the same pass are continued."""
     kind, identity = type(counter).__name__, _checksum(stream, first, last)
     return json.dumps([kind, counter.radius, counter.vocab_size, len(stream), first, last, identity])
 
@@ -179,7 +163,7 @@ def _restore(counter: Counter, saving: Saving, about: str, first: int) -> int:
             begun = others[0].stem.rpartition("_")[2]
             raise ValueError(
                 f"{saving.folder} was begun by {begun} processes, and these are {jax.process_count()}: continue with as many, "
-                "or delete the folder to count anew"
+                "or delete the folder to count again from the start"
             )
         return first
     saved: dict[str, Any] = load_arrays(path)

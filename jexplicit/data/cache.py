@@ -1,26 +1,26 @@
-"""Token streams kept on disk, so that a corpus is tokenized once.
+"""Token streams cached on disk, so that a corpus is tokenized once.
 
-An entry is a folder named by the hash of all that decides its content. Files are written under another name and then
-moved, so that a reader never sees half a file.
+An entry is a folder named by the hash of everything that determines its content. Files are written in a temporary folder and
+then moved, so that a reader never sees half a file.
 """
 
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
 
+from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.shards import Stream
-from jexplicit.data.tokenizers import PAD_ID, Progress, Tokenizer, encode_documents, train_tokenizer
+from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT = "2"  # raise it when the same corpus no longer gives the same tokenizer or streams
+_LAYOUT = "3"  # raise it when the same corpus no longer gives the same tokenizer or streams
 _FILES = "tokenizer.model", "train.npy", "dev.npy"
 
 
@@ -34,7 +34,7 @@ class TokenizedCorpus(NamedTuple):
 
 
 def cached_streams(
-    corpus: Corpus,
+    corpus: Corpus[list[str]],
     *,
     kind: str,
     vocab_size: int | None,
@@ -43,10 +43,10 @@ def cached_streams(
 ) -> TokenizedCorpus:
     """Tokenizer and streams of a corpus: from the cache, or made by `train_tokenizer` and `encode_documents` and kept.
 
-    A damaged entry is made again and a cache that cannot be written is done without, each with a logged warning.
+    A damaged entry is made again, and a cache that cannot be written is not used; each logs a warning.
 
     Args:
-        corpus: documents; the tokenizer is trained on the train documents alone.
+        corpus: documents, in memory; the tokenizer is trained on the train documents alone.
         kind: `bpe`, `word` or `char`.
         vocab_size: token ids in all, or None for the default of `train_tokenizer`.
         cache_dir: folder of the cache. None: `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder.
@@ -59,8 +59,7 @@ def cached_streams(
         ValueError: the errors of `train_tokenizer`.
 
     >>> import tempfile
-    >>> from jexplicit.data.corpora import make_corpus
-    >>> corpus = make_corpus("tiny", ["abba"], ["bab"])
+    >>> corpus = Corpus("tiny", ["abba"], ["bab"])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     made = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)
     ...     read = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)
@@ -99,9 +98,9 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
         tokenizer = Tokenizer.load(model)
         train, dev = (np.load(path, mmap_mode="r") for path in streams)
         for stream in (train, dev):
-            if stream.ndim != 1 or stream[0] != PAD_ID or stream[-1] != PAD_ID:
-                raise ValueError("a stream that does not begin and end in <pad>")
-    except (ValueError, OSError, EOFError, IndexError) as error:
+            if len(stream) != 1 or stream[0] != PAD:  # <pad> alone is the stream of no document
+                check_stream(stream)
+    except (ValueError, OSError, EOFError, TypeError) as error:
         logger.warning("the cached tokens in %s are damaged (%s) and are made again", entry, error)
         return None
     return TokenizedCorpus(tokenizer, train, dev, cached=True)
@@ -110,24 +109,12 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
 def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
     try:
         entry.mkdir(parents=True, exist_ok=True)
-        for name, write in zip(_FILES, _writers(made), strict=True):
-            _write_whole(entry / name, write)
+        with tempfile.TemporaryDirectory(dir=entry) as folder:
+            model, train, dev = (Path(folder, name) for name in _FILES)
+            made.tokenizer.save(model)
+            np.save(train, made.train[:])
+            np.save(dev, made.dev)
+            for path in (model, train, dev):
+                os.replace(path, entry / path.name)
     except OSError as error:
-        logger.warning("the tokens are not kept in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)
-
-
-def _writers(made: TokenizedCorpus) -> tuple[Callable[[Path], None], ...]:
-    return (
-        made.tokenizer.save,
-        lambda path: np.save(path, made.train[:]),
-        lambda path: np.save(path, made.dev),
-    )
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    unfinished = path.with_name(f"{os.getpid()}-{path.name}")
-    try:
-        write(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        logger.warning("the tokens are not cached in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)

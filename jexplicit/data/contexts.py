@@ -10,7 +10,7 @@ needed: the k-th context token of a position is the token k places back, or `<pa
 is modelled (`eos`).
 """
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -18,11 +18,44 @@ from jaxtyping import Int, Integer
 PAD = 0
 
 
+@runtime_checkable
+class Stream(Protocol):
+    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or `jexplicit.data.shards.Shards`."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> np.ndarray: ...
+
+
+def check_radius(K: int) -> None:
+    """Refuse K < 1 with a ValueError."""
+    if K < 1:
+        raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
+
+
+def check_stream(stream: Stream) -> None:
+    """Refuse anything but `<pad> document <pad> ... <pad>` in integers, with at least one token.
+
+    Raises:
+        ValueError: with the type and shape of the stream.
+    """
+    shape = getattr(stream, "shape", (len(stream),))
+    whole = np.issubdtype(stream.dtype, np.integer) and len(shape) == 1 and len(stream) >= 3
+    if not whole or stream[:1][0] != PAD or stream[len(stream) - 1 :][0] != PAD:
+        raise ValueError(
+            f"a {stream.dtype} token stream of shape {shape} that is not `<pad> document <pad> ... <pad>` in integers, "
+            "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
+        )
+
+
 def context_columns(x: Any, K: int) -> list[Any]:
     """The K context tokens of every position of `x[K:]`, nearest first.
 
     `columns[k-1][m] = x[K+m-k]`, or PAD where a nearer context token is PAD. Works on NumPy and JAX arrays alike, so that
-    the compiled count and the host's contexts cannot differ.
+    the compiled count and the contexts on the host agree by construction.
 
     Args:
         x: [L] token ids; the first K serve as context only.
@@ -43,31 +76,30 @@ def context_columns(x: Any, K: int) -> list[Any]:
 
 
 def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
-    """The stream preceded by K - 1 more pads, so that its first document sees K of them; checks the layout.
+    """The stream preceded by K - 1 more pads, so that its first document sees K of them.
 
     Raises:
-        ValueError: K < 1, or a stream that is not of integers or does not begin and end with `<pad>`.
+        ValueError: K < 1, or a malformed stream.
     """
-    if K < 1:
-        raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
-    integers = np.issubdtype(stream.dtype, np.integer)
-    if not integers or stream.ndim != 1 or stream.size < 3 or stream[0] != PAD or stream[-1] != PAD:
-        raise ValueError(
-            f"a {stream.dtype} token stream of shape {stream.shape} that is not `<pad> document <pad> ... <pad>` in integers, "
-            "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
-        )
+    check_radius(K)
+    check_stream(stream)
     return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
 
 
-def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str) -> None:
-    """Refuse token ids outside 0 .. N - 1, with a message that begins with the wrong one."""
+def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
+    """Refuse token ids outside 0 .. N - 1.
+
+    Raises:
+        ValueError: `token id ID`, followed by `where_and_remedy`; default, the vocabulary.
+    """
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= N:
-        raise ValueError(f"token id {lowest if lowest < 0 else highest} {where_and_remedy}")
+        where = where_and_remedy or f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size"
+        raise ValueError(f"token id {lowest if lowest < 0 else highest} {where}")
 
 
 def filled(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:
-    """Ids in int32, lengthened with a value: what is compiled for one length serves shorter parts too.
+    """Ids in int32, padded with a value to a fixed length, so that a compiled function also serves the shorter last part.
 
     Example:
         >>> filled(np.array([3, 4]), 3, -1).tolist()

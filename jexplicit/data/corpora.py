@@ -1,42 +1,88 @@
-"""A corpus: documents to fit and documents to score, how documents are cut into the two, and a hash of their content.
+"""A corpus: documents to fit and documents to score, read lazily, and how documents are cut into the two.
 
-A document is the unit across which no context flows: one line of a text file, or one whole docstring.
+A document is the unit across which no context flows: one line of a text file, or one whole docstring. The documents of a corpus
+are any iterable of strings that may be looped over again: a list in memory, or `Documents`, which are read anew every time, so
+that no corpus has to fit in memory.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Iterable[str], covariant=True)
 
 
-class Corpus(NamedTuple):
-    """Documents to fit and documents to score, with the hash that names them in the cache."""
+class Documents:
+    """The documents of `read(*arguments, **options)`, read anew by every loop over them.
+
+    It pickles where the function and its arguments do.
+
+    Example:
+        >>> documents = Documents(str.split, "to be")
+        >>> list(documents), list(documents)
+        (['to', 'be'], ['to', 'be'])
+    """
+
+    def __init__(self, read: Callable[..., Iterable[Any]], *arguments: Any, **options: Any):
+        self._read = partial(read, *arguments, **options)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+
+@dataclass(frozen=True)
+class Corpus(Generic[D]):
+    """Documents to fit and documents to score.
+
+    name: of the corpus.
+    train, dev: documents, which may be looped over more than once.
+    source: what JSON can hold of where lazy documents come from, the same as long as they are; None for documents in memory.
+
+    Example:
+        >>> one, two = Corpus("a", ["xy"], ["z"]), Corpus("a", ["x", "y"], ["z"])
+        >>> one.sha256 == two.sha256
+        False
+    """
 
     name: str
-    train: list[str]
-    dev: list[str]
-    sha256: str
+    train: D
+    dev: D
+    source: dict[str, Any] | None = None
 
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of every document and every boundary, but not of the name; all documents are read for it."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.dev):
+            documents = list(part)
+            digest.update(f"{len(documents)} documents\n".encode())
+            for document in documents:
+                data = document.encode("utf-8", "surrogatepass")
+                digest.update(b"%d bytes\n" % len(data))
+                digest.update(data)
+        return digest.hexdigest()
 
-def make_corpus(name: str, train: list[str], dev: list[str]) -> Corpus:
-    """Corpus of the given documents; its hash covers every document and every boundary, not the name.
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What changes when the documents do, found without reading lazy ones."""
+        return self.source or {"sha256": self.sha256}
 
-    >>> one, two = make_corpus("a", ["xy"], ["z"]), make_corpus("a", ["x", "y"], ["z"])
-    >>> one.sha256 == two.sha256
-    False
-    """
-    digest = hashlib.sha256()
-    for documents in (train, dev):
-        digest.update(f"{len(documents)} documents\n".encode())
-        for document in documents:
-            data = document.encode("utf-8", "surrogatepass")
-            digest.update(b"%d bytes\n" % len(data))
-            digest.update(data)
-    return Corpus(name, train, dev, digest.hexdigest())
+    def limit(self, documents: int) -> "Corpus[Documents]":
+        """At most so many documents of train, and a tenth as many of dev."""
+        train, dev = Documents(islice, self.train, documents), Documents(islice, self.dev, max(1, documents // 10))
+        return Corpus(self.name, train, dev, self.source)
+
+    def in_memory(self) -> "Corpus[list[str]]":
+        """The corpus with its documents as lists."""
+        return Corpus(self.name, list(self.train), list(self.dev), self.source)
 
 
 def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10) -> tuple[list[T], list[T]]:
@@ -59,19 +105,12 @@ def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10)
     >>> split_documents(list("abcdefgh"), every=4, block=1)
     (['a', 'b', 'd', 'e', 'f', 'h'], ['c', 'g'])
     """
-    if every < 2 or block < 1:
-        raise ValueError(f"cannot split with every={every}, block={block}: every must be 2 or more, block 1 or more")
-    if len(documents) < 2:
-        remedy = "use a text of 2 or more lines, or give dev files as well (--dev)"
-        raise ValueError(f"{len(documents)} document(s) cannot be split into train and dev: {remedy}")
-    train, dev = [], []
-    for index, document in enumerate(documents):
-        (dev if is_dev(index, len(documents), every=every, block=block) else train).append(document)
+    train, dev = (list(iterate_split(documents, dev=dev, every=every, block=block)) for dev in (False, True))
     return train, dev
 
 
 def is_dev(index: int, documents: int, *, every: int = 10, block: int = 10) -> bool:
-    """Whether `split_documents` puts a document into dev: a question of its place, and of how many there are below 100.
+    """Whether `split_documents` puts a document into dev, given its index and the number of documents.
 
     >>> [index for index in range(300) if is_dev(index, 300)] == [*range(50, 60), *range(150, 160), *range(250, 260)]
     True
@@ -94,14 +133,21 @@ def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: 
     >>> list(iterate_split("abcdefgh", dev=True, every=4, block=1))
     ['c', 'g']
     """
-    documents, enough = iter(documents), every * block  # with so many or more, their number plays no part
-    first = list(islice(documents, enough))
-    if len(first) < enough:
-        yield from split_documents(first, every=every, block=block)[dev]
-        return
+    if every < 2 or block < 1:
+        raise ValueError(f"cannot split with every={every}, block={block}: every must be 2 or more, block 1 or more")
+    documents = iter(documents)
+    first = list(islice(documents, every * block))  # with as many or more, their number does not matter
+    if len(first) < 2:
+        remedy = "use a text of 2 or more lines, or give dev files as well (--dev)"
+        raise ValueError(f"{len(first)} document(s) cannot be split into train and dev: {remedy}")
     for index, document in enumerate(chain(first, documents)):
-        if is_dev(index, enough, every=every, block=block) == dev:
+        if is_dev(index, len(first), every=every, block=block) == dev:
             yield document
+
+
+def lazy_split(documents: Iterable[str]) -> tuple[Documents, Documents]:
+    """The two parts of `split_documents`, each read anew by every loop over it."""
+    return Documents(iterate_split, documents, dev=False), Documents(iterate_split, documents, dev=True)
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
@@ -129,3 +175,48 @@ def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], l
     deal = min(10, M)  # fewer than ten documents: one of each
     dev, test = shuffled[deal - 2 :: deal], shuffled[deal - 1 :: deal]
     return [document for m, document in enumerate(shuffled) if m % deal < deal - 2], dev, test
+
+
+def sample_documents(
+    documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
+) -> tuple[list[str], int]:
+    """A uniform random sample of documents, drawn in one pass and kept in order; all documents where there are no more.
+
+    Args:
+        documents: of any number.
+        size: how many to draw.
+        seed: of the draw.
+        progress: called with the number of documents seen, every 10,000 documents.
+
+    Returns:
+        The sample, and how many documents there were.
+
+    Raises:
+        ValueError: size < 1.
+
+    >>> sample_documents("abcdefgh", 3), sample_documents("ab", 3)
+    ((['b', 'c', 'f'], 8), (['a', 'b'], 2))
+
+    Reference: Li 1994, Reservoir-sampling algorithms of time complexity O(n (1 + log(N/n))), Algorithm L.
+    """
+    if size < 1:
+        raise ValueError(f"a sample of {size} documents: draw at least 1")
+    seen = 0
+
+    def counted() -> Iterator[tuple[int, str]]:
+        nonlocal seen
+        for document in documents:
+            yield seen, document
+            seen += 1
+            if progress and seen % 10_000 == 0:
+                progress(seen)
+
+    rng, numbered = np.random.default_rng(seed), counted()
+    kept, threshold = list(islice(numbered, size)), 1.0
+    while True:
+        threshold *= (1 - rng.random()) ** (1 / size)
+        skipped = math.log(1 - rng.random()) / math.log1p(-threshold) if threshold < 1 else 0.0
+        drawn = next(islice(numbered, int(min(skipped, sys.maxsize - 1)), None), None)
+        if drawn is None:
+            return [document for _, document in sorted(kept)], seen
+        kept[rng.integers(size)] = drawn

@@ -11,16 +11,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from jexplicit.data.corpora import Corpus, make_corpus, split_documents
+from jexplicit.data.corpora import Corpus, split_documents
 
 logger = logging.getLogger(__name__)
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def docs_corpus() -> Corpus:
+def docs_corpus() -> Corpus[list[str]]:
     """Documentation of the Python standard library, cut by `split_documents`: help topics and docstrings, no download.
 
     Documents are whole topics and whole docstrings, so they hold line breaks. Exact duplicates are dropped. The same
@@ -29,13 +29,13 @@ def docs_corpus() -> Corpus:
     >>> "MappingProxyType" in " ".join(docs_corpus().train)
     True
     """
-    return make_corpus("docs", *split_documents(_unique(_standard_library_documents())))
+    return Corpus("docs", *split_documents(_unique(_standard_library_documents())))
 
 
-def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus:
+def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:
     """`docs_corpus` and the docstrings of every package installed in this environment, no download.
 
-    Source files are parsed, not imported. Those that cannot be are left out, and counted in a logged warning.
+    Source files are parsed, not imported. Files that do not parse are skipped; a logged warning gives their number.
 
     Args:
         progress: called with (source files done, source files in all).
@@ -50,12 +50,12 @@ def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corp
     """
     sources = [path for folder in _package_folders() for path in _source_files(folder)]
     documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
-    return make_corpus("installed", *split_documents(_unique(documents)))
+    return Corpus("installed", *split_documents(_unique(documents)))
 
 
 @functools.cache
 def _standard_library_documents() -> tuple[str, ...]:
-    from pydoc_data.topics import topics  # 0.7 MB of text that no other function needs
+    from pydoc_data.topics import topics  # 0.7 MB of text, imported only where it is needed
 
     sources = _source_files(Path(sysconfig.get_paths()["stdlib"]))
     return *(topics[name] for name in sorted(topics)), *_docstrings(sources)
@@ -91,16 +91,16 @@ def _docstrings(sources: Sequence[Path], progress: Callable[[int, int], None] | 
 
 def _file_docstrings(path: Path) -> list[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # others' invalid escapes
+        warnings.simplefilter("ignore")  # invalid escapes in other people's code
         tree = ast.parse(path.read_bytes())
-    return [docstring for node in _documented(tree) if (docstring := ast.get_docstring(node))]
+    return [docstring for node in _nodes_with_docstrings(tree) if (docstring := ast.get_docstring(node))]
 
 
-def _documented(tree: ast.AST) -> Iterator[_Documented]:
+def _nodes_with_docstrings(tree: ast.AST) -> Iterator[_HasDocstring]:
     pending = [tree]
     while pending:
         node = pending.pop()
-        if isinstance(node, _Documented):
+        if isinstance(node, _HasDocstring):
             yield node
         if not isinstance(node, ast.expr):  # expressions define nothing and are most of the tree
             pending += reversed(list(ast.iter_child_nodes(node)))

@@ -49,7 +49,7 @@ class Images(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        """Of the images and labels, which names the very data that a result was measured on."""
+        """Hash of the images and labels, which identifies the data that a result was measured on."""
         digest = hashlib.sha256()
         for part in self[1:5]:
             digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
@@ -155,16 +155,16 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
     header = 4 + 4 * dimensions
     magic, expected = int.from_bytes(content[:4], "big"), _unsigned_bytes << 8 | dimensions
     if magic != expected or len(content) < 4:
-        kind = {_unsigned_bytes << 8 | 1: "the one of labels", _unsigned_bytes << 8 | 3: "the one of images"}
-        what = kind.get(magic, "not the one of an idx file of bytes")
+        kind = {_unsigned_bytes << 8 | 1: "that of labels", _unsigned_bytes << 8 | 3: "that of images"}
+        what = kind.get(magic, "not that of an idx file of bytes")
         raise ValueError(
-            f"{path} has the magic number {magic}, {what}, and {expected} is wanted: "
+            f"{path} has the magic number {magic}, {what}; expected {expected}: "
             "check that images and labels are not swapped, and that a gzipped file ends in .gz"
         )
     shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
     values, wanted = len(content) - header, int(np.prod(shape, dtype=np.int64))
     if len(shape) < dimensions or values != wanted:
-        what = "is truncated" if len(shape) < dimensions or values < wanted else "has bytes to spare"
+        what = "is truncated" if len(shape) < dimensions or values < wanted else "has extra bytes"
         raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -186,7 +186,7 @@ def check_images(images: Images) -> Images:
         if (dark := ~X.any(axis=(1, 2))).any():
             raise ValueError(
                 f"{images.name}: {part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are): "
-                "it says nothing about its label; remove it"
+                "it carries no information about its label; remove it"
             )
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
@@ -252,9 +252,15 @@ def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     except Exception as error:  # as in prepared_builder
         raise unreadable(name, error, flag="--data", way_out=way_out) from error
     (X, Y), (X_test, Y_test) = arrays["train"], arrays["test"]
-    return Images(f"tfds:{name}", X, Y.astype(np.uint8), X_test, Y_test.astype(np.uint8), levels=256)
+    return Images(f"tfds:{name}", *map(_as_bytes, (X, Y, X_test, Y_test)), levels=256)
 
 
 def _grey(rows: list[Any]) -> np.ndarray:
     """[M, height, width] of images [height, width, channels]; colours are averaged."""
-    return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).astype(np.uint8)
+    return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1)
+
+
+def _as_bytes(x: np.ndarray) -> np.ndarray:
+    if x.min() < 0 or x.max() >= 256:  # which astype would wrap
+        raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
+    return x.astype(np.uint8)

@@ -1,8 +1,8 @@
-"""A token stream in files, for text that memory cannot hold: tokenised once, read through windows.
+"""A token stream in files, for text that memory cannot hold: tokenised once, read in windows.
 
-The files of a folder one after the other are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type
-that holds the vocabulary, little-endian. `index.json` names them, with the number of their tokens and a checksum of each. A
-file begins where a document does, so each is read and checked without the others.
+The files of a folder, one after the other, are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer
+type that holds the vocabulary, little-endian. `index.json` lists them with the number of tokens and a checksum of each. A file
+begins where a document does, so each is read and checked without the others.
 """
 
 import hashlib
@@ -14,31 +14,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.data.contexts import PAD, Stream
+from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches
 from jexplicit.runs.files import write_whole
 
 _INDEX = "index.json"
 _LAYOUT = 1
 _shard_tokens = 1 << 26  # 128 MB of uint16
-_batch = 512  # documents encoded at a time
 _block = 1 << 24  # bytes checked at a time
-
-
-@runtime_checkable
-class Stream(Protocol):
-    """Token ids `<pad> d_1 <pad> ... d_n <pad>`, in memory, in a memory map or in `Shards`: what is counted."""
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice, /) -> np.ndarray: ...
 
 
 class Shard(NamedTuple):
@@ -95,7 +82,7 @@ class Shards:
 
     @property
     def sha256(self) -> str:
-        """What names the stream: the hash of its files' checksums and of its tokenizer's."""
+        """Identity of the stream: the hash of its files' checksums and of its tokenizer."""
         parts = [self.tokenizer, str(self.vocab_size), *(f"{shard.tokens} {shard.crc32}" for shard in self.shards)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -138,7 +125,7 @@ class Shards:
 
 
 class ShardWriter:
-    """Writes a stream in shards; what a killed writer has finished stays, and another one in the same folder goes on there.
+    """Writes a stream in shards. A new writer in the same folder continues after the last shard that a killed one finished.
 
     Args:
         folder: to write.
@@ -161,7 +148,7 @@ class ShardWriter:
             if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
                 raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
             self._shards, self.complete = list(_as_shards(found["shards"])), found["complete"]
-            _check_sizes(self._folder, self._shards, self._dtype)  # now, not when hours of work are to be closed
+            _check_sizes(self._folder, self._shards, self._dtype)  # now, not after hours of work
         self.documents = sum(shard.documents for shard in self._shards)
         self._parts, self._open_tokens, self._open_documents = [], 0, 0
         if not self._shards:
@@ -225,10 +212,10 @@ def write_shards(
     shard_tokens: int = _shard_tokens,
     progress: Progress | None = None,
 ) -> Shards:
-    """Tokenise documents into shards: the stream of `encode_documents`. A stream that is there already is read.
+    """Tokenise documents into shards: the stream of `encode_documents`. A stream that exists already is read instead.
 
     Args:
-        folder: to write; where a killed run left shards, their documents are skipped.
+        folder: to write; documents in shards that a killed run left there are skipped.
         documents: texts, the same and in the same order each time.
         tokenizer: the tokenizer.
         shard_tokens: tokens of a shard.
@@ -241,9 +228,9 @@ def write_shards(
     if writer.complete:
         return read_shards(folder)
     rest, done = islice(documents, writer.documents, None), writer.documents
-    while batch := list(islice(rest, _batch)):
-        writer.add(encode_documents(tokenizer, batch)[1:], documents=len(batch))
-        done += len(batch)
+    for tokens, n in encode_batches(tokenizer, rest):
+        writer.add(tokens, documents=n)
+        done += n
         if progress:
             progress(done, -1)
     return writer.close()
@@ -280,7 +267,7 @@ def write_index(
         shards: its files, as `write_shard` gave them.
         vocab_size: N.
         tokenizer: hash of the tokenizer.
-        complete: whether no more will follow.
+        complete: whether these are all files of the stream.
 
     Raises:
         ValueError: it cannot be written.

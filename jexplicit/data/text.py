@@ -1,50 +1,49 @@
-"""Text files as documents, one per line: of any size, compressed or not, whole or a part at a time."""
+"""Text files as documents, one per line: of any size, plain or gzipped, whole or a range of bytes at a time."""
 
 import glob
 import gzip
-import logging
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
 
-from jexplicit.data.corpora import Corpus, make_corpus, split_documents
+from jexplicit.data.corpora import Corpus, Documents, lazy_split
 
-logger = logging.getLogger(__name__)
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
-def text_corpus(train: Paths, dev: Paths = ()) -> Corpus:
-    """Corpus of the user's own text files: each line that is not blank is a document.
+def text_corpus(train: Paths, dev: Paths = ()) -> Corpus[Documents]:
+    """Corpus of the user's own text files: each line that is not blank is a document, read when it is asked for.
 
     Args:
         train: text files, `.gz` files, globs and folders (see `read_documents`).
         dev: the same for the text to score; if there is none, `split_documents` cuts the train documents.
 
-    Returns:
-        The corpus.
-
     Raises:
-        ValueError: a file is in train and dev, or one of the errors of `read_documents` and `split_documents`.
+        ValueError: nothing at a path, or a file in train and dev; once documents are read, the errors of `read_documents` and
+            `split_documents`.
 
     >>> import tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "rhyme.txt")
     ...     _ = path.write_text("one two\\n\\nbuckle my shoe\\n")
-    ...     text_corpus([str(path)])[1:3]
+    ...     corpus = text_corpus([str(path)])
+    ...     list(corpus.train), list(corpus.dev)
     (['one two'], ['buckle my shoe'])
     """
-    name = ", ".join(_as_list(train))
-    if not _as_list(dev):
-        return make_corpus(name, *split_documents(read_documents(train)))
     train_files, dev_files = list_files(train, dev)
-    return make_corpus(name, _read_files(train_files), _read_files(dev_files))
+    documents = Documents(_files_documents, train_files)
+    parts = (documents, Documents(_files_documents, dev_files)) if dev_files else lazy_split(documents)
+    source = {"train_files": list(map(_stamp, train_files)), "dev_files": list(map(_stamp, dev_files))}
+    return Corpus(", ".join(_as_list(train)), *parts, source)
 
 
 def read_documents(paths: Paths) -> list[str]:
     """Documents of text files: every line that is not blank, without its line ending and otherwise as it stands.
 
-    Lines end at `\\n`, `\\r\\n` or `\\r` only. A byte-order mark is dropped. Each file is read once.
+    Lines end at `\\n`, `\\r\\n` or `\\r` only. A byte-order mark is dropped. A file named twice is read once.
 
     Args:
         paths: files, `.gz` files, globs (sorted) and folders (all files in them, sorted, but for hidden ones).
@@ -62,7 +61,7 @@ def read_documents(paths: Paths) -> list[str]:
     ...     read_documents([folder])
     ['  to be,', 'or not']
     """
-    return _read_files(_list_files(paths))
+    return list(_files_documents(_list_files(paths)))
 
 
 def list_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
@@ -114,34 +113,25 @@ def _folder_files(folder: str) -> list[str]:
     return sorted(found)
 
 
-def _read_files(files: Iterable[str]) -> list[str]:
-    return [document for path in files for document in file_documents(path)]
+def _files_documents(files: Iterable[str]) -> Iterator[str]:
+    return chain.from_iterable(map(file_documents, files))
 
 
-def iterate_documents(paths: Paths) -> Iterator[str]:
-    """The documents of `read_documents` one after the other, for text that memory cannot hold.
-
-    Paths are looked at now, files read as documents are asked for, when their errors come too.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "a.txt").write_text("to be\\nor not")
-    ...     next(iterate_documents(folder))
-    'to be'
-    """
-    return (document for path in _list_files(paths) for document in file_documents(path))
+def _stamp(path: str) -> list[Any]:
+    """What tells whether a file was changed without reading it."""
+    found = os.stat(path)
+    return [path, found.st_size, found.st_mtime_ns]
 
 
 def file_documents(path: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """The documents of one text file, or of the lines in it that begin at the bytes start .. stop - 1.
+    """The documents of one text file, or those of the lines that begin at bytes start .. stop - 1.
 
-    Ranges that follow each other give every document once. A byte-order mark is dropped.
+    Consecutive ranges yield every document exactly once. A byte-order mark is dropped.
 
     Args:
         path: of the file.
         start: first byte; 0 for a .gz file.
-        stop: after the last byte; default, the end of the file.
+        stop: byte after the last; default, the end of the file.
 
     Raises:
         ValueError: a file that cannot be read, is binary or not UTF-8; a whole file without text.

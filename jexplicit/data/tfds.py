@@ -1,17 +1,16 @@
-"""Data sets of TensorFlow Datasets, for images and text: read through random access, which needs no TensorFlow.
+"""Data sets of TensorFlow Datasets, images and text, read by random access, which needs no TensorFlow.
 
-TFDS offline tries again for minutes before it gives up, so what can fail is tried first, within seconds.
+Offline, TFDS retries for minutes before it gives up, so likely failures are checked first, within seconds.
 """
 
 import importlib.util
 import os
 import socket
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jexplicit.data.corpora import Corpus, make_corpus, split_documents
+from jexplicit.data.corpora import Corpus, Documents, lazy_split
 
 _host = ("storage.googleapis.com", 443)
 _dev_splits = ("validation", "test")
@@ -19,16 +18,16 @@ _text_way_out = "download the text and use --train FILES, or --corpus docs, whic
 
 
 def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str, way_out: str) -> Any:
-    """The builder of a data set that is ready to be read, downloaded where it was not.
+    """The builder of a data set that is ready to be read, downloaded if necessary.
 
     Args:
         name: of the data set, as TFDS knows it: `mnist`, `wikipedia/20230601.en`.
         data_dir: its folder; default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
-        flag: what asked for it, for errors: `--data`.
-        way_out: what to do without it, for errors.
+        flag: of the command line that named it, for error messages: `--data`.
+        way_out: the remedy in error messages.
 
     Raises:
-        ValueError: TFDS is not installed, the data set is not here and cannot be fetched, or TFDS cannot prepare it.
+        ValueError: TFDS is not installed, the data set is neither here nor reachable, or TFDS cannot prepare it.
     """
     missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
     if missing:
@@ -41,13 +40,13 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str
     try:
         builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
         builder.download_and_prepare()
-    except Exception as error:  # of TFDS, its readers and the network, all of which mean that there is no data
+    except Exception as error:  # any error of TFDS, its readers or the network means that there is no data
         raise unreadable(name, error, flag=flag, way_out=way_out) from error
     return builder
 
 
 def unreadable(name: str, error: Exception, *, flag: str, way_out: str) -> ValueError:
-    """The one error that a user can act on."""
+    """One error, with the remedy, for whatever went wrong while reading."""
     return ValueError(f"{flag} tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
 
 
@@ -92,7 +91,7 @@ class TfdsText(NamedTuple):
 
 
 def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
-    """A text data set of TFDS, downloaded where it is not here.
+    """A text data set of TFDS, downloaded if necessary.
 
     Its split train is train, and validation, or else test, is dev.
 
@@ -102,7 +101,7 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
         data_dir: its folder; default, TFDS's own.
 
     Raises:
-        ValueError: those of `prepared_builder`; no such feature, and which there are; no split train.
+        ValueError: those of `prepared_builder`; no such feature (the message lists those there are); no split train.
     """
     builder = prepared_builder(name, data_dir, flag="--corpus", way_out=_text_way_out)
     features, splits = list(builder.info.features), list(builder.info.splits)
@@ -115,17 +114,14 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
     return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes)
 
 
-def tfds_corpus(
-    name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None, limit: int | None = None
-) -> Corpus:
-    """A text data set of TFDS in memory; where it has neither validation nor test, `split_documents` cuts dev from train.
+def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
+    """A text data set of TFDS, read when it is asked for; without validation and test, `split_documents` cuts dev from train.
 
     Args:
         name, feature, data_dir: see `tfds_text`.
-        limit: read at most so many documents of a split, for data sets that memory cannot hold.
 
     Raises:
-        ValueError: those of `tfds_text`.
+        ValueError: those of `tfds_text`; once documents are read, those of `TfdsText.documents`.
 
     Example::
 
@@ -133,10 +129,9 @@ def tfds_corpus(
         corpus = tfds_corpus("imdb_reviews")
     """
     data = tfds_text(name, feature=feature, data_dir=data_dir)
-    train = list(islice(data.documents("train"), limit))
-    if data.dev is None:
-        return make_corpus(f"tfds:{name}", *split_documents(train))
-    return make_corpus(f"tfds:{name}", train, list(islice(data.documents(data.dev), limit)))
+    train = Documents(data.documents, "train")
+    parts = lazy_split(train) if data.dev is None else (train, Documents(data.documents, data.dev))
+    return Corpus(f"tfds:{name}", *parts, {"version": data.version, "feature": data.feature})
 
 
 def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:

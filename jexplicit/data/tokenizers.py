@@ -1,8 +1,10 @@
 """Subword, word and character tokenizers (sentencepiece), and the stream of token ids that the counting reads.
 
-Ids 0 and 1 are `<pad>` and `<unk>`. The tokenizers lose nothing: `decode(encode(text)) == text` for every text of
-known characters (`bpe`, `char`) or known words (`word`). Each line of a document is encoded for itself, so a word is
-the same token at the start of a line as inside it; line breaks are a token where the training documents have any.
+Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose nothing: `decode(encode(text)) == text` for every text of
+known characters. Words are what white space separates: how much of it stands between, before and after them is lost, so that
+` no it was n't  black monday ` has six tokens and reads `no it was n't black monday` afterwards. Each line of a document is
+encoded for itself, so a word is the same token at the start of a line as inside it; line breaks are a token where the training
+documents have any.
 
 A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pad>` nowhere else.
 
@@ -16,26 +18,29 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import sentencepiece
 
+from jexplicit.data.contexts import PAD
+
 KINDS = "bpe", "word", "char"
 Progress = Callable[[int, int], None]
-PAD_ID, UNK_ID = 0, 1
+UNK_ID = 1
 DEFAULT_VOCAB_SIZE = 4098  # 2^12, <pad> and <unk>
 
 _SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 
-# Characters to which sentencepiece gives a meaning of its own (its marks for a space and for an unknown piece, the end
-# of a string, the end of a line) stand as noncharacters inside it, which Unicode reserves for such use.
+# Characters with a special meaning to sentencepiece (its marks for a space and for an unknown piece, the end of a string, the
+# end of a line) are replaced by noncharacters, which Unicode reserves for internal use.
 _ESCAPES = {_SPACE_MARK: "\ufdd0", "\N{LOWER FIVE EIGHTHS BLOCK}": "\ufdd1", "\0": "\ufdd2", "\r": "\ufdd3"}
 _UNESCAPES = str.maketrans({stand_in: character for character, stand_in in _ESCAPES.items()})
 _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
 _SYMBOLS = {kind: re.compile(".", re.DOTALL) for kind in ("bpe", "char")}
-_SYMBOLS["word"] = re.compile(r"[^ \n]+|\n|  +|^ | $", re.MULTILINE)  # one space between words is no symbol
+_SYMBOLS["word"] = re.compile(r"\S+|\n")
 
 _RESERVED = re.compile("(<pad|<unk)(>)")
 _FILE_MARK = "jexplicit-tokenizer"
@@ -45,7 +50,7 @@ _TRAINING_OPTIONS = {
     "remove_extra_whitespaces": False,
     "allow_whitespace_only_pieces": True,  # an indentation is one token
     "hard_vocab_limit": False,  # the size reached is compared with the size asked for instead
-    **{"pad_id": PAD_ID, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2},
+    **{"pad_id": PAD, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2},
 }
 _TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece leaves out sentences of over 4192 bytes
 _ENCODING_BATCH = 512  # documents
@@ -66,7 +71,7 @@ class Tokenizer:
     'to be or ⁇'
     """
 
-    pad_id: ClassVar[int] = PAD_ID
+    pad_id: ClassVar[int] = PAD
     unk_id: ClassVar[int] = UNK_ID  # one for a run of unknown characters (bpe, char), one for each unknown word
 
     model: bytes
@@ -87,7 +92,7 @@ class Tokenizer:
 
     @property
     def sha256(self) -> str:
-        """The hash of the tokenizer: its ids mean the same where this is the same."""
+        """Hash of kind and model: equal hashes mean equal token ids."""
         return hashlib.sha256(self.kind.encode() + self.model).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
@@ -143,13 +148,13 @@ class Tokenizer:
         Path(path).write_bytes(self.file_content())
 
     def file_content(self) -> bytes:
-        """What `save` writes: a line with the kind and the hash of the model, then the model."""
+        """The bytes that `save` writes: a line with the kind and the hash of the model, then the model."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
         return header.encode() + self.model
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
-        """Read a tokenizer that `save` wrote; ValueError if there is none or it is not whole."""
+        """Read a tokenizer that `save` wrote; ValueError if there is none or it is incomplete."""
         try:
             header, _, model = Path(path).read_bytes().partition(b"\n")
         except OSError as error:
@@ -160,12 +165,10 @@ class Tokenizer:
         return cls(model, kind)
 
     def _encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        escaped = [_escape(line) for line in lines]
         if self.kind == "word":  # looked up here: sentencepiece makes one <unk> of a run of unknown words
-            words = (line.split(" ") if line else [] for line in escaped)
-            ids = [[self._ids.get(_SPACE_MARK + word, UNK_ID) for word in line] for line in words]
+            ids = [[self._ids.get(_SPACE_MARK + word, UNK_ID) for word in line.split()] for line in lines]
         else:
-            ids = self._processor.encode(escaped, num_threads=os.cpu_count() or 1)
+            ids = self._processor.encode(list(lines), num_threads=os.cpu_count() or 1)
         return [np.array(line, np.int32) for line in ids]
 
     @cached_property
@@ -190,10 +193,10 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
     """Train a tokenizer on documents; the same documents give the same tokenizer.
 
     `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words
-    (all that stands between spaces) and `char` the most frequent characters.
+    (all that stands between white space) and `char` the most frequent characters.
 
     Args:
-        documents: text to learn from.
+        documents: texts to learn from, a list: a single text is `[text]`.
         kind: `bpe`, `word` or `char`.
         vocab_size: token ids in all. None: 4098, or all words or pieces of a text with fewer, or all characters.
 
@@ -201,11 +204,12 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
         The tokenizer.
 
     Raises:
-        ValueError: no text, an unknown kind, or a `vocab_size` that the text does not allow.
+        ValueError: no text, one text instead of a list, an unknown kind, or a `vocab_size` that the text does not allow.
 
     >>> train_tokenizer(["abc", "cab"], kind="char").pieces()
     ['<pad>', '<unk>', 'a', 'b', 'c']
     """
+    _check_documents(documents)
     if kind not in KINDS:
         raise ValueError(f"unknown tokenizer kind {kind!r}: use one of {', '.join(KINDS)}")
     if vocab_size is not None and vocab_size < 3:
@@ -239,15 +243,15 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
 
 
 def _bpe_coverage(characters: int, vocab_size: int) -> float:
-    # Each character that is not to be <unk> takes a place in the vocabulary. Where all of them take little of it, all
-    # are kept. 10 M words of English hold 1361 characters, a third of 4098: there sentencepiece's own default keeps the
-    # 101 that make up 99.95 % of the text, and 0.13 % of the tokens are <unk>.
+    # Each character that is not <unk> takes an id. All are kept where they take a small part of the vocabulary. 10 M words of
+    # English hold 1361 characters, a third of 4098: there sentencepiece's default keeps the 101 that make up 99.95 % of the
+    # text, and 0.13 % of the tokens are <unk>.
     return 1.0 if characters <= vocab_size // 16 else 0.9995
 
 
 def _training_sentences(documents: Iterable[str], kind: str) -> Iterator[str]:
     # sentencepiece cuts its training text at its own <pad> and <unk>, and loses their characters.
-    for text in map(_escape, documents):
+    for text in (_prepare(document, kind) for document in documents):
         for line in (text if kind == "word" else _RESERVED.sub(r"\1\n\2", text)).split("\n"):
             if kind == "word" and _RESERVED.search(line):
                 line = " ".join(word for word in line.split(" ") if not _RESERVED.search(word))
@@ -272,37 +276,66 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
 
     Args:
         tokenizer: the tokenizer.
-        documents: texts, one document each.
+        documents: texts, one document each, a list: a single text is `[text]`.
         progress: called with (documents done, documents in all).
 
     Returns:
         [tokens], in the smallest unsigned integer type that holds the vocabulary.
 
+    Raises:
+        ValueError: one text instead of a list of documents.
+
     >>> tokenizer = train_tokenizer(["ab", "ba"], kind="char")
     >>> encode_documents(tokenizer, ["ab", "", "b"])
     array([0, 2, 3, 0, 3, 0], dtype=uint8)
     """
-    dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-    parts = [np.array([PAD_ID], dtype)]
-    for start in range(0, len(documents), _ENCODING_BATCH):
-        batch = documents[start : start + _ENCODING_BATCH]
-        parts.append(_encode_batch(tokenizer, [document for document in batch if document]).astype(dtype))
+    parts, done = [np.array([PAD], np.min_scalar_type(tokenizer.vocab_size - 1))], 0
+    for tokens, n in encode_batches(tokenizer, documents):
+        parts.append(tokens)
+        done += n
         if progress is not None:
-            progress(start + len(batch), len(documents))
+            progress(done, len(documents))
     return np.concatenate(parts)
+
+
+def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
+    """Documents encoded some hundred at a time, in order, so that neither texts nor tokens have to fit in memory.
+
+    Yields:
+        tokens, each document followed by `<pad>`, as in the stream of `encode_documents`; and the number of documents.
+
+    >>> tokenizer = train_tokenizer(["ab", "ba"], kind="char")
+    >>> list(encode_batches(tokenizer, iter(["ab", "", "b"])))
+    [(array([2, 3, 0, 3, 0], dtype=uint8), 3)]
+    """
+    _check_documents(documents)
+    dtype, rest = np.min_scalar_type(tokenizer.vocab_size - 1), iter(documents)
+    while batch := list(islice(rest, _ENCODING_BATCH)):
+        yield _encode_batch(tokenizer, batch).astype(dtype), len(batch)
+
+
+def _check_documents(documents: Iterable[str]) -> None:
+    """A string is a sequence of strings too, and would be taken as documents of one character."""
+    if isinstance(documents, str):
+        raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
 
 
 def _encode_batch(tokenizer: Tokenizer, documents: Sequence[str]) -> np.ndarray:
     newline_id = tokenizer._ids.get("\n", UNK_ID)
     lines, separators = [], []
-    for document in documents:
-        document_lines = document.split("\n")
+    for text in (_prepare(document, tokenizer.kind) for document in documents):
+        if not text:
+            continue
+        document_lines = text.split("\n")
         lines += document_lines
-        separators += [newline_id] * (len(document_lines) - 1) + [PAD_ID]
+        separators += [newline_id] * (len(document_lines) - 1) + [PAD]
     ids = tokenizer._encode_lines(lines)
     ends = np.cumsum([len(line) for line in ids], dtype=np.int64)
     return np.insert(np.concatenate([np.zeros(0, np.int32), *ids]), ends, separators)
 
 
-def _escape(text: str) -> str:
+def _prepare(text: str, kind: str) -> str:
+    """The text for sentencepiece: single spaces between words (`word`), and characters that it would interpret escaped."""
+    if kind == "word":
+        text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
     return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0], "\N{REPLACEMENT CHARACTER}"), text)

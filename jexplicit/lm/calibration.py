@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.data.contexts import PAD
 from jexplicit.lm.log_tables import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
 
 
@@ -84,53 +83,6 @@ def fit_exponents(
             break
         step = -np.linalg.lstsq(here.hessian, here.gradient, rcond=1e-10)[0]
     return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
-
-
-def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Split whole documents off a stream, in blocks of neighbours spread evenly over it.
-
-    Neighbouring documents are alike, so a document held out alone would look more familiar than a new text does; and a single
-    block would be of one source only.
-
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        positions: tokens to hold out, about.
-        most: share of the stream, at most about.
-        blocks: how many, about; fewer where documents are long.
-
-    Returns:
-        the rest and the held-out documents, as streams. Counts of the two add up to the counts of the whole. A document with
-        which the share would be passed more than twice over stays in the rest, where there is a shorter one to hold out.
-
-    Raises:
-        ValueError: a stream of a single document; nothing to hold out.
-
-    Example:
-        >>> rest, held = hold_out(np.array([0, 1, 0, 2, 0, 3, 0, 4, 0]), positions=2, most=0.25, blocks=1)
-        >>> rest.tolist(), held.tolist()
-        ([0, 1, 0, 3, 0, 4, 0], [0, 2, 0])
-    """
-    if positions < 1 or most <= 0 or blocks < 1:
-        raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: hold out something")
-    pads = np.flatnonzero(stream == PAD)
-    lengths = np.diff(pads)  # of documents, with the <pad> that ends each
-    if len(lengths) < 2:
-        raise ValueError("a text of one document: nothing is left when whole documents are held out; give one a line")
-    share = min(positions / len(stream), most)
-    wanted = share * len(stream)
-    gap = (1 - share) * wanted / blocks  # owed when a block begins; its own share comes on top while it is held out
-    chosen, owed, holding = np.zeros(len(lengths), bool), gap / 2, False
-    for d, length in enumerate(lengths):
-        owed += share * length
-        holding = length <= wanted + owed and owed >= (length / 2 if holding else gap)
-        if holding:
-            chosen[d], owed = True, owed - length
-    if 2 * lengths[chosen].sum() < wanted or chosen.all():  # long documents: one, of about the size, not most of the text
-        misfit = np.where(2 * lengths > len(stream), np.inf, np.abs(np.log(lengths / wanted)))
-        chosen[:] = np.arange(len(lengths)) == np.argmin(misfit)
-    of_token = np.repeat(chosen, lengths)
-    first, others = stream[:1], stream[1:]
-    return np.concatenate([first, others[~of_token]]), np.concatenate([first, others[of_token]])
 
 
 class _Objective(NamedTuple):

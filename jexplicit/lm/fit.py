@@ -19,7 +19,7 @@ from jexplicit.lm.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.calibration import Calibration, fit_exponents
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
 from jexplicit.lm.explicit import bigram_model, explicit_language_model, unigram_model
-from jexplicit.lm.iterative_scaling import sweep_tables, kneser_ney_discount
+from jexplicit.lm.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.log_linear import (
     OffsetRows,
     first_exponents,

@@ -10,48 +10,25 @@ Source: Shoeybi et al. 2019, Megatron-LM (the softmax over a split vocabulary).
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Int, Integer
-from scipy.sparse import csr_array, hstack
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array
 
-from jexplicit.counts.dense import INT32_CELLS
-from jexplicit.counts.sparse import SparseCounts, sparse_table
-from jexplicit.data.contexts import PAD, check_token_ids, context_columns, filled, with_leading_pads
+from jexplicit.counts.sharded import ShardedCounts
+from jexplicit.data.contexts import PAD, filled
 from jexplicit.lm.model import Features, LanguageModel, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
-from jexplicit.runs.devices import AXIS, data_mesh
-from jexplicit.runs.memory import check_memory
+from jexplicit.runs.devices import AXIS
 from jexplicit.solvers.explicit import explicit_solution
 
 _NEVER = -1e30  # the logit of a column without an output; finite, for a device may own no other
 _EVERYWHERE, _COLUMNS = PartitionSpec(), PartitionSpec(None, AXIS)
 _contexts_per_call = 1 << 15
 _positions_per_call = 1 << 18
-
-
-class ShardedCounts(NamedTuple):
-    """C_1 .. C_K with the column of token i at `places[i]`: device d of D holds columns d S .. (d + 1) S - 1.
-
-    tables: K tables [N, D S] of int32, sharded by column; S = ceil(N / D).
-    places: [N] column of each output.
-    f: [N] how often each token occurs in the stream.
-    mesh: the devices.
-    """
-
-    tables: tuple[Integer[Array, "N DS"], ...]
-    places: Int[np.ndarray, " N"]
-    f: Int[np.ndarray, " N"]
-    mesh: Mesh
-
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return len(self.places)
 
 
 @pytree
@@ -94,84 +71,6 @@ class ShardedTables:
         """The logit of every position's own target, from the device that owns it."""
         tables, places = self.by_offset, np.asarray(self.places)[Y]
         return _by_calls(_target_logits(tables[0].sharding.mesh), tables, (X, places), _positions_per_call, None)
-
-
-def places_by_frequency(f: Integer[np.ndarray, " N"], devices: int) -> Int[np.ndarray, " N"]:
-    """The column of each token: the one of frequency rank r is column r // D of device r mod D.
-
-    Example:
-        >>> places_by_frequency(np.array([5, 9, 1]), 2).tolist()  # two columns per device
-        [2, 0, 1]
-    """
-    N = len(f)
-    rank = np.empty(N, np.int64)
-    rank[np.argsort(-f, kind="stable")] = np.arange(N)
-    return (rank % devices * -(-N // devices) + rank // devices).astype(np.int32)
-
-
-def count_sharded(
-    stream: np.ndarray,
-    *,
-    radius: int,
-    vocab_size: int,
-    mesh: Mesh | None = None,
-    chunk: int = 1 << 18,
-    progress: Callable[[int, int], None] | None = None,
-) -> ShardedCounts:
-    """Co-occurrence counts `C_k[j, i]`, k = 1..radius, with the columns i spread over devices.
-
-    All devices read the whole stream and each adds the pairs whose target it owns: the counts are those of
-    `jexplicit.counts.dense.count`, and no device ever holds another's.
-
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type.
-        radius: K, the largest offset in tokens.
-        vocab_size: N, the number of token ids.
-        mesh: devices that share the columns; default, all of them.
-        chunk: positions per step.
-        progress: called with (positions done, positions in all) after every step.
-
-    Raises:
-        ValueError: a token id out of range, a malformed stream, chunk < 1, or a share of the table, or of the stream, whose
-            numbers would overflow int32.
-
-    Example:
-        >>> counts = count_sharded(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3, mesh=data_mesh(1))
-        >>> np.asarray(counts.tables[0])[:, counts.places].tolist()
-        [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
-
-    Source: paper, Eq. 2 and Sec. 3.1.
-    """
-    mesh = mesh or data_mesh()
-    N, K, D = vocab_size, radius, mesh.size
-    S = -(-N // D)  # columns per device
-    if N * S > INT32_CELLS - 1:
-        raise ValueError(
-            f"vocabulary {N} on {D} devices: each holds {N} x {S} cells, and their ids overflow int32; use at least "
-            f"{-(-N // max((INT32_CELLS - 1) // N, 1))} devices, or sparse counts (jexplicit.counts.sparse)"
-        )
-    x = with_leading_pads(np.asarray(stream), K)
-    check_token_ids(x, N, f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size")
-    positions = len(x) - K
-    if positions >= INT32_CELLS:
-        raise ValueError(f"{positions} positions: a cell may overflow int32; use sparse counts (jexplicit.counts.sparse)")
-    if chunk < 1:
-        raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
-    check_memory(mesh, 4 * K * N * S, "tables of counts")
-
-    f = np.bincount(x[K:], minlength=N)
-    places = places_by_frequency(f, D)
-    everywhere = NamedSharding(mesh, _EVERYWHERE)
-    tables, step = _zero_tables(mesh, K, N, S), _counting_step(mesh, K, S)
-    placed = jax.device_put(np.append(places, D * S).astype(np.int32), everywhere)  # N, beyond the stream: no device's column
-    chunk = min(chunk, positions)
-    for start in range(0, positions, chunk):
-        block = jax.device_put(filled(x[start : start + K + chunk], K + chunk, N), everywhere)
-        tables = step(tables, placed, block)
-        if progress:
-            progress(min(start + chunk, positions), positions)
-    tables = tuple(_as_table(mesh, N)(table) for table in tables)
-    return ShardedCounts(tables, places, f, mesh)
 
 
 def sharded_language_model(
@@ -222,42 +121,6 @@ def _by_calls(
     return np.concatenate(out)
 
 
-@functools.cache
-def _zeros(mesh: Mesh, N: int, S: int):
-    """Compiled `() -> [D, N S]` of zeros, a row on each device."""
-    shard = NamedSharding(mesh, PartitionSpec(AXIS))
-    return jax.jit(lambda: jnp.zeros((mesh.size, N * S), jnp.int32), out_shardings=shard)
-
-
-def _zero_tables(mesh: Mesh, K: int, N: int, S: int) -> tuple[Array, ...]:
-    return tuple(_zeros(mesh, N, S)() for _ in range(K))
-
-
-@functools.cache
-def _counting_step(mesh: Mesh, K: int, S: int):
-    """Compiled `tables, places, block -> tables`: every device adds the pairs whose target it owns into its donated tables."""
-
-    def add(tables, places, x):
-        i = places[x[K:]] - jax.lax.axis_index(AXIS) * S  # column of the device's own share
-        own = (0 <= i) & (i < S)
-        updated = []
-        for table, j in zip(tables, context_columns(x, K), strict=True):
-            ids = jnp.where(own, j * S + i, table.shape[1])  # an id past the table is dropped
-            updated.append(table[0].at[ids].add(1, mode="drop")[None])
-        return tuple(updated)
-
-    shard = PartitionSpec(AXIS)
-    specs = {"in_specs": (shard, _EVERYWHERE, _EVERYWHERE), "out_specs": shard}
-    return jax.jit(jax.shard_map(add, mesh=mesh, **specs), donate_argnums=0)
-
-
-@functools.cache
-def _as_table(mesh: Mesh, N: int):
-    """Compiled `[D, N S] -> [N, D S]`, the same numbers on the same devices."""
-    shard = PartitionSpec(AXIS)
-    return jax.jit(jax.shard_map(lambda table: table.reshape(N, -1), mesh=mesh, in_specs=shard, out_specs=_COLUMNS))
-
-
 @jax.jit
 def _noisy_block(tables: tuple[Array, ...], f: Array, noise: Noise) -> Array:
     C = functools.reduce(jnp.add, [table.astype(f.dtype) for table in tables])
@@ -299,16 +162,3 @@ def _target_logits(mesh: Mesh):
 
     in_specs = (_COLUMNS, _EVERYWHERE, _EVERYWHERE)
     return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=in_specs, out_specs=_EVERYWHERE))
-
-
-def as_sparse(counts: ShardedCounts) -> SparseCounts:
-    """The same counts as sparse tables on the host, for saving: one device's columns at a time are copied."""
-    return tuple(_as_sparse(table, counts.places) for table in counts.tables)
-
-
-def _as_sparse(table: Array, places: np.ndarray) -> csr_array:
-    shards = sorted(table.addressable_shards, key=lambda shard: shard.index[1].start or 0)
-    C: Any = hstack([csr_array(np.asarray(shard.data)) for shard in shards], format="csr")
-    C = csr_array(C[:, places])
-    C.sort_indices()
-    return sparse_table(C.data, C.indices, C.indptr)

@@ -13,8 +13,8 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
+from jexplicit.data.held_out import hold_out
 from jexplicit.data.shards import Stream
-from jexplicit.lm.calibration import hold_out
 from jexplicit.lm.evaluation import Text, read_text
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.ngram_mixture import RADIUS, mixture_rows

@@ -12,7 +12,8 @@ from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import PAD, contexts, distinct_contexts
 from jexplicit.data.docstrings import docs_corpus
 from jexplicit.data.text import text_corpus
-from jexplicit.lm.explicit import TokenTables, explicit_language_model, with_targets
+from jexplicit.lm.explicit import explicit_language_model, with_targets
+from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
@@ -41,7 +42,7 @@ class Evaluation(BenchConfig):
 # A method does what is off the clock and returns the call to time.
 
 
-def _brute_force(model: TokenTables, x: np.ndarray):
+def _brute_force(model: LanguageModel, x: np.ndarray):
     """One partition function per position, computed with the same kernel as the others; contexts are made off the clock."""
     X, Y = contexts(x, model.radius)
     return lambda: float(
@@ -49,20 +50,20 @@ def _brute_force(model: TokenTables, x: np.ndarray):
     )
 
 
-def _distinct(model: TokenTables, x: np.ndarray):
+def _distinct(model: LanguageModel, x: np.ndarray):
     """`jexplicit.lm.softmax.negative_log_likelihood`: sorted contexts, one partition function per distinct one; contexts
     are made off the clock."""
     X, Y = contexts(x, model.radius)
     return lambda: negative_log_likelihood(model.tables, X, Y, ordered=model.ordered)
 
 
-def _counts(model: TokenTables, x: np.ndarray):
+def _counts(model: LanguageModel, x: np.ndarray):
     """`jexplicit.lm.softmax.negative_log_likelihood_from_counts`, K = 1, with the counts that a fit has made already."""
     C = with_targets(count(x, radius=1, vocab_size=model.vocab_size)[0])
     return lambda: negative_log_likelihood_from_counts(model.tables[0], C)
 
 
-def _counts_included(model: TokenTables, x: np.ndarray):
+def _counts_included(model: LanguageModel, x: np.ndarray):
     """The same with the counting pass on the clock."""
     return lambda: _counts(model, x)()
 
@@ -117,7 +118,7 @@ def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
     if config.corpus == "zipf" and not config.train:
         rng = np.random.default_rng(config.seed)
         return zipf_stream(rng, config.positions, config.vocab_size), config.vocab_size, "zipf"
-    corpus = text_corpus(config.train) if config.train else docs_corpus()
+    corpus = text_corpus(config.train).in_memory() if config.train else docs_corpus()
     text = cached_streams(corpus, kind="bpe", vocab_size=config.vocab_size)
     return text.train[:], text.tokenizer.vocab_size, corpus.name
 

@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
-
-from jexplicit.counts.dense import INT32_CELLS
-from jexplicit.counts.merging import read_tables
-from jexplicit.counts.sparse import SparseCounts, sparse_table
+from jexplicit.counts.files import read_tables
+from jexplicit.counts.merging import SparseCounts
 from jexplicit.data.cache import TokenizedCorpus
 from jexplicit.runs.progress import console
 from launch.lm.config import Config
@@ -23,9 +20,6 @@ def counts_beside_shards(config: Config, text: TokenizedCorpus, radius: int) -> 
         return ()
     tables = read_tables(folder, tokenizer=text.tokenizer.sha256)[:radius]
     if len(tables) < radius:
-        console.print(f"  {folder} has offsets 1 to {len(tables)} only, and {radius} are wanted: counting")
+        console.print(f"  {folder} holds offsets 1 to {len(tables)} of the {radius} needed: counting again")
         return ()
-    for C in tables:
-        C.sort_indices()
-    dtypes = [np.int32 if C.data.max(initial=0) < INT32_CELLS else np.int64 for C in tables]
-    return tuple(sparse_table(C.data.astype(dtype), C.indices, C.indptr) for C, dtype in zip(tables, dtypes, strict=True))
+    return tables

@@ -36,7 +36,8 @@ class Config:
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
-    """Subwords, words between white space, or characters."""
+    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
+    characters."""
     vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")

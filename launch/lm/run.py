@@ -8,7 +8,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -16,14 +16,13 @@ from rich.markup import escape
 
 from jexplicit.counts.dense import count
 from jexplicit.counts.merging import dense_counts
+from jexplicit.counts.sharded import as_sparse, count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
+from jexplicit.data import sources
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
-from jexplicit.data.corpora import Corpus, make_corpus
-from jexplicit.data.docstrings import docs_corpus, installed_corpus
+from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import count_tokens, read_shards
-from jexplicit.data.text import text_corpus
-from jexplicit.data.tfds import tfds_corpus
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.bitcipher import check_bits
 from jexplicit.lm.checkpoints import (
@@ -41,13 +40,12 @@ from jexplicit.lm.checkpoints import (
 )
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.ngram_mixture import RADIUS
-from jexplicit.lm.sharded import as_sparse, count_sharded
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.memory import host_bytes, parse_bytes, peak_bytes, within_memory
-from jexplicit.runs.processes import agree, hold_place, is_first, join, meet
+from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards
 from launch.lm.config import DENSE, GROWING, PRESETS, Config, check
@@ -110,7 +108,7 @@ def finish(config: Config, folder: RunFolder, start: float) -> None:
     console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
 
 
-def join_others(config: Config) -> BinaryIO | None:
+def join_others(config: Config) -> FolderLock | None:
     """Become one of several processes where --coordinator says so; what is returned holds this one's place until it ends."""
     if config.coordinator is None:
         return None
@@ -161,21 +159,14 @@ def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
     return TokenizedCorpus(tokenizer, train, dev[:], cached=True), Source(str(folder), train.sha256)
 
 
-def read_corpus(config: Config) -> Corpus:
-    """The documents that the config asks for."""
+def read_corpus(config: Config) -> Corpus[list[str]]:
+    """The documents that the config asks for, in memory."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
-        if config.corpus == "text":
-            corpus = text_corpus(config.train, config.dev)
-        elif config.corpus.startswith("tfds:"):
-            corpus = tfds_corpus(config.corpus.removeprefix("tfds:"))
-        else:
-            corpus = installed_corpus(progress) if config.corpus == "installed" else docs_corpus()
-        if config.limit:
-            corpus = make_corpus(corpus.name, corpus.train[: config.limit], corpus.dev[: max(1, config.limit // 10)])
-    return corpus
+        corpus = sources.read_corpus(config.corpus, config.train, config.dev, progress=progress)
+        return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
 
-def tokenize(config: Config, corpus: Corpus) -> TokenizedCorpus:
+def tokenize(config: Config, corpus: Corpus[list[str]]) -> TokenizedCorpus:
     """Streams of token ids, from the cache where the same text was tokenised before."""
     with stage("tokenising", "documents") as progress:
         return cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
@@ -263,7 +254,7 @@ def _counted(
     shape: Any = {"radius": K, "vocab_size": text.tokenizer.vocab_size, "progress": progress}
     memory = parse_bytes(config.memory) if config.memory else None
     if kind == "sharded":
-        return {"sharded_counts": count_sharded(text.train[:], mesh=mesh, **shape)}
+        return {"sharded_counts": count_sharded(text.train, mesh=mesh, **shape)}
     beside = counts_beside_shards(config, text, K)
     if kind == "sparse":
         return {"sparse_counts": beside or count_sparse(text.train, memory=memory, saving=saving, **shape)}

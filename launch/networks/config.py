@@ -12,7 +12,7 @@ from jexplicit.nn.samplers import SamplerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
-Start = Literal["cold", "output", "explicit", "calibrated"]
+Start = Literal["cold", "output", "explicit", "log-linear"]
 Limit = Annotated[int, Bounds(at_least=30)] | None
 
 
@@ -84,7 +84,8 @@ class Text(Common):
     limit: Limit = None
     """Use at most this many documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
-    """Subwords, words between white space, or characters."""
+    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
+    characters."""
     vocab_size: PositiveInt | None = None
     """Token ids, including <pad> and <unk>; default: every character, or 1026 = 2^10 + 2 for docs and 4098 for --train."""
     context: PositiveInt = 3
@@ -120,10 +121,10 @@ class MLPConfig(Text, Training):
     """Direct connection to the output. embedding: from the embeddings. tokens: from the one-hot tokens, N^2 parameters per
     token of context."""
     starts: tuple[Start, ...] = ("cold",)
-    """cold: random parameters. output: the last layer solved on random hidden features. explicit, calibrated: the direct
+    """cold: random parameters. output: the last layer solved on random hidden features. explicit, log-linear: the direct
     connection from tokens solved, by the paper's formula or with smoothed rows and fitted exponents. All train equally long."""
     baselines: bool = True
-    """Also evaluate the unigram, the Kneser-Ney bigram, the explicit and the calibrated solution on the same text."""
+    """Also evaluate the unigram, the Kneser-Ney bigram, the explicit and the log-linear solution on the same text."""
     samples: NonNegativeInt = 10
     """Number of documents to generate."""
 
@@ -250,7 +251,7 @@ class CheckConfig(Pictures, Descent):
 _DIGITS = "200 of the 8x8 digits; under a minute on 2 CPU cores."
 _TINY: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
 _TINY_DEEP: dict[str, Any] = {**_TINY, "hidden": (16, 16)}
-_STARTS: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "calibrated")}
+_STARTS: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "log-linear")}
 _TINY_TEXT: dict[str, Any] = {**_TINY, **_STARTS, "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
 _MEMORY: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
 _TINY_CHECK: dict[str, Any] = {"width": 64, "widths": (128,), "depths": (2,), "learning_rate": 1e-3, "steps": 300}
@@ -262,8 +263,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "docs": Preset(
             MLPConfig("runs/mlp_docs", vocab_size=514, embedding=30, batch_size=1024, epochs=8, **_STARTS),
-            "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. With 3 epochs: calibrated "
-            "26.0, cold 20.4, from the calibrated solution 23.7 (dev perplexity).",
+            "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. With 3 epochs: log-linear "
+            "26.0, cold 20.4, from the log-linear solution 23.7 (dev perplexity).",
         ),
     },
     "fcnn": {
@@ -298,7 +299,7 @@ def check(config: Any) -> None:
             raise ValueError("--dev and --test go together: give both, or neither to split the lines of --train 80/10/10")
         if config.dev and not config.train:
             raise ValueError("--dev without --train: name the training files too")
-    if isinstance(config, MLPConfig) and {"explicit", "calibrated"} & set(config.starts) and config.direct != "tokens":
+    if isinstance(config, MLPConfig) and {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
         raise ValueError(f"--starts {' '.join(config.starts)} with --direct {config.direct}: add --direct tokens")
     if isinstance(config, RateConfig) and not config.lowest < config.highest:
         raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: sweep from a lower to a higher rate")

@@ -9,22 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from jexplicit.lm.network_sampling import sample_documents
 
-from jexplicit.counts.dense import Counts, count
 from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import contexts
-from jexplicit.data.corpora import make_corpus, split_documents, split_in_three
+from jexplicit.data.corpora import Corpus, split_documents, split_in_three
 from jexplicit.data.docstrings import docs_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
-from jexplicit.lm.calibration import fit_exponents, hold_out
-from jexplicit.lm.checkpoints import save_tokenizer
-from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.explicit import TokenTables, bigram_model, explicit_language_model, unigram_model
-from jexplicit.lm.log_linear import calibrated_language_model, first_exponents, offset_positions, offset_rows
+from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
+from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.fit import fit
+from jexplicit.lm.generation import generate_text
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.network import network_model
 from jexplicit.lm.network_starts import direct_start, output_start
-from jexplicit.lm.softmax import logits, map_contexts, negative_log_likelihood
+from jexplicit.lm.softmax import map_contexts
+from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import Direct, MLPLanguageModel
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import RunFolder, write_json
@@ -34,11 +34,10 @@ from launch.networks.config import MLPConfig, Text
 from launch.networks.training import Data, Job, Part, add_solved, has_row, load_variables, make_plan, measure, subset
 
 _docs_vocabulary = 1026
-_calibration_positions = 15_000
 _scored_positions = 100_000  # of the train loss of a solved model, at most
-_kinds = {"bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "calibrated": "calibrated, Cat"}  # of solved models
+_kinds = {"bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "log-linear": "log-linear, Cat"}  # of solved models
 
-Solve = Callable[[str], TokenTables]
+Solve = Callable[[str], LanguageModel]
 
 
 class TextData(NamedTuple):
@@ -49,6 +48,7 @@ class TextData(NamedTuple):
     dev: np.ndarray
     test: np.ndarray
     data: Data
+    training: TrainingText
 
 
 def run_mlp_lm(config: MLPConfig, folder: RunFolder) -> None:
@@ -57,7 +57,7 @@ def run_mlp_lm(config: MLPConfig, folder: RunFolder) -> None:
     save_tokenizer(folder.path, text.tokenizer)
     solved = functools.cache(functools.partial(solve, text, config))
     if config.baselines:
-        for name in ("unigram", "bigram", "explicit", "calibrated"):
+        for name in ("unigram", "bigram", "explicit", "log-linear"):
             measure_solved(job, text, solved, name)
     network = language_network(config, text)
     for start in config.starts:
@@ -72,7 +72,7 @@ def open_text(config: Text, folder: RunFolder, command: str) -> tuple[Job, TextD
         if config.limit:
             tenth = max(1, config.limit // 10)
             train, dev, test = train[: config.limit], dev[:tenth], test[:tenth]
-    corpus = make_corpus(", ".join(config.train) or "docs", train, dev)
+    corpus = Corpus(", ".join(config.train) or "docs", train, dev)
     vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer != "char" else None)
     with stage("tokenising", "documents") as progress:
         cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
@@ -88,7 +88,8 @@ def open_text(config: Text, folder: RunFolder, command: str) -> tuple[Job, TextD
         **{f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)},
     }
     data = Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size)
-    return Job(config, folder, about), TextData(tokenizer, *streams, data)
+    training = TrainingText(streams[0], tokenizer.vocab_size, eos=True)
+    return Job(config, folder, about), TextData(tokenizer, *streams, data, training)
 
 
 def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
@@ -97,8 +98,8 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
         train, test = split_documents(corpus.train, every=9)
         return train, corpus.dev, test
     if config.dev:
-        train, dev = text_corpus(config.train, config.dev)[1:3]
-        return train, dev, text_corpus(config.train, config.test).dev
+        dev, test = (text_corpus(config.train, files) for files in (config.dev, config.test))
+        return list(dev.train), list(dev.dev), list(test.dev)
     return split_in_three(read_documents(config.train), seed=config.seed)
 
 
@@ -128,51 +129,43 @@ def measure_start(job: Job, text: TextData, network: MLPLanguageModel, solved: S
                 variables = direct_start(plan.variables, solved(start))
             plan = plan._replace(variables=variables)
             more["start_seconds"] = time.perf_counter() - begin
-    measure(job, plan, text.data, **more)
+    more |= {"method": name, "features": "none", "radius": job.config.context, "history": "none"}
+    variables = measure(job, plan, text.data, **more)
+    save_language_model(job, name, network_model(network, variables, context=job.config.context))
 
 
-def solve(text: TextData, config: MLPConfig, name: str) -> TokenTables:
+def solve(text: TextData, config: MLPConfig, method: str) -> LanguageModel:
     """A solved model of the training text that also predicts the ends of documents."""
-    N, K = text.tokenizer.vocab_size, config.context
-    counts = count(text.train, radius=K, vocab_size=N)
-    if name == "unigram":
-        return unigram_model(counts, eos=True)
-    if name == "bigram":
-        return bigram_model(counts, eos=True)
-    if name == "explicit":
-        return explicit_language_model(counts, features="cat", radius=K, eos=True)
-    return _calibrated(text.train, counts, K, N, config.seed)
-
-
-def _calibrated(train: np.ndarray, counts: Counts, K: int, N: int, seed: int) -> TokenTables:
-    """Smoothed rows of the whole text, with exponents fitted on documents held out from it."""
-    rest, held_out = hold_out(train, positions=max(2 * _calibration_positions, len(train) // 50))
-    rest_counts = count(rest, radius=K, vocab_size=N)
-    rows, rest_rows = (offset_rows(C, features="cat", radius=K, eos=True) for C in (counts, rest_counts))
-    X, Y = contexts(held_out, K, eos=True)
-    m = np.random.default_rng(seed).permutation(len(Y))[:_calibration_positions]
-    positions = offset_positions(rest_rows, X[m].astype(np.int64))
-    fit = fit_exponents(rest_rows.log_tables, positions, Y[m], first_exponents(rest_rows))
-    return calibrated_language_model(rows, fit.exponents)
+    options = Options(features="cat", radius=config.context, seed=config.seed)
+    return fit(method, text.training, options).model
 
 
 def measure_solved(job: Job, text: TextData, solved: Solve, name: str) -> None:
-    """Solve a model, and add its row."""
+    """Solve a model, save it, and add its row."""
     if has_row(job, name):
         return
     with stage(name):
         begin = time.perf_counter()
-        model = jax.block_until_ready(solved(name))
+        model = solved(name)
         seconds = time.perf_counter() - begin
         train, (X, Y) = subset(text.data.train, _scored_positions), text.data.test
-        train_loss = negative_log_likelihood(model.tables, train.X[:, : model.radius], train.Y) / len(train.Y)
+        train_loss = -float(log_probabilities(model, train.X[:, : model.radius], train.Y).mean(dtype=np.float64))
         losses = {"train": train_loss, "dev": evaluate(model, text.dev).loss, "test": evaluate(model, text.test).loss}
-        accuracy = float(np.mean(map_contexts(_prediction, model.tables, X[:, : model.radius]) == Y))
-    add_solved(job, name, losses, model=_kinds.get(name, name), test_accuracy=accuracy, seconds=seconds)
+        accuracy = float(np.mean(map_contexts(_prediction, model, X[:, : model.radius]) == Y))
+    features = "none" if name in ("unigram", "bigram") else "cat"
+    saved = save_language_model(job, name, model, features)
+    add_solved(job, name, losses, model=_kinds.get(name, name), test_accuracy=accuracy, seconds=seconds, **saved)
 
 
-def _prediction(tables: Any, x: Array) -> Array:
-    return jnp.argmax(logits(tables, x))
+def save_language_model(job: Job, name: str, model: LanguageModel, features: str = "none") -> dict[str, Any]:
+    """Save a model for launch.sample, score, explain and export; the fields of its row that they choose by."""
+    fields = {"method": name, "features": features, "radius": model.radius, "history": "none"}
+    save_run_model(job.folder.path, fields, model)
+    return fields
+
+
+def _prediction(model: LanguageModel, x: Array) -> Array:
+    return jnp.argmax(model.logits(x))
 
 
 def samples(job: Job, text: TextData, network: MLPLanguageModel) -> list[str]:
@@ -181,13 +174,5 @@ def samples(job: Job, text: TextData, network: MLPLanguageModel) -> list[str]:
     if not config.samples:
         return []
     best = min((row for row in job.folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
-    drawn = sample_documents(
-        jax.random.key(config.seed),
-        network,
-        load_variables(job, best["name"]),
-        context=config.context,
-        documents=config.samples,
-        length=40,
-        banned=(text.tokenizer.unk_id,),
-    )
-    return [text.tokenizer.decode(ids) for ids in drawn]
+    model = network_model(network, load_variables(job, best["name"]), context=config.context)
+    return generate_text(jax.random.key(config.seed), model, text.tokenizer, [""] * config.samples, 40)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jexplicit.counts import beam as module
 from jexplicit.counts.beam import Part, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
 from jexplicit.counts.dense import count
-from jexplicit.counts.merging import dense_counts, merge_runs, read_tables, write_tables, write_tables_index
+from jexplicit.counts.files import read_tables
+from jexplicit.counts.merging import dense_counts, merge_sparse
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.shards import read_shards
 from jexplicit.data.text import read_documents, text_corpus
@@ -40,21 +40,21 @@ def test_parts_of_files_hold_every_document_once_and_in_order(files, size):
         files = files[-1:]  # a part for every byte
     parts = file_parts("train", files, size=size)
     assert [part.number for part in parts] == list(range(len(parts)))
-    assert [document for part in parts for document in part.read()] == read_documents(files)
+    assert [document for part in parts for document in part.documents] == read_documents(files)
 
 
 def test_parts_travel_to_other_processes(files):
     for part in (*file_parts("train", files, size=99)[:2], *list_parts("dev", ["one", "two"], size=1)):
-        assert list(pickle.loads(pickle.dumps(part)).read()) == list(part.read())
+        assert list(pickle.loads(pickle.dumps(part)).documents) == list(part.documents)
 
 
 def test_a_part_of_a_file_is_as_strict_as_the_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"good\nb\xe9d\n")
     good, bad = file_parts("train", [str(path)], size=5)
-    assert list(good.read()) == ["good"]
+    assert list(good.documents) == ["good"]
     with pytest.raises(ValueError, match=r"a.txt is not UTF-8 text \(0xe9 at byte 6\)"):
-        list(bad.read())
+        list(bad.documents)
     with pytest.raises(ValueError, match="parts of 0 bytes"):
         file_parts("train", [], size=0)
 
@@ -63,43 +63,42 @@ def test_a_part_of_a_file_is_as_strict_as_the_file(tmp_path):
 def test_parts_are_cut_as_the_whole(n):
     documents = [str(index) for index in range(n)]
     parts = list_parts("all", documents, size=7)
-    lengths = {part.number: len(list(part.read())) for part in parts}
+    lengths = {part.number: len(list(part.documents)) for part in parts}
     cut = [half for part in reversed(parts) for half in cut_part(part, lengths)][::-1]
     for split, expected in zip(("train", "dev"), split_documents(documents), strict=True):
         halves = sorted((part for part in cut if part.split == split), key=lambda part: part.number)
-        assert [document for half in halves for document in half.read()] == expected
+        assert [document for half in halves for document in half.documents] == expected
     with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split"):
         cut_part(parts[0], {0: 1})
 
 
 def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_batch", 16)
-    monkeypatch.setattr(module, "_counted_at_once", 100)
+    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 16)
+    monkeypatch.setattr("jexplicit.counts.sparse._block_positions", 100)
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
     (tmp_path / "train").mkdir()
-    parts = [*file_parts("train", files, size=500), Part("train", 99, lambda: iter(()))]
+    parts = [*file_parts("train", files, size=500), Part("train", 99, [])]
     done = [tokenise_part(part, tokenizer, tmp_path, radius=K) for part in reversed(parts)]
     write_stream_index(tmp_path / "train", [shard for shard, _ in done], tokenizer)
     stream, expected = read_shards(tmp_path / "train"), encode_documents(tokenizer, documents)
     np.testing.assert_array_equal(stream[:], expected)
     stream.verify()
     assert (stream.documents, stream.dtype) == (len(documents), expected.dtype)
-    run = merge_runs(run for _, run in done)
-    write_tables_index(tmp_path, write_tables(tmp_path, run, radius=K, vocab_size=60), radius=K, vocab_size=60)
-    for C, D in zip(dense_counts(read_tables(tmp_path)), count(expected, radius=K, vocab_size=60), strict=True):
+    counts = merge_sparse(*(counts for _, counts in done))
+    for C, D in zip(dense_counts(counts), count(expected, radius=K, vocab_size=60), strict=True):
         np.testing.assert_array_equal(C, D)
 
 
 def test_a_part_tried_again_gives_the_same_file_and_dev_is_not_counted(tmp_path):
     tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     (tmp_path / "dev").mkdir()
-    part = Part("dev", 1, lambda: iter(["to be", "", "or not"]))
-    (shard, run), again = (
+    part = Part("dev", 1, ["to be", "", "or not"])
+    (shard, counts), again = (
         tokenise_part(part, tokenizer, tmp_path, radius=None),
         tokenise_part(part, tokenizer, tmp_path, radius=None),
     )
-    assert shard == again[0] and len(run.keys) == 0 and (shard.tokens, shard.documents) == (6, 3)
+    assert shard == again[0] and counts == () and (shard.tokens, shard.documents) == (6, 3)
     with pytest.raises(ValueError, match="no token for"):
         write_stream_index(tmp_path / "dev", [shard._replace(tokens=0)], tokenizer)
 
@@ -130,7 +129,7 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
     for part, documents in (("train", corpus.train), ("dev", corpus.dev)):
         found = read_shards(out / part)
         np.testing.assert_array_equal(found[:], read_shards(alone / part)[:])
-        np.testing.assert_array_equal(found[:], encode_documents(tokenizer, documents))
+        np.testing.assert_array_equal(found[:], encode_documents(tokenizer, list(documents)))
     tables = read_tables(out / "counts", tokenizer=tokenizer.sha256)
     for C, D in zip(dense_counts(tables), count(read_shards(out / "train")[:], radius=3, vocab_size=60), strict=True):
         np.testing.assert_array_equal(C, D)

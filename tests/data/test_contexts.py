@@ -54,6 +54,18 @@ def test_numpy_and_jax_give_the_same_columns_in_the_stream_s_type(K, dtype):
         np.testing.assert_array_equal(host, np.asarray(device))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_the_largest_id_of_a_type_does_not_wrap(dtype):
+    last = int(np.iinfo(dtype).max)  # N = 256 and 65,536
+    X, Y = contexts(np.array([0, last, last - 1, last, last - 1, last, 0], dtype), 2)
+    assert X.tolist() == [[0, 0], [last, 0], [last - 1, last], [last, last - 1], [last - 1, last]]
+    assert Y.tolist() == [last, last - 1, last, last - 1, last]
+    for ordered, expected in ((True, [[0, 0], [last - 1, last], [last, 0], [last, last - 1]]), (False, None)):
+        distinct, n = distinct_contexts(X, ordered=ordered)
+        assert distinct.tolist() == (expected or [[0, 0], [0, last], [last - 1, last]])
+        assert n.tolist() == ([1, 2, 1, 1] if ordered else [1, 1, 3])
+
+
 def test_contexts_stay_in_the_stream_s_type():
     X, Y = contexts(stream_of(DOCUMENTS, np.uint8), 3)
     assert X.dtype == Y.dtype == np.uint8

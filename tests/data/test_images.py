@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named(tmp_path):
     [
         ("train_images", lambda content: content[:-1], r"is truncated.*\(12, 5, 4\) values and 239 follow"),
         ("train_images", lambda content: content[:9], "is truncated"),
-        ("test_labels", lambda content: content + b"\0", "bytes to spare"),
+        ("test_labels", lambda content: content + b"\0", "has extra bytes"),
         ("test_labels", lambda content: b"", "magic number 0"),
         ("test_labels", lambda content: b"\0\0\x0d\x01" + content[4:], "magic number 3329"),
     ],
@@ -113,7 +113,7 @@ def test_a_truncated_or_foreign_idx_file_is_refused(tmp_path, part, change, mess
 def test_swapped_files_are_refused(tmp_path):
     X, Y = some_images(12)
     write(tmp_path, train_images=idx_bytes(Y), train_labels=idx_bytes(X))
-    with pytest.raises(ValueError, match=r"magic number 2049, the one of labels, and 2051 is wanted.*swapped"):
+    with pytest.raises(ValueError, match=r"magic number 2049, that of labels; expected 2051.*swapped"):
         read_images("mnist", tmp_path)
 
 
@@ -239,3 +239,6 @@ def test_a_tfds_data_set_is_read_through_its_data_source(monkeypatch, tmp_path, 
         data = read_images("tfds:small", tmp_path)
         np.testing.assert_array_equal(data.train_images, X)
         np.testing.assert_array_equal(data.test_labels, Y_test)
+        rows["train"] = X, Y + 256 * (np.arange(12) == 3).astype(int)  # a byte would wrap to another class
+        with pytest.raises(ValueError, match="labels from 0 to 256: only 0 .. 255 are supported"):
+            read_images("tfds:small", tmp_path)

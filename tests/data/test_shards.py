@@ -11,9 +11,8 @@ import pytest
 
 from jexplicit.data import shards as module
 from jexplicit.data.cache import cached_streams
-from jexplicit.data.corpora import iterate_split, make_corpus, split_documents
+from jexplicit.data.corpora import Corpus, iterate_split, sample_documents, split_documents
 from jexplicit.data.shards import ShardWriter, read_shards, write_shards
-from jexplicit.data.sources import limited, sample_documents, text_source
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
@@ -34,7 +33,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def small(monkeypatch):
     """Shards of few documents."""
-    monkeypatch.setattr(module, "_batch", 2)
+    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 2)
 
 
 def write(folder: Path, tokenizer: Tokenizer, documents=DOCUMENTS, shard_tokens: int = 12):
@@ -271,16 +270,19 @@ def test_every_document_is_as_likely():
     assert np.abs(drawn - draws * p).max() < 5 * np.sqrt(draws * p * (1 - p))
 
 
-def test_a_text_source_is_text_corpus_and_is_read_again(tmp_path):
+def test_a_text_corpus_is_read_again_by_every_loop(tmp_path):
     a, b = _lines(tmp_path / "a.txt", 321), _lines(tmp_path / "b.txt", 12, "dev")
-    for dev in ((), (b,)):
-        source, corpus = text_source([a], dev), text_corpus([a], dev)
+    for dev, expected in (((), split_documents(read_documents(a))), ((b,), (read_documents(a), read_documents(b)))):
+        corpus = text_corpus([a], dev)
         for _ in range(2):
-            assert (source.name, list(source.train()), list(source.dev())) == corpus[:3]
-        few = limited(source, 30)
-        assert (list(few.train()), list(few.dev())) == (corpus.train[:30], corpus.dev[:3])
+            assert (list(corpus.train), list(corpus.dev)) == expected
+        in_memory, few = corpus.in_memory(), corpus.limit(30)
+        assert (corpus.name, in_memory.train, in_memory.dev) == (a, *expected)
+        assert (list(few.train), list(few.dev)) == (in_memory.train[:30], in_memory.dev[:3])
+        assert corpus.sha256 == in_memory.sha256 == Corpus("another", *expected).sha256
+        assert corpus.identity == few.identity != Corpus("another", *expected).identity
     with pytest.raises(ValueError, match="a.txt is in train and in dev"):
-        text_source([a], [a])
+        text_corpus([a], [a])
 
 
 def _lines(path: Path, n: int, word: str = "line") -> str:
@@ -294,7 +296,7 @@ def _lines(path: Path, n: int, word: str = "line") -> str:
 def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys):
     path = _lines(tmp_path / "a.txt", 700)
     assert main(["--out", str(tmp_path / "out"), "--train", path, "--vocab-size", "90"]) == 0
-    text = cached_streams(text_corpus([path]), kind="bpe", vocab_size=90, cache_dir=tmp_path / "cache")
+    text = cached_streams(text_corpus([path]).in_memory(), kind="bpe", vocab_size=90, cache_dir=tmp_path / "cache")
     assert Tokenizer.load(tmp_path / "out/tokenizer.model") == text.tokenizer
     for part, stream in (("train", text.train), ("dev", text.dev)):
         found = read_shards(tmp_path / "out" / part)
@@ -305,10 +307,10 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys):
 
 def test_a_corpus_in_memory_is_limited_as_by_launch_lm(tmp_path, monkeypatch):
     documents = [f"line {n}\nand {n * n % 97}" for n in range(900)]
-    docs = make_corpus("docs", *split_documents(documents))
-    monkeypatch.setattr("launch.shards.docs_corpus", lambda: docs)
+    docs = Corpus("docs", *split_documents(documents))
+    monkeypatch.setattr("jexplicit.data.sources.docs_corpus", lambda: docs)
     assert main(["--preset", "tiny", "--vocab-size", "40", "--out", str(tmp_path / "out")]) == 0
-    corpus = make_corpus("docs", docs.train[:500], docs.dev[:50])
+    corpus = Corpus("docs", docs.train[:500], docs.dev[:50])
     text = cached_streams(corpus, kind="bpe", vocab_size=40, cache_dir=tmp_path / "cache")
     np.testing.assert_array_equal(read_shards(tmp_path / "out/train")[:], text.train)
     np.testing.assert_array_equal(read_shards(tmp_path / "out/dev")[:], text.dev)
@@ -326,7 +328,7 @@ def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev(tmp_path):
 
 @pytest.mark.parametrize("fatal", range(0, 12, 2))
 def test_a_killed_command_goes_on_when_it_is_given_again(tmp_path, monkeypatch, fatal):
-    monkeypatch.setattr(module, "_batch", 64)
+    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 64)
     command = ["--train", _lines(tmp_path / "a.txt", 300), "--tokenizer", "char", "--shard-tokens", "1000"]
     assert main(["--out", str(tmp_path / "whole"), *command]) == 0
     write_whole, writes = files.write_whole, iter(range(100))
@@ -341,7 +343,7 @@ def test_a_killed_command_goes_on_when_it_is_given_again(tmp_path, monkeypatch, 
     with pytest.raises(Killed):
         main(["--out", str(tmp_path / "out"), *command])
     monkeypatch.undo()
-    monkeypatch.setattr(module, "_batch", 64)
+    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 64)
     assert main(["--out", str(tmp_path / "out"), *command]) == 0
     for part in (".", "train", "dev"):
         names = {path.name for path in (tmp_path / "out" / part).iterdir() if path.is_file()}
@@ -373,9 +375,9 @@ def test_other_flags_or_other_text_into_a_folder_are_refused(tmp_path, capsys):
         (["--corpus", "text"], "--corpus text without --train"),
         (["--dev", "a.txt"], "dev files go with --train"),
         (["--corpus", "installed", "--train", "a.txt"], "give one of the two"),
-        (["--limit", "3"], "use at least 10 documents"),
-        (["--shard-tokens", "0"], "--shard-tokens 0: at least 1"),
-        (["--tokenizer-documents", "0"], "--tokenizer-documents 0: at least 1"),
+        (["--limit", "3"], "--limit 3: use at least 10"),
+        (["--shard-tokens", "0"], "--shard-tokens 0: use at least 1"),
+        (["--tokenizer-documents", "0"], "--tokenizer-documents 0: use at least 1"),
         (["--train", __file__, "--vocab-size", "300000"], "is more than the text allows"),
     ],
 )

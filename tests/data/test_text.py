@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jexplicit.data import docstrings
-from jexplicit.data.corpora import make_corpus, split_documents
+from jexplicit.data.corpora import Corpus, split_documents
 from jexplicit.data.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import read_documents, text_corpus
 
@@ -105,17 +105,19 @@ def test_same_file_in_train_and_dev(tmp_path):
 
 def test_text_corpus_with_dev_and_without(tmp_path):
     a, b = write(tmp_path / "a.txt", "one\ntwo\nthree"), write(tmp_path / "b.txt", "four")
-    assert text_corpus([a], [b])[1:3] == (["one", "two", "three"], ["four"])
-    assert text_corpus(a)[1:3] == (["one", "three"], ["two"])
+    corpus = text_corpus([a], [b])
+    assert (list(corpus.train), list(corpus.dev)) == (["one", "two", "three"], ["four"])
+    corpus = text_corpus(a)
+    assert (list(corpus.train), list(corpus.dev)) == (["one", "three"], ["two"])
     with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more lines.*--dev"):
-        text_corpus([b])
+        text_corpus([b]).in_memory()
 
 
 def test_hash_covers_content_and_boundaries_but_not_the_name():
     cuts = [(["a", "b"], ["c"]), (["ab"], ["c"]), (["a"], ["b", "c"]), (["a", "b", "c"], []), (["a\nb"], ["c"])]
-    hashes = [make_corpus("x", train, dev).sha256 for train, dev in cuts]
+    hashes = [Corpus("x", train, dev).sha256 for train, dev in cuts]
     assert len(set(hashes)) == len(hashes)
-    assert make_corpus("y", ["a", "b"], ["c"]).sha256 == hashes[0]
+    assert Corpus("y", ["a", "b"], ["c"]).sha256 == hashes[0]
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 9, 10, 11, 55, 99, 100, 101, 1234])
@@ -179,6 +181,6 @@ def test_real_text_keeps_every_line(data_dir):
     folder = Path(data_dir)
     names = read_documents([folder / "names/names.txt"])
     assert "\n".join(names) == (folder / "names/names.txt").read_text().strip("\n")
-    shakespeare = text_corpus([folder / "tinyshakespeare/input.txt"])
+    shakespeare = text_corpus([folder / "tinyshakespeare/input.txt"]).in_memory()
     lines = (folder / "tinyshakespeare/input.txt").read_text().split("\n")
     assert sorted(shakespeare.train + shakespeare.dev) == sorted(line for line in lines if line.strip())

@@ -11,7 +11,6 @@ import pytest
 from jexplicit.counts.beam import tfds_parts
 from jexplicit.data import tfds
 from jexplicit.data.corpora import split_documents
-from jexplicit.data.sources import tfds_source
 from jexplicit.data.tfds import tfds_corpus, tfds_text
 from launch.shards import main
 
@@ -72,25 +71,25 @@ def texts(split: str) -> list[str]:
 
 def test_train_and_validation_are_train_and_dev(installed):
     corpus = tfds_corpus("small")
-    assert corpus[:3] == ("tfds:small", texts("train"), texts("validation"))
-    source = tfds_source(tfds_text("small"))
     for _ in range(2):
-        assert (source.name, list(source.train()), list(source.dev())) == corpus[:3]
-    assert source.identity == {"version": "small/1.0.0", "feature": "text"}
+        assert (corpus.name, list(corpus.train), list(corpus.dev)) == ("tfds:small", texts("train"), texts("validation"))
+    assert corpus.identity == {"version": "small/1.0.0", "feature": "text"}
 
 
 def test_without_validation_test_is_dev_and_without_both_train_is_split(installed):
     del installed.splits["validation"]
-    assert tfds_corpus("small").dev == texts("test") == list(tfds_source(tfds_text("small")).dev())
+    assert list(tfds_corpus("small").dev) == texts("test")
     del installed.splits["test"]
-    corpus, source = tfds_corpus("small"), tfds_source(tfds_text("small"))
-    assert (corpus.train, corpus.dev) == split_documents(texts("train")) == (list(source.train()), list(source.dev()))
+    corpus = tfds_corpus("small")
+    assert (list(corpus.train), list(corpus.dev)) == split_documents(texts("train"))
 
 
 def test_documents_are_read_when_they_are_asked_for(installed):
     documents = tfds_text("small").documents("train[5:50]")
     assert next(documents) == texts("train")[5] and installed.rows_read == [0]
-    assert len(tfds_corpus("small", limit=3).train) == 3 and len(installed.rows_read) == 1 + 3 + 3
+    few = tfds_corpus("small").limit(30)
+    assert len(installed.rows_read) == 1
+    assert len(list(few.train)) == 30 and len(installed.rows_read) == 1 + 30
 
 
 def test_parts_for_workers_hold_every_document_once_and_in_order(installed):
@@ -100,7 +99,7 @@ def test_parts_for_workers_hold_every_document_once_and_in_order(installed):
         for name, split in zip(names, ("train", data.dev), strict=False):
             mine = [part for part in parts if part.split == name]
             assert [part.number for part in mine] == list(range(len(mine)))
-            assert [document for part in mine for document in part.read()] == texts(split or "")
+            assert [document for part in mine for document in part.documents] == texts(split or "")
         assert {part.split for part in parts} == set(names)
         installed.splits.pop(data.dev, None)
 
@@ -110,7 +109,7 @@ def test_another_feature_another_split_and_bytes_that_are_no_text_are_refused(in
         tfds_text("small", feature="story")
     installed.splits["train"] = [b"good", b"\xff"]
     with pytest.raises(ValueError, match=r"tfds:small could not be read \(UnicodeDecodeError: .*--train FILES"):
-        tfds_corpus("small")
+        list(tfds_corpus("small").train)
     del installed.splits["train"]
     with pytest.raises(ValueError, match="has the splits test, validation, and none is train"):
         tfds_text("small")

@@ -14,7 +14,7 @@ import pytest
 from jexplicit import METHODS, encode_documents, evaluate, load_model
 from jexplicit.lm import fit as lm_fit
 from jexplicit.lm.checkpoints import export_model
-from jexplicit.lm.iterative_scaling import iterative_scaling_sweeps
+from jexplicit.lm.iterative_scaling import sweep_tables
 from jexplicit.lm.ngram_mixture import CACHES, CHAIN, GAPS, RADIUS
 from launch import explain, sample, score
 from launch.lm import measure as lm_measure
@@ -300,7 +300,7 @@ def test_a_mixture_is_sampled_scored_and_explained_from_its_run(finished, files,
 
 # Interruptions
 
-every_sweep_checkpointed = functools.partial(iterative_scaling_sweeps, checkpoint_seconds=0.0)
+every_sweep_checkpointed = functools.partial(sweep_tables, checkpoint_seconds=0.0)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
 
     mine = [row for row in without_seconds(finished) if row["method"] in ("unigram", "bigram", method)]
     monkeypatch.setattr(lm_measure, "_positions_one_by_one", 500)
-    monkeypatch.setattr(lm_fit, "iterative_scaling_sweeps", every_sweep_checkpointed)
+    monkeypatch.setattr(lm_fit, "sweep_tables", every_sweep_checkpointed)
     monkeypatch.setattr(where, name, interrupted)
     more = ["--methods", method, "--tables", "dense", *ALL[-4:], *(ALL[-7:-4] if method == "mixture" else [])]
     assert lm.main(flags(files, tmp_path / "run", *more)) == 130

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from jexplicit import encode_documents, evaluate, load_model
-from jexplicit.counts.merging import count_run, merge_runs, write_tables, write_tables_index
+from jexplicit.counts.files import write_tables, write_tables_index
+from jexplicit.counts.merging import merge_sparse
+from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.shards import read_shards
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
@@ -68,13 +70,14 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
     cut = int(np.flatnonzero(stream == 0)[100])
-    run = merge_runs([count_run(part, radius=2, vocab_size=tokenizer.vocab_size) for part in (stream[: cut + 1], stream[cut:])])
+    N = tokenizer.vocab_size
+    counts = merge_sparse(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: cut + 1], stream[cut:])))
     beside = tmp_path / "shards"
     (beside / "counts").mkdir(parents=True)
     for part in ("train", "dev", "tokenizer.model"):
         (beside / part).symlink_to(folder / part)
-    about = {"radius": 2, "vocab_size": tokenizer.vocab_size}
-    write_tables_index(beside / "counts", write_tables(beside / "counts", run, **about), **about, tokenizer=tokenizer.sha256)
+    write_tables(beside / "counts", counts)
+    write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
     out = tmp_path / "run"
     assert lm.main(["--corpus", f"shards:{beside}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
     assert [row["dev_perplexity"] for row in rows(out)] == pytest.approx([row["dev_perplexity"] for row in dense], rel=1e-4)
@@ -115,7 +118,7 @@ def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_
     best = min(rows(out), key=lambda row: row["dev_perplexity"])
     for saved in (load_model(out), load_model(file)):
         assert {name: saved.about[name] for name in ("method", "features", "radius")}.items() <= best.items()
-        dev = text_corpus((str(text),), ()).dev
+        dev = list(text_corpus((str(text),), ()).dev)
         found = evaluate(saved.model, encode_documents(saved.tokenizer, dev)).perplexity
         assert found == pytest.approx(best["dev_perplexity"], rel=1e-4)
 

@@ -107,13 +107,13 @@ def test_rows_of_histories_are_those_of_places(caches, dtype, tolerance):
         dense = np.zeros((len(PLACES), N))
         dense[np.repeat(numbers, np.diff(table.start)), table.outputs] = table.values
         np.testing.assert_allclose(mine, dense, rtol=0, atol=tolerance)
-        assert not mine[0].any() and mine[-1].any()
+        assert not mine[0].any() and mine.any()
 
 
 @CACHES
 def test_the_row_of_a_history_is_its_loop(successors):
     cache = Cache(5, successors)
-    kind = CacheRows(np.log(P), (cache,))
+    kind = CacheRows(jnp.log(P), (cache,))
     for place, history in zip(PLACES, histories(Past(STREAM, PLACES), kind.history), strict=True):
         c = np.array(recent_counts(STREAM, int(place), 5, N, successors=successors))
         expected = np.log(1 + c / (max(np.sum(c > 0), 1) * P))
@@ -123,9 +123,9 @@ def test_the_row_of_a_history_is_its_loop(successors):
 def test_a_longer_history_than_a_cache_reads_changes_nothing():
     history = jnp.asarray(histories(Past(STREAM, PLACES[-1:]), 40)[0])
     for cache in (Cache(6), Cache(6, True)):
-        kind = CacheRows(np.log(P), (cache,))
+        kind = CacheRows(jnp.log(P), (cache,))
         np.testing.assert_array_equal(kind.read(None, history)[0], kind.read(None, history[: kind.history])[0])
 
 
 def test_names_say_what_a_cache_looks_at():
-    assert CacheRows(np.log(P), (Cache(50), Cache(7, True))).names == ("cache 50", "cache 7 successors")
+    assert CacheRows(jnp.log(P), (Cache(50), Cache(7, True))).names == ("cache 50", "cache 7 successors")

@@ -5,12 +5,14 @@ The table that the documentation shows is generated from CLAIMS; `python tests/l
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
@@ -21,7 +23,6 @@ from jexplicit.lm.fit import METHODS, fit
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.network import network_model
-from jexplicit.lm.sharded import count_sharded
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.runs.devices import data_mesh
@@ -52,7 +53,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
 # float32 sums of a few dozen logits of order 10, in another order: about 1e-6 each
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+CLOSE: Any = {"rtol": 2e-5, "atol": 2e-5}
 
 
 def sentences(seed: int, number: int) -> list[str]:
@@ -80,7 +81,7 @@ def fitted(kind: str) -> LanguageModel:
     if method == "network":
         network = MLPLanguageModel(vocab_size=N, embedding=3, hidden=(5,), direct="tokens")
         return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
-    counts = {}
+    counts: dict[str, Any] = {}
     if kind == "explicit, sparse tables":
         counts = {"sparse_counts": count_sparse(train, radius=2, vocab_size=N)}
     elif kind == "explicit, sharded tables":
@@ -210,7 +211,7 @@ def page() -> str:
     lines = [
         "# What every language model can do",
         "",
-        "Each cell is a test (`tests/lm/test_capabilities.py`, which writes this page); *raises* means a `ValueError` that says so.",
+        "Each cell is a test of `tests/lm/test_capabilities.py`, which writes this page; *raises* is a clear `ValueError`.",
         "",
         f"| model | {' | '.join(CAPABILITIES)} |",
         "|---" * (1 + len(CAPABILITIES)) + "|",

@@ -25,7 +25,7 @@ from reference import (
 
 from jexplicit import contexts, count, evaluate, explicit_language_model, token_model
 from jexplicit.lm.gradient import kkt_residual
-from jexplicit.lm.iterative_scaling import sweep_tables, kneser_ney_discount
+from jexplicit.lm.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.runs.devices import data_mesh
 
@@ -136,9 +136,7 @@ def test_a_longer_step_than_1_over_k_is_not_monotone():
 @KINDS
 def test_losses_are_those_of_the_models_on_the_way(kind, noise):
     met = []
-    swept = sweep_tables(
-        explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, on_sweep=lambda *report: met.append(report)
-    )
+    swept = sweep_tables(explicit(kind, 2), COUNTS, STREAM, sweeps=3, noise=noise, on_sweep=lambda *report: met.append(report))
     assert [done for done, _, _ in met] == [0, 1, 2, 3] and [loss for _, loss, _ in met] == swept.losses
     for _, loss, model in met:
         np.testing.assert_allclose(evaluate(model, STREAM).loss, loss, rtol=1e-12)

@@ -1,6 +1,6 @@
-"""Tables split by output column: one device, several, and more than there are outputs, against one dense table.
+"""Models split by output column: one device, several, and more than there are outputs, against one dense model.
 
-Counts are exact. Tolerances: the split changes the order in which the exponentials of a softmax and the rows of a table are
+Tolerances: the split changes the order in which the exponentials of a softmax and the rows of a table are
 added up; 1e-12 of a loss, 1e-11 nats of a logit are 1000 times what float64 rounds.
 """
 
@@ -24,10 +24,11 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
+from jexplicit.counts.sharded import count_sharded
 from jexplicit.lm import sharded
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.explicit import explicit_language_model
-from jexplicit.lm.sharded import count_sharded, places_by_frequency, sharded_language_model
+from jexplicit.lm.sharded import sharded_language_model
 from jexplicit.lm.sparse import sparse_language_model
 from jexplicit.runs.devices import AXIS, data_mesh
 
@@ -49,58 +50,6 @@ def columns(tables, places):
 
 def fit(counts, *, dtype: Any = np.float64, **options):
     return sharded_language_model(counts, dtype=dtype, **options)
-
-
-def assert_same_counts(counts, expected):
-    for C, other in zip(columns(counts.tables, counts.places), expected, strict=True):
-        np.testing.assert_array_equal(C, other)
-
-
-# Counting
-
-
-def test_counts_equal_the_double_loop_on_any_number_of_devices(counts):
-    assert_same_counts(counts, EXPECTED)
-    np.testing.assert_array_equal(counts.f, EXPECTED[0].sum(axis=0))
-    assert counts.vocab_size == N
-
-
-def test_a_device_holds_its_own_columns_and_no_others(counts):
-    D = counts.mesh.size
-    share = -(-N // D)
-    for table in counts.tables:
-        assert table.shape == (N, D * share)
-        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * D
-        assert int(table.sum()) == len(STREAM) - 1  # columns without an output are empty
-
-
-@pytest.mark.parametrize("chunk", [5, 10**6])
-def test_the_chunk_size_changes_no_count(chunk):
-    assert_same_counts(count_sharded(STREAM, radius=K, vocab_size=N, mesh=data_mesh(3), chunk=chunk), EXPECTED)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
-def test_the_integer_type_of_the_stream_changes_no_count(dtype):
-    assert_same_counts(count_sharded(STREAM.astype(dtype), radius=K, vocab_size=N, mesh=data_mesh(3), chunk=64), EXPECTED)
-
-
-def test_tokens_are_dealt_to_devices_in_turn_by_frequency():
-    f = np.array([3, 50, 7, 7, 0, 1, 20])
-    places = places_by_frequency(f, 3)
-    owner, share = places // 3, -(-len(f) // 3)
-    ranked = np.argsort(-f, kind="stable")
-    assert owner[ranked].tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert len(set(places.tolist())) == len(f)
-    assert places.max() < 3 * share
-
-
-def test_progress_grows_to_all_positions():
-    reports = []
-    count_sharded(
-        STREAM, radius=1, vocab_size=N, mesh=data_mesh(1), chunk=100, progress=lambda done, total: reports.append((done, total))
-    )
-    positions = len(STREAM) - 1
-    assert reports == [(min(done, positions), positions) for done in range(100, positions + 100, 100)]
 
 
 # Models
@@ -199,34 +148,6 @@ def test_a_sum_model_holds_one_table():
 
 
 # Refusals
-
-
-@pytest.mark.parametrize("vocab_size, devices, needed", [(46_341, 1, 2), (128_000, 7, 8), (10**6, 8, 466)])
-def test_a_share_whose_ids_overflow_int32_is_refused(vocab_size, devices, needed):
-    with pytest.raises(ValueError, match=f"vocabulary {vocab_size} on {devices} devices.*at least {needed} devices.*sparse"):
-        count_sharded(STREAM, radius=1, vocab_size=vocab_size, mesh=data_mesh(devices))
-
-
-def test_a_table_larger_than_the_memory_is_refused():
-    with pytest.raises(ValueError, match="tables of counts take 8 x .* GB on 8 devices"):
-        count_sharded(STREAM, radius=1000, vocab_size=128_000, mesh=data_mesh(8))
-
-
-def test_a_stream_whose_counts_could_overflow_int32_is_refused(monkeypatch):
-    monkeypatch.setattr(sharded, "INT32_CELLS", 100)
-    with pytest.raises(ValueError, match=f"{len(STREAM) - 1} positions.*use sparse counts"):
-        count_sharded(STREAM, radius=1, vocab_size=N, mesh=data_mesh(1))
-
-
-@pytest.mark.parametrize("wrong", [N, -1])
-def test_a_token_id_out_of_range_is_refused(wrong):
-    with pytest.raises(ValueError, match=f"token id {wrong} in a vocabulary of {N}.*vocab_size"):
-        count_sharded(np.array([0, 1, wrong, 0]), radius=1, vocab_size=N)
-
-
-def test_a_chunk_without_positions_is_refused():
-    with pytest.raises(ValueError, match="chunk of 0 positions"):
-        count_sharded(STREAM, radius=1, vocab_size=N, chunk=0)
 
 
 @pytest.mark.parametrize("radius", [0, 4])

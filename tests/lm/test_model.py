@@ -81,14 +81,14 @@ def logits(model, x, history):
 def test_logits_are_the_same_one_by_one_compiled_and_together(name):
     model = model_of(name)
     X, read, Y, past = positions_of(model)
-    one_by_one = [logits(model, x, h) for x, h in zip(X[:5], read[:5], strict=True)]
+    one_by_one = [logits(model, x, h) for x, h in zip(X[:2], read[:2], strict=True)]
     compiled = jax.jit(logits)
-    np.testing.assert_allclose([compiled(model, x, h) for x, h in zip(X[:5], read[:5], strict=True)], one_by_one, atol=ATOL)
+    np.testing.assert_allclose([compiled(model, x, h) for x, h in zip(X[:2], read[:2], strict=True)], one_by_one, atol=ATOL)
     closed = jax.jit(lambda x, h: logits(model, x, h))
-    np.testing.assert_allclose(closed(X[2], read[2]), one_by_one[2], atol=ATOL)
+    np.testing.assert_allclose(closed(X[1], read[1]), one_by_one[1], atol=ATOL)
     together = jax.jit(jax.vmap(logits, in_axes=(None, 0, 0)))(model, X, read)
     assert together.shape == (len(Y), N) and together.dtype == jnp.float32
-    np.testing.assert_allclose(together[:5], one_by_one, atol=ATOL)
+    np.testing.assert_allclose(together[:2], one_by_one, atol=ATOL)
     log_p = np.asarray(jax.nn.log_softmax(together))[np.arange(len(Y)), Y]
     np.testing.assert_allclose(log_probabilities(model, np.asarray(X), Y, past=past), log_p, rtol=0, atol=ATOL)
 
@@ -98,14 +98,14 @@ def test_logits_are_the_same_one_by_one_compiled_and_together(name):
 def test_contexts_may_be_of_any_integer_type(name, dtype):
     model = model_of(name)
     X, read, _, _ = positions_of(model, slice(4, 8))
-    for x, h in zip(X, read, strict=True):
-        np.testing.assert_array_equal(logits(model, x.astype(dtype), h), logits(model, x, h))
+    together = jax.jit(jax.vmap(logits, in_axes=(None, 0, 0)))
+    np.testing.assert_array_equal(together(model, X.astype(dtype), read), together(model, X, read))
 
 
 @ALL
 def test_logits_are_the_weighed_sum_of_named_rows(name):
     model = model_of(name)
-    X, read, _, _ = positions_of(model, slice(6, 9))
+    X, read, _, _ = positions_of(model, slice(6, 8))
     assert len(model.names) == len(model.tokens) == len(model.exponents)
     assert all(isinstance(kind, Rows) for kind in model.rows)
     for x, h in zip(X, read, strict=True):
@@ -128,7 +128,7 @@ def test_the_derivative_in_the_exponents_is_expected_less_observed_rows(name):
     gradient = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0, 0)))(a, X, read, jnp.asarray(Y))
     assert gradient.shape == (len(Y), len(a)) and np.isfinite(gradient).all()
     why = explain(model, np.asarray(X), Y, past=past)
-    np.testing.assert_allclose(-gradient * a, why.evidence, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(-gradient * a[None], why.evidence, rtol=0, atol=ATOL)
 
 
 @pytest.mark.parametrize("name", ["token tables", "Sum", "log-linear"])
@@ -141,7 +141,7 @@ def test_the_derivative_in_the_tables_is_a_softmax_less_the_target(name):
 
     gradient = jax.grad(loss)(model)
     assert isinstance(gradient, LanguageModel) and gradient.features == model.features
-    residual = jax.nn.softmax(model.logits(x)) - np.eye(N, dtype=np.float32)[y]
+    residual = np.asarray(jax.nn.softmax(model.logits(x))) - np.eye(N)[y]
     expected = [np.zeros((N, N)) for _ in model.rows[0].tables]
     for j, t in zip(x, model.rows[0].table_of_offset, strict=True):
         expected[t][int(j)] += residual
@@ -150,7 +150,7 @@ def test_the_derivative_in_the_tables_is_a_softmax_less_the_target(name):
 
 @ALL
 def test_maps_and_placements_keep_the_type(name):
-    model = model_of(name)
+    model, compiled = model_of(name), jax.jit(logits)
     X, read, _, _ = positions_of(model, slice(0, 1))
     for other in (
         jax.tree.map(lambda leaf: leaf, model),
@@ -164,7 +164,7 @@ def test_maps_and_placements_keep_the_type(name):
         assert (other.names, other.tokens, other.features, other.eos) == (model.names, model.tokens, model.features, model.eos)
         assert (other.radius, other.history, other.vocab_size) == (model.radius, model.history, model.vocab_size)
         assert jax.tree.structure(other) == jax.tree.structure(model)
-        np.testing.assert_allclose(logits(other, X[0], read[0]), logits(model, X[0], read[0]), rtol=0, atol=ATOL)
+        np.testing.assert_allclose(compiled(other, X[0], read[0]), compiled(model, X[0], read[0]), rtol=0, atol=ATOL)
     assert {device for leaf in jax.tree.leaves(jax.device_put(model, jax.devices()[3])) for device in leaf.devices()} == {
         jax.devices()[3]
     }
@@ -175,7 +175,7 @@ def test_maps_and_placements_keep_the_type(name):
 def test_a_model_is_compiled_once_for_all_of_its_kind(name):
     model = model_of(name)
     X, read, _, _ = positions_of(model)
-    compiled = jax.jit(logits)
+    compiled = jax.jit(lambda model, x, h: logits(model, x, h))  # a function of its own has a cache of its own
     for other in (model, jax.tree.map(lambda leaf: leaf + 0, model)):
         compiled(jax.tree.map(jnp.asarray, other), X[0], read[0])
         compiled(jax.tree.map(jnp.asarray, other), X[3], read[3])

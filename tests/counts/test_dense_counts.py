@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference import cooccurrences, random_documents, stream_of, windows
 
-from jexplicit.counts import dense as cooccurrence
+from jexplicit.counts import dense
 from jexplicit.counts.dense import count, merge_counts
 from jexplicit.data.contexts import context_columns
 from jexplicit.runs.devices import data_mesh
@@ -74,6 +74,13 @@ def test_the_integer_type_of_the_stream_changes_no_count(counts, dtype):
     assert_same_counts(count(STREAM.astype(dtype), radius=K, vocab_size=N), counts)
 
 
+def test_the_largest_id_of_uint8_does_not_wrap():
+    nearest, second = count(np.array([0, 255, 255, 254, 255, 0], np.uint8), radius=2, vocab_size=256)
+    pairs = {(j, i): nearest[j, i] for j, i in zip(*np.nonzero(nearest), strict=True)}
+    assert pairs == {(0, 255): 1, (255, 255): 1, (255, 254): 1, (254, 255): 1, (255, 0): 1}
+    assert (second[255, 254], second[255, 255], second[254, 0], second.sum()) == (1, 1, 1, 5)
+
+
 def test_the_order_of_documents_changes_no_count(counts):
     assert_same_counts(count(stream_of(DOCUMENTS[::-1]), radius=K, vocab_size=N), counts)
 
@@ -130,21 +137,21 @@ def test_counts_of_another_radius_or_vocabulary_do_not_merge(radius, vocab_size)
 @pytest.mark.parametrize("devices", [1, 8])
 def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(counts, devices, monkeypatch):
     bound, flushed = 64, []
-    reduce = cooccurrence._reduce
+    reduce = dense._reduce
 
     def observed_reduce(table, vocab_size):
         flushed.append(reduce(table, vocab_size))
         return flushed[-1]
 
-    monkeypatch.setattr(cooccurrence, "INT32_CELLS", bound)  # instead of 2^31
-    monkeypatch.setattr(cooccurrence, "_reduce", observed_reduce)
+    monkeypatch.setattr(dense, "INT32_CELLS", bound)  # instead of 2^31
+    monkeypatch.setattr(dense, "_reduce", observed_reduce)
     assert_same_counts(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), counts)
     assert len(flushed) > K * (len(STREAM) // bound)
     assert max(C.sum() for C in flushed) < bound  # so no cell, and no sum of cells, came near it
 
 
 def test_a_cell_that_passes_the_bound_makes_the_table_int64(monkeypatch):
-    monkeypatch.setattr(cooccurrence, "INT32_CELLS", 64)
+    monkeypatch.setattr(dense, "INT32_CELLS", 64)
     (C,) = count(np.array([0, *[1] * 100, 0], np.uint8), radius=1, vocab_size=3, chunk=10)
     assert C.dtype == np.int64
     assert C.tolist() == [[0, 1, 0], [1, 99, 0], [0, 0, 0]]
@@ -153,7 +160,7 @@ def test_a_cell_that_passes_the_bound_makes_the_table_int64(monkeypatch):
 def test_one_run_compiles_its_step_once(monkeypatch):
     radius, vocab_size = 2, 11  # of no other test, whose compiled step would be found
     traced_once = chex.assert_max_traces(context_columns, n=1)
-    monkeypatch.setattr(cooccurrence, "context_columns", traced_once)
+    monkeypatch.setattr(dense, "context_columns", traced_once)
     once = count(STREAM, radius=radius, vocab_size=vocab_size, chunk=16)  # 20 steps, the last one not full
     again = count(STREAM, radius=radius, vocab_size=vocab_size, chunk=16)
     assert_same_counts(once, again)
