@@ -91,34 +91,24 @@ def descent_curves(
         ValueError: as in `minibatches`, or an unknown activation.
     """
     activation(hidden_activation)
-    sizes, keys, batches = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    network = {"sizes": sizes, "normalised": normalised, "hidden_activation": hidden_activation}
-    return np.asarray(
-        _descent_curves(jnp.asarray(rates, np.float32), keys, batches, train, test, optimizer=optimizer, **network)
-    )
+    sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
+    network = optimizer, sizes, normalised, hidden_activation
+    return np.asarray(_descent_curves(network, jnp.asarray(rates, np.float32), *learners, train, test))
 
 
-@functools.partial(jax.jit, static_argnames=("optimizer", "sizes", "normalised", "hidden_activation"))
+@functools.partial(jax.jit, static_argnums=0)
 def _descent_curves(
-    rates: Array,
-    keys: Array,
-    batches: Array,
-    train: Examples,
-    test: Examples,
-    *,
-    optimizer: OptimizerName,
-    sizes: tuple[int, ...],
-    normalised: bool,
-    hidden_activation: Activation,
+    network: tuple[OptimizerName, tuple[int, ...], bool, Activation], rates: Array, keys: Array, batches: Array, *data: Examples
 ) -> Array:
+    optimizer, sizes, normalised, hidden_activation = network
     rules = sgd_rules(hidden_activation, "cross_entropy")  # the initial weights are those of its learners
     genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
+    curve = functools.partial(descent_curve, optimizer, normalised=normalised, hidden_activation=hidden_activation)
 
-    def run(network: tuple[Array, Array]) -> Array:
-        key, batches = network
+    def run(learner: tuple[Array, Array]) -> Array:
+        key, batches = learner
         weights = [synapse.W[0] for synapse in init_synapses(key, genome, rules, sizes)]
         layers = [{"W": W[:-1], "b": W[-1], "m": jnp.ones_like(W[-1])} for W in weights]
-        options: Any = {"normalised": normalised, "hidden_activation": hidden_activation}
-        return jax.vmap(lambda rate: descent_curve(optimizer, rate, layers, batches, train, test, **options))(rates)
+        return jax.vmap(lambda rate: curve(rate, layers, batches, *data))(rates)
 
     return lax.map(run, (keys, batches)).swapaxes(0, 1)

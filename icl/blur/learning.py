@@ -96,19 +96,17 @@ def learning_curves(
     Raises:
         ValueError: as in `minibatches`, `init_synapses` and `learn`.
     """
-    learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    return LearningCurves(
-        *map(np.asarray, _learning_curves(genome, *learners[1:], train, test, rules=rules, sizes=learners[0]))
-    )
+    sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
+    return LearningCurves(*map(np.asarray, _learning_curves(rules, sizes, genome, *learners, train, test)))
 
 
-@functools.partial(jax.jit, static_argnames=("rules", "sizes"))
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _learning_curves(
-    genome: Genome, keys: Array, batches: Array, train: Examples, test: Examples, *, rules: Rules, sizes: tuple[int, ...]
+    rules: Rules, sizes: tuple[int, ...], genome: Genome, keys: Array, batches: Array, *data: Examples
 ) -> LearningCurves:
     def run(learner: tuple[Array, Array]) -> LearningCurves:
         key, batches = learner
-        return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, train, test)
+        return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data)
 
     return lax.map(run, (keys, batches))
 

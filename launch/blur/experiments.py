@@ -80,9 +80,9 @@ def run_sgd_check(config: SgdCheckConfig, folder: RunFolder) -> None:
     for sizes in (config.sizes, config.deep_sizes):
         for hidden, output, loss in _networks:
             for precision in ("float32", "float64"):
-                network: dict[str, Any] = {"layers": len(sizes) - 2, "network": "-".join(map(str, sizes)), "activation": hidden}
                 check = functools.partial(_sgd_rows, config, sizes, sgd_rules(hidden, loss, output=output), precision)
-                measure_once(folder, check, experiment="sgd-check", **network, loss=loss, precision=precision)
+                key = {"network": "-".join(map(str, sizes)), "activation": hidden, "loss": loss, "precision": precision}
+                measure_once(folder, check, experiment="sgd-check", **key)
     descent = LearnedRule(sgd_genome(config.rate), sgd_rules("tanh", "cross_entropy"), {})
     for name, rule in {"sgd": descent, config.genome: load_genome(config.genome)}.items():
         measure_once(folder, functools.partial(_curl_rows, config, rule, folder, name), experiment="curl", genome=name)
@@ -93,7 +93,7 @@ def _sgd_rows(config: SgdCheckConfig, sizes: tuple[int, ...], rules: Rules, prec
     with jax.enable_x64(precision == "float64"):
         found = sgd_difference(rules, sizes, dtype=np.dtype(precision), **options)
     differences = {"max_difference": found.all_steps, "one_step": found.one_step, "moved": found.change}
-    genome = {"genome": "sgd", "states": 2, "normalisation": "none"}
+    genome = {"genome": "sgd", "states": 2, "layers": len(sizes) - 2, "normalisation": "none"}
     return [{**genome, "step": config.steps, "learning_rate": config.rate, **differences}]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 
-from jexplicit.runs.figures import COLOURS, figure, legend_outside
+from jexplicit.runs.figures import COLOURS, figure, legend_outside, plain_ticks
 
 _rule, _sgd, *_ = COLOURS
 _grey = COLOURS[-1]
@@ -38,9 +38,7 @@ def learning_figure(
             ax.fill_between(n, mean - spread, mean + spread, color=_rule, alpha=0.2, linewidth=0)
             ax.axvline(horizon, color="black", linestyle=":", linewidth=1, label=f"meta-trained to n = {horizon}")
             ax.set(xlabel="updates n", title=title, xscale="log", ylim=(0.3, 1.0), xlim=(1, steps))
-            ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= steps]
-            ax.set_xticks(ticks, [str(n) for n in ticks])
-            ax.minorticks_off()
+            plain_ticks(ax.xaxis)
             ax.legend(fontsize=8, loc="lower right", framealpha=0.9, edgecolor="none")
         axes[0, 0].set_ylabel("test accuracy")
 
@@ -50,8 +48,8 @@ def meta_figure(histories: Mapping[str, Sequence[Mapping[str, Any]]], path: Path
     with _panels(path, histories, 4, (2.9, 2.5), "meta-step", "dev accuracy", sharey=True) as axes:
         for ax, history in zip(axes, histories.values(), strict=True):
             steps = [entry["step"] for entry in history]
-            ax.plot(steps, [entry["accuracy"] for entry in history], color=_rule, alpha=0.6, linewidth=1)
-            ax.plot(steps, [max(entry["accuracy"]) for entry in history], color="black", linewidth=1.2)
+            ax.plot(steps, [entry["accuracy"] for entry in history], ".-", markersize=3, color=_rule, alpha=0.6, linewidth=1)
+            ax.plot(steps, [max(entry["accuracy"]) for entry in history], ".-", markersize=3, color="black", linewidth=1.2)
             for before, after in zip(history, history[1:], strict=False):
                 if before["unroll"] != after["unroll"]:
                     ax.axvline(before["step"], color=_sgd, linestyle=":")
@@ -68,6 +66,7 @@ def stability_figure(curves: Mapping[str, Mapping[str, Any]], horizon: int, path
                 ax.plot(np.arange(1, len(values) + 1), values, color=colour, label=label)
             ax.axvline(horizon, color="black", linestyle=":", linewidth=1)
             ax.set(xscale="log", xlabel="updates n")
+            plain_ticks(ax.xaxis)
         axes[0, 0].set(ylabel="test accuracy", ylim=(0, 1))
         axes[0, 1].set(ylabel="root mean square of first synapses", yscale="log")
         legend_outside(axes[0, 1], fontsize=7)
@@ -83,6 +82,7 @@ def transfer_figure(places: Mapping[str, Mapping[str, Sequence[float]]], path: P
                 label = f"{name}, best rates" if name.startswith("sgd") else name
                 ax.plot(np.arange(1, len(accuracy)), accuracy[1:], line, color=colour, label=label)
             ax.set(xscale="log", ylim=(0, 1))
+            plain_ticks(ax.xaxis)
         axes[0].legend(fontsize=7, frameon=False, loc="lower right")
 
 

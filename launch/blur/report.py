@@ -131,7 +131,7 @@ def _sgd_section(out: Path, rows: _Rows, config: dict[str, Any], figures: Path) 
     return [
         "## Gradient descent as a genome",
         "",
-        f"Largest difference of any weight from descent with `jax.grad`, each on its own weights, for {rows[0]['step']} steps.",
+        f"Largest difference of a weight from descent with `jax.grad` after {rows[0]['step']} steps, each on its own weights.",
         *markdown_table([*columns, Column("largest change of a weight", "moved", ".1e")], rows),
     ]
 

@@ -22,6 +22,7 @@ from icl.blur import (
     backprop_genome,
     backward,
     curl,
+    descent_curve,
     descent_curves,
     draw_episode,
     evolve,
@@ -29,9 +30,12 @@ from icl.blur import (
     image_sets,
     init_synapses,
     learn,
+    learning_curve,
     learning_curves,
     load_genome,
+    mean_scores,
     meta_loss,
+    meta_step,
     meta_train,
     minibatches,
     random_genome,
@@ -46,6 +50,7 @@ from icl.blur import (
     update_synapses,
     xor,
 )
+from icl.blur.meta import MetaState, meta_optimizer
 from icl.blur.rules import normalise, output_states, unit_synapses
 from jexplicit.data.images import read_images
 

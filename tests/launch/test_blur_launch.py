@@ -142,7 +142,7 @@ def test_designs_that_are_equal_share_a_genome_but_another_start_does_not(monkey
     monkeypatch.setattr(experiments, "find_genome", record)
     monkeypatch.setattr(experiments, "measure_learners", lambda *args, **key: None)
     config = dataclasses.replace(PRESETS["ablation"]["tiny"].config, variants=("oja", "backprop start"))
-    experiments.run_ablation(config, None)
+    experiments.run_ablation(config, None)  # pyright: ignore[reportArgumentType]
     assert searched == [
         ("reference", False),
         ("normalise none", False),
