@@ -1,4 +1,4 @@
-"""BLUR: learning algorithms that are themselves learned, without a loss and without gradients inside.
+"""BLUR: learning algorithms that are themselves learned, with neither a loss nor gradients inside.
 
 from icl.blur import Rules, init_synapses, learn, load_genome
 
@@ -10,30 +10,35 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
 """
 
 from icl.blur.baselines import RATES as RATES
+from icl.blur.baselines import descent_curve as descent_curve
 from icl.blur.baselines import descent_curves as descent_curves
-from icl.blur.curl import curl as curl
-from icl.blur.curl import update_jacobian as update_jacobian
-from icl.blur.curl import xor as xor
-from icl.blur.data import Part as Part
+from icl.blur.data import Examples as Examples
 from icl.blur.data import Sets as Sets
 from icl.blur.data import image_sets as image_sets
-from icl.blur.data import resized as resized
+from icl.blur.data import resize_images as resize_images
 from icl.blur.data import table_sets as table_sets
 from icl.blur.descent import sgd_difference as sgd_difference
 from icl.blur.descent import sgd_genome as sgd_genome
 from icl.blur.descent import sgd_rules as sgd_rules
+from icl.blur.episodes import draw_episode as draw_episode
+from icl.blur.episodes import mean_scores as mean_scores
+from icl.blur.episodes import meta_loss as meta_loss
 from icl.blur.evolution import EvolutionRecipe as EvolutionRecipe
 from icl.blur.evolution import evolve as evolve
 from icl.blur.genome import Genome as Genome
 from icl.blur.genome import backprop_genome as backprop_genome
 from icl.blur.genome import random_genome as random_genome
+from icl.blur.genome_files import LearnedRule as LearnedRule
+from icl.blur.genome_files import load_genome as load_genome
+from icl.blur.genome_files import save_genome as save_genome
+from icl.blur.genome_files import shipped_genomes as shipped_genomes
+from icl.blur.learning import learning_curve as learning_curve
 from icl.blur.learning import learning_curves as learning_curves
 from icl.blur.learning import minibatches as minibatches
 from icl.blur.meta import MetaRecipe as MetaRecipe
 from icl.blur.meta import Stage as Stage
-from icl.blur.meta import meta_loss as meta_loss
+from icl.blur.meta import meta_step as meta_step
 from icl.blur.meta import meta_train as meta_train
-from icl.blur.meta import population as population
 from icl.blur.rules import Rules as Rules
 from icl.blur.rules import Synapse as Synapse
 from icl.blur.rules import backward as backward
@@ -41,7 +46,8 @@ from icl.blur.rules import forward as forward
 from icl.blur.rules import init_synapses as init_synapses
 from icl.blur.rules import learn as learn
 from icl.blur.rules import update_synapses as update_synapses
-from icl.blur.shipped import Learned as Learned
-from icl.blur.shipped import load_genome as load_genome
-from icl.blur.shipped import save_genome as save_genome
-from icl.blur.shipped import shipped_genomes as shipped_genomes
+from icl.blur.search import SearchOptions as SearchOptions
+from icl.blur.search import SearchResult as SearchResult
+from icl.blur.update_field import curl as curl
+from icl.blur.update_field import update_jacobian as update_jacobian
+from icl.blur.update_field import xor as xor

@@ -1,8 +1,8 @@
-"""Labelled images for learners and meta-learners: centred vectors, split in three.
+"""Labelled data for learners and meta-learners: centred vectors in three parts.
 
-A genome is meta-trained on *train*, chosen on *dev*, and reported on *test*; learners that are reported take minibatches from
-*train*, and a baseline's learning rate is chosen on *dev*, as the genome is. Images of the embedded digits are shuffled first:
-their last ones come from other writers, and the question here is how fast something is learned, not how far it reaches.
+A genome is meta-trained on *train*, selected on *dev* and reported on *test*. Learners that are reported take minibatches from
+*train*; a baseline's learning rate is selected on *dev*, as the genome is. The embedded digits are shuffled first: their last
+images come from other writers, and the question here is how fast a rule learns, not how well it generalises to new writers.
 """
 
 from typing import Any, NamedTuple
@@ -12,10 +12,8 @@ from jaxtyping import Float
 
 from jexplicit.data.images import Images, one_hot, pixel_features
 
-_dev_share = 8  # one part of so many training images
 
-
-class Part(NamedTuple):
+class Examples(NamedTuple):
     """Inputs [M, D] and one-hot targets [M, N]."""
 
     X: Float[Any, "M D"]
@@ -25,9 +23,9 @@ class Part(NamedTuple):
 class Sets(NamedTuple):
     """The three parts of a data set, and its name."""
 
-    train: Part
-    dev: Part
-    test: Part
+    train: Examples
+    dev: Examples
+    test: Examples
     name: str
 
     @property
@@ -45,13 +43,13 @@ def image_sets(images: Images, *, side: int | None = None, limit: int | None = N
     """Centred pixels, `(h - mean h)/std`, and one-hot labels, in three parts.
 
     Args:
-        images: as `jexplicit.data.images.read_images` gives them.
-        side: the images are brought to side x side; default, as they are. See `resized`.
-        limit: at most so many images, train and test together.
+        images: from `jexplicit.data.images.read_images`.
+        side: resize the images to side x side (`resize_images`); default, unchanged.
+        limit: use at most this many images, train and test together.
         seed: of the shuffle.
 
     Raises:
-        ValueError: fewer than 100 images, or a side that cannot be reached.
+        ValueError: fewer than 100 images, or an impossible side.
 
     Example:
         >>> from jexplicit.data.images import read_images
@@ -61,27 +59,23 @@ def image_sets(images: Images, *, side: int | None = None, limit: int | None = N
     """
     X = np.concatenate([images.train_images, images.test_images])
     labels = np.concatenate([images.train_labels, images.test_labels])
+    tests = len(images.test_labels)
     if images.name == "digits":
         order, tests = np.random.default_rng(seed).permutation(len(X)), len(X) // 3 - 2
-        X, labels, tests = X[order], labels[order], tests
-    else:
-        tests = len(images.test_labels)
+        X, labels = X[order], labels[order]
     if limit is not None and limit < len(X):
         tests = max(1, tests * limit // len(X))
-        X, labels = (np.concatenate([part[: limit - tests], part[-tests:]]) for part in (X, labels))
+        X, labels = (np.concatenate([array[: limit - tests], array[-tests:]]) for array in (X, labels))
     if len(X) < 100:
         raise ValueError(f"{len(X)} images of {images.name}: at least 100 are needed for the three parts; raise --limit")
-    M = len(X) - tests
-    dev = M // _dev_share
-    H = pixel_features(resized(X, side or X.shape[1]).round().astype(np.int64), images.levels)
-    mean = H[: M - dev].mean(axis=0)
-    H = (H - mean) / (H[: M - dev] - mean).std()
-    Y = one_hot(labels, images.outputs)
-    return Sets(*(Part(H[s], Y[s]) for s in (slice(M - dev), slice(M - dev, M), slice(M, None))), name=images.name)
+    H = pixel_features(resize_images(X, side or X.shape[1]).round().astype(np.int64), images.levels)
+    train = H[: _train_size(len(H) - tests)]
+    mean = train.mean(axis=0)
+    return _split((H - mean) / (train - mean).std(), one_hot(labels, images.outputs), tests, images.name)
 
 
 def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, seed: int = 0) -> Sets:
-    """The same of a table of numbers: every column less its mean, over its deviation; half of the rows for testing.
+    """The same for a table of numbers with standardised columns; half of the rows are for testing.
 
     Example:
         >>> table_sets(np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2, "coins").test.X.shape
@@ -89,33 +83,41 @@ def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, se
     """
     order = np.random.default_rng(seed).permutation(len(X))
     X, labels, tests = X[order], labels[order], len(X) // 2
+    train = X[: _train_size(len(X) - tests)]
+    Z = ((X - train.mean(axis=0)) / (train.std(axis=0) + 1e-9)).astype(np.float32)
+    return _split(Z, one_hot(labels, int(labels.max()) + 1), tests, name)
+
+
+def _train_size(M: int) -> int:
+    return M - M // 8  # the others are dev
+
+
+def _split(X: np.ndarray, Y: np.ndarray, tests: int, name: str) -> Sets:
     M = len(X) - tests
-    dev = M // _dev_share
-    known = X[: M - dev]
-    Z = ((X - known.mean(axis=0)) / (known.std(axis=0) + 1e-9)).astype(np.float32)
-    Y = one_hot(labels, int(labels.max()) + 1)
-    return Sets(*(Part(Z[s], Y[s]) for s in (slice(M - dev), slice(M - dev, M), slice(M, None))), name=name)
+    ends = [_train_size(M), M]
+    return Sets(*map(Examples, np.split(X, ends), np.split(Y, ends)), name=name)
 
 
-def resized(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:
-    """Images of another side: whole multiples repeat pixels; smaller ones are cropped to the middle and averaged over blocks.
+def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:
+    """Images of another side: larger multiples repeat pixels; smaller sides average blocks of the central crop.
 
-    28 x 28 to 10 x 10 averages the middle 20 x 20 over blocks of 2 x 2, as in the paper.
+    28 x 28 to 10 x 10 averages the central 20 x 20 over blocks of 2 x 2, as in the paper.
 
     Raises:
         ValueError: images that are not square, or a larger side that is not a multiple of theirs.
 
     Example:
-        >>> resized(np.arange(4.0).reshape(1, 2, 2), 4)[0].tolist()[0], resized(np.arange(4.0).reshape(1, 2, 2), 1).tolist()
+        >>> square = np.arange(4.0).reshape(1, 2, 2)
+        >>> resize_images(square, 4)[0].tolist()[0], resize_images(square, 1).tolist()
         ([0.0, 0.0, 1.0, 1.0], [[[1.5]]])
     """
     old = images.shape[1]
     if images.shape[2] != old or side < 1 or (side > old and side % old):
-        raise ValueError(f"images of {images.shape[1]} x {images.shape[2]} to a side of {side}: smaller, or a multiple of it")
+        raise ValueError(f"images of {old} x {images.shape[2]} to a side of {side}: use a smaller side, or a multiple")
     images = images.astype(np.float64)
     if side >= old:
         return images.repeat(side // old, axis=1).repeat(side // old, axis=2)
     block = old // side
     first = (old - block * side) // 2
-    middle = images[:, first : first + block * side, first : first + block * side]
-    return middle.reshape(len(images), side, block, side, block).mean(axis=(2, 4))
+    crop = images[:, first : first + block * side, first : first + block * side]
+    return crop.reshape(len(images), side, block, side, block).mean(axis=(2, 4))

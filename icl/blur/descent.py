@@ -1,15 +1,15 @@
-"""Stochastic gradient descent as a genome: with two states, the rules perform backpropagation to the last bit or so.
+"""Stochastic gradient descent as a genome: with two states, the rules are backpropagation up to rounding.
 
-State 0 carries the activation and state 1 its slope, then the error. With one matrix for both states and
+State 0 carries the activation, and state 1 its derivative, then the error. With one matrix for both states and
 
     ν = [[1, 1], [0, 0]],   µ = I,   ν̃ = I,   µ̃ = [[0, 1], [1, 0]],   f = η = f̃ = 1,   η̃ = -rate
 
     forward     a⁰ = σ(z), a¹ = σ'(z)      as both states have the same pre-activation z
-    feedback    a¹ <- σ'(z) ∂ℓ/∂a⁰         of the last layer
+    feedback    a¹ <- σ'(z) ∂ℓ/∂a⁰         in the last layer
     backward    a¹ <- a¹ Σ_j W[i,j] a¹_j   which is ∂ℓ/∂z
     synapses    H[i,j] = mean_B a⁰_i a¹_j  which is ∂ℓ/∂W
 
-The additive backward pass has no product of slope and error: with it the same matrices are another algorithm.
+The additive backward pass has no product of derivative and error, so with it the same matrices are a different algorithm.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2.
 """
@@ -39,7 +39,7 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
         output: σ of the output layer; default, for the squared error that of the hidden layers, else linear.
 
     Raises:
-        ValueError: the cross-entropy of outputs that are not linear, or an activation that there is not.
+        ValueError: cross-entropy with an output layer that is not linear, or an unknown activation.
 
     Example:
         >>> sgd_rules("relu", "cross_entropy").backward
@@ -47,7 +47,7 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
     """
     output = output or (hidden if loss == "squared_error" else "linear")
     if loss == "cross_entropy" and output != "linear":
-        raise ValueError(f"cross_entropy of {output} outputs: it is of the softmax of linear ones")
+        raise ValueError(f"cross_entropy of {output} outputs: use linear ones, whose softmax it takes")
     return Rules(
         states=2,
         backward="multiplicative_second_state",
@@ -66,19 +66,19 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
     """The genome of gradient descent on the mean loss of a minibatch.
 
     Raises:
-        ValueError: a rate that is not above 0.
+        ValueError: a rate of 0 or below.
 
     Example:
         >>> float(sgd_genome(0.25).eta_synapse)
         -0.25
     """
     if not rate > 0:
-        raise ValueError(f"learning rate {rate}: it is above 0")
+        raise ValueError(f"learning rate {rate}: use one above 0")
     return backprop_genome(2, eta_synapse=-rate, dtype=dtype)
 
 
 def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]) -> Float[Array, ""]:
-    """The mean loss of the plain network with these weights, whose last rows are biases: what `jax.grad` differentiates."""
+    """The mean loss of the plain network with these weights, whose last rows are biases. `jax.grad` differentiates it."""
     a = z = x
     for n, W in enumerate(weights):
         z = a @ W[:-1] + W[-1:]
@@ -88,16 +88,16 @@ def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], 
     return jnp.mean(jnp.sum((a - y) ** 2, axis=1)) / 2
 
 
-class Difference(NamedTuple):
-    """How far apart two runs from the same weights are.
+class WeightDifference(NamedTuple):
+    """Largest difference of any weight between two runs from the same initial weights.
 
-    one_step, all_steps: largest differences of any weight, after one step and after all.
-    moved: largest change of any weight over the run.
+    one_step, all_steps: after the first step and after the last.
+    change: largest change of any weight over the run.
     """
 
     one_step: Any
     all_steps: Any
-    moved: Any
+    change: Any
 
 
 def sgd_difference(
@@ -109,8 +109,8 @@ def sgd_difference(
     batch_size: int = 32,
     seed: int = 0,
     dtype: Any = np.float32,
-) -> Difference:
-    """The learner beside `jax.grad` descent, each on its own weights throughout, on random examples.
+) -> WeightDifference:
+    """Compare the learner with `jax.grad` descent on random examples; each follows its own weights throughout.
 
     Args:
         rules: of `sgd_rules`.
@@ -119,7 +119,7 @@ def sgd_difference(
         steps: number of steps.
         batch_size: B.
         seed: of weights and examples.
-        dtype: float32, or float64 where JAX has it enabled.
+        dtype: float32, or float64 if enabled in JAX.
 
     Raises:
         ValueError: float64 without `jax_enable_x64`, or fewer than one step.
@@ -129,31 +129,31 @@ def sgd_difference(
         True
     """
     if jnp.zeros(1, dtype).dtype != dtype:
-        raise ValueError(f"{np.dtype(dtype).name} where JAX computes in float32: enable jax_enable_x64")
+        raise ValueError(f"{np.dtype(dtype).name}, but JAX computes in float32: enable jax_enable_x64")
     if steps < 1:
-        raise ValueError(f"{steps} steps: at least 1")
+        raise ValueError(f"{steps} steps: use at least 1")
     genome = sgd_genome(rate, dtype=dtype)
 
     def step(state: tuple[Synapses, list[Array]], batch: tuple[Array, Array]) -> tuple[tuple[Synapses, list[Array]], Array]:
         synapses, weights = state
-        slope = jax.grad(lambda weights: network_loss(rules, weights, *batch))(weights)
-        weights = [W - rate * g for W, g in zip(weights, slope, strict=True)]
+        gradient = jax.grad(lambda weights: network_loss(rules, weights, *batch))(weights)
+        weights = [W - rate * g for W, g in zip(weights, gradient, strict=True)]
         synapses, _ = learn(genome, rules, synapses, *batch)
-        return (synapses, weights), largest_gap(synapses, weights)
+        return (synapses, weights), largest_difference(synapses, weights)
 
     @jax.jit
-    def run(key: Array) -> Difference:
-        start, inputs, labels = jax.random.split(key, 3)
-        first = init_synapses(start, genome, rules, sizes)
-        xs = jax.random.normal(inputs, (steps, batch_size, sizes[0]), dtype)
-        ys = jax.nn.one_hot(jax.random.randint(labels, (steps, batch_size), 0, sizes[-1]), sizes[-1], dtype=dtype)
-        (_, weights), apart = lax.scan(step, (first, [synapse.W[0] for synapse in first]), (xs, ys))
-        return Difference(apart[0], apart[-1], largest_gap(first, weights))
+    def run(key: Array) -> WeightDifference:
+        init_key, x_key, y_key = jax.random.split(key, 3)
+        first = init_synapses(init_key, genome, rules, sizes)
+        xs = jax.random.normal(x_key, (steps, batch_size, sizes[0]), dtype)
+        ys = jax.nn.one_hot(jax.random.randint(y_key, (steps, batch_size), 0, sizes[-1]), sizes[-1], dtype=dtype)
+        (_, weights), differences = lax.scan(step, (first, [synapse.W[0] for synapse in first]), (xs, ys))
+        return WeightDifference(differences[0], differences[-1], largest_difference(first, weights))
 
-    return Difference(*map(float, run(jax.random.key(seed))))
+    return WeightDifference(*map(float, run(jax.random.key(seed))))
 
 
-def largest_gap(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:
-    """The largest difference between forward synapses of one channel and the weights of a plain network."""
+def largest_difference(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:
+    """Largest difference between the forward synapses of a learner with one channel and the weights of a plain network."""
     gaps = [jnp.max(jnp.abs(synapse.W[0] - W)) for synapse, W in zip(synapses, weights, strict=True)]
     return jnp.max(jnp.stack(gaps))

@@ -1,22 +1,18 @@
-"""Meta-training by gradient: a learner learns for T steps, and its genome is moved so that it ends up knowing more.
+"""Meta-training by gradient: differentiate through T updates of a learner, and improve its genome.
 
-    Θ <- Θ - Adam(∂ℓ/∂Θ),   ℓ = mean_q CE(logits_T(x_q), y_q) + λ mean_t CE(logits_t(x_t), y_t)
+    Θ <- Θ - Adam(∂ℓ/∂Θ)
 
-after T updates of freshly drawn synapses, on queries that the learner has not seen; the second term asks the same of every
-minibatch before it is learned from. A population of genomes runs side by side on the same minibatches. In the stages of a
-curriculum T grows, and each begins with all genomes at the best one so far. What a step draws depends on (seed, step) alone: a
-run that stops anywhere continues from its last checkpoint bit for bit.
+with the loss ℓ of `icl.blur.episodes`. A population of genomes is trained side by side on the same minibatches. T grows from
+stage to stage of a curriculum, and each stage starts with all genomes equal to the best one so far. The random draws of a step
+depend on (seed, step) alone, so an interrupted run continues from its last checkpoint bit for bit.
 
-A genome with a loss or gradient that is not finite stays as it was for that step, and the step is counted.
+A genome with a loss or gradient that is not finite is left unchanged in that step, and the step is counted.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 4 and App. C.1.
 """
 
 import functools
-import json
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,30 +23,30 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from icl.blur.data import Part
+from icl.blur.data import Examples
+from icl.blur.episodes import draw_episode, mean_scores, meta_loss
 from icl.blur.genome import Genome
-from icl.blur.learning import right
-from icl.blur.rules import Rules, Synapses, forward, init_synapses, learn
-from jexplicit.runs.checkpoints import load_latest, save_latest
+from icl.blur.rules import Rules
+from icl.blur.search import Search, SearchOptions, SearchResult
 from jexplicit.runs.devices import AXIS, data_mesh
 
 
 class Stage(NamedTuple):
-    """A stage of a curriculum: T updates per learner, for so many meta-steps."""
+    """A stage of a curriculum: T updates per learner, and the number of meta-steps."""
 
     unroll: int
     steps: int
 
 
 class MetaRecipe(NamedTuple):
-    """How genomes are meta-trained.
+    """Hyperparameters of meta-training.
 
     hidden: widths of the learners' hidden layers.
-    batch_size: examples per update; query_size: examples that a learner is asked at the end.
-    learning_rate: of Adam at the start of each stage, with a cosine down to a tenth of it.
+    batch_size: examples per update; query_size: examples for the loss at the end.
+    learning_rate: of Adam at the start of each stage; a cosine schedule takes it to a tenth.
     gradient_clip: largest norm of a genome's gradient.
-    path: λ, weight of the loss along the way.
-    remat: recompute the updates when differentiating rather than keep all of their states.
+    path: λ, weight of the path loss.
+    remat: recompute the updates in differentiation instead of storing all their states.
     """
 
     hidden: tuple[int, ...] = (32,)
@@ -63,184 +59,77 @@ class MetaRecipe(NamedTuple):
 
 
 class MetaState(NamedTuple):
-    """A population in training: each leaf with the genomes first.
+    """A genome in training; of a population, every leaf with the genome axis first.
 
-    skipped: [G] meta-steps that were not finite.
+    skipped: number of meta-steps that were not finite.
     """
 
     genomes: Genome
     optimizer: Any
-    skipped: Int[Array, " G"]
+    skipped: Int[Array, "*G"]
 
 
-class MetaTrained(NamedTuple):
-    """The outcome of `meta_train`.
-
-    best: the genome with the highest dev accuracy, of all genomes and all evaluations.
-    score: its dev accuracy after the T updates of the stage that it was found in.
-    genomes: the population at the end.
-    history: an entry per evaluation with `step`, `unroll`, `seconds`, and lists over genomes `loss`, `accuracy`, `skipped`.
-    """
-
-    best: Genome
-    score: float
-    genomes: Genome
-    history: list[dict[str, Any]]
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training, evaluation and compilation included."""
-        return self.history[-1]["seconds"]
-
-    @property
-    def skipped(self) -> int:
-        """Meta-steps of single genomes that were not finite."""
-        return sum(self.history[-1]["skipped"])
+def meta_optimizer(recipe: MetaRecipe, steps: int) -> optax.GradientTransformation:
+    """Adam with clipped gradients, and a cosine schedule to a tenth of the learning rate over a stage."""
+    schedule = optax.cosine_decay_schedule(recipe.learning_rate, steps, alpha=0.1)
+    return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(schedule))
 
 
-class Episode(NamedTuple):
-    """What one learner meets: minibatches [T, B, D] and [T, B, N], then queries [Q, D] and [Q, N]."""
-
-    x: Float[Array, "T B D"]
-    y: Float[Array, "T B N"]
-    x_q: Float[Array, "Q D"]
-    y_q: Float[Array, "Q N"]
-
-
-def draw_episode(key: Array, data: Part, *, unroll: int, batch_size: int, query_size: int) -> Episode:
-    """A random order of the examples: first the queries, then the minibatches, again from their first one when all are used up.
-
-    Example:
-        >>> data = Part(jnp.arange(6.0)[:, None], jnp.ones((6, 1)))
-        >>> one = draw_episode(jax.random.key(0), data, unroll=2, batch_size=2, query_size=2)
-        >>> sorted(jnp.concatenate([one.x.ravel(), one.x_q.ravel()]).tolist())
-        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    """
-    order = jax.random.permutation(key, len(data.X))
-    queries, others = order[:query_size], order[query_size:]
-    drawn = others[jnp.arange(unroll * batch_size) % len(others)].reshape(unroll, batch_size)
-    return Episode(data.X[drawn], data.Y[drawn], data.X[queries], data.Y[queries])
-
-
-def meta_loss(
-    genome: Genome,
-    rules: Rules,
-    hidden: tuple[int, ...],
-    key: Array,
-    episode: Episode,
-    *,
-    path: float = 0.0,
-    remat: bool = False,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """ℓ of one learner, in nats per query, and its accuracy on the queries.
+def meta_step(
+    state: MetaState, number: Int[Array, ""], key: Array, data: Examples, *, rules: Rules, recipe: MetaRecipe, stage: Stage
+) -> tuple[MetaState, Float[Array, ""]]:
+    """One meta-step of one genome, and its loss before. Pure.
 
     Args:
-        genome, rules: of the learner.
-        hidden: widths of its hidden layers.
-        key: of its first synapses.
-        episode: what it meets.
-        path: λ.
-        remat: recompute the updates when differentiating.
-
-    Example:
-        >>> from icl.blur import backprop_genome
-        >>> data = Part(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
-        >>> def ask(key):
-        ...     episode = draw_episode(key, data, unroll=2, batch_size=2, query_size=2)
-        ...     return meta_loss(backprop_genome(2), Rules(states=2), (4,), key, episode)
-        >>> [part.shape for part in jax.eval_shape(ask, jax.random.key(0))]
-        [(), ()]
+        state: of the genome.
+        number: index of the genome in its population; the initial synapses depend on it.
+        key: of the step, the same for the whole population, as the minibatches are.
+        data: examples to learn from.
+        rules, recipe, stage: static.
     """
+    draw_key, init_key = jax.random.split(key)
+    sizes = {"batch_size": recipe.batch_size, "query_size": recipe.query_size}
+    episode = draw_episode(draw_key, data, unroll=stage.unroll, **sizes)
+    init_key = jax.random.fold_in(init_key, number)
 
-    def step(synapses: Synapses, batch: tuple[Array, Array]) -> tuple[Synapses, Array]:
-        synapses, logits = learn(genome, rules, synapses, *batch)
-        return synapses, cross_entropy(logits, batch[1])
+    def loss(genome: Genome) -> Array:
+        return meta_loss(genome, rules, recipe.hidden, init_key, episode, path=recipe.path, remat=recipe.remat)[0]
 
-    first = init_synapses(key, genome, rules, (episode.x.shape[-1], *hidden, episode.y.shape[-1]))
-    synapses, before = lax.scan(jax.checkpoint(step) if remat else step, first, (episode.x, episode.y))
-    _, logits = forward(genome, rules, synapses, episode.x_q)
-    return cross_entropy(logits, episode.y_q) + path * jnp.mean(before), right(logits, episode.y_q)
-
-
-def cross_entropy(logits: Float[Array, "B N"], y: Float[Array, "B N"]) -> Float[Array, ""]:
-    """Mean cross-entropy in nats, softmax over the outputs."""
-    return jnp.mean(optax.softmax_cross_entropy(logits, y))
-
-
-def make_optimizer(recipe: MetaRecipe, steps: int) -> optax.GradientTransformation:
-    """Adam on gradients of bounded norm, cooled by a cosine to a tenth over a stage."""
-    cooled = optax.cosine_decay_schedule(recipe.learning_rate, steps, alpha=0.1)
-    return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(cooled))
+    value, gradient = jax.value_and_grad(loss)(state.genomes)
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+        updates, moments = meta_optimizer(recipe, stage.steps).update(gradient, state.optimizer, state.genomes)
+        genomes: Any = optax.apply_updates(state.genomes, updates)
+    finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in gradient]))
+    new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), MetaState(genomes, moments, state.skipped), state)
+    return new._replace(skipped=state.skipped + (~finite).astype(state.skipped.dtype)), value
 
 
 @functools.lru_cache(maxsize=64)
 def meta_steps(
     rules: Rules, recipe: MetaRecipe, stage: Stage, steps: int, mesh: Mesh
-) -> Callable[[MetaState, Array, Array, Int[Array, ""], Part], tuple[MetaState, Array]]:
-    """The compiled call `(state, genomes' numbers, key, first step, data) -> (state, losses [G, steps])`; the state is donated.
+) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Examples], tuple[MetaState, Float[Array, "G steps"]]]:
+    """The compiled function `(state, genome numbers, key, first step, data) -> (state, losses [G, steps])`; donates the state.
 
-    The same arguments give the same call, which compiles once. Genomes lie on the devices of the mesh, which never wait for one
-    another; those of one CPU device take turns, on an accelerator they are one vmap.
+    Equal arguments give the same function, which compiles once. Genomes are split over the devices of the mesh without any
+    communication. Those of one CPU device run in turn, on an accelerator under `vmap`.
     """
-    optimizer = make_optimizer(recipe, stage.steps)
 
-    def step(state: MetaState, number: Array, key: Array, data: Part) -> tuple[MetaState, Array]:
-        drawn, made = jax.random.split(key)
-        episode = draw_episode(
-            drawn, data, unroll=stage.unroll, batch_size=recipe.batch_size, query_size=recipe.query_size
-        )  # of the step, for all genomes
-        key = jax.random.fold_in(made, number)
-
-        def loss(genome: Genome) -> Array:
-            return meta_loss(genome, rules, recipe.hidden, key, episode, path=recipe.path, remat=recipe.remat)[0]
-
-        value, gradient = jax.value_and_grad(loss)(state.genomes)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-            updates, moved = optimizer.update(gradient, state.optimizer, state.genomes)
-            genomes: Any = optax.apply_updates(state.genomes, updates)
-        finite = jnp.isfinite(value) & all_finite(gradient)
-        new = MetaState(genomes, moved, state.skipped)
-        new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
-        return new._replace(skipped=state.skipped + (~finite).astype(state.skipped.dtype)), value
-
-    def run(state: MetaState, number: Array, key: Array, first: Array, data: Part) -> tuple[MetaState, Array]:
+    def run(state: MetaState, number: Array, key: Array, first: Array, data: Examples) -> tuple[MetaState, Array]:
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
+        step = functools.partial(meta_step, rules=rules, recipe=recipe, stage=stage)
         return lax.scan(lambda state, key: step(state, number, key, data), state, keys)
 
-    def of_genomes(
-        states: MetaState, numbers: Array, key: Array, first: Array, data: Part
+    def run_all(
+        states: MetaState, numbers: Array, key: Array, first: Array, data: Examples
     ) -> tuple[MetaState, Float[Array, "G steps"]]:
-        def one(held: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
-            return run(held[0], held[1], key, first, data)
+        def one(genome: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
+            return run(*genome, key, first, data)
 
         return lax.map(one, (states, numbers)) if jax.default_backend() == "cpu" else jax.vmap(one)((states, numbers))
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     specs = (split, split, same, same, same)
-    return jax.jit(jax.shard_map(of_genomes, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False), donate_argnums=0)
-
-
-def all_finite(tree: Any) -> Array:
-    """Whether all numbers of a pytree are finite."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-@functools.lru_cache(maxsize=64)
-def scores(
-    rules: Rules, hidden: tuple[int, ...], unroll: int, batch_size: int, episodes: int
-) -> Callable[[Genome, Array, Part, Part], tuple[Float[Array, " G"], Float[Array, " G"]]]:
-    """The compiled call `(genomes, key, train, dev) -> (loss [G], accuracy [G])`, means over learners asked all of dev."""
-
-    def score(genome: Genome, key: Array, train: Part, dev: Part) -> tuple[Array, Array]:
-        def one(key: Array) -> tuple[Array, Array]:
-            drawn, made = jax.random.split(key)
-            episode = draw_episode(drawn, train, unroll=unroll, batch_size=batch_size, query_size=0)
-            return meta_loss(genome, rules, hidden, made, episode._replace(x_q=dev.X, y_q=dev.Y))
-
-        losses, right = lax.map(one, jax.random.split(key, episodes))
-        return jnp.mean(losses), jnp.mean(right)
-
-    return jax.jit(lambda genomes, key, train, dev: lax.map(lambda genome: score(genome, key, train, dev), genomes))
+    return jax.jit(jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False), donate_argnums=0)
 
 
 def meta_train(
@@ -248,124 +137,72 @@ def meta_train(
     rules: Rules,
     recipe: MetaRecipe,
     curriculum: tuple[Stage, ...],
-    train: Part,
-    dev: Part,
+    train: Examples,
+    dev: Examples,
     *,
-    seed: int = 0,
-    every: int = 100,
-    episodes: int = 8,
     devices: int | None = None,
-    checkpoints: Path | None = None,
-    checkpoint_seconds: float = 30.0,
-    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> MetaTrained:
-    """Meta-train a population, and keep the best genome that was ever seen.
+    **options: Any,
+) -> SearchResult:
+    """Meta-train a population, and return the best genome of all evaluations.
 
     Args:
-        genomes: where it starts, the genomes first in every leaf.
-        rules: the design that they share.
-        recipe: how.
-        curriculum: its stages, one after the other.
-        train: what learners learn from and are asked about in training.
-        dev: what genomes are chosen by.
-        seed: of first synapses and minibatches.
-        every: meta-steps of a call, after each of which comes an evaluation on dev.
-        episodes: learners per genome in an evaluation.
-        devices: to split the genomes over; default, all. On CPUs results do not change.
-        checkpoints: folder for checkpoints; where it holds one, training continues from it.
-        checkpoint_seconds: time between two checkpoints.
-        on_evaluation: called with each new entry of the history.
-        progress: called with (meta-steps done, meta-steps in all), of all genomes together.
+        genomes: initial values, genome axis first, e.g. `jax.vmap(lambda key: random_genome(key, 4))(keys)`.
+        rules: the design they share.
+        recipe: hyperparameters.
+        curriculum: stages, in order.
+        train: examples of the learners' minibatches and queries.
+        dev: examples that genomes are selected on.
+        devices: number of devices to split the genomes over; default, all. On CPUs it does not change the result.
+        options: see `SearchOptions`; steps are meta-steps.
 
     Raises:
-        FloatingPointError: no genome of the population has a finite score.
+        FloatingPointError: no genome of the population has a finite loss.
         ValueError: no genomes, no stages, numbers below 1, too few examples for the queries, or a checkpoint of another run.
     """
+    search = Search(jax.tree.map(lambda leaf: leaf[0], genomes), SearchOptions(**options))
+    seed, every, progress = search.options.seed, search.options.every, search.options.progress
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     _check(G, recipe, curriculum, train, every)
     mesh = data_mesh(min(G, devices or len(jax.devices())))
-    filled = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # every device has as many genomes
-    numbers, (key, asked) = filled, jax.random.split(jax.random.key(seed))
-    placed = NamedSharding(mesh, PartitionSpec(AXIS))
+    numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # the last genome fills up the devices
+    train_key, dev_key = jax.random.split(jax.random.key(seed))
 
-    def fresh(genomes: Genome, skipped: Array, stage: Stage) -> MetaState:
-        state = MetaState(genomes, jax.vmap(make_optimizer(recipe, stage.steps).init)(genomes), skipped)
-        return jax.device_put(state, placed)
+    def init_state(genomes: Genome, skipped: Array, stage: Stage) -> MetaState:
+        state = MetaState(genomes, jax.vmap(meta_optimizer(recipe, stage.steps).init)(genomes), skipped)
+        return jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))
 
-    state = fresh(jax.tree.map(lambda leaf: leaf[filled], genomes), jnp.zeros(len(filled), np.int32), curriculum[0])
-    best, score = jax.tree.map(lambda leaf: leaf[0], genomes), -1.0
-    done, history, before = 0, [], 0.0
-    if checkpoints is not None and (found := load_latest(checkpoints, _saved(state, best, {}))):
-        state, best, note = found["state"], found["best"], json.loads(found["note"].tobytes())
-        done, history, before, score = note["done"], note["history"], note["seconds"], note["score"]
-    start = saved = time.perf_counter()
-    parts = [Part(*map(jnp.asarray, part)) for part in (train, dev)]
+    state = init_state(jax.tree.map(lambda leaf: leaf[numbers], genomes), jnp.zeros(len(numbers), np.int32), curriculum[0])
+    state = search.restore(state)
+    train, dev = (Examples(*map(jnp.asarray, part)) for part in (train, dev))
     ends = np.cumsum([stage.steps for stage in curriculum]).tolist()
-    while done < total:
+    while (done := search.done) < total:
         at = next(n for n, end in enumerate(ends) if done < end)
-        stage, begun = curriculum[at], ends[at] - curriculum[at].steps
-        if done == begun and at > 0:  # all go on from the best
-            best_of_all = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(filled), *leaf.shape)), best)
-            state, score = fresh(best_of_all, jnp.asarray(state.skipped), stage), -1.0
+        stage = curriculum[at]
+        if at > 0 and done == ends[at - 1]:  # a new stage starts from the best genome
+            best = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(numbers), *leaf.shape)), search.best)
+            state, search.score = init_state(best, jnp.asarray(state.skipped), stage), -1.0
         n = min(every, ends[at] - done)
-        call = meta_steps(rules, recipe, stage, n, mesh)
-        state, _ = call(state, numbers, key, jnp.asarray(done, jnp.int32), parts[0])
-        done += n
-        population = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
-        losses, right = map(
-            np.asarray,
-            scores(rules, recipe.hidden, stage.unroll, recipe.batch_size, episodes)(population, asked, *parts),
-        )
-        if not np.isfinite(losses).any():
+        state, _ = meta_steps(rules, recipe, stage, n, mesh)(state, numbers, train_key, jnp.asarray(done, jnp.int32), train)
+        genomes = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
+        learners: Any = {"rules": rules, "hidden": recipe.hidden, "unroll": stage.unroll, "batch_size": recipe.batch_size}
+        scores = mean_scores(genomes, dev_key, train, dev, **learners, learners=search.options.episodes)
+        if not jnp.isfinite(scores[0]).any():
             raise FloatingPointError(
-                f"no genome has a finite loss after {done} meta-steps: lower the learning rate, or normalise"
+                f"no genome has a finite loss after {done + n} meta-steps: lower the learning rate, or normalise"
             )
-        right = np.where(np.isfinite(losses), right, 0.0)
-        if right.max() > score:
-            score = float(right.max())
-            best = _member(population, int(right.argmax()))
-        entry = {
-            "step": done,
-            "unroll": stage.unroll,
-            "seconds": before + time.perf_counter() - start,
-            "loss": [float(loss) if np.isfinite(loss) else None for loss in losses],
-            "accuracy": right.tolist(),
-            "best": score,
-            "skipped": np.asarray(state.skipped)[:G].tolist(),
-        }
-        history.append(entry)
-        if on_evaluation:
-            on_evaluation(entry)
+        skipped = np.asarray(state.skipped)[:G].tolist()
+        search.record(done + n, total, state, genomes, *map(np.asarray, scores), unroll=stage.unroll, skipped=skipped)
         if progress:
-            progress(G * done, G * total)
-        if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds and done < total:
-            note = {"done": done, "history": history, "seconds": entry["seconds"], "score": score}
-            save_latest(checkpoints, done, _saved(state, best, note))
-            saved = time.perf_counter()
-    return MetaTrained(best, score, jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes), history)
+            progress(G * (done + n), G * total)
+    return SearchResult(search.best, search.score, genomes, search.history)
 
 
-def population(keys: Array, make: Callable[[Array], Genome]) -> Genome:
-    """Genomes of several keys, the genomes first in every leaf."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[make(key) for key in keys])
-
-
-def _member(genomes: Genome, n: int) -> Genome:
-    return jax.tree.map(lambda leaf: leaf[n], genomes)
-
-
-def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], train: Part, every: int) -> None:
+def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], train: Examples, every: int) -> None:
     if G < 1 or not curriculum or min(*(min(stage) for stage in curriculum), every) < 1:
         raise ValueError(f"{G} genomes, stages {list(map(tuple, curriculum))}, evaluated every {every}: all at least 1")
     left = len(train.X) - recipe.query_size
     if min(recipe.query_size, recipe.batch_size) < 1 or left < recipe.batch_size:
         raise ValueError(
             f"{recipe.query_size} queries and batches of {recipe.batch_size} out of {len(train.X)} examples: "
-            "at least one of each, and fewer than there are"
+            "use at least one of each, and fewer than the examples"
         )
-
-
-def _saved(state: MetaState, best: Genome, note: dict[str, Any]) -> dict[str, Any]:
-    text = np.frombuffer(json.dumps(note).encode() if note else b"", np.uint8)
-    return {"state": state, "best": best, "note": text}

@@ -1,16 +1,17 @@
 """Bidirectional update rules: how neurons with several states and their synapses change, in the paper's letters.
 
-A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, the state axis first. Synapses from
-layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, the last row that of a bias neuron whose states are all 1,
-and back `V` [k, n_{l+1}, n_l]. One step on a minibatch (x, y), from states of zero:
+A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, state axis first. Synapses from
+layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, whose last row belongs to a bias neuron with all states 1,
+and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of zero:
 
     forward     a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))                  l = 0 .. L - 1     (Eq. 5)
-    feedback    of the last layer: state 0 stays, state 1 is +1 for the class and -1 for all others, the rest 0
+    feedback    in the last layer, state 0 stays, state 1 is +1 for the class and -1 for all others, the rest 0
     backward    a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))        l = L - 1 .. 1     (Eq. 6)
     synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
 
-No loss and no gradient: what to do with prediction and label is for the genome to find. The input layer (state 0 is x, the
-others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃, and lets a genome change batch size.
+There is no loss and no gradient: the genome determines what is done with prediction and label. The input layer (state 0 is x,
+the others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃, and lets a genome work at other
+batch sizes.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3 and App. C.
 """
@@ -27,19 +28,19 @@ from icl.blur.genome import Genome, check_states
 from jexplicit.nn.activations import Activation, activation
 
 BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
-Normalised = Literal["none", "forward", "backward", "both"]
+Normalisation = Literal["none", "forward", "backward", "both"]
 Feedback = Literal["label", "squared_error", "cross_entropy"]
 Output = Activation | Literal["softmax"]
 
 _eps = 1e-5  # in the variance of a normalisation
 _eps_synapse = 1e-9  # in the square of a synapse's norm
-_largest = 1e6  # entry of synapses that are read at unit norm
+_largest = 1e6  # entry of stored synapses under `synapse_norm`
 
 
 class Synapse(NamedTuple):
     """The synapses between two layers.
 
-    W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 where all states share one matrix.
+    W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 if all states share a matrix.
     V: [c, n_out, n_in] backward.
     """
 
@@ -53,32 +54,32 @@ States = list[Array]  # of layers 0 .. L, each [k, B, n_l]
 
 @dataclass(frozen=True)
 class Rules:
-    """The design of a learner: what its genome does not say. Hashable, as functions are compiled for it.
+    """The design of a learner, everything but its genome. Hashable: a static argument of compiled functions.
 
     states: k, of every neuron.
-    backward: additive (Eq. 6); multiplicative, `a_l ⊙ u` in the place of the sum, u the second term of Eq. 6; or
-        multiplicative_second_state, which leaves state 0 as it is and multiplies the others.
-    symmetric: V is Wᵀ without the bias, after every update; otherwise it is drawn and updated on its own, by the same genome
-        with the two sides exchanged.
-    multistate: a matrix per state; otherwise one, updated as that of state 0, is used for all.
-    normalise: the passes whose pre-activations are normalised in the hidden layers, see `normalise`.
+    backward: additive (Eq. 6); multiplicative, `a_l ⊙ u` instead of the sum, with u the second term of Eq. 6; or
+        multiplicative_second_state, which keeps state 0 and multiplies the others.
+    symmetric: V is Wᵀ without the bias, after every update; otherwise V has its own initial values and is updated by the same
+        genome with the two sides exchanged.
+    multistate: one matrix per state; otherwise all states share one, updated as that of state 0.
+    normalise: the passes in which the pre-activations of hidden layers are normalised, see `normalise`.
     normalise_output: whether those of the output layer are.
     over: "batch" normalises every state of every neuron over the minibatch, "layer" over minibatch and neurons.
-    synapse_norm: neurons read synapses of unit norm, see `unit_synapses`; those that are stored are as they were, until their
-        largest entry passes 1e6: then all of a state are divided by one number, which changes nothing that is read.
+    synapse_norm: neurons read synapses of unit norm, see `unit_synapses`. Stored synapses are not normalised; once the largest
+        entry of a state passes 1e6, that state is divided by a scalar, which does not change what neurons read.
     oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
-    pre: whose states the update reads before a synapse: those after the backward or after the forward pass.
-    hidden, output: σ of the hidden layers and of the output layer. Logits are the output layer's state 0 before σ.
+    pre: the states that the update uses before a synapse: those after the backward or after the forward pass.
+    hidden, output: σ of the hidden layers and of the output layer. Logits are state 0 of the output layer before σ.
     backward_activation: σ of the backward pass; default, that of the hidden layers.
-    derivative: the second state of the forward pass is σ' in the place of σ.
-    feedback: label, as above; or the derivative of a loss times state 1 (σ', with `derivative`), which makes descent possible.
+    derivative: the second state of the forward pass is σ' instead of σ.
+    feedback: label, as above; or the derivative of a loss times state 1 (σ', with `derivative`), for gradient descent.
     """
 
     states: int = 4
     backward: BackwardMode = "additive"
     symmetric: bool = True
     multistate: bool = True
-    normalise: Normalised = "both"
+    normalise: Normalisation = "both"
     normalise_output: bool = True
     over: Literal["batch", "layer"] = "batch"
     synapse_norm: bool = False
@@ -92,31 +93,34 @@ class Rules:
 
     def __post_init__(self) -> None:
         check_states(self.states)
-        allowed = {
-            "backward": get_args(BackwardMode),
-            "normalise": get_args(Normalised),
-            "over": ("batch", "layer"),
-            "pre": ("backward", "forward"),
-            "feedback": get_args(Feedback),
-        }
-        for field, values in allowed.items():
-            if getattr(self, field) not in values:
-                raise ValueError(f"{field} {getattr(self, field)!r}: choose one of {', '.join(values)}")
-        for name in (self.hidden, self.backward_activation or self.hidden, *({self.output} - {"softmax"})):
-            activation(name)
+        for field, choices in _choices.items():
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field} {getattr(self, field)!r}: choose one of {', '.join(map(str, choices))}")
+
+
+_choices = {
+    "backward": get_args(BackwardMode),
+    "normalise": get_args(Normalisation),
+    "over": ("batch", "layer"),
+    "pre": ("backward", "forward"),
+    "feedback": get_args(Feedback),
+    "hidden": get_args(Activation),
+    "output": (*get_args(Activation), "softmax"),
+    "backward_activation": (None, *get_args(Activation)),
+}
 
 
 def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
-    """Random synapses: W ~ N(0, σ²/n_in) and biases of 0; V of its own law where it is not Wᵀ.
+    """Random synapses: W ~ N(0, σ²/n_in), biases of 0; V = Wᵀ if symmetric, otherwise V ~ N(0, σ²/n_out).
 
     Args:
-        key: of the draw.
-        genome: for σ and the dtype.
+        key: random key.
+        genome: gives σ and the dtype.
         rules: the design.
         sizes: n_0 (inputs) .. n_L (outputs).
 
     Raises:
-        ValueError: fewer than two layers, or a layer without neurons.
+        ValueError: fewer than two layers, or an empty layer.
 
     Example:
         >>> from icl.blur import backprop_genome
@@ -128,12 +132,12 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         raise ValueError(f"layers of {tuple(sizes)} neurons: at least an input and an output layer, of one neuron or more")
     channels, dtype = rules.states if rules.multistate else 1, genome.nu.dtype
     synapses = []
-    for n_in, n_out, at in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
-        forth, back = jax.random.split(at)
-        W = genome.sigma / n_in**0.5 * jax.random.normal(forth, (channels, n_in, n_out), dtype)
+    for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
+        W_key, V_key = jax.random.split(layer_key)
+        W = genome.sigma / n_in**0.5 * jax.random.normal(W_key, (channels, n_in, n_out), dtype)
         W = jnp.concatenate([W, jnp.zeros((channels, 1, n_out), dtype)], axis=1)
-        V = genome.sigma / n_out**0.5 * jax.random.normal(back, (channels, n_out, n_in), dtype)
-        synapses.append(Synapse(W, _turned(W) if rules.symmetric else V))
+        V = genome.sigma / n_out**0.5 * jax.random.normal(V_key, (channels, n_out, n_in), dtype)
+        synapses.append(Synapse(W, transpose_synapses(W) if rules.symmetric else V))
     return tuple(synapses)
 
 
@@ -142,54 +146,54 @@ def forward(
 ) -> tuple[States, Float[Array, "B n_out"]]:
     """The states of all layers after the forward pass, and the logits.
 
-    States are 0 before the pass, so that what a neuron keeps, `f a`, is 0 too.
+    States are 0 before the pass, so the term `f a` is 0 too.
 
     Args:
-        genome, rules, synapses: of the learner.
+        genome, rules, synapses: the learner.
         x: [B, n_0] a minibatch.
 
     Raises:
-        ValueError: inputs or a genome that do not fit.
+        ValueError: shapes of the genome or the inputs that do not match.
 
     Source: Sandler et al. 2021, Eq. 5.
     """
-    _check(genome, rules, synapses, x)
+    _check_shapes(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
     for n, synapse in enumerate(synapses):
-        last, W = n == len(synapses) - 1, _read(genome, rules, synapse.W)
-        bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # of a neuron whose states are all 1
-        z = genome.eta * (mixed(genome.nu, states[-1]) @ W[:, :-1] + bias)
+        last, W = n == len(synapses) - 1, _read_synapses(genome, rules, synapse.W)
+        bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
+        z = genome.eta * (mix_states(genome.nu, states[-1]) @ W[:, :-1] + bias)
         if rules.normalise_output if last else rules.normalise in ("forward", "both"):
             z = normalise(z, genome.m_output if last else genome.m, genome.s, over=rules.over)
-        states.append(_activated(rules, rules.output if last else rules.hidden, z))
+        states.append(_activate(rules, rules.output if last else rules.hidden, z))
     return states, z[0]
 
 
-def feed_back(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
-    """The states of the last layer once the targets are known: state 0 stays, state 1 says what was wanted, the rest is 0.
+def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
+    """The states of the last layer before the backward pass: state 0 stays, state 1 is the feedback, the rest is 0.
 
     Args:
-        rules: for the kind of feedback.
+        rules: gives the kind of feedback.
         a: [k, B, n] states after the forward pass.
         logits: [B, n] state 0 before its activation.
-        y: [B, n] targets, one-hot (or 0 and 1 of a single output).
+        y: [B, n] targets, one-hot (or 0 and 1 for a single output).
     """
-    told = {
+    feedback = {
         "label": lambda: 2 * y - 1,
         "squared_error": lambda: a[1] * (a[0] - y),
         "cross_entropy": lambda: a[1] * (jax.nn.softmax(logits) - y),
     }[rules.feedback]()
-    return jnp.concatenate([a[:1], told[None], jnp.zeros_like(a[2:])])
+    return jnp.concatenate([a[:1], feedback[None], jnp.zeros_like(a[2:])])
 
 
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
-    """The states of all layers after the backward pass, from those of the last one; the input layer keeps its own.
+    """The states of all layers after the backward pass, starting from those of the last layer; the input layer is unchanged.
 
     Source: Sandler et al. 2021, Eq. 6.
     """
     after = [states[-1]]
     for a, synapse in zip(states[-2:0:-1], synapses[:0:-1], strict=True):
-        u = genome.eta * (mixed(genome.mu, after[0]) @ _read(genome, rules, synapse.V))
+        u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, synapse.V))
         z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
         if rules.normalise in ("backward", "both"):
             z = normalise(z, genome.m, genome.s, over=rules.over)
@@ -202,7 +206,7 @@ def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: St
     """The synapses after a step.
 
     Args:
-        genome, rules, synapses: of the learner.
+        genome, rules, synapses: the learner.
         before: states after the forward pass.
         after: states after the backward pass.
 
@@ -212,34 +216,34 @@ def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: St
     pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
 
     def hebbian(a: Array, b: Array) -> Array:
-        return jnp.matrix_transpose(mixed(pre_mix, a)) @ mixed(post_mix, b) / a.shape[1]
+        return jnp.matrix_transpose(mix_states(pre_mix, a)) @ mix_states(post_mix, b) / a.shape[1]
 
-    def updated(W: Array, H: Array) -> Array:
-        grown = genome.f_synapse * W + genome.eta_synapse * H
+    def update(W: Array, H: Array) -> Array:
+        new = genome.f_synapse * W + genome.eta_synapse * H
         if rules.oja:
-            grown = grown - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
-        return _bounded(grown) if rules.synapse_norm else grown
+            new = new - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
+        return _limit_scale(new) if rules.synapse_norm else new
 
     new = []
     for synapse, a, b in zip(synapses, before if rules.pre == "forward" else after, after[1:], strict=False):
-        bias = jnp.sum(pre_mix, axis=0)[:, None, None] * jnp.mean(mixed(post_mix, b), axis=1, keepdims=True)
-        W = updated(synapse.W, jnp.concatenate([hebbian(a, b), bias], axis=1))
-        new.append(Synapse(W, _turned(W) if rules.symmetric else updated(synapse.V, hebbian(b, a))))
+        bias = jnp.sum(pre_mix, axis=0)[:, None, None] * jnp.mean(mix_states(post_mix, b), axis=1, keepdims=True)
+        W = update(synapse.W, jnp.concatenate([hebbian(a, b), bias], axis=1))
+        new.append(Synapse(W, transpose_synapses(W) if rules.symmetric else update(synapse.V, hebbian(b, a))))
     return tuple(new)
 
 
 def learn(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> tuple[Synapses, Float[Array, "B n_out"]]:
-    """One whole step on a minibatch: the new synapses, and the logits that the old ones gave.
+    """One full step on a minibatch: the new synapses, and the logits before the update. Pure: `jit`, `vmap` and `grad` apply.
 
     Args:
-        genome, rules, synapses: of the learner.
+        genome, rules, synapses: the learner.
         x: [B, n_0] inputs.
-        y: [B, n_L] targets, one-hot (or 0 and 1 of a single output).
+        y: [B, n_L] targets, one-hot (or 0 and 1 for a single output).
 
     Raises:
-        ValueError: arrays or a genome that do not fit.
+        ValueError: shapes that do not match.
 
     Example:
         >>> from icl.blur import backprop_genome
@@ -252,16 +256,16 @@ def learn(
     """
     before, logits = forward(genome, rules, synapses, x)
     if y.shape != logits.shape:
-        raise ValueError(f"targets {y.shape} and outputs {logits.shape}: give a row per example, an entry per output")
-    before = [*before[:-1], feed_back(rules, before[-1], logits, y)]
+        raise ValueError(f"targets {y.shape} and outputs {logits.shape}: give one row per example and one entry per output")
+    before = [*before[:-1], output_states(rules, before[-1], logits, y)]
     after = backward(genome, rules, synapses, before)
     return update_synapses(genome, rules, synapses, before, after), logits
 
 
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s`, of every state of every neuron over the minibatch; or, over the layer, of every state.
+    """`m (z - mean z) / std z + s`, for every state of every neuron over the minibatch, or for every state over the layer.
 
-    There are no running averages: a prediction depends on the minibatch that it is asked for in.
+    There are no running averages: a prediction depends on the other examples of its minibatch.
 
     Source: Sandler et al. 2021, Sec. 3.4.
     """
@@ -271,33 +275,34 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") 
 
 
 def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: what enters a neuron has norm 1 in every state.
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: the weights into a neuron have norm 1 in every state.
 
     Source: Sandler et al. 2021, App. C.6.
     """
     return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
 
 
-def mixed(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
-    """`Σ_d matrix[d,c] a^d`: the states of every neuron, mixed. Those that `a` leaves out, as the input layer does, are 0."""
+def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
+    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing from `a`, as in the input layer, count as 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
 
 
-def _read(genome: Genome, rules: Rules, W: Array) -> Array:
+def _read_synapses(genome: Genome, rules: Rules, W: Array) -> Array:
     return genome.rescale * unit_synapses(W) if rules.synapse_norm else W
 
 
-def _bounded(W: Array) -> Array:
-    """Synapses of f̃ > 1 grow without end; those of which only directions are read can be brought back before they overflow."""
+def _limit_scale(W: Array) -> Array:
+    """Divide a state by a scalar before it overflows (with f̃ > 1 synapses grow exponentially): unit synapses stay the same."""
     largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
     return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
 
 
-def _turned(W: Array) -> Array:
+def transpose_synapses(W: Float[Array, "c n_in1 n_out"]) -> Float[Array, "c n_out n_in"]:
+    """V of symmetric synapses: Wᵀ without the bias."""
     return jnp.matrix_transpose(W[:, :-1])
 
 
-def _activated(rules: Rules, name: str, z: Array) -> Array:
+def _activate(rules: Rules, name: str, z: Array) -> Array:
     if name == "softmax":
         return jax.nn.softmax(z)
     sigma = activation(name)
@@ -307,8 +312,8 @@ def _activated(rules: Rules, name: str, z: Array) -> Array:
     return jnp.concatenate([sigma(z[:1]), slope, sigma(z[2:])])
 
 
-def _check(genome: Genome, rules: Rules, synapses: Synapses, x: Array) -> None:
+def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) -> None:
     if genome.nu.shape != (rules.states,) * 2:
-        raise ValueError(f"a genome of {genome.nu.shape[-1]} states, and rules of {rules.states}: they must be as many")
+        raise ValueError(f"a genome of {genome.nu.shape[-1]} states, and rules of {rules.states}: use the same number")
     if x.ndim != 2 or x.shape[1] + 1 != synapses[0].W.shape[-2]:
-        raise ValueError(f"inputs {x.shape}: wanted [batch, {synapses[0].W.shape[-2] - 1}], which the first synapses take")
+        raise ValueError(f"inputs {x.shape}: wanted [batch, {synapses[0].W.shape[-2] - 1}], the inputs of the first synapses")

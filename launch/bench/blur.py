@@ -10,20 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from icl.blur.data import Part, image_sets
+from icl.blur.data import Examples, image_sets
+from icl.blur.episodes import Episode, cross_entropy, draw_episode, meta_loss
 from icl.blur.genome import Genome, random_genome
-from icl.blur.meta import (
-    Episode,
-    MetaRecipe,
-    MetaState,
-    Stage,
-    cross_entropy,
-    draw_episode,
-    make_optimizer,
-    meta_loss,
-    meta_steps,
-    population,
-)
+from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules, init_synapses
 from jexplicit.data.images import read_images
 from jexplicit.runs.bounds import PositiveInt
@@ -62,7 +52,7 @@ class Task(NamedTuple):
     stage: Stage
     genomes: Genome
     key: jax.Array
-    data: Part
+    data: Examples
 
 
 # A method does what is off the clock and returns the call to time, which meta-trains from the same genomes each time and
@@ -140,12 +130,12 @@ def _states_last(task: Task):
 
 
 def _first(task: Task) -> MetaState:
-    optimizer = make_optimizer(task.recipe, task.stage.steps)
+    optimizer = meta_optimizer(task.recipe, task.stage.steps)
     return MetaState(task.genomes, jax.vmap(optimizer.init)(task.genomes), jnp.zeros(len(task.genomes.f), np.int32))
 
 
 def _per_step(task: Task, loss: Callable[[Genome, jax.Array, Episode], jax.Array]) -> Callable[[], np.ndarray]:
-    optimizer, recipe = make_optimizer(task.recipe, task.stage.steps), task.recipe
+    optimizer, recipe = meta_optimizer(task.recipe, task.stage.steps), task.recipe
     numbers = jnp.arange(len(task.genomes.f))
 
     @jax.jit
@@ -198,9 +188,9 @@ def _rules(config: Blur) -> Rules:
 def _task(config: Blur, K: int) -> Task:
     recipe = MetaRecipe(hidden=(config.width,) * K, batch_size=config.batch_size, path=0.5)
     keys = jax.random.split(jax.random.key(config.seed))
-    genomes = population(jax.random.split(keys[0], config.genomes), lambda key: random_genome(key, config.states))
-    train = image_sets(read_images("digits")).train
-    return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], Part(*map(jnp.asarray, train)))
+    genomes = jax.vmap(lambda key: random_genome(key, config.states))(jax.random.split(keys[0], config.genomes))
+    train = Examples(*map(jnp.asarray, image_sets(read_images("digits")).train))
+    return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], train)
 
 
 BENCH = Bench(

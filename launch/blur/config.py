@@ -1,4 +1,4 @@
-"""The configurations of launch.blur, a frozen dataclass per subcommand, their presets, and what they refuse."""
+"""The configurations of launch.blur: a frozen dataclass per subcommand, presets, and checks across fields."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -7,250 +7,138 @@ from typing import Any, Literal
 from icl.blur.baselines import RATES
 from icl.blur.evolution import EvolutionRecipe
 from icl.blur.meta import MetaRecipe, Stage
-from icl.blur.rules import BackwardMode, Normalised, Output, Rules
+from icl.blur.rules import BackwardMode, Normalisation, Output, Rules
 from jexplicit.nn.activations import Activation
 from jexplicit.nn.optimizers import OptimizerName
+from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
 
 @dataclass(frozen=True)
-class Common:
-    """What all subcommands take."""
+class BlurConfig:
+    """Flags of all subcommands."""
 
     out: str
     """Run folder to write: config, results, metrics, figures, report.md, checkpoints and genomes."""
-    seed: int = 0
-    """Of genomes, first synapses, minibatches and splits."""
-    devices: int | None = None
-    """Devices to split the genomes over; default, every accelerator, or one virtual CPU device per core."""
+    seed: NonNegativeInt = 0
+    """Seed of genomes, initial synapses, minibatches and splits."""
+    devices: PositiveInt | None = None
+    """Number of devices to split the genomes over; default, all accelerators, or one virtual CPU device per core."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
 
 
 @dataclass(frozen=True)
-class Pictures(Common):
+class LearnersConfig(BlurConfig):
     """Labelled images, and the learners that are measured on them."""
 
     data: str = "digits"
-    """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: idx files under MNIST's names."""
+    """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST."""
     data_dir: str | None = None
-    """Folder of the idx files; default, the folder of the data set's name in $JEXPLICIT_DATA_DIR."""
-    side: int | None = None
-    """Bring images to side x side: whole multiples repeat pixels, smaller ones average blocks of the middle, as the paper has
-    mnist at 10."""
-    limit: int | None = None
+    """Folder of the idx files; default, the folder with the name of the data in $JEXPLICIT_DATA_DIR."""
+    side: PositiveInt | None = None
+    """Resize images to side x side: multiples repeat pixels, smaller sides average blocks of the central crop (the paper has
+    mnist at 10)."""
+    limit: PositiveInt | None = None
     """Use at most this many images, train and test together."""
-    hidden: tuple[int, ...] = (32,)
+    hidden: tuple[PositiveInt, ...] = (32,)
     """Widths of the learners' hidden layers."""
-    batch_size: int = 64
+    batch_size: PositiveInt = 64
     """Examples per update."""
-    learners: int = 10
-    """Learners that an accuracy is the mean of, each with its own first synapses and minibatches."""
-    steps: int = 100
-    """Updates of a measured learner."""
+    learners: PositiveInt = 10
+    """Learners to average an accuracy over, each with its own initial synapses and minibatches."""
+    steps: PositiveInt = 100
+    """Updates of each measured learner."""
 
 
 @dataclass(frozen=True)
-class MetaTraining(Pictures):
-    """How genomes are meta-trained."""
+class MetaTrainingConfig(LearnersConfig):
+    """Design of the learners, and meta-training of their genomes."""
 
     states: int = 4
-    """k, states per neuron."""
+    """States per neuron, k."""
     backward: BackwardMode = "additive"
-    """additive: a neuron adds what comes back to its state. multiplicative: multiplies. multiplicative_second_state: not the
-    first state."""
+    """How a neuron combines the backward input with its state; multiplicative_second_state leaves the first state as it is."""
     symmetric: bool = True
-    """Synapses back are those forward, turned; otherwise they are drawn and updated on their own."""
+    """Backward synapses are the transposed forward ones; otherwise they have their own initial values and updates."""
     multistate: bool = True
-    """A synapse has a weight per state; otherwise one for all."""
-    normalise: Normalised = "both"
+    """A synapse has one weight per state; otherwise all states share one."""
+    normalise: Normalisation = "both"
     """Passes in which hidden layers are normalised."""
     normalise_output: bool = True
     """Normalise the output layer."""
     over: Literal["batch", "layer"] = "batch"
-    """Normalise every neuron over the minibatch, or over minibatch and layer."""
+    """Normalise each neuron over the minibatch, or over minibatch and layer."""
     synapse_norm: bool = True
     """Neurons read synapses of unit norm."""
     oja: bool = False
     """Oja's decay in the update."""
     pre: Literal["backward", "forward"] = "backward"
-    """Whose states an update reads before the synapse: after the backward or after the forward pass."""
+    """States that the update uses before a synapse: those after the backward or after the forward pass."""
     hidden_activation: Activation = "tanh"
-    """Of the hidden layers, in both passes."""
+    """Activation of the hidden layers, in both passes."""
     output_activation: Output = "softmax"
-    """Of the state that the output layer sends back; logits are not activated."""
+    """Activation of the output layer's state in the backward pass; logits have none."""
     method: Literal["gradient", "evolution"] = "gradient"
     """gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
-    population: int = 4
-    """Genomes side by side; of evolution, genomes per generation (at least 4)."""
-    unroll: tuple[int, ...] = (10, 20)
-    """Updates T per learner, a number for each stage of the curriculum."""
-    meta_steps: tuple[int, ...] = (1500, 700)
-    """Meta-steps, or generations, of each stage."""
-    meta_rate: float = 0.015
-    """Adam's learning rate at the start of a stage; a cosine takes it to a tenth."""
-    gradient_clip: float = 10.0
+    population: PositiveInt = 4
+    """Genomes trained side by side; with evolution, genomes per generation (at least 4)."""
+    unroll: tuple[PositiveInt, ...] = (10, 20)
+    """Updates T per learner, one number for each stage of the curriculum."""
+    meta_steps: tuple[PositiveInt, ...] = (1500, 700)
+    """Meta-steps, or generations, in each stage."""
+    meta_rate: PositiveFloat = 0.015
+    """Adam's learning rate at the start of a stage; a cosine schedule takes it to a tenth."""
+    gradient_clip: PositiveFloat = 10.0
     """Largest norm of a genome's gradient."""
-    path: float = 0.5
-    """Weight of the loss along the way, on every minibatch before it is learned from."""
-    query_size: int = 200
-    """Examples that a learner is asked at the end of its updates."""
+    path: NonNegativeFloat = 0.5
+    """Weight of the path loss, the loss on each minibatch before the update on it."""
+    query_size: PositiveInt = 200
+    """Examples for the loss of a learner after its updates."""
     remat: bool = False
-    """Recompute the updates when differentiating: less memory, more time."""
-    every: int = 100
-    """Meta-steps between two evaluations on the dev part."""
-    episodes: int = 16
+    """Recompute the updates in differentiation: less memory, more time."""
+    every: PositiveInt = 100
+    """Meta-steps between two evaluations on dev."""
+    episodes: PositiveInt = 16
     """Learners per genome in an evaluation."""
 
 
 @dataclass(frozen=True)
-class TrainConfig(MetaTraining):
-    """Meta-train a genome, and compare its learners with descent at every learning rate, plain and normalised alike."""
+class TrainConfig(MetaTrainingConfig):
+    """Meta-train a genome, and compare its learners with gradient descent at many learning rates, plain and normalised."""
 
-    far: int = 400
-    """Updates to follow learners for, far past the training horizon; 0 leaves it out."""
+    far: NonNegativeInt = 400
+    """Updates to follow the learners for, far past the training horizon; 0 for no more than --steps."""
     baselines: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam")
-    """Optimisers to compare with; none with an empty list."""
+    """Optimisers of the baselines; an empty list for none."""
     baseline_activations: tuple[Activation, ...] = ("tanh", "relu")
-    """Hidden activations of the networks that they train."""
-    rates: tuple[float, ...] = RATES
-    """Their learning rates: all are drawn, and the best on the dev part at each number of updates is reported."""
+    """Hidden activations of the baselines' networks."""
+    rates: tuple[PositiveFloat, ...] = RATES
+    """Learning rates of the baselines: the figure shows all, the table the best on dev for each number of updates."""
 
 
 @dataclass(frozen=True)
-class TransferConfig(MetaTraining):
-    """Run a genome where it was not trained: other image sizes, widths and data; and genomes of one depth at others."""
+class TransferConfig(MetaTrainingConfig):
+    """Run a genome in other networks than those of its meta-training: other image sizes, widths, data and depths."""
 
-    population: int = 2
-    """Genomes side by side, of the experiment on depth."""
-    unroll: tuple[int, ...] = (10,)
-    """Updates T per learner, a number for each stage of the curriculum."""
-    meta_steps: tuple[int, ...] = (800,)
-    """Meta-steps of each stage."""
+    population: PositiveInt = 2
+    unroll: tuple[PositiveInt, ...] = (10,)
+    meta_steps: tuple[PositiveInt, ...] = (800,)
     genome: str = "digits"
-    """The genome to run elsewhere: one that comes with the package, or the genome.json of a run of train."""
-    widths: tuple[int, ...] = (16, 128, 256)
+    """The genome to transfer: a name from the package, or the genome.json of a train run."""
+    widths: tuple[PositiveInt, ...] = (16, 128, 256)
     """Other widths of the hidden layer."""
-    sides: tuple[int, ...] = (4, 16)
-    """Other sides of the same images."""
+    sides: tuple[PositiveInt, ...] = (4, 16)
+    """Other sizes of the same images."""
     others: tuple[str, ...] = ("wine", "breast_cancer")
-    """Other data: wine and breast_cancer (tables that come with scikit-learn), mnist, mnist@10 (at 10 x 10), or any images."""
-    train_depths: tuple[int, ...] = (1, 2, 4)
-    """Numbers of hidden layers to meta-train genomes at; empty leaves the experiment out."""
-    depths: tuple[int, ...] = (1, 2, 4, 5, 10)
-    """Numbers of hidden layers to run each of them at."""
+    """Other data: wine and breast_cancer (tables of scikit-learn), xor, mnist, mnist@10 (at 10 x 10), or other images."""
+    train_depths: tuple[PositiveInt, ...] = (1, 2, 4)
+    """Numbers of hidden layers to meta-train genomes with; an empty list skips the experiment on depth."""
+    depths: tuple[PositiveInt, ...] = (1, 2, 4, 5, 10)
+    """Numbers of hidden layers to run each of them with."""
 
 
-@dataclass(frozen=True)
-class AblationConfig(MetaTraining):
-    """Meta-train genomes that differ in one choice each: normalisation, states, decay, synapses, first matrices, evolution."""
-
-    population: int = 2
-    """Genomes side by side."""
-    unroll: tuple[int, ...] = (10,)
-    """Updates T per learner, a number for each stage of the curriculum."""
-    meta_steps: tuple[int, ...] = (600,)
-    """Meta-steps of each stage."""
-    normalisations: tuple[Normalised, ...] = ("none", "forward", "backward", "both")
-    """Passes in which hidden layers are normalised. none and backward leave the output layer as it is."""
-    numbers_of_states: tuple[int, ...] = (2, 4, 8)
-    """k."""
-    variants: tuple[str, ...] = (
-        "no synapse norm",
-        "oja",
-        "separate synapses",
-        "single-state synapses",
-        "over layer",
-        "multiplicative",
-        "forward pre",
-        "no path loss",
-        "tanh output",
-        "linear output",
-        "backprop start",
-        "evolution",
-    )
-    """Other choices, each alone."""
-    generations: int = 150
-    """Of evolution, with 32 genomes each."""
-
-
-@dataclass(frozen=True)
-class SgdCheckConfig(Common):
-    """Gradient descent as a genome, beside `jax.grad`; and the curl of a learned update on exclusive or."""
-
-    genome: str = "digits"
-    """The learned genome whose update is not a gradient."""
-    sizes: tuple[int, ...] = (12, 16, 5)
-    """Neurons by layer."""
-    deep_sizes: tuple[int, ...] = (12, 16, 14, 10, 5)
-    """The same of the deep network."""
-    steps: int = 50
-    """Steps of descent."""
-    rate: float = 0.25
-    """Its learning rate."""
-    batch_size: int = 32
-    """Examples per step."""
-    curl_hidden: int = 20
-    """Hidden neurons of the network for exclusive or."""
-
-
-_TINY: dict[str, Any] = {
-    "limit": 400,
-    "hidden": (8,),
-    "batch_size": 16,
-    "learners": 2,
-    "steps": 12,
-    "query_size": 50,
-    "population": 2,
-    "unroll": (3, 5),
-    "meta_steps": (4, 4),
-    "every": 4,
-    "episodes": 2,
-}
-_TINY_STAGE: dict[str, Any] = {**_TINY, "unroll": (3,), "meta_steps": (4,)}
-PRESETS: dict[str, dict[str, Preset]] = {
-    "train": {
-        "tiny": Preset(
-            TrainConfig(out="runs/blur_tiny", **_TINY, far=20, rates=(0.1, 1.0), baselines=("sgd",)),
-            "400 of the 8x8 digits and 8 meta-steps; under a minute on 2 CPU cores, and numbers of no meaning.",
-        ),
-    },
-    "transfer": {
-        "tiny": Preset(
-            TransferConfig(
-                out="runs/blur_transfer_tiny",
-                **_TINY_STAGE,
-                widths=(16,),
-                sides=(16,),
-                others=("wine",),
-                train_depths=(1,),
-                depths=(1, 2),
-            ),
-            "the shipped genome elsewhere, and one of 4 meta-steps at two depths; under a minute on 2 CPU cores.",
-        ),
-    },
-    "ablation": {
-        "tiny": Preset(
-            AblationConfig(
-                out="runs/blur_ablation_tiny",
-                **_TINY_STAGE,
-                normalisations=("none", "both"),
-                numbers_of_states=(2,),
-                variants=("oja",),
-                generations=2,
-            ),
-            "four designs, 4 meta-steps each; a minute on 2 CPU cores, and numbers of no meaning.",
-        ),
-    },
-    "sgd-check": {
-        "tiny": Preset(
-            SgdCheckConfig(out="runs/blur_sgd_tiny", deep_sizes=(4, 5, 5, 5, 3), sizes=(4, 5, 3), steps=5, curl_hidden=4),
-            "small networks and 5 steps; seconds on 2 CPU cores.",
-        ),
-    },
-}
-
-_designs: dict[str, dict[str, Any]] = {
+_VARIANTS: dict[str, dict[str, Any]] = {
     "no synapse norm": {"synapse_norm": False},
     "oja": {"oja": True},
     "separate synapses": {"symmetric": False},
@@ -266,102 +154,123 @@ _designs: dict[str, dict[str, Any]] = {
 }
 
 
-def make_rules(config: MetaTraining) -> Rules:
-    """The design that the flags ask for."""
-    return Rules(
-        states=config.states,
-        backward=config.backward,
-        symmetric=config.symmetric,
-        multistate=config.multistate,
-        normalise=config.normalise,
-        normalise_output=config.normalise_output,
-        over=config.over,
-        synapse_norm=config.synapse_norm,
-        oja=config.oja,
-        pre=config.pre,
-        hidden=config.hidden_activation,
-        output=config.output_activation,
-    )
+@dataclass(frozen=True)
+class AblationConfig(MetaTrainingConfig):
+    """Meta-train genomes that differ in one choice each: normalisation, states, decay, synapses, initial genome, evolution."""
+
+    population: PositiveInt = 2
+    unroll: tuple[PositiveInt, ...] = (10,)
+    meta_steps: tuple[PositiveInt, ...] = (600,)
+    normalisations: tuple[Normalisation, ...] = ("none", "forward", "backward", "both")
+    """Passes in which hidden layers are normalised; with none and backward, the output layer is not either."""
+    numbers_of_states: tuple[PositiveInt, ...] = (2, 4, 8)
+    """Numbers of states per neuron."""
+    variants: tuple[str, ...] = tuple(_VARIANTS)
+    """Other designs, each different in one choice."""
+    generations: PositiveInt = 150
+    """Generations of evolution, with 32 genomes each."""
 
 
-def make_recipe(config: MetaTraining) -> MetaRecipe:
-    """How to meta-train by gradient."""
-    return MetaRecipe(
-        hidden=config.hidden,
-        batch_size=config.batch_size,
-        query_size=config.query_size,
-        learning_rate=config.meta_rate,
-        gradient_clip=config.gradient_clip,
-        path=config.path,
-        remat=config.remat,
-    )
+@dataclass(frozen=True)
+class SgdCheckConfig(BlurConfig):
+    """Compare gradient descent as a genome with `jax.grad`, and compute the curl of a learned update on exclusive or."""
+
+    genome: str = "digits"
+    """The learned genome whose update is not a gradient."""
+    sizes: tuple[PositiveInt, ...] = (12, 16, 5)
+    """Neurons by layer."""
+    deep_sizes: tuple[PositiveInt, ...] = (12, 16, 14, 10, 5)
+    """Neurons by layer of a deeper network."""
+    steps: PositiveInt = 50
+    """Steps of gradient descent."""
+    rate: PositiveFloat = 0.25
+    """Learning rate."""
+    batch_size: PositiveInt = 32
+    """Examples per step."""
+    curl_hidden: PositiveInt = 20
+    """Hidden neurons of the network for exclusive or."""
 
 
-def make_evolution(config: MetaTraining) -> EvolutionRecipe:
-    """How to meta-train by evolution; the last stage's T."""
-    return EvolutionRecipe(
-        hidden=config.hidden,
-        population=config.population,
-        unroll=config.unroll[-1],
-        batch_size=config.batch_size,
-        query_size=config.query_size,
-    )
+_TINY: dict[str, Any] = dict(limit=400, hidden=(8,), batch_size=16, learners=2, steps=12, query_size=50, population=2)
+_TINY |= dict(unroll=(3, 5), meta_steps=(4, 4), every=4, episodes=2)
+_TINY_STAGE: dict[str, Any] = _TINY | dict(unroll=(3,), meta_steps=(4,))
+_PLACES: dict[str, Any] = dict(widths=(16,), sides=(16,), others=("wine",), train_depths=(1,), depths=(1, 2))
+_DESIGNS: dict[str, Any] = dict(normalisations=("none", "both"), numbers_of_states=(2,), variants=("oja",), generations=2)
+_NETWORKS: dict[str, Any] = dict(deep_sizes=(4, 5, 5, 5, 3), sizes=(4, 5, 3), steps=5, curl_hidden=4)
+_tiny_presets = {
+    "train": (
+        TrainConfig("runs/blur_tiny", **_TINY, far=20, rates=(0.1, 1.0), baselines=("sgd",)),
+        "400 of the 8x8 digits and 8 meta-steps; under a minute on 2 CPU cores. The numbers mean nothing.",
+    ),
+    "transfer": (
+        TransferConfig("runs/blur_transfer_tiny", **_TINY_STAGE, **_PLACES),
+        "the shipped genome elsewhere, and one of 4 meta-steps at two depths; under a minute on 2 CPU cores.",
+    ),
+    "ablation": (
+        AblationConfig("runs/blur_ablation_tiny", **_TINY_STAGE, **_DESIGNS),
+        "four designs, 4 meta-steps each; a minute on 2 CPU cores. The numbers mean nothing.",
+    ),
+    "sgd-check": (SgdCheckConfig("runs/blur_sgd_tiny", **_NETWORKS), "small networks and 5 steps; seconds on 2 CPU cores."),
+}
+PRESETS = {command: {"tiny": Preset(*preset)} for command, preset in _tiny_presets.items()}
 
 
-def make_curriculum(config: MetaTraining) -> tuple[Stage, ...]:
+def make_rules(config: MetaTrainingConfig) -> Rules:
+    """The design that the flags describe."""
+    return _from_fields(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
+
+
+def make_meta_recipe(config: MetaTrainingConfig) -> MetaRecipe:
+    """Hyperparameters of meta-training by gradient."""
+    return _from_fields(MetaRecipe, config, learning_rate=config.meta_rate)
+
+
+def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:
+    """Hyperparameters of evolution, with the T of the last stage."""
+    return _from_fields(EvolutionRecipe, config, unroll=config.unroll[-1], learners=2)
+
+
+def _from_fields(kind: Any, config: Any, **others: Any) -> Any:
+    """An instance of `kind` with the fields that the config has under the same name, and others."""
+    return kind(**{**{name: getattr(config, name) for name in kind.__annotations__ if hasattr(config, name)}, **others})
+
+
+def make_curriculum(config: MetaTrainingConfig) -> tuple[Stage, ...]:
     """The stages of meta-training."""
     return tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
 
 
 def designs(config: AblationConfig) -> dict[str, AblationConfig]:
-    """The configurations to compare, each different from the first in one choice."""
-    found = {"reference": config}
-    for normalise in config.normalisations:
-        output = normalise in ("forward", "both")
-        found[f"normalise {normalise}"] = dataclasses.replace(config, normalise=normalise, normalise_output=output)
-    for states in config.numbers_of_states:
-        found[f"{states} states"] = dataclasses.replace(config, states=states)
-    for name in config.variants:
-        steps = {"meta_steps": (config.generations,), "unroll": config.unroll[-1:]} if name == "evolution" else {}
-        found[name] = dataclasses.replace(config, **_designs[name], **steps)
-    return found
+    """The configurations to compare: the reference, and others that differ from it in one choice."""
+    changes: dict[str, dict[str, Any]] = {"reference": {}}
+    for passes in config.normalisations:
+        changes[f"normalise {passes}"] = {"normalise": passes, "normalise_output": passes in ("forward", "both")}
+    changes |= {f"{states} states": {"states": states} for states in config.numbers_of_states}
+    changes |= {name: _VARIANTS[name] for name in config.variants}
+    if "evolution" in changes:
+        changes["evolution"] = changes["evolution"] | {"meta_steps": (config.generations,), "unroll": config.unroll[-1:]}
+    return {name: dataclasses.replace(config, **change) for name, change in changes.items()}
 
 
 def check(config: Any) -> None:
-    """Refuse flags that make no sense, before anything is written."""
-    for field in dataclasses.fields(config):
-        value, flag = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
-        if field.name in _at_least_one and value < 1:
-            raise ValueError(f"{flag} {value}: it is at least 1")
-        if field.name in _all_at_least_one and any(entry < 1 for entry in value):
-            raise ValueError(f"{flag} {value}: every one is at least 1")
-        if field.name in _positive and not 0 < value < float("inf"):
-            raise ValueError(f"{flag} {value}: it is above 0, and finite")
-        if field.name in ("path", "far", "seed") and not 0 <= value < float("inf"):
-            raise ValueError(f"{flag} {value}: it is not below 0")
-        if field.name == "rates" and not (value and all(0 < rate < float("inf") for rate in value)):
-            raise ValueError(f"{flag} {value}: give some, above 0 and finite")
-        if field.name in ("sizes", "deep_sizes") and len(value) < 2:
-            raise ValueError(f"{flag} {value}: an input and an output layer at least")
-    if isinstance(config, MetaTraining):
-        _check_meta_training(config)
+    """Checks across fields, before anything is written.
 
-
-def _check_meta_training(config: MetaTraining) -> None:
-    if not config.unroll or len(config.unroll) != len(config.meta_steps):
+    Raises:
+        ValueError: naming the flags.
+    """
+    if isinstance(config, TrainConfig) and not config.rates:
+        raise ValueError("--rates: give at least one")
+    if not isinstance(config, MetaTrainingConfig):
+        return
+    stages = len(config.unroll)
+    if not stages or stages != len(config.meta_steps):
         raise ValueError(
-            f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: a number in each for every stage of the curriculum"
+            f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give one number in each for every stage"
         )
-    if config.method == "evolution" and (config.population < 4 or len(config.unroll) > 1):
+    if config.method == "evolution" and (config.population < 4 or stages > 1):
         raise ValueError(
-            f"--method evolution with --population {config.population} and {len(config.unroll)} stages: at least 4, one stage"
+            f"--method evolution with --population {config.population} and {stages} stages: use at least 4 genomes, one stage"
         )
-    unknown = set(getattr(config, "variants", ())) - set(_designs)
-    if unknown:
-        raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, _designs))}")
+    if unknown := set(getattr(config, "variants", ())) - set(_VARIANTS):
+        raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, _VARIANTS))}")
     make_rules(config)
-
-
-_at_least_one = "states batch_size learners steps population query_size every episodes generations curl_hidden".split()
-_all_at_least_one = "hidden unroll meta_steps widths sides train_depths depths numbers_of_states sizes deep_sizes".split()
-_positive = "meta_rate gradient_clip rate".split()

@@ -1,4 +1,4 @@
-"""Learning rules that are learned: meta-train a genome, run it elsewhere, take it apart, and find gradient descent in it.
+"""Learned update rules: meta-train a genome, transfer it, compare designs, and check that gradient descent is one.
 
 python -m launch.blur train --out runs/blur
 python -m launch.blur transfer --genome runs/blur/genome.json --out runs/blur_transfer
@@ -10,11 +10,11 @@ import functools
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tyro
 
-from icl.blur.shipped import load_genome
+from icl.blur.genome_files import load_genome
 from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.folder import RunFolder
@@ -23,31 +23,24 @@ from launch.blur import config as configs
 from launch.blur.experiments import run_ablation, run_sgd_check, run_train, run_transfer
 from launch.blur.report import blur_table, write_blur_report
 
-
-class Command(NamedTuple):
-    """A subcommand: its configuration, and what it measures into a run folder."""
-
-    config: type
-    measure: Callable[[Any, RunFolder], None]
-
-
-COMMANDS: dict[str, Command] = {
-    "train": Command(configs.TrainConfig, run_train),
-    "transfer": Command(configs.TransferConfig, run_transfer),
-    "ablation": Command(configs.AblationConfig, run_ablation),
-    "sgd-check": Command(configs.SgdCheckConfig, run_sgd_check),
+COMMANDS: dict[str, tuple[type, Callable[[Any, RunFolder], None]]] = {
+    "train": (configs.TrainConfig, run_train),
+    "transfer": (configs.TransferConfig, run_transfer),
+    "ablation": (configs.AblationConfig, run_ablation),
+    "sgd-check": (configs.SgdCheckConfig, run_sgd_check),
 }
+"""The config of each subcommand, and the function that runs it in a run folder."""
 
 
-def run(name: str, config: Any) -> None:
-    """The whole job of a subcommand: check, measure, table, figures, report."""
+def run_subcommand(name: str, config: Any) -> None:
+    """Run a subcommand: checks, measurements, report with figures, table."""
     start = time.perf_counter()
     configs.check(config)
     if hasattr(config, "genome"):
-        load_genome(config.genome)  # refused before anything is written
+        load_genome(config.genome)  # errors come before anything is written
     use_devices(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume)
-    COMMANDS[name].measure(config, folder)
+    COMMANDS[name][1](config, folder)
     report = write_blur_report(folder.path)
     console.print(blur_table(folder.rows()))
     seconds = time.perf_counter() - start
@@ -60,13 +53,13 @@ def main(argv: list[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     name = argv[0] if argv else ""
     if name not in COMMANDS:  # --help, nothing or a typo
-        kinds = {name: command.config for name, command in COMMANDS.items()}
+        kinds = {name: config for name, (config, _) in COMMANDS.items()}
         about = f"{(__doc__ or '').splitlines()[0]}\n\n`python -m launch.blur COMMAND --help` explains the flags of one."
         tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog="python -m launch.blur", description=about)
         return 2
-    config, presets = COMMANDS[name].config, configs.PRESETS[name]
-    prog, about = f"python -m launch.blur {name}", config.__doc__ or ""
-    return run_command(functools.partial(run, name), config, presets=presets, prog=prog, description=about, argv=argv[1:])
+    config, _ = COMMANDS[name]
+    options: Any = {"presets": configs.PRESETS[name], "prog": f"python -m launch.blur {name}", "description": config.__doc__}
+    return run_command(functools.partial(run_subcommand, name), config, **options, argv=argv[1:])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import reference_blur as reference
 
 from icl.blur import (
     EvolutionRecipe,
+    Examples,
     Genome,
     MetaRecipe,
     Rules,
@@ -21,20 +22,24 @@ from icl.blur import (
     backprop_genome,
     backward,
     curl,
+    descent_curve,
     descent_curves,
+    draw_episode,
     evolve,
     forward,
     image_sets,
     init_synapses,
     learn,
+    learning_curve,
     learning_curves,
     load_genome,
+    mean_scores,
     meta_loss,
+    meta_step,
     meta_train,
     minibatches,
-    population,
     random_genome,
-    resized,
+    resize_images,
     save_genome,
     sgd_difference,
     sgd_genome,
@@ -45,9 +50,8 @@ from icl.blur import (
     update_synapses,
     xor,
 )
-from icl.blur.data import Part
-from icl.blur.meta import draw_episode
-from icl.blur.rules import feed_back, normalise, unit_synapses
+from icl.blur.meta import MetaState, meta_optimizer
+from icl.blur.rules import normalise, output_states, unit_synapses
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)
@@ -69,12 +73,12 @@ def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, seed: int = 0, dtype: 
     return genome, tuple(synapses), jnp.asarray(x, dtype), jnp.asarray(np.eye(sizes[-1])[labels], dtype)
 
 
-def data(examples: int = 40, seed: int = 0, dtype: Any = np.float32) -> Part:
+def data(examples: int = 40, seed: int = 0, dtype: Any = np.float32) -> Examples:
     """Two classes that a line almost parts."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(examples, 3))
     labels = (X[:, 0] + 0.3 * rng.normal(size=examples) > 0).astype(int)
-    return Part(X.astype(dtype), np.eye(2, dtype=dtype)[labels])
+    return Examples(X.astype(dtype), np.eye(2, dtype=dtype)[labels])
 
 
 DESIGNS = {
@@ -122,7 +126,7 @@ def test_a_step_is_the_paper_s_sums(rules):
 def test_descent_is_a_genome(sizes, hidden, output, loss, dtype, most):
     """The bounds of the task after 50 steps: 1e-12 in float64 (some 1e4 roundings of 1e-16), 1e-6 in float32."""
     found = sgd_difference(sgd_rules(hidden, loss, output=output), sizes, dtype=dtype)
-    assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.moved
+    assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.change
 
 
 @pytest.mark.slow
@@ -169,7 +173,7 @@ def passes():
     @jax.jit
     def there_and_back(synapses, x, y):
         before, logits = forward(genome, rules, synapses, x)
-        fed = [*before[:-1], feed_back(rules, before[-1], logits, y)]
+        fed = [*before[:-1], output_states(rules, before[-1], logits, y)]
         return fed, backward(genome, rules, synapses, fed)
 
     return rules, genome, synapses, x, *there_and_back(synapses, x, y)
@@ -265,7 +269,7 @@ STAGES = (Stage(2, 4), Stage(2, 4))  # alike, so that both are one compiled call
 
 
 def genomes(number: int = 3):
-    return population(jax.random.split(jax.random.key(7), number), lambda key: random_genome(key, 2))
+    return jax.vmap(lambda key: random_genome(key, 2))(jax.random.split(jax.random.key(7), number))
 
 
 def meta(start, **more):
@@ -357,6 +361,33 @@ def test_genomes_that_are_not_finite_are_skipped_and_counted(meta_trained):
         meta(start._replace(nu=start.nu * jnp.nan))
 
 
+def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
+    """The pure functions below the host loops: compiled, over a batch of genomes or rates, and differentiated."""
+    train, test = (jax.tree.map(jnp.asarray, data(20, seed=seed)) for seed in (0, 1))
+    starts, key, rates = genomes(2), jax.random.key(0), jnp.array([0.1, 1.0], np.float32)
+    batches = jnp.asarray(minibatches(0, 20, steps=2, batch_size=6))
+    optimizer = jax.vmap(meta_optimizer(RECIPE, STAGES[0].steps).init)(starts)
+    state = MetaState(starts, optimizer, jnp.zeros(2, np.int32))
+    step = functools.partial(meta_step, rules=SMALL, recipe=RECIPE, stage=STAGES[0])
+    new, losses = jax.jit(jax.vmap(step, (0, 0, None, None)))(state, jnp.arange(2), key, train)
+    assert losses.shape == (2,) and float(jnp.abs(new.genomes.nu - starts.nu).max()) > 0.01
+
+    def curve(genome):
+        synapses = init_synapses(key, genome, SMALL, (3, 4, 2))
+        return learning_curve(genome, SMALL, synapses, batches, train, test)
+
+    assert jax.jit(jax.vmap(curve))(starts).accuracy.shape == (2, 3)
+    slope = jax.jit(jax.grad(lambda genome: curve(genome).size[-1]))(jax.tree.map(lambda leaf: leaf[0], starts))
+    assert float(jnp.abs(slope.pre).max()) > 0  # the size of the synapses depends on the update
+    layers = [{"W": jnp.ones((3, 2), np.float32), "b": jnp.zeros(2, np.float32), "m": jnp.ones(2, np.float32)}]
+    descent = jax.vmap(lambda rate: descent_curve("sgd", rate, layers, batches, train, test, normalised=True))
+    assert jax.jit(descent)(rates).shape == (2, 3)
+    scores = functools.partial(mean_scores, rules=SMALL, hidden=(4,), unroll=2, batch_size=6, query_size=4, learners=1)
+    assert jnp.isfinite(jax.jit(jax.grad(lambda genomes: scores(genomes, key, train)[0].sum()))(starts).nu).all()
+    J = jnp.stack([jnp.eye(2), jnp.array([[0.0, 1.0], [-1.0, 0.0]])])
+    np.testing.assert_allclose(jax.jit(jax.vmap(curl))(J).relative, [0, 2], atol=1e-12)
+
+
 def test_bad_meta_training_is_refused():
     with pytest.raises(ValueError, match="8 queries and batches of 6 out of 10 examples"):
         meta_train(genomes(), SMALL, RECIPE, STAGES, data(10), data(10))
@@ -429,13 +460,13 @@ def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
     assert again.rules == learned.rules and again.provenance == learned.provenance
     for a, b in zip(again.genome, learned.genome, strict=True):
         np.testing.assert_array_equal(a, b)
-    held = json.loads((tmp_path / "genome.json").read_text())
+    content = json.loads((tmp_path / "genome.json").read_text())
     for change, message in (
-        ({"genome": {**held["genome"], "nu": [[1.0]]}}, "for 4 states: the file is damaged"),
-        ({"genome": {**held["genome"], "f": float("nan")}}, "not finite"),
+        ({"genome": {**content["genome"], "nu": [[1.0]]}}, "for 4 states: the file is damaged"),
+        ({"genome": {**content["genome"], "f": float("nan")}}, "not finite"),
         ({"rules": {}, "genome": {}}, "cannot be read as a genome"),
     ):
-        (tmp_path / "bad.json").write_text(json.dumps({**held, **change}))
+        (tmp_path / "bad.json").write_text(json.dumps({**content, **change}))
         with pytest.raises(ValueError, match=message):
             load_genome(tmp_path / "bad.json")
     with pytest.raises(ValueError, match="neither a file nor one of digits"):
@@ -454,7 +485,7 @@ def test_shipped_genomes_say_where_they_come_from_and_learn():
     assert curves.accuracy[:, 0].mean() < 0.3
 
 
-def test_data_is_parted_centred_and_resized():
+def test_data_is_parted_centred_and_resize_images():
     images = read_images("digits")
     sets = image_sets(images)
     assert [len(part.X) for part in sets[:3]] == [1050, 150, 597] and (sets.inputs, sets.outputs) == (64, 10)
@@ -462,12 +493,12 @@ def test_data_is_parted_centred_and_resized():
     assert float(sets.train.X.std()) == pytest.approx(1, rel=1e-4)
     rows = np.concatenate([part.X for part in sets[:3]])
     assert len(np.unique(rows, axis=0)) == 1797  # no image is in two parts
-    middle = resized(np.arange(28.0 * 28).reshape(1, 28, 28), 10)
+    middle = resize_images(np.arange(28.0 * 28).reshape(1, 28, 28), 10)
     by_hand = np.arange(28.0 * 28).reshape(28, 28)[4:24, 4:24]
     assert middle.shape == (1, 10, 10) and middle[0, 1, 2] == by_hand[2:4, 4:6].mean()
-    np.testing.assert_array_equal(resized(images.test_images, 16)[0, 2:4, 2:4], float(images.test_images[0, 1, 1]))
+    np.testing.assert_array_equal(resize_images(images.test_images, 16)[0, 2:4, 2:4], float(images.test_images[0, 1, 1]))
     with pytest.raises(ValueError, match="28 x 28 to a side of 30"):
-        resized(np.ones((1, 28, 28)), 30)
+        resize_images(np.ones((1, 28, 28)), 30)
     with pytest.raises(ValueError, match="60 images of digits: at least 100"):
         image_sets(images, limit=60)
     table = table_sets(np.random.default_rng(0).normal(2, 5, (80, 3)), np.arange(80) % 2, "coins")

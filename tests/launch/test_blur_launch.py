@@ -1,17 +1,18 @@
 """launch.blur, end to end on small data: what it writes, what it refuses, and that it resumes exactly."""
 
+import dataclasses
 import functools
 import json
 
 import pytest
 
-from icl.blur.shipped import load_genome
+from icl.blur.genome_files import load_genome
 from jexplicit.runs.folder import read_events
 from launch.bench import run as bench
-from launch.blur import models as blur_models
+from launch.blur import experiments, measurements
 from launch.blur import run as blur
 from launch.blur.config import PRESETS, check, designs, make_curriculum
-from launch.blur.models import FIELDS
+from launch.blur.measurements import FIELDS
 from launch.blur.report import write_blur_report
 
 TRAIN = (
@@ -64,21 +65,21 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(trained):
 
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_rows(trained, tmp_path, monkeypatch):
-    out, original = tmp_path / "run", blur_models.meta_train
+    out, original = tmp_path / "run", measurements.meta_train
 
     def interrupted(*args, **more):
-        told = more.pop("on_evaluation")
+        on_evaluation = more.pop("on_evaluation")
 
         def stop(entry):
-            told(entry)
+            on_evaluation(entry)
             if entry["step"] == 4:
                 raise KeyboardInterrupt
 
         return original(*args, **more, on_evaluation=stop, checkpoint_seconds=-1.0)
 
-    monkeypatch.setattr(blur_models, "meta_train", interrupted)
+    monkeypatch.setattr(measurements, "meta_train", interrupted)
     assert blur.main(["train", "--out", str(out), *TRAIN]) == 130
-    monkeypatch.setattr(blur_models, "meta_train", functools.partial(original, checkpoint_seconds=-1.0))
+    monkeypatch.setattr(measurements, "meta_train", functools.partial(original, checkpoint_seconds=-1.0))
     assert blur.main(["train", "--out", str(out), "--resume"]) == 0
     assert without_seconds(out) == without_seconds(trained)
     assert load_genome(out / "genome.json").genome.nu.tolist() == load_genome(trained / "genome.json").genome.nu.tolist()
@@ -89,23 +90,23 @@ def test_an_interrupted_run_resumes_to_the_same_rows(trained, tmp_path, monkeypa
     "arguments, message",
     [
         ("train --data mnist --data-dir nowhere", "nowhere holds neither"),
-        ("train --unroll 5 10 --meta-steps 100", "--unroll (5, 10) and --meta-steps (100,): a number in each"),
+        ("train --unroll 5 10 --meta-steps 100", "--unroll (5, 10) and --meta-steps (100,): give one number in each"),
         ("train --states 1", "1 states: neurons have at least 2"),
         ("train --batch-size 2000", "batches of 2000 out of"),
-        ("train --meta-rate 0", "--meta-rate 0.0: it is above 0"),
-        ("train --method evolution --population 2 --unroll 5 --meta-steps 5", "at least 4, one stage"),
-        ("train --rates -1", "--rates (-1.0,): give some, above 0 and finite"),
+        ("train --meta-rate 0", "--meta-rate 0.0: use above 0"),
+        ("train --method evolution --population 2 --unroll 5 --meta-steps 5", "use at least 4 genomes, one stage"),
+        ("train --rates -1", "--rates -1.0: use above 0"),
         ("transfer --genome nothing.json", "neither a file nor one of digits"),
         ("transfer --others mnist@x", "write NAME@SIDE"),
         ("ablation --variants louder", "--variants louder: choose some of"),
-        ("sgd-check --sizes 3", "--sizes (3,): an input and an output layer"),
+        ("sgd-check --sizes 3", "layers of (3,) neurons: at least an input and an output layer"),
         ("train --preset huge", "preset 'huge': choose one of tiny"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_to_do(tmp_path, capfd, arguments, message):
     assert blur.main([*arguments.split(), "--out", str(tmp_path / "run")]) == 2
-    told = " ".join(capfd.readouterr().err.split())
-    assert message in told and "Traceback" not in told
+    printed = " ".join(capfd.readouterr().err.split())
+    assert message in printed and "Traceback" not in printed
 
 
 @pytest.mark.slow
@@ -128,6 +129,28 @@ def test_every_named_config_makes_sense():
     made = designs(PRESETS["ablation"]["tiny"].config)
     assert list(made) == ["reference", "normalise none", "normalise both", "2 states", "oja"]
     assert not made["normalise none"].normalise_output and made["oja"].oja
+
+
+def test_designs_that_are_equal_share_a_genome_but_another_start_does_not(monkeypatch):
+    """The reference is also the design normalised in both passes; from the matrices of descent it is another genome."""
+    searched = []
+
+    def record(folder, name, design, sets, *, backprop):
+        searched.append((name, backprop))
+        return load_genome("digits")._replace(provenance={"skipped": 0, "seconds": 0.0})
+
+    monkeypatch.setattr(experiments, "find_genome", record)
+    monkeypatch.setattr(experiments, "measure_learners", lambda *args, **key: None)
+    config = dataclasses.replace(PRESETS["ablation"]["tiny"].config, variants=("oja", "backprop start"))
+    experiments.run_ablation(config, None)  # pyright: ignore[reportArgumentType]
+    assert searched == [
+        ("reference", False),
+        ("normalise none", False),
+        ("reference", False),
+        ("2 states", False),
+        ("oja", False),
+        ("backprop start", True),
+    ]
 
 
 @pytest.mark.slow

@@ -1,0 +1,71 @@
+"""The update as a vector field over the synapses: a learned rule is not a gradient flow, as its field has curl.
+
+If ΔW were the gradient of some function of the synapses, its Jacobian `∂ΔW_k/∂W_m` would be symmetric, as that of gradient
+descent is.
+
+Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.3, Fig. 2.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from icl.blur.genome import Genome
+from icl.blur.rules import Rules, Synapse, Synapses, learn, transpose_synapses
+
+
+class Curl(NamedTuple):
+    """The antisymmetric part of the Jacobian J of an update.
+
+    largest: max |J - Jᵀ|.
+    relative: Frobenius norm of `J - Jᵀ` over that of J, from 0 (a gradient) to 2.
+    """
+
+    largest: Float[Any, ""]
+    relative: Float[Any, ""]
+
+
+def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
+    """The four inputs ±1 of exclusive or, and their one-hot targets.
+
+    Example:
+        >>> xor()[1].argmax(axis=1).tolist()
+        [0, 1, 1, 0]
+    """
+    x = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    return x, np.eye(2)[[0, 1, 1, 0]]
+
+
+def update_jacobian(
+    genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
+) -> Float[Array, "w w"]:
+    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation, with V = Wᵀ throughout.
+
+    Raises:
+        ValueError: rules with separate backward synapses.
+    """
+    if not rules.symmetric:
+        raise ValueError("symmetric = False: backward synapses are separate variables; use rules with symmetric synapses")
+    weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
+
+    def change(flat: Array) -> Array:
+        after, _ = learn(genome, rules, tuple(Synapse(W, transpose_synapses(W)) for W in unravel(flat)), x, y)
+        return ravel_pytree([synapse.W for synapse in after])[0] - flat
+
+    return jax.jacfwd(change)(weights)
+
+
+def curl(jacobian: Float[Any, "w w"]) -> Curl:
+    """Largest entry and relative norm of `J - Jᵀ`.
+
+    Example:
+        >>> symmetric, rotation = jnp.array([[1.0, 2.0], [2.0, 0.0]]), jnp.array([[0.0, 1.0], [-1.0, 0.0]])
+        >>> float(curl(symmetric).largest), round(float(curl(rotation).relative), 6)
+        (0.0, 2.0)
+    """
+    difference = jacobian - jacobian.T
+    return Curl(jnp.max(jnp.abs(difference)), jnp.linalg.norm(difference) / jnp.linalg.norm(jacobian))
