@@ -41,7 +41,7 @@ from jexplicit.lm.explicit import bigram_model as bigram_model
 from jexplicit.lm.explicit import explicit_language_model as explicit_language_model
 from jexplicit.lm.explicit import unigram_model as unigram_model
 from jexplicit.lm.fit import METHODS as METHODS
-from jexplicit.lm.fit import Fitted as Fitted
+from jexplicit.lm.fit import FitResult as FitResult
 from jexplicit.lm.fit import fit as fit
 from jexplicit.lm.generation import generate as generate
 from jexplicit.lm.generation import generate_text as generate_text

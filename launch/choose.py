@@ -9,7 +9,7 @@ from jexplicit.runs.progress import console
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ModelChoice:
     """Which model of a run."""
 
     run: str
@@ -24,7 +24,7 @@ class Chosen:
     """What a mixture may see beyond its context: none, or all of the text before."""
 
 
-def load_chosen(config: Chosen) -> SavedModel:
+def load_choice(config: ModelChoice) -> SavedModel:
     """The model that the flags choose, named on the terminal.
 
     Raises:

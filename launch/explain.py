@@ -21,12 +21,12 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.evaluation import read_text
 from jexplicit.runs.command import run_command
-from launch.choose import Chosen, load_chosen
+from launch.choose import ModelChoice, load_choice
 from launch.lm.figures import attribution_map
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Chosen):
+class Config(ModelChoice):
     """Why a language model expects each next token: the exact contribution of every context token, or of every row."""
 
     text: str
@@ -39,7 +39,7 @@ class Config(Chosen):
 
 def run(config: Config) -> None:
     """Load, attribute, print a table and draw the heat map."""
-    model, tokenizer, _ = load_chosen(config)
+    model, tokenizer, _ = load_choice(config)
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
     text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.runs.command import run_command
-from launch.choose import Chosen, load_chosen
+from launch.choose import ModelChoice, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Chosen):
+class Config(ModelChoice):
     """Write one language model of a run to a safetensors file that stands alone."""
 
     out: str
@@ -25,7 +25,7 @@ def run(config: Config) -> None:
     out = Path(config.out).expanduser()
     if out.is_dir() or not config.out:
         raise ValueError(f"--out {config.out!r}: give the file to write, such as model.safetensors")
-    export_model(out, load_chosen(config))
+    export_model(out, load_choice(config))
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 

@@ -12,11 +12,11 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.runs.bounds import NonNegativeFloat, PositiveInt
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import console
-from launch.choose import Chosen, load_chosen
+from launch.choose import ModelChoice, load_choice
 
 
 @dataclass(frozen=True)
-class Config(Chosen):
+class Config(ModelChoice):
     """Continue a prompt with a saved language model."""
 
     prompt: str = ""
@@ -37,7 +37,7 @@ class Config(Chosen):
 
 def run(config: Config) -> None:
     """Load, generate, print to standard output."""
-    model, tokenizer, _ = load_chosen(config)
+    model, tokenizer, _ = load_choice(config)
     unknown = tokenizer.unknown_symbols(config.prompt)
     if unknown:
         console.print(f"[yellow]warning:[/] the model has never seen {unknown!r} of the prompt and reads <unk> there")

@@ -16,11 +16,11 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.evaluation import score
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import stage
-from launch.choose import Chosen, load_chosen
+from launch.choose import ModelChoice, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Chosen):
+class Config(ModelChoice):
     """Log-probabilities of a text under a saved language model, as JSON lines."""
 
     text: tuple[str, ...]
@@ -29,7 +29,7 @@ class Config(Chosen):
 
 def run(config: Config) -> None:
     """Load, score the whole text at once, print a line per document to standard output."""
-    model, tokenizer, about = load_chosen(config)
+    model, tokenizer, about = load_choice(config)
     documents = read_documents(config.text)
     stream = encode_documents(tokenizer, documents)
     with stage("scoring", "positions") as progress:

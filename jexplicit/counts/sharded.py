@@ -18,7 +18,7 @@ from scipy.sparse import csr_array, hstack
 from jexplicit.counts.dense import INT32_CELLS, zero_table
 from jexplicit.counts.merging import SparseCounts, sparse_table
 from jexplicit.counts.stream import windows
-from jexplicit.data.contexts import Stream, check_radius, check_stream, check_token_ids, context_columns, filled
+from jexplicit.data.contexts import Stream, check_radius, check_stream, check_token_ids, context_columns, pad_to
 from jexplicit.runs.devices import AXIS, data_mesh
 from jexplicit.runs.memory import check_memory
 
@@ -119,7 +119,7 @@ def count_sharded(
     tables, step, done = tuple(zero_table(mesh, N * S)() for _ in range(K)), _counting_step(mesh, K, S), 0
     placed = jax.device_put(np.append(places, D * S).astype(np.int32), everywhere)  # N, beyond the stream: no device's column
     for window in read():
-        tables = step(tables, placed, jax.device_put(filled(window, K + chunk, N), everywhere))
+        tables = step(tables, placed, jax.device_put(pad_to(window, K + chunk, N), everywhere))
         done += len(window) - K
         if progress:
             progress(done, positions)

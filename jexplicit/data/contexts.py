@@ -98,11 +98,11 @@ def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None
         raise ValueError(f"token id {lowest if lowest < 0 else highest} {where}")
 
 
-def filled(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:
+def pad_to(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:
     """Ids in int32, padded with a value to a fixed length, so that a compiled function also serves the shorter last part.
 
     Example:
-        >>> filled(np.array([3, 4]), 3, -1).tolist()
+        >>> pad_to(np.array([3, 4]), 3, -1).tolist()
         [3, 4, -1]
     """
     longer = np.full((length, *ids.shape[1:]), value, np.int32)

@@ -54,14 +54,14 @@ Method = Literal[
 ]
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """A model, and what its fit has to say: plain values, by name."""
 
     model: LanguageModel
     info: dict[str, Any]
 
 
-def fit(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> Fitted:
+def fit(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> FitResult:
     """Fit a language model.
 
     Args:
@@ -84,42 +84,42 @@ def fit(method: str, text: TrainingText, options: Options | None = None, watch: 
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
 
 
-def _fit_unigram(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_unigram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     if text.sparse:
-        return Fitted(sparse_unigram_model(text.sparse_counts(1), eos=text.eos), {})
-    return Fitted(unigram_model(text.counts(1), eos=text.eos), {})
+        return FitResult(sparse_unigram_model(text.sparse_counts(1), eos=text.eos), {})
+    return FitResult(unigram_model(text.counts(1), eos=text.eos), {})
 
 
-def _fit_bigram(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_bigram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     if text.sparse:
-        return Fitted(sparse_bigram_model(text.sparse_counts(1), eos=text.eos), {})
-    return Fitted(bigram_model(text.counts(1), eos=text.eos), {})
+        return FitResult(sparse_bigram_model(text.sparse_counts(1), eos=text.eos), {})
+    return FitResult(bigram_model(text.counts(1), eos=text.eos), {})
 
 
-def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
     if text.sharded_counts:
-        return Fitted(sharded_language_model(text.sharded_counts, **shape), {})
+        return FitResult(sharded_language_model(text.sharded_counts, **shape), {})
     if text.sparse:
-        return Fitted(sparse_language_model(text.sparse_counts(options.radius), **shape), {})
-    return Fitted(explicit_language_model(text.counts(options.radius), **shape), {})
+        return FitResult(sparse_language_model(text.sparse_counts(options.radius), **shape), {})
+    return FitResult(explicit_language_model(text.counts(options.radius), **shape), {})
 
 
-def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram"):
         f = np.bincount(text.predictions.Y, minlength=text.vocab_size)
-        return Fitted(ngram_model(text.ngrams(CHAIN), f, eos=text.eos), {})
+        return FitResult(ngram_model(text.ngrams(CHAIN), f, eos=text.eos), {})
 
 
-def _fit_bitcipher(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_bitcipher(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     stream = text.in_memory
     codes = bit_cipher(np.bincount(stream[1:], minlength=text.vocab_size), options.bits)
     shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
     with watch.stage(f"bitcipher, {options.features}, K = {options.radius}, {options.bits} bits", "positions") as progress:
-        return Fitted(coded_language_model(stream, codes, **shape, progress=progress), {"bits": options.bits})
+        return FitResult(coded_language_model(stream, codes, **shape, progress=progress), {"bits": options.bits})
 
 
-def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The minimum of the convex training loss: in closed form at K = 1, by L-BFGS on the counts at K = 2."""
     K, eos = options.radius, text.eos
     if K > 2:
@@ -147,10 +147,10 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> Fitted:
         "kkt_residual": found.kkt_residual,
         **({"floor": options.optimum_floor} if K == 1 else {}),
     }
-    return Fitted(found.model, info)
+    return FitResult(found.model, info)
 
 
-def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
     rows = offset_rows(
         text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
@@ -167,7 +167,7 @@ def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> Fitte
         "smoothing": options.smoothing,
         "scalars": len(fitted.exponents),
     }
-    return Fitted(log_linear_model(rows, fitted.exponents), info)
+    return FitResult(log_linear_model(rows, fitted.exponents), info)
 
 
 def _exponents_held_out(
@@ -194,7 +194,7 @@ def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows
         return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], first_exponents(rows), progress=progress)
 
 
-def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Sweeps without gradients: near the log-linear model; without a discount, from the explicit solution to the optimum."""
     K, features = options.radius, options.features
     shape: Any = {"radius": K, "eos": text.eos}
@@ -234,10 +234,10 @@ def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -
             progress=progress,
         )
     info = {"sweeps": options.sweeps, "discount": discount, "penalty": swept.penalties[-1], "scalars": scalars}
-    return Fitted(swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring})
+    return FitResult(swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring})
 
 
-def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> Fitted:
+def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     rest, held = text.parts
     held_out = read_text(held, RADIUS, eos=text.eos)
@@ -264,7 +264,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> Fitted:
         "smoothing": options.smoothing,
         "scalars": len(fitted.exponents),
     }
-    return Fitted(model, info)
+    return FitResult(model, info)
 
 
 def _log_steps(rows: tuple[Any, ...], held_out: Text, m: np.ndarray, watch: Watch) -> None:
@@ -289,8 +289,8 @@ def _log_step(watch: Watch, step: str, scalars: int, loss: float) -> None:
     watch.log(event="step", step=step, scalars=scalars, held_out_perplexity=float(np.exp(loss)))
 
 
-def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> Fitted:
-    return Fitted(*train_language_model(start, text, options, watch))
+def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    return FitResult(*train_language_model(start, text, options, watch))
 
 
 def _drawn(options: Options, positions: int) -> np.ndarray:
@@ -299,7 +299,7 @@ def _drawn(options: Options, positions: int) -> np.ndarray:
     return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))
 
 
-METHODS: dict[str, Callable[[TrainingText, Options, Watch], Fitted]] = {
+METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "unigram": _fit_unigram,
     "bigram": _fit_bigram,
     "ngram": _fit_ngram,

@@ -24,7 +24,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import distinct_contexts, filled
+from jexplicit.data.contexts import distinct_contexts, pad_to
 from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.smoothing import Noise, noisy_counts, noisy_rows
 from jexplicit.runs.devices import AXIS
@@ -109,9 +109,9 @@ def make_batch(
             distinct, X = (
                 np.stack([np.searchsorted(*pair) for pair in zip(touched, Z.T, strict=True)], 1) for Z in (distinct, X)
             )
-            rows = tuple(filled(t, R, N) for t in touched[: 1 if features == "sum" else K])
+            rows = tuple(pad_to(t, R, N) for t in touched[: 1 if features == "sum" else K])
     u = _padded(len(distinct), size)
-    return DecoderBatch(filled(distinct, u, 0), filled(n, u, 0), filled(X, size, 0), filled(Y, size, -1), rows)
+    return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1), rows)
 
 
 def training_step(
@@ -224,7 +224,7 @@ def text_gradient(
     for b in range(batches):
         own, now = slice(b * u, (b + 1) * u), slice(b * size, (b + 1) * size)
         batch = DecoderBatch(
-            filled(distinct[own], u, 0), filled(n[own], u, 0), filled(X[now], size, 0), filled(Y[now], size, -1), ()
+            pad_to(distinct[own], u, 0), pad_to(n[own], u, 0), pad_to(X[now], size, 0), pad_to(Y[now], size, -1), ()
         )
         part, total = _add_gradient(total, params, batch, features, mesh)
         loss += float(part)

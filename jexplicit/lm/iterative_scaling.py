@@ -58,7 +58,7 @@ from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.memory import check_memory
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     """A language model and how it came about.
 
     losses: nats per training position at the start and after each sweep.
@@ -84,7 +84,7 @@ def sweep_tables(
     checkpoint_seconds: float = 60.0,
     on_sweep: Callable[[int, float, LanguageModel], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Swept:
+) -> SweepResult:
     """Lower the training loss of a language model, sweep by sweep: `U += (1/K) log(F / HᵀP)`.
 
     A sweep takes one partition function per different context. The number of devices changes the speed, and the result by
@@ -159,7 +159,7 @@ def sweep_tables(
         if progress and sweeps:
             progress(len(losses) - 1, sweeps)
         if len(losses) > sweeps:
-            return Swept(as_model(params), losses, penalties)  # the last pass only measures
+            return SweepResult(as_model(params), losses, penalties)  # the last pass only measures
         F_and_E = list(zip(params, observed, expected, strict=True))
         if discount:
             params = tuple(_kept_near(U, F_b, E, V, discount, K) for (U, F_b, E), V in zip(F_and_E, U0, strict=True))

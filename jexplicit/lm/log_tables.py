@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import filled
+from jexplicit.data.contexts import pad_to
 
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
@@ -172,11 +172,11 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
         length = max(_smallest_pad, 1 << (len(places) - 1).bit_length()) if S else 0
         out_of_range = B * S * tables.outputs
         yield Block(
-            filled(rows[:, :T], B, 0),
-            filled(places, length, out_of_range),
+            pad_to(rows[:, :T], B, 0),
+            pad_to(places, length, out_of_range),
             np.pad(values, (0, length - len(values))),
-            filled(exponents, B, 0),
-            filled(Y[m : m + B], B, 0),
+            pad_to(exponents, B, 0),
+            pad_to(Y[m : m + B], B, 0),
             (np.arange(B) < n).astype(np.float32),
         )
 

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
 from jexplicit.counts.sharded import ShardedCounts
-from jexplicit.data.contexts import PAD, filled
+from jexplicit.data.contexts import PAD, pad_to
 from jexplicit.lm.model import Features, LanguageModel, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
 from jexplicit.runs.devices import AXIS
@@ -114,7 +114,7 @@ def _by_calls(
     call = -(-M // -(-M // call))
     out = []
     for start in range(0, M, call):
-        part = apply(tables, *(filled(column[start : start + call], call, 0) for column in columns))
+        part = apply(tables, *(pad_to(column[start : start + call], call, 0) for column in columns))
         out.append(np.asarray(part)[: M - start])
         if progress:
             progress(min(start + call, M), M)

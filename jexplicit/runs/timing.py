@@ -26,7 +26,7 @@ class Timing(NamedTuple):
     kernel_seconds: float
 
 
-def timed(call: Callable[[], Any], *, at_least: float = 0.05) -> Timing:
+def time_call(call: Callable[[], Any], *, at_least: float = 0.05) -> Timing:
     """Seconds of one call, the mean over as many calls as fill `at_least` seconds, well above the resolution of the clocks.
 
     The last result is freed off the clock.
@@ -40,12 +40,12 @@ def timed(call: Callable[[], Any], *, at_least: float = 0.05) -> Timing:
             return Timing(cpu / calls, wall / calls, kernel / calls)
 
 
-def interleaved(
+def interleave_calls(
     cases: Mapping[str, Callable[[], Any]],
     *,
     rounds: int,
     seed: int = 0,
-    clock: Callable[[Callable[[], Any]], T] = timed,
+    clock: Callable[[Callable[[], Any]], T] = time_call,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, list[T]]:
     """Time every case once per round, in a new random order each round.
@@ -61,7 +61,7 @@ def interleaved(
         One timing per round for each case; equal indices are the same round.
 
     Example:
-        >>> timings = interleaved({"one": lambda: 1, "two": lambda: 2}, rounds=3)
+        >>> timings = interleave_calls({"one": lambda: 1, "two": lambda: 2}, rounds=3)
         >>> [(name, len(times)) for name, times in timings.items()]
         [('one', 3), ('two', 3)]
     """

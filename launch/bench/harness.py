@@ -17,7 +17,7 @@ from jexplicit.runs.figures import COLOURS, figure
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.tables import Column, markdown_table, rich_table
-from jexplicit.runs.timing import Ratio, cpu_cores, interleaved, kept_memory, one_thread, paired_ratio, timed
+from jexplicit.runs.timing import Ratio, cpu_cores, kept_memory, one_thread, paired_ratio, time_call, interleave_calls
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Bench(NamedTuple):
     ours: Sequence[str] = ()
     without_peer: Sequence[str] = ()
     clock: str = "cpu_seconds"
-    timer: Callable[[Callable[[], Any]], Any] = timed
+    timer: Callable[[Callable[[], Any]], Any] = time_call
     machine: Callable[[], contextlib.AbstractContextManager[tuple[str, dict[str, Any]]]] = one_core
     check: Callable[[Any], object] = lambda config: None
     notes: str = """\
@@ -185,7 +185,9 @@ def measure(bench: Bench, comparison: Comparison, config: Any, folder: RunFolder
     where = _where(bench, comparison.fields)
     inspected = check_agreement(comparison, where)
     with stage(f"timing {where}".strip(), "calls") as progress:
-        rounds = interleaved(comparison.cases, rounds=config.rounds, seed=config.seed, clock=bench.timer, progress=progress)
+        rounds = interleave_calls(
+            comparison.cases, rounds=config.rounds, seed=config.seed, clock=bench.timer, progress=progress
+        )
     timings = Timings(rounds)
     for case in comparison.cases:
         folder.log(event="timings", method=case, **comparison.fields, timings=[timing._asdict() for timing in rounds[case]])

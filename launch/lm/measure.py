@@ -122,7 +122,8 @@ def options_of(config: Config, name: dict[str, Any]) -> Options:
     """The flags that a fit looks at, for one model."""
     flags = {f.name: getattr(config, f.name) for f in fields(Options) if hasattr(config, f.name)}
     chosen = {key: value for key, value in name.items() if key in flags and value != "none"}
-    return Options(**{**flags, "features": "cat", "history": "none", **chosen, "train_sample": config.train_sample or None})
+    shared = {key: value for key, value in flags.items() if not isinstance(value, tuple)}  # what rows vary by is in their name
+    return Options(**{**shared, **chosen, "train_sample": config.train_sample or None})
 
 
 def watch_of(job: Job, name: dict[str, Any]) -> Watch:

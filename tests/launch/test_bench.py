@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from jexplicit.runs.timing import Timing, interleaved, one_thread, paired_ratio, timed
+from jexplicit.runs.timing import Timing, one_thread, paired_ratio, time_call, interleave_calls
 from launch.bench import counting, evaluation, icl, training
 from launch.bench.harness import (
     METHOD,
@@ -69,7 +69,7 @@ def test_ratio_is_the_median_of_the_rounds_own_ratios():
 def test_a_round_calls_every_method_in_an_order_of_its_own():
     calls = []
     methods = {name: lambda name=name: calls.append(name) for name in "abc"}
-    timings = interleaved(methods, rounds=6, seed=0)
+    timings = interleave_calls(methods, rounds=6, seed=0)
     order = [name for n, name in enumerate(calls) if n == 0 or name != calls[n - 1]]  # a fast call is repeated in its turn
     assert {name: len(times) for name, times in timings.items()} == {"a": 6, "b": 6, "c": 6}
     assert set(order[:3]) == {"a", "b", "c"}
@@ -78,7 +78,7 @@ def test_a_round_calls_every_method_in_an_order_of_its_own():
 
 def test_a_call_is_repeated_until_the_clocks_have_moved():
     calls = []
-    timing = timed(lambda: calls.append(0), at_least=0.02)
+    timing = time_call(lambda: calls.append(0), at_least=0.02)
     assert len(calls) > 10
     assert 0 < timing.wall_seconds < 0.02
 
@@ -187,7 +187,7 @@ def test_a_method_that_counts_wrongly_is_not_timed(tmp_path, monkeypatch, capsys
 
 
 def test_training_rows(tmp_path):
-    # every method is one of those whose tables are equal after three steps, or it would not be timed
+    # every method is one of those whose tables are equal after three steps, or it would not be time_call
     assert main(["training", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 0
     rows = rows_of(tmp_path / "run")
     methods = [name for name in training.METHODS if has_torch or not name.startswith("torch")]
