@@ -24,6 +24,8 @@ from jexplicit.runs.command import run_command
 from launch.choose import ModelChoice, load_choice
 from launch.lm.figures import attribution_map
 
+_shown = 4  # columns: more do not fit a terminal
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
@@ -55,14 +57,19 @@ def run(config: Config) -> None:
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: Attribution) -> Table:
-    """A row per prediction: its probability, and what each context token or row adds, with its evidence (nats)."""
-    table = Table(title="logit (evidence), nats", title_justify="left", show_lines=True)
+    """A row per prediction: its probability, and what speaks most for or against it, with its logit and evidence (nats)."""
+    G = len(why.names)
+    title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if G > _shown else "")
+    table = Table(title=title, title_justify="left", show_lines=True)
     table.add_column("predicted")
     table.add_column("p", justify="right")
-    for name in why.names:
-        table.add_column(name)
+    for n in range(min(G, _shown)):
+        table.add_column(why.names[n] if G <= _shown else "")
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
-        cells = [f"{escape(j)}\n{u:.2f}\n({e:+.2f})" for j, u, e in zip(row, logits, evidence, strict=True)]
+        order = range(G) if G <= _shown else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
+        cells = [
+            f"{why.names[g] + ' ' if G > _shown else ''}{escape(row[g])}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order
+        ]
         table.add_row(f"[bold]{escape(i)}[/]", f"{np.exp(log_p):.4f}", *cells)
     return table
 

@@ -57,7 +57,7 @@ class CacheRows:
         ]
 
 
-def recent_row(history: Any, log_p: Float[Array, " N"], cache: Cache) -> Float[Array, " N"]:
+def recent_row(history: Any, log_p: Any, cache: Cache) -> Float[Array, " N"]:
     """The row of one cache after one history, nearest token first: pure.
 
     Example:

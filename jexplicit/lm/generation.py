@@ -69,7 +69,7 @@ def generate(
 
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
-    several = not isinstance(prompt, np.ndarray)
+    several = not isinstance(prompt, np.ndarray | jax.Array)
     prompts = [np.asarray(p, np.int64).reshape(-1) for p in (prompt if several else [prompt])]
     _check(model, prompts, length, temperature, top_k, top_p, banned)
     allowed = np.ones(model.vocab_size, bool)

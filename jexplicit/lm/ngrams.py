@@ -232,4 +232,6 @@ def _children(keys: np.ndarray, contexts: int, N: int) -> Children:
 
 def _small(ids: np.ndarray, bound: int) -> Array:
     """Ids on the device, of the smallest type."""
+    if bound > 1 << 16 and len(ids) and int(ids.max()) >= 2**31:
+        raise ValueError(f"{int(ids.max())} different pairs: rows of contexts number at most 2^31 - 1; fit on less text")
     return jnp.asarray(ids.astype(np.uint16 if bound <= 1 << 16 else np.int32))

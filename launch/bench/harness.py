@@ -17,7 +17,7 @@ from jexplicit.runs.figures import COLOURS, figure
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.tables import Column, markdown_table, rich_table
-from jexplicit.runs.timing import Ratio, cpu_cores, kept_memory, one_thread, paired_ratio, time_call, interleave_calls
+from jexplicit.runs.timing import Ratio, cpu_cores, interleave_calls, kept_memory, one_thread, paired_ratio, time_call
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ def _exponents(rows: Sequence[Row]) -> list[str]:
         Column("slope", "implied_slope", ".3f"),
     ]
     about = (
-        "FitResult exponents: mu of the unigram, lambda_k of offset k, and the slope of the scaling assumption that they imply."
+        "Fitted exponents: mu of the unigram, lambda_k of offset k, and the slope of the scaling assumption that they imply."
     )
     return [about, *markdown_table(columns, rows)]
 

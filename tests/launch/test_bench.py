@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from jexplicit.runs.timing import Timing, one_thread, paired_ratio, time_call, interleave_calls
+from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
 from launch.bench import counting, evaluation, icl, training
 from launch.bench.harness import (
     METHOD,

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def assert_same_arrays(one, other):
 
 def test_any_model_of_a_run_can_be_exported(finished, files, tmp_path, capsys):
     for method, features, radius in (("explicit", "sum", 2), ("bigram", "none", 1), ("unigram", "none", 1)):
-        chosen = ["--method", method, "--features", features, "--radius", str(radius)]
+        chosen = ["--method", method, *(["--features", features, "--radius", str(radius)] if features != "none" else [])]
         out = tmp_path / f"{method}.safetensors"
         assert export.main(["--run", str(finished), "--out", str(out), *chosen]) == 0
         assert f"model {method}" in capsys.readouterr().err.replace("\n", " ")
@@ -158,8 +159,23 @@ def test_an_existing_run_is_not_overwritten(finished, files, capsys):
 
 
 def test_resuming_with_another_configuration_is_refused(finished, files, capsys):
-    assert lm.main(["--out", str(finished), "--resume", "--radius", "1"]) == 2
-    assert "radius = [1, 2] (now [1])" in capsys.readouterr().err.replace("\n", " ")
+    before = (finished / "config.json").read_text()
+    assert lm.main(["--out", str(finished), "--resume", "--vocab-size", "50"]) == 2
+    assert "vocab_size = 60 (now 50)" in capsys.readouterr().err.replace("\n", " ")
+    assert lm.main(["--out", str(finished), "--resume", "--radius", "1", "--seed", "3"]) == 2
+    assert "seed = 0 (now 3)" in capsys.readouterr().err.replace("\n", " ")
+    assert (finished / "config.json").read_text() == before
+
+
+def test_a_finished_run_is_continued_with_more_models(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    before = rows(out)
+    assert (
+        lm.main(["--out", str(out), "--resume", "--radius", "1", "2", "3", "--features", "cat", "--methods", "explicit"]) == 0
+    )
+    assert rows(out)[: len(before)] == before
+    assert [(r["method"], r["features"], r["radius"]) for r in rows(out)[len(before) :]] == [("explicit", "cat", 3)]
+    assert "| explicit | cat | 3 |" in (out / "report.md").read_text()
 
 
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tmp_path, monkeypatch):
@@ -175,13 +191,15 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
         return evaluate_all(*args, **kwargs)
 
     monkeypatch.setattr(lm_measure, "evaluate", interrupted)
-    export = finished.parent / "model.safetensors"
+    exported = finished.parent / "model.safetensors"
     assert lm.main(flags(files, out, "--export", str(tmp_path / "x.safetensors"))) == 130
     assert len(rows(out)) == 2
     monkeypatch.setattr(lm_measure, "evaluate", evaluate_all)
     assert lm.main(["--out", str(out), "--resume"]) == 0
     assert [without_seconds(r) for r in rows(out)] == [without_seconds(r) for r in rows(finished)]
-    assert (tmp_path / "x.safetensors").read_bytes() == export.read_bytes()
+    one, other = load_model(tmp_path / "x.safetensors"), load_model(exported)
+    assert_same_arrays(one.model, other.model)
+    assert one.tokenizer.pieces() == other.tokenizer.pieces() and without_seconds(one.about) == without_seconds(other.about)
 
 
 @pytest.mark.slow
@@ -310,8 +328,6 @@ def test_a_damaged_export_is_named(tmp_path, capsys):
 
 
 def test_counts_of_another_tokenizer_are_refused(finished, tmp_path, files, capsys):
-    import shutil
-
     shutil.copytree(finished, tmp_path / "run")
     other = ["--train", f"{files}/train.txt", "--vocab-size", "50", "--radius", "1", "--features", "cat", "--samples", "0"]
     assert lm.main(["--out", str(tmp_path / "other"), "--scaling-sample", "100", *other]) == 0
