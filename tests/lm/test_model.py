@@ -5,6 +5,7 @@ Tolerances: logits are float32 of order 10, sums of at most 22 rows: 2e-5; deriv
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +176,7 @@ def test_maps_and_placements_keep_the_type(name):
 def test_a_model_is_compiled_once_for_all_of_its_kind(name):
     model = model_of(name)
     X, read, _, _ = positions_of(model)
-    compiled = jax.jit(lambda model, x, h: logits(model, x, h))  # a function of its own has a cache of its own
+    compiled: Any = jax.jit(lambda model, x, h: logits(model, x, h))  # a function of its own has a cache of its own
     for other in (model, jax.tree.map(lambda leaf: leaf + 0, model)):
         compiled(jax.tree.map(jnp.asarray, other), X[0], read[0])
         compiled(jax.tree.map(jnp.asarray, other), X[3], read[3])
@@ -200,7 +201,8 @@ def test_offsets_of_one_table_hold_it_once():
 def test_a_sum_over_one_shared_table_does_not_see_the_order_whatever_holds_it():
     counts = count_sparse(STREAM, radius=3, vocab_size=N)
     codes = bit_cipher(np.bincount(STREAM[1:]), 5)
-    for features, ordered in (("sum", False), ("cat", True)):
+    cases: tuple[tuple[Features, bool], ...] = (("sum", False), ("cat", True))
+    for features, ordered in cases:
         assert sparse_language_model(counts, features=features).ordered == ordered
         assert coded_language_model(STREAM, codes, features=features, radius=2).ordered == ordered
     assert model_of("n-gram").ordered and model_of("mixture with caches").ordered

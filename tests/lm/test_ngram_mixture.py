@@ -5,6 +5,7 @@ log softmax, are right to some 20 eps of that: 2e-5. A mean loss over positions 
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +57,7 @@ def counts_of(radius=RADIUS):
 
 
 @functools.cache
-def rows_of(eos=False, history="all", smoothing="kneser-ney"):
+def rows_of(eos: bool = False, history: Any = "all", smoothing: Any = "kneser-ney"):
     ngrams = functools.partial(ngrams_of, eos=eos)
     return mixture_rows(ngrams, counts_of(), eos=eos, smoothing=smoothing, history=history)
 

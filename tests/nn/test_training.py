@@ -21,7 +21,7 @@ import pytest
 from reference import random_documents, stream_of
 
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.gradient import initial_state, make_batch, token_tables, training_step
+from jexplicit.lm.gradient import decoder_model, initial_state, make_batch, training_step
 from jexplicit.lm.softmax import negative_log_likelihood
 from jexplicit.nn.training import TrainingResult, epoch_order, train
 from jexplicit.runs.checkpoints import load_latest
@@ -436,7 +436,7 @@ def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **change
     start = tuple(jnp.asarray(np.random.default_rng(k).normal(size=(vocab_size,) * 2), jnp.float32) for k in range(2))
 
     def model(params):
-        return token_tables(params, features="cat", radius=2, eos=False, noise=None)
+        return decoder_model(params, features="cat", radius=2, eos=False, noise=None)
 
     arguments = {
         "state": initial_state(start, optimizer, mesh),
