@@ -7,9 +7,10 @@ JOBS ?= 2
 .PHONY: demo test test-slow lint clean help
 
 help:
-	@echo "make demo       fit the explicit language model on the embedded corpus (runs/demo)"
-	@echo "make test       lint, types and all tests but the long ones"
-	@echo "make test-slow  the long tests too"
+	@echo "make demo       fit and measure language models on the embedded corpus (runs/demo)"
+	@echo "make test       lint, types, notebooks, and all tests but the long ones"
+	@echo "make test-slow  lint, types, and all tests with the long ones, without notebooks"
+	@echo "make lint       lint and types alone"
 	@echo "make clean      remove .venv and runs/"
 
 $(BIN)/.demo: pyproject.toml constraints.txt
