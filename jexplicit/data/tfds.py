@@ -31,7 +31,7 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str
     """
     missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
     if missing:
-        raise ValueError(f"{flag} tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
+        raise ValueError(f"{flag} tfds:{name} needs {' and '.join(missing)}: pip install -e '.[tfds]', or {way_out}")
     folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
     if not folder.is_dir() and not _reachable(*_host):
         raise ValueError(f"{flag} tfds:{name}: {_host[0]} cannot be reached, and {folder} does not exist: {way_out}")

@@ -137,7 +137,7 @@ def sweep_tables(
     observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
     U0 = params
     if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
-        raise ValueError("a prior around infinite logits: start from tables that are finite, e.g. calibrated ones")
+        raise ValueError("a prior around infinite logits: start from tables that are finite, such as log-linear ones")
     of_noise = noise_model(token_counts(counts)) if noise else None
     as_model = functools.partial(decoder_model, features=model.features, radius=K, eos=model.eos, noise=None)
     losses, penalties = [], []

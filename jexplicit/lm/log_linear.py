@@ -41,7 +41,7 @@ _attention_power = 4  # of the information, in the weights of Sum's shared table
 
 
 class OffsetRows(NamedTuple):
-    """What a calibrated model is made of: `log p` [1, N] and the tables [N, N] that the exponents weigh, nearest first."""
+    """What a log-linear model is made of: `log p` [1, N] and the tables [N, N] that the exponents weigh, nearest first."""
 
     log_p: Float[Array, "1 N"]
     tables: tuple[Float[Array, "N N"], ...]
@@ -115,7 +115,7 @@ def shared_rows(
 
 
 def offset_positions(rows: OffsetRows, X: Integer[np.ndarray, "M K"]) -> Positions:
-    """What a calibrated model reads: log p, then the row of each context token; every table has its own exponent."""
+    """What a log-linear model reads: log p, then the row of each context token; every table has its own exponent."""
     ids = np.concatenate([np.zeros((len(X), 1), np.int64), X], axis=1)
     return Positions(ids, np.broadcast_to([0, *rows.exponent_of_table], ids.shape))
 

@@ -202,7 +202,7 @@ def perplexity_by_method(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def exponents_by_offset(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """The fitted exponents lambda_k of each calibrated model."""
+    """The fitted exponents lambda_k of each log-linear model."""
     with figure(path, size=(6.2, 3.6)) as axes:
         for row in rows:
             lambdas = row["exponents"][1:]

@@ -127,7 +127,7 @@ def test_not_installed_says_so_without_importing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert "--corpus tfds:lm1b needs tensorflow_datasets" in error and "pip install 'jexplicit[tfds]'" in error
+    assert "--corpus tfds:lm1b needs tensorflow_datasets" in error and "pip install -e '.[tfds]'" in error
     assert "tensorflow_datasets" not in sys.modules
 
 
