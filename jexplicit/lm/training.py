@@ -14,6 +14,7 @@ from jexplicit.lm.explicit import cooccurrence_blocks, explicit_language_model, 
 from jexplicit.lm.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.smoothing import Noise, noise_model
+from jexplicit.nn.optimizers import adagrad
 from jexplicit.nn.training import train
 from jexplicit.solvers.explicit import explicit_solution
 
@@ -87,8 +88,8 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
 
 def make_optimizer(options: Any) -> optax.GradientTransformation:
     """The optimiser of optax, on the gradient of the mean loss of a batch."""
-    if options.optimizer == "adagrad":  # eps far below any square of a gradient: it only guards against 0/0
-        chosen = optax.adagrad(options.learning_rate, initial_accumulator_value=options.accumulator, eps=1e-30)
+    if options.optimizer == "adagrad":
+        chosen = adagrad(options.learning_rate, accumulator=options.accumulator)
     else:
         chosen = getattr(optax, options.optimizer)(options.learning_rate)
     return optax.chain(optax.scale(1 / options.batch_size), chosen)

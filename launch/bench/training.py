@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.gradient import cold_start, initial_state, make_batch, training_step
 from jexplicit.lm.smoothing import Noise, noise_model
+from jexplicit.nn.optimizers import adagrad
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
 def _jexplicit(task: Task, *, sparse: bool = False, exact_noise: bool = False) -> Callable[[], Sequence[Any]]:
     mesh = data_mesh(1)
-    optimizer = optax.adagrad(_rate, initial_accumulator_value=0, eps=1e-30)
+    optimizer = adagrad(_rate)
     step = training_step(optimizer, features="cat", noise=task.noise if exact_noise else None, mesh=mesh)
     state = initial_state(tuple(map(jnp.asarray, task.tables)), optimizer, mesh)
     N, B = len(task.tables[0]), len(task.batches[0][1])

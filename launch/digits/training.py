@@ -14,6 +14,7 @@ import optax
 from jexplicit.nn.initializers import initializer
 from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
 from jexplicit.nn.objectives import objective
+from jexplicit.nn.optimizers import adagrad
 from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.progress import console, stage
@@ -69,8 +70,8 @@ def _dense(key: jax.Array, inputs: int, outputs: int) -> dict[str, jax.Array]:
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
     """The optimiser of cold and warm starts, on the gradient of the mean loss of a batch."""
-    if config.optimizer == "adagrad":  # eps is far below any squared gradient: it only avoids 0/0
-        return optax.adagrad(config.learning_rate, initial_accumulator_value=config.accumulator, eps=1e-30)
+    if config.optimizer == "adagrad":
+        return adagrad(config.learning_rate, accumulator=config.accumulator)
     return getattr(optax, config.optimizer)(config.learning_rate)
 
 
