@@ -51,6 +51,7 @@ def direct_start(variables: dict[str, Any], solved: LanguageModel) -> dict[str, 
         ValueError: a network without that connection, or tables of another shape.
 
     Example:
+        >>> from jexplicit.lm.model import token_model
         >>> from jexplicit.nn.networks import MLPLanguageModel, init_variables
         >>> model = MLPLanguageModel(vocab_size=3, embedding=2, hidden=(4,), direct="tokens")
         >>> solved = token_model((jnp.arange(9.0).reshape(3, 3),), "cat", False)

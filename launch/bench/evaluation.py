@@ -69,7 +69,7 @@ def _counts_included(model: LanguageModel, x: np.ndarray):
 
 
 BRUTE = "brute force"
-METHODS: dict[str, Callable[[TokenTables, np.ndarray], Callable[[], float]]] = {
+METHODS: dict[str, Callable[[LanguageModel, np.ndarray], Callable[[], float]]] = {
     BRUTE: _brute_force,
     "distinct contexts": _distinct,
     "counts": _counts,
