@@ -26,21 +26,6 @@ from jexplicit.runs.devices import data_mesh
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
 
-Method = Literal[
-    "unigram",
-    "bigram",
-    "ngram",
-    "explicit",
-    "cold",
-    "warm",
-    "optimum",
-    "log-linear",
-    "iterative-scaling",
-    "mixture",
-    "bitcipher",
-]
-
-
 @dataclass(frozen=True)
 class Options:
     """What the methods can be told; each looks at its own. See `python -m launch.lm --help` for what they mean."""
