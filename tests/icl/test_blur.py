@@ -361,6 +361,7 @@ def test_genomes_that_are_not_finite_are_skipped_and_counted(meta_trained):
         meta(start._replace(nu=start.nu * jnp.nan))
 
 
+@pytest.mark.slow
 def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
     """The pure functions below the host loops: compiled, over a batch of genomes or rates, and differentiated."""
     train, test = (jax.tree.map(jnp.asarray, data(20, seed=seed)) for seed in (0, 1))

@@ -41,7 +41,9 @@ N = 9
 ATOL = 2e-5
 STREAM, HELD = stream_of(random_documents(1, 60, N, 10)), stream_of(random_documents(2, 12, N, 10))
 MODELS = ("token tables", "Sum", "log-linear", "n-gram", "mixture with caches", "sparse", "coded", "unigram")
+SLOW = ("n-gram", "mixture with caches")  # eager calls compile every operation of their searches
 ALL = pytest.mark.parametrize("name", MODELS)
+EAGER = pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MODELS])
 
 
 @functools.cache
@@ -78,7 +80,7 @@ def logits(model, x, history):
     return model.logits(x, history if model.history else None)
 
 
-@ALL
+@EAGER
 def test_logits_are_the_same_one_by_one_compiled_and_together(name):
     model = model_of(name)
     X, read, Y, past = positions_of(model)
@@ -94,7 +96,7 @@ def test_logits_are_the_same_one_by_one_compiled_and_together(name):
     np.testing.assert_allclose(log_probabilities(model, np.asarray(X), Y, past=past), log_p, rtol=0, atol=ATOL)
 
 
-@ALL
+@EAGER
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
 def test_contexts_may_be_of_any_integer_type(name, dtype):
     model = model_of(name)
