@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_leading_pads
-from jexplicit.lm.model import Features, LanguageModel, pytree, static, unit_exponents
+from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import map_contexts
 from jexplicit.runs.devices import data_mesh
@@ -62,7 +62,7 @@ class Codes(NamedTuple):
 
 
 @pytree
-class CodedTables:
+class CodedTables(RowsByOffset):
     """Rows of coded tokens: the token k back reads `code(x_k) @ table` of its offset.
 
     bits, weights: [N, w] of the codes; with noise they have one feature more, the mean one, whose row of every table is `p̄ᵀU`.
@@ -75,10 +75,6 @@ class CodedTables:
     tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...] = static()
 
-    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
-    history = property(lambda self: 0)
     vocab_size = property(lambda self: self.tables[0].shape[1])
 
     def read(self, context, history=None):

@@ -162,12 +162,6 @@ def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: Langua
     return path
 
 
-def has_model(run: str | os.PathLike) -> bool:
-    """Whether a run has measured a model that `load_model` can load."""
-    rows = map(_normalised, read_rows(run))
-    return any(row and (row["method"] in FROM_COUNTS or _file_of(Path(run), row)) for row in rows)
-
-
 def save_counts(run: str | os.PathLike, counts: Counts) -> None:
     """Save a run's counts as `checkpoints/counts`."""
     save_checkpoint(_counts_path(run), {"counts": list(counts)})

@@ -31,7 +31,7 @@ from jexplicit.lm.log_linear import (
     own_rows,
     shared_rows,
 )
-from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.model import LanguageModel, dense_where_small, unit_exponents
 from jexplicit.lm.ngram_mixture import CHAIN, RADIUS, fit_mixture, ngram_model, with_history
 from jexplicit.lm.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.sharded import sharded_language_model
@@ -244,6 +244,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     m = _drawn(options, len(held_out.Y))
     with watch.stage("mixture: rows without held-out text", "groups") as progress:
         rows = with_history(rest.mixture_rows(options.smoothing, progress), options.history)
+        rows = dense_where_small(LanguageModel(rows, unit_exponents(rows))).rows  # once for all the fits below
     begin = time.perf_counter()
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
         fitted = fit_mixture(rows, held_out, m, progress=progress)

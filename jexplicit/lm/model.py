@@ -111,8 +111,26 @@ class Constant:
         return np.asarray(self.row)[Y]
 
 
+class RowsByOffset:
+    """What kinds of rows of single tokens share: a row per offset, read from one of their different tables."""
+
+    name = "offset"
+    history = 0
+    tables: tuple[Any, ...]
+    table_of_offset: tuple[int, ...]
+
+    names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
+    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
+    radius = property(lambda self: len(self.table_of_offset))
+
+    @property
+    def by_offset(self) -> tuple[Any, ...]:
+        """A table for every offset, nearest first."""
+        return tuple(self.tables[t] for t in self.table_of_offset)
+
+
 @pytree
-class TokenTables:
+class TokenTables(RowsByOffset):
     """Dense rows of single tokens: the token k back reads row x_k of its offset's table.
 
     tables: the different tables, [N, N] each; offsets may share one, as those of Sum do.
@@ -124,16 +142,7 @@ class TokenTables:
     table_of_offset: tuple[int, ...] = static()
     name: str = static("offset")
 
-    names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
-    history = property(lambda self: 0)
     vocab_size = property(lambda self: self.tables[0].shape[1])
-
-    @property
-    def by_offset(self) -> tuple[Any, ...]:
-        """A table for every offset, nearest first."""
-        return tuple(self.tables[t] for t in self.table_of_offset)
 
     def read(self, context, history=None):
         return [table.at[context[k]].get(mode="promise_in_bounds") for k, table in enumerate(self.by_offset)]

@@ -121,7 +121,7 @@ def fit_mixture(
         kinds: which rows the model has, by the first word of their names; the exponents of the others are 0. Default, all.
         progress: called with (passes done, most passes).
     """
-    model = dense_where_small(LanguageModel(rows, first_exponents(rows)))
+    model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
     start = np.array(
         [a if not kinds or name.split()[0] in kinds else 0 for a, name in zip(model.exponents, model.names, strict=True)]
     )
@@ -133,7 +133,7 @@ def fit_mixture(
     return fit_exponents(tables, positions, held_out.Y[m], start, tolerance=1e-4, progress=progress)
 
 
-def first_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " G"]:
+def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " G"]:
     """Rough guesses that a fit starts from."""
     names = [name for kind in rows for name in kind.names]
     guesses = [0.1 / int(name.split()[1]) if name.startswith("offset") else _starts[name.split()[0]] for name in names]

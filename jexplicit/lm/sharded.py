@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from jexplicit.counts.sharded import ShardedCounts
 from jexplicit.data.contexts import PAD, pad_to
-from jexplicit.lm.model import Features, LanguageModel, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
 from jexplicit.runs.devices import AXIS
 from jexplicit.solvers.explicit import explicit_solution
@@ -32,7 +32,7 @@ _positions_per_call = 1 << 18
 
 
 @pytree
-class ShardedTables:
+class ShardedTables(RowsByOffset):
     """Dense rows of single tokens whose columns are spread over devices: `TokenTables` with columns as in `ShardedCounts`.
 
     tables: the different tables, [N, D S] each.
@@ -44,16 +44,7 @@ class ShardedTables:
     places: Any
     table_of_offset: tuple[int, ...] = static()
 
-    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
-    history = property(lambda self: 0)
     vocab_size = property(lambda self: self.tables[0].shape[0])
-
-    @property
-    def by_offset(self) -> tuple[Any, ...]:
-        """A table for every offset, nearest first."""
-        return tuple(self.tables[t] for t in self.table_of_offset)
 
     def read(self, context, history=None):
         return [table[context[k]][jnp.asarray(self.places)] for k, table in enumerate(self.by_offset)]

@@ -23,13 +23,13 @@ from scipy.sparse import csr_array
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.log_tables import SparseRows, sparse_row
-from jexplicit.lm.model import Constant, Features, LanguageModel, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts, noise_model
 from jexplicit.lm.sparse_partition import sparse_log_partition, sparse_target_logits
 
 
 @pytree
-class SparseTables:
+class SparseTables(RowsByOffset):
     """Rows of single tokens as a base row, a multiple of another, and a sparse row: none of size N x N.
 
     After the token j k places back, the row of offset k adds `bases[t]_i + weight[j] slopes[t]_i + corrections[t][j, i]` to the
@@ -53,10 +53,6 @@ class SparseTables:
     unseen: tuple[Any, ...] = ()
     name: str = static("offset")
 
-    names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
-    history = property(lambda self: 0)
     vocab_size = property(lambda self: len(self.bases[0]))
 
     def read(self, context, history=None):

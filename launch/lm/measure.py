@@ -17,7 +17,8 @@ from jexplicit.lm.evaluation import evaluate, sampled_positions
 from jexplicit.lm.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.fit import fit
 from jexplicit.lm.gradient import kkt_residual
-from jexplicit.lm.model import Features, LanguageModel, is_token_model
+from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
+from jexplicit.lm.ngram_mixture import CHAIN, RADIUS
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.folder import RunFolder
@@ -50,9 +51,11 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         if method in ("unigram", "bigram"):
             continue
         if method == "ngram":
-            yield {"method": method, "features": "none", "radius": 4, "history": "none"}
+            yield {"method": method, "features": "none", "radius": len(CHAIN), "history": "none"}
         elif method == "mixture":
-            yield from ({"method": method, "features": "cat", "radius": 8, "history": history} for history in config.history)
+            yield from (
+                {"method": method, "features": "cat", "radius": RADIUS, "history": history} for history in config.history
+            )
         else:
             for features, radius in itertools.product(config.features, config.radius):
                 name = {"method": method, "features": features, "radius": radius, "history": "none"}
@@ -94,9 +97,10 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
     samples = _positions_one_by_one if one_by_one else config.train_sample, 0 if job.tables == "dense" else config.dev_sample
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
-        counts = job.training.counts(1) if radius_1(model) else None
-        train = evaluate(model, job.text.train, counts=counts, sample=samples[0] or None, **shared)
-        dev = evaluate(model, job.text.dev, sample=samples[1] or None, **shared)
+        counts = job.training.counts(1) if job.tables == "dense" else None
+        read = dense_where_small(model) if one_by_one else model  # once for both texts
+        train = evaluate(read, job.text.train, counts=counts, sample=samples[0] or None, **shared)
+        dev = evaluate(read, job.text.dev, sample=samples[1] or None, **shared)
     row = {
         **name,
         "train_perplexity": train.perplexity,
@@ -111,11 +115,6 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
         **more,
     }
     job.folder.add_row(row)
-
-
-def radius_1(model: LanguageModel) -> bool:
-    """Whether counts give the loss of a model."""
-    return model.radius == 1 and is_token_model(model)
 
 
 def options_of(config: Config, name: dict[str, Any]) -> Options:

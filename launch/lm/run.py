@@ -29,7 +29,6 @@ from jexplicit.lm.checkpoints import (
     SavedModel,
     export_model,
     has_counts,
-    has_model,
     has_sparse_counts,
     load_counts,
     load_model,
@@ -95,7 +94,7 @@ def run(config: Config) -> None:
 
 def finish(config: Config, folder: RunFolder, start: float) -> None:
     """Samples and export of the best model, tables and figures of the finished run."""
-    best = load_model(folder.path) if has_model(folder.path) and (config.samples or config.export) else None
+    best = load_model(folder.path) if config.samples or config.export else None
     samples = write_samples(config, folder, best)
     report = write_report(folder.path)
     console.print(results_table(folder.rows()))

@@ -24,10 +24,10 @@ from jexplicit.lm.ngram_mixture import (
     CHAIN,
     GAPS,
     RADIUS,
-    first_exponents,
     fit_mixture,
     mixture_rows,
     ngram_model,
+    starting_exponents,
     with_history,
 )
 from jexplicit.lm.ngrams import smoothed_ngrams
@@ -327,7 +327,7 @@ def test_a_fit_of_all_rows_is_one_of_all_kinds():
 
 
 def test_a_fit_begins_near_the_nearest_tokens():
-    start = dict(zip(NAMES, first_exponents(rows_of()), strict=True))
+    start = dict(zip(NAMES, starting_exponents(rows_of()), strict=True))
     assert start["offset 1"] > start["offset 2"] > start["offset 8"] > 0
     assert (start["unigram"], start["context 1"], start["context 4"], start["cache 400"]) == (0.6, 0.5, 0.7, 0.2)
 
