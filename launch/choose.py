@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jexplicit.lm.checkpoints import SavedModel, load_model, model_name
-from jexplicit.lm.fit import Method
+from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
 from jexplicit.runs.progress import console
 

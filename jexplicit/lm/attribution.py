@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.evaluation import Past, check_positions, histories
 from jexplicit.lm.model import HISTORY, LanguageModel
-from jexplicit.lm.network import NetworkRows
+from jexplicit.lm.rows.network import NetworkRows
 
 
 class Attribution(NamedTuple):

@@ -24,15 +24,15 @@ from safetensors.numpy import save_file
 from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.bitcipher import CodedTables
-from jexplicit.lm.cache import Cache, CacheRows
-from jexplicit.lm.explicit import bigram_model, explicit_language_model, unigram_model
-from jexplicit.lm.log_tables import SparseRows
 from jexplicit.lm.model import Constant, LanguageModel, TokenTables
-from jexplicit.lm.network import NetworkRows
-from jexplicit.lm.ngrams import Children, NgramRows
-from jexplicit.lm.sharded import ShardedTables
-from jexplicit.lm.sparse import SparseTables, sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.lm.rows.bitcipher import CodedTables
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
+from jexplicit.lm.rows.log_tables import SparseRows
+from jexplicit.lm.rows.network import NetworkRows
+from jexplicit.lm.rows.ngrams import Children, NgramRows
+from jexplicit.lm.rows.sharded import ShardedTables
+from jexplicit.lm.rows.sparse import SparseTables, sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.nn.networks import MLPLanguageModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import read_config, read_rows

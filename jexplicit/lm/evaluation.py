@@ -19,10 +19,10 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
 from jexplicit.data.shards import Stream
-from jexplicit.lm.explicit import with_targets
-from jexplicit.lm.log_tables import LogTables, Positions, SparseRows
-from jexplicit.lm.log_tables import log_probabilities as read_log_probabilities
 from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, has_unit_exponents, is_token_model
+from jexplicit.lm.rows.explicit import with_targets
+from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows
+from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
 from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
 
 Progress = Callable[[int, int], None]

@@ -3,7 +3,7 @@
     logits(context, history) = sum_g a_g row_g(context, history),        p = softmax(logits)
 
 A model is a tuple of *kinds of rows* and the exponents a of their rows. A kind holds arrays and says which rows a context
-reads: a table per offset (here), codes (jexplicit.lm.bitcipher), sparse rows over a base row (sparse), columns spread over
+reads: a table per offset (here), codes (jexplicit.lm.rows.bitcipher), sparse rows over a base row (sparse), columns spread over
 devices (sharded), contexts of several tokens (ngrams), the recent past (cache), or a network (network). The explicit solution
 and Kneser-Ney have exponents 1, mixtures have fitted ones.
 
@@ -46,7 +46,7 @@ class Rows(Protocol):
     """A kind of rows.
 
     A kind may also have `log_partition(X, mesh=, progress=)` and `target_logits(X, Y)`, host functions over many contexts that
-    are faster than reading every row; and `log_tables(X, past)`, the rows of many positions for jexplicit.lm.log_tables.
+    are faster than reading every row; and `log_tables(X, past)`, the rows of many positions for jexplicit.lm.rows.log_tables.
     """
 
     @property

@@ -12,8 +12,8 @@ from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import PAD, contexts, distinct_contexts
 from jexplicit.data.docstrings import docs_corpus
 from jexplicit.data.text import text_corpus
-from jexplicit.lm.explicit import explicit_language_model, with_targets
 from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset

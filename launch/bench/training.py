@@ -1,4 +1,4 @@
-"""The bench of jexplicit.lm.gradient: one Adagrad step of the single-layer softmax model, against PyTorch's."""
+"""The bench of jexplicit.lm.fits.gradient: one Adagrad step of the single-layer softmax model, against PyTorch's."""
 
 import functools
 import importlib
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.gradient import cold_start, initial_state, make_batch, training_step
+from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, training_step
 from jexplicit.lm.smoothing import Noise, noise_model
 from jexplicit.nn.optimizers import adagrad
 from jexplicit.runs.bounds import PositiveInt
@@ -118,8 +118,8 @@ METHODS: dict[str, Callable[[Task], Callable[[], Sequence[Any]]]] = {
     STRICTER[1]: functools.partial(_torch, bag=True, sparse=True),
 }
 _descriptions = {
-    REFERENCE: "`jexplicit.lm.gradient.make_batch` and `training_step`: passes over whole tables; partition functions only of "
-    "the distinct contexts, as in all methods of jexplicit.",
+    REFERENCE: "`jexplicit.lm.fits.gradient.make_batch` and `training_step`: passes over whole tables; partition functions "
+    "only of the distinct contexts, as in all methods of jexplicit.",
     ROWS: "The same with `sparse=True`: only the rows that a batch touches, unless they are a large part of the table.",
     OTHER_MODEL: "The same for tables read through the noise model, whose gradient touches every row: no peer.",
     TORCH[0]: "One `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`.",

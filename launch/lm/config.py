@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import optax
 
-from jexplicit.lm.fit import Method
+from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt

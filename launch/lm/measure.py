@@ -14,13 +14,13 @@ from jexplicit.data.cache import TokenizedCorpus
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.evaluation import evaluate, sampled_positions
-from jexplicit.lm.explicit import cooccurrence_blocks, target_counts, with_targets
-from jexplicit.lm.fit import fit
-from jexplicit.lm.gradient import kkt_residual
+from jexplicit.lm.fits.fit import fit
+from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS
+from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
-from jexplicit.lm.ngram_mixture import CHAIN, RADIUS
+from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
-from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage

@@ -24,7 +24,6 @@ from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.bitcipher import check_bits
 from jexplicit.lm.checkpoints import (
     SavedModel,
     export_model,
@@ -37,9 +36,10 @@ from jexplicit.lm.checkpoints import (
     save_sparse_counts,
     save_tokenizer,
 )
+from jexplicit.lm.fits.ngram_mixture import RADIUS
+from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.ngram_mixture import RADIUS
-from jexplicit.lm.training_text import TrainingText
+from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.folder import RunFolder, write_json

@@ -18,13 +18,13 @@ from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, log_probabilities
-from jexplicit.lm.fit import fit
+from jexplicit.lm.fits.fit import fit
+from jexplicit.lm.fits.network_starts import direct_start, output_start
+from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.network import network_model
-from jexplicit.lm.network_starts import direct_start, output_start
+from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.softmax import map_contexts
-from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import Direct, MLPLanguageModel
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import RunFolder, write_json

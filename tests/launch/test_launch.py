@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jexplicit import contexts, encode_documents, evaluate, load_model
-from jexplicit.lm import training as lm_training
+from jexplicit.lm.fits import training as lm_training
 from jexplicit.nn import training
 from launch import explain, export, sample, score
 from launch.lm import measure as lm_measure

@@ -26,14 +26,14 @@ from reference import explicit_solution as explicit_solution_loop
 from sklearn.naive_bayes import MultinomialNB
 
 from jexplicit import count, evaluate, explicit_language_model
-from jexplicit.lm import bitcipher
-from jexplicit.lm.bitcipher import (
+from jexplicit.lm.model import token_model
+from jexplicit.lm.rows import bitcipher
+from jexplicit.lm.rows.bitcipher import (
     Codes,
     bit_cipher,
     coded_cooccurrences,
     coded_language_model,
 )
-from jexplicit.lm.model import token_model
 from jexplicit.runs.devices import data_mesh
 
 N = 14  # with 4 bits: tokens of 1, 2 and 3 bits

@@ -12,8 +12,8 @@ import pytest
 from reference import log_linear as log_linear_loop
 from scipy.optimize import minimize
 
-from jexplicit.lm.calibration import fit_exponents
-from jexplicit.lm.log_tables import LogTables, Positions, SparseRows
+from jexplicit.lm.fits.calibration import fit_exponents
+from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows
 
 N, M = 6, 150  # outputs; positions, more than two blocks
 

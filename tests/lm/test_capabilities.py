@@ -19,11 +19,11 @@ from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import SavedModel, export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, histories, read_text, score
-from jexplicit.lm.fit import METHODS, fit
+from jexplicit.lm.fits.fit import METHODS, fit
+from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.network import network_model
-from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import write_json

@@ -25,14 +25,14 @@ from scipy.stats import linregress
 from jexplicit.counts.dense import count
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text, score
-from jexplicit.lm.explicit import (
+from jexplicit.lm.model import token_model
+from jexplicit.lm.rows.explicit import (
     Features,
     cooccurrence_blocks,
     explicit_language_model,
     target_counts,
     unigram_model,
 )
-from jexplicit.lm.model import token_model
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.devices import data_mesh
 

@@ -23,7 +23,7 @@ from reference import (
 )
 
 from jexplicit.counts.dense import count, merge_counts
-from jexplicit.lm.explicit import (
+from jexplicit.lm.rows.explicit import (
     bigram_model,
     cooccurrence_blocks,
     explicit_language_model,

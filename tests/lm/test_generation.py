@@ -11,11 +11,11 @@ from reference import PAD, greedy, log_softmax, random_documents, recent_counts,
 from jexplicit.counts.dense import count
 from jexplicit.data.tokenizers import train_tokenizer
 from jexplicit.lm import generation
-from jexplicit.lm.cache import Cache, CacheRows
 from jexplicit.lm.evaluation import Past, log_probabilities, score
-from jexplicit.lm.explicit import Features, explicit_language_model
 from jexplicit.lm.generation import generate, generate_text, next_token, restrict
 from jexplicit.lm.model import Constant, LanguageModel, token_model
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.explicit import Features, explicit_language_model
 
 N = 8
 COUNTS = count(stream_of(random_documents(6, 60, N, 7)), radius=3, vocab_size=N)

@@ -26,9 +26,8 @@ from reference import (
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit.counts.dense import count
-from jexplicit.lm import gradient as gradient_module
-from jexplicit.lm.explicit import explicit_language_model
-from jexplicit.lm.gradient import (
+from jexplicit.lm.fits import gradient as gradient_module
+from jexplicit.lm.fits.gradient import (
     cold_start,
     decoder_model,
     initial_state,
@@ -38,6 +37,7 @@ from jexplicit.lm.gradient import (
     training_step,
 )
 from jexplicit.lm.model import token_model
+from jexplicit.lm.rows.explicit import explicit_language_model
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import negative_log_likelihood
 from jexplicit.runs.devices import data_mesh

@@ -24,9 +24,9 @@ from reference import (
 )
 
 from jexplicit import contexts, count, evaluate, explicit_language_model, token_model
-from jexplicit.lm.gradient import kkt_residual
-from jexplicit.lm.iterative_scaling import kneser_ney_discount, sweep_tables
-from jexplicit.lm.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
+from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.runs.devices import data_mesh
 
 N = 9  # of no use to 8 devices: their last columns are fillers

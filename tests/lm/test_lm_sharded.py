@@ -25,11 +25,11 @@ from reference import (
 from scipy.sparse import csr_array
 
 from jexplicit.counts.sharded import count_sharded
-from jexplicit.lm import sharded
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.explicit import explicit_language_model
-from jexplicit.lm.sharded import sharded_language_model
-from jexplicit.lm.sparse import sparse_language_model
+from jexplicit.lm.rows import sharded
+from jexplicit.lm.rows.explicit import explicit_language_model
+from jexplicit.lm.rows.sharded import sharded_language_model
+from jexplicit.lm.rows.sparse import sparse_language_model
 from jexplicit.runs.devices import AXIS, data_mesh
 
 N, K = 7, 3  # divided by none of the numbers of devices but 1, and fewer than the largest

@@ -29,21 +29,22 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import contexts
-from jexplicit.lm import evaluation, sparse_partition
+from jexplicit.lm import evaluation
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.evaluation import log_probabilities as log_probabilities_of_targets
-from jexplicit.lm.explicit import bigram_model, explicit_language_model, unigram_model, with_targets
+from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.generation import next_token
-from jexplicit.lm.log_linear import offset_rows
 from jexplicit.lm.model import LanguageModel, dense_where_small, is_token_model, unit_exponents
-from jexplicit.lm.smoothing import SMOOTHINGS
-from jexplicit.lm.sparse import (
+from jexplicit.lm.rows import sparse_partition
+from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model, with_targets
+from jexplicit.lm.rows.sparse import (
     smoothed_offset_rows,
     sparse_bigram_model,
     sparse_language_model,
     sparse_unigram_model,
 )
-from jexplicit.lm.sparse_partition import sparse_log_partition, sparse_target_logits
+from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
+from jexplicit.lm.smoothing import SMOOTHINGS
 
 N = 8
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen

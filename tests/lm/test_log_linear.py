@@ -24,9 +24,9 @@ from reference import (
 )
 
 from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model
-from jexplicit.lm.calibration import fit_exponents
 from jexplicit.lm.evaluation import log_probabilities as tables_log_probabilities
-from jexplicit.lm.log_linear import (
+from jexplicit.lm.fits.calibration import fit_exponents
+from jexplicit.lm.fits.log_linear import (
     Smoothing,
     first_exponents,
     implied_slope,
@@ -37,7 +37,7 @@ from jexplicit.lm.log_linear import (
     own_rows,
     shared_rows,
 )
-from jexplicit.lm.log_tables import log_probabilities
+from jexplicit.lm.rows.log_tables import log_probabilities
 
 N, K = 9, 3
 ATOL = 2e-5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from reference import log_linear as log_linear_loop
 
-from jexplicit.lm.log_tables import LogTables, Positions, SparseRows, blocks, log_probabilities, ranges, select, sparse_row
+from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, blocks, log_probabilities, ranges, select, sparse_row
 
 N, M = 7, 150  # outputs; positions, more than two blocks
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-4}

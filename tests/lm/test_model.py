@@ -16,11 +16,9 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.bitcipher import bit_cipher, coded_language_model
-from jexplicit.lm.cache import Cache, CacheRows
 from jexplicit.lm.evaluation import Past, histories, log_probabilities, read_text
-from jexplicit.lm.explicit import explicit_language_model, unigram_model
-from jexplicit.lm.log_linear import log_linear_model, offset_rows
+from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
+from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS, mixture_rows, ngram_model
 from jexplicit.lm.model import (
     NOTHING,
     Constant,
@@ -32,9 +30,11 @@ from jexplicit.lm.model import (
     is_token_model,
     token_model,
 )
-from jexplicit.lm.ngram_mixture import CHAIN, RADIUS, mixture_rows, ngram_model
-from jexplicit.lm.ngrams import smoothed_ngrams
-from jexplicit.lm.sparse import sparse_language_model
+from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
+from jexplicit.lm.rows.ngrams import smoothed_ngrams
+from jexplicit.lm.rows.sparse import sparse_language_model
 from jexplicit.runs.devices import data_mesh
 
 N = 9

@@ -12,10 +12,10 @@ from jexplicit.counts.dense import count
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpora import split_in_three
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.explicit import explicit_language_model
+from jexplicit.lm.fits.network_starts import direct_start, output_start
 from jexplicit.lm.generation import generate
-from jexplicit.lm.network import network_model
-from jexplicit.lm.network_starts import direct_start, output_start
+from jexplicit.lm.rows.explicit import explicit_language_model
+from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables, network_outputs
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import scorer

@@ -16,10 +16,8 @@ from reference import PAD, Chain, log_linear, random_documents, stream_of, windo
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.cache import Cache, CacheRows
 from jexplicit.lm.evaluation import evaluate, histories, log_probabilities, read_tables, read_text, score
-from jexplicit.lm.model import HISTORY, LanguageModel
-from jexplicit.lm.ngram_mixture import (
+from jexplicit.lm.fits.ngram_mixture import (
     CACHES,
     CHAIN,
     GAPS,
@@ -30,7 +28,9 @@ from jexplicit.lm.ngram_mixture import (
     starting_exponents,
     with_history,
 )
-from jexplicit.lm.ngrams import smoothed_ngrams
+from jexplicit.lm.model import HISTORY, LanguageModel
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.smoothing import SMOOTHINGS
 
 N = 7

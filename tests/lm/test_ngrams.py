@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from reference import Chain, random_documents, windows
 
-from jexplicit.lm.log_tables import SparseRows, sparse_row
-from jexplicit.lm.ngrams import Ngrams, context_numbers, ngram_rows, smoothed_ngrams
+from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
+from jexplicit.lm.rows.ngrams import Ngrams, context_numbers, ngram_rows, smoothed_ngrams
 
 N = 9
 OFFSETS = [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (2, 4), (3, 1, 2)]

@@ -28,8 +28,8 @@ from reference import (
 from sklearn.linear_model import LogisticRegression
 
 from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model, token_model
-from jexplicit.lm.gradient import kkt_residual
-from jexplicit.lm.optimum import (
+from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.fits.optimum import (
     bigram_optimum,
     context_pairs,
     find_optimum,

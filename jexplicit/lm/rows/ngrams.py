@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.lm.log_tables import SparseRows, sparse_row
 from jexplicit.lm.model import pytree, static
+from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
 from jexplicit.lm.smoothing import discounts, unigram
 
 _contexts_per_call = 1 << 16

@@ -15,12 +15,10 @@ import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.bitcipher import bit_cipher, coded_language_model
-from jexplicit.lm.calibration import Calibration, fit_exponents
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
-from jexplicit.lm.explicit import bigram_model, explicit_language_model, unigram_model
-from jexplicit.lm.iterative_scaling import kneser_ney_discount, sweep_tables
-from jexplicit.lm.log_linear import (
+from jexplicit.lm.fits.calibration import Calibration, fit_exponents
+from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
+from jexplicit.lm.fits.log_linear import (
     OffsetRows,
     first_exponents,
     implied_slope,
@@ -31,13 +29,15 @@ from jexplicit.lm.log_linear import (
     own_rows,
     shared_rows,
 )
+from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS, fit_mixture, ngram_model, with_history
+from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.fits.training import train_language_model
+from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.model import LanguageModel, dense_where_small, unit_exponents
-from jexplicit.lm.ngram_mixture import CHAIN, RADIUS, fit_mixture, ngram_model, with_history
-from jexplicit.lm.optimum import bigram_optimum, context_pairs, find_optimum
-from jexplicit.lm.sharded import sharded_language_model
-from jexplicit.lm.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
-from jexplicit.lm.training import train_language_model
-from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
+from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
+from jexplicit.lm.rows.sharded import sharded_language_model
+from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 
 Method = Literal[
     "unigram",

@@ -19,9 +19,9 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
-from jexplicit.lm.explicit import target_counts, token_counts, with_targets
-from jexplicit.lm.log_tables import LogTables, Positions
 from jexplicit.lm.model import Features, LanguageModel, token_model
+from jexplicit.lm.rows.explicit import target_counts, token_counts, with_targets
+from jexplicit.lm.rows.log_tables import LogTables, Positions
 from jexplicit.lm.smoothing import (
     SMOOTHINGS,
     Noise,

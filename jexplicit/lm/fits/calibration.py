@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.log_tables import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
+from jexplicit.lm.rows.log_tables import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
 
 
 class Calibration(NamedTuple):

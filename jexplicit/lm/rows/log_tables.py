@@ -2,7 +2,7 @@
 
 Every feature g of a position names one row of a log table, and the logits are `sum_g a_g row_g`. A table is dense [R, N], or
 sparse where most of its entries are the same: a constant along a row cancels in the softmax, so only the entries that differ
-from it are kept. With the rows fixed the loss is convex in the exponents a (jexplicit.lm.calibration).
+from it are kept. With the rows fixed the loss is convex in the exponents a (jexplicit.lm.fits.calibration).
 """
 
 import functools

@@ -49,9 +49,9 @@ from jaxtyping import Array, Float
 
 from jexplicit.counts.dense import Counts, merge_offsets
 from jexplicit.data.contexts import contexts, distinct_contexts
-from jexplicit.lm.explicit import token_counts, with_targets
-from jexplicit.lm.gradient import decoder_model, initial_state, text_gradient
+from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.model import Features, LanguageModel
+from jexplicit.lm.rows.explicit import token_counts, with_targets
 from jexplicit.lm.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
 from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.devices import data_mesh

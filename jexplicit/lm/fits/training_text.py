@@ -16,10 +16,10 @@ from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.data.held_out import hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.lm.evaluation import Text, read_text
+from jexplicit.lm.fits.ngram_mixture import RADIUS, mixture_rows
 from jexplicit.lm.model import Features, History
-from jexplicit.lm.ngram_mixture import RADIUS, mixture_rows
-from jexplicit.lm.ngrams import Ngrams, smoothed_ngrams
-from jexplicit.lm.sharded import ShardedCounts
+from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.devices import data_mesh
 

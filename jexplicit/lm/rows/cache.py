@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.log_tables import SparseRows, ranges
 from jexplicit.lm.model import HISTORY, NOTHING, pytree, static
+from jexplicit.lm.rows.log_tables import SparseRows, ranges
 
 _counters = 1 << 23  # at a time
 

@@ -26,8 +26,8 @@ from optax.tree_utils import tree_get, tree_set
 
 from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.explicit import with_targets
 from jexplicit.lm.model import LanguageModel, token_model
+from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.memory import check_memory
 

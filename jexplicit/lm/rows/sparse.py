@@ -22,10 +22,10 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.log_tables import SparseRows, sparse_row
 from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
+from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts, noise_model
-from jexplicit.lm.sparse_partition import sparse_log_partition, sparse_target_logits
 
 
 @pytree
@@ -84,7 +84,7 @@ class SparseTables(RowsByOffset):
         return [(self.corrections[t], X[:, k], self.bases[t]) for k, t in enumerate(self.table_of_offset)]
 
     def log_partition(self, X: np.ndarray, *, mesh: Any = None, progress: Any = None) -> np.ndarray:
-        """`log Z(x)` of many contexts; see jexplicit.lm.sparse_partition."""
+        """`log Z(x)` of many contexts; see jexplicit.lm.rows.sparse_partition."""
         return sparse_log_partition(self, X, progress=progress)
 
     def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:

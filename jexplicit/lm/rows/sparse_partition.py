@@ -55,7 +55,7 @@ def sparse_log_partition(
     Contexts that come sorted share the most products.
 
     Args:
-        rows: `SparseTables` of jexplicit.lm.sparse.
+        rows: `SparseTables` of jexplicit.lm.rows.sparse.
         X: [M, K] contexts, nearest token first.
         progress: called with (contexts done, contexts in all).
 

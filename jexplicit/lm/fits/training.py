@@ -10,9 +10,9 @@ import optax
 
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.explicit import cooccurrence_blocks, explicit_language_model, token_counts
-from jexplicit.lm.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
+from jexplicit.lm.fits.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
 from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.rows.explicit import cooccurrence_blocks, explicit_language_model, token_counts
 from jexplicit.lm.smoothing import Noise, noise_model
 from jexplicit.nn.optimizers import adagrad
 from jexplicit.nn.training import train
@@ -26,7 +26,7 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
 
     Args:
         start: "cold" or "warm".
-        text, options, watch: see jexplicit.lm.fit; the dev text is that of `watch`.
+        text, options, watch: see jexplicit.lm.fits.fit; the dev text is that of `watch`.
 
     Returns:
         the model, and what its fit has to say.

@@ -18,14 +18,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jexplicit.counts.sparse import SparseCounts
-from jexplicit.lm.cache import Cache, CacheRows
-from jexplicit.lm.calibration import Calibration, fit_exponents
 from jexplicit.lm.evaluation import Text, read_tables
-from jexplicit.lm.log_tables import select
+from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.model import Constant, History, LanguageModel, dense_where_small
-from jexplicit.lm.ngrams import Ngrams, ngram_rows
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.log_tables import select
+from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows
+from jexplicit.lm.rows.sparse import SparseTables, relative_frequencies, smoothed_offset_rows, targets_of
 from jexplicit.lm.smoothing import Smoothing
-from jexplicit.lm.sparse import SparseTables, relative_frequencies, smoothed_offset_rows, targets_of
 
 RADIUS = 8
 CHAIN = (1, 2, 3, 4)

@@ -1,0 +1,1 @@
+"""Ways to fit a language model, one registry of them."""

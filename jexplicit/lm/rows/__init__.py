@@ -1,0 +1,1 @@
+"""Kinds of rows: what a language model is made of."""
