@@ -10,10 +10,9 @@ for this token. A row of several tokens counts for the one that is furthest back
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.evaluation import read_text
 from jexplicit.runs.command import run_command
+from jexplicit.runs.progress import show
 from launch.choose import ModelChoice, load_choice
 from launch.lm.figures import attribution_map
 
@@ -39,7 +39,7 @@ class Config(ModelChoice):
     """Where to write the heat map; default, figures/explain.png in the run folder, or explain.png."""
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Load, attribute, print a table and draw the heat map."""
     model, tokenizer, _ = load_choice(config)
     if not config.text.strip():
@@ -51,9 +51,17 @@ def run(config: Config) -> None:
     figure = Path(config.figure) if config.figure else (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
-    Console().print(attribution_table(predicted, context, why))
+    show(attribution_table(predicted, context, why))
     attribution_map(why.names, context, predicted, why.evidence, figure)
-    print(f"heat map {figure}")
+    show(f"heat map {figure}")
+    return {
+        "rows": list(why.names),
+        "figure": str(figure),
+        "predictions": [
+            {"token": token, "context": tokens, "logits": u.tolist(), "evidence": e.tolist(), "log_probability": float(p)}
+            for token, tokens, u, e, p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True)
+        ],
+    }
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: Attribution) -> Table:

@@ -6,9 +6,11 @@ python -m launch.export --run runs/demo --method explicit --out model.safetensor
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.runs.command import run_command
+from jexplicit.runs.progress import show
 from launch.choose import ModelChoice, load_choice
 
 
@@ -20,13 +22,15 @@ class Config(ModelChoice):
     """The file to write, NAME.safetensors."""
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Load and write."""
     out = Path(config.out).expanduser()
     if out.is_dir() or not config.out:
         raise ValueError(f"--out {config.out!r}: give the file to write, such as model.safetensors")
     export_model(out, load_choice(config))
-    print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+    size = out.stat().st_size
+    show(f"{out}, {size / 1e6:.1f} MB")
+    return {"out": str(out), "bytes": size}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,13 +5,14 @@ python -m launch.sample --run runs/demo --prompt "Return the"
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
 from jexplicit.lm.generation import generate_text
 from jexplicit.runs.bounds import NonNegativeFloat, PositiveInt
 from jexplicit.runs.command import run_command
-from jexplicit.runs.progress import console
+from jexplicit.runs.progress import console, show
 from launch.choose import ModelChoice, load_choice
 
 
@@ -35,7 +36,7 @@ class Config(ModelChoice):
     """The same seed gives the same text."""
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Load, generate, print to standard output."""
     model, tokenizer, _ = load_choice(config)
     unknown = tokenizer.unknown_symbols(config.prompt)
@@ -43,8 +44,9 @@ def run(config: Config) -> None:
         console.print(f"[yellow]warning:[/] the model has never seen {unknown!r} of the prompt and reads <unk> there")
     options = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
     prompts = [config.prompt] * config.count
-    for text in generate_text(jax.random.key(config.seed), model, tokenizer, prompts, config.length, **options):
-        print(config.prompt + text)
+    texts = generate_text(jax.random.key(config.seed), model, tokenizer, prompts, config.length, **options)
+    show(*(config.prompt + text for text in texts))
+    return {"prompt": config.prompt, "texts": texts}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ One line per document (a line of the text that is not blank), then one line for 
 import json
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.evaluation import score
 from jexplicit.runs.command import run_command
-from jexplicit.runs.progress import stage
+from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice
 
 
@@ -27,7 +28,7 @@ class Config(ModelChoice):
     """Text to score: files, .gz files, globs or folders."""
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Load, score the whole text at once, print a line per document to standard output."""
     model, tokenizer, about = load_choice(config)
     documents = read_documents(config.text)
@@ -37,19 +38,23 @@ def run(config: Config) -> None:
     predicted = stream[1:] if model.eos else stream[1:][stream[1:] != tokenizer.pad_id]
     tokens = np.diff(np.flatnonzero(stream == tokenizer.pad_id)) - (0 if model.eos else 1)  # of each document
     ends = np.cumsum(tokens)[:-1]
+    lines = []
     for n, (ids, scores) in enumerate(zip(np.split(predicted, ends), np.split(log_p, ends), strict=True)):
         line = {
             "document": n,
             "tokens": [tokenizer.piece(int(i)) for i in ids],
             "log_probabilities": [round(float(p), 6) for p in scores],
         }
-        print(json.dumps(line | _summary(scores), ensure_ascii=False))
+        lines.append(line | _summary(scores))
+        show(json.dumps(lines[-1], ensure_ascii=False))
     unknown = int(np.count_nonzero(predicted == tokenizer.unk_id))
     whole = {"documents": len(documents), "unknown_tokens": unknown, "history": about.get("history", "none")}
-    print(json.dumps(whole | _summary(log_p)))
+    whole |= _summary(log_p)
+    show(json.dumps(whole))
+    return {**whole, "lines": lines}
 
 
-def _summary(log_p: np.ndarray) -> dict[str, float]:
+def _summary(log_p: np.ndarray) -> dict[str, Any]:
     return {
         "token_count": len(log_p),
         "log_probability": round(float(log_p.sum()), 6),

@@ -1,6 +1,8 @@
 """The command line of a launcher: flags from a frozen dataclass, presets, and errors that a user can act on."""
 
 import dataclasses
+import inspect
+import json
 import logging
 import os
 import sys
@@ -13,7 +15,7 @@ from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
 from jexplicit.runs.folder import command_name, experiment_of, read_config
-from jexplicit.runs.progress import console
+from jexplicit.runs.progress import console, silence
 
 C = TypeVar("C")
 
@@ -25,8 +27,37 @@ class Preset(NamedTuple):
     note: str
 
 
+class Command(NamedTuple):
+    """A subcommand: its config, what it does, and its presets."""
+
+    config: Any
+    run: Callable[[Any], Any]
+    presets: Mapping[str, Preset] = {}
+
+
+def run_subcommand(commands: Mapping[str, Command], *, prog: str, description: str, argv: Sequence[str] | None = None) -> int:
+    """Parse a command line whose first argument names a subcommand, and run it; see `run_command`.
+
+    Args:
+        commands: by name.
+        prog: the command, for `--help`.
+        description: of all subcommands, for `--help` without one; its first line is shown.
+        argv: the arguments; default, those of the process.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    name = argv[0] if argv else ""
+    if name not in commands:  # --help, nothing or a typo
+        kinds = {name: command.config for name, command in commands.items()}
+        about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of one."
+        tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)
+        return 2
+    config, run, presets = commands[name]
+    about = inspect.cleandoc(config.__doc__ or "")
+    return run_command(run, config, presets=presets, prog=f"{prog} {name}", description=about, argv=argv[1:])
+
+
 def run_command(
-    run: Callable[[C], None],
+    run: Callable[[C], Any],
     config: type[C],
     *,
     presets: Mapping[str, Preset] | None = None,
@@ -36,12 +67,13 @@ def run_command(
 ) -> int:
     """Parse the command line into a config and run it.
 
-    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. Numbers outside the
-    bounds that a field declares (jexplicit.runs.bounds) are refused before anything runs. A ValueError or a FloatingPointError
-    becomes one line on the terminal and exit status 2; after Ctrl-C, a line says how to continue.
+    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
+    progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
+    a field declares (jexplicit.runs.bounds) are refused before anything runs. A ValueError or a FloatingPointError becomes one
+    line on the terminal and exit status 2; after Ctrl-C, a line says how to continue.
 
     Args:
-        run: called with the config.
+        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
         prog: the command, for `--help`; default, that of the process.
@@ -59,11 +91,17 @@ def run_command(
     if presets:
         names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
+    description += "\n\nEvery command takes --quiet (no progress) and --json (its results as one object on standard output)."
+    quiet, as_json = "--quiet" in argv, "--json" in argv
+    argv = [argument for argument in argv if argument not in ("--quiet", "--json")]
     try:
         argv, default = _defaults(argv, config, presets)
         chosen: Any = tyro.cli(config, prog=prog, args=argv, default=default, description=description)  # pyright: ignore[reportArgumentType]
         check_bounds(chosen)
-        run(chosen)
+        with silence(progress=quiet, results=as_json):
+            found = run(chosen)
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False))
     except (ValueError, FloatingPointError, jax.errors.JaxRuntimeError) as error:
         together = jax.distributed.is_initialized()
         if isinstance(error, jax.errors.JaxRuntimeError) and not together:

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from rich.table import Table
 
 from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.processes import agree, hold_place, is_first
+from jexplicit.runs.progress import console, show
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields that config.json does not keep
 # Fields that say where and how a run computes, not what: its continuation may change them.
@@ -109,6 +111,25 @@ class RunFolder:
         self._rows += json.loads(json.dumps(list(rows)))
         if is_first():
             write_json(self.path / "results.json", {"rows": self._rows})
+
+
+def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> dict[str, Any]:
+    """Show the table of a finished run and where its files are.
+
+    Args:
+        folder: of the run.
+        table: of its rows.
+        report: the file.
+        start: when it began, by `time.perf_counter`.
+
+    Returns:
+        what `--json` prints: `out`, `seconds` and `rows`.
+    """
+    seconds = time.perf_counter() - start
+    if table.row_count:
+        show(table)
+    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+    return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
 
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -1,14 +1,40 @@
-"""Progress on the terminal: a bar with a rate while a stage runs, one line when it has ended."""
+"""What a command prints: its results on standard output, and progress on standard error.
+
+Progress is a bar with a rate while a stage runs, and one line when it has ended.
+"""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 console = Console(stderr=True, highlight=False)
+_results = Console(highlight=False, markup=False, emoji=False)
+_widest = 10_000  # columns, where no terminal sets a width
+
+
+def show(*results: RenderableType) -> None:
+    """Print results on standard output: text as it stands, tables as wide as they are where it is no terminal.
+
+    With `--json` nothing is printed; the command prints its results as one object instead.
+    """
+    width = None if _results.is_terminal else _widest
+    for result in results:
+        _results.print(result, soft_wrap=isinstance(result, str), width=width)
+
+
+@contextlib.contextmanager
+def silence(*, progress: bool, results: bool) -> Iterator[None]:
+    """Print no progress, or no results, in a part of a program."""
+    before = console.quiet, _results.quiet
+    console.quiet, _results.quiet = before[0] or progress, before[1] or results
+    try:
+        yield
+    finally:
+        console.quiet, _results.quiet = before
 
 
 class _Rate(ProgressColumn):

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.figures import COLOURS, figure
-from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 from jexplicit.runs.timing import Ratio, cpu_cores, interleave_calls, kept_memory, one_thread, paired_ratio, time_call
@@ -145,8 +146,9 @@ def ratio_columns(heading: str, field: str) -> tuple[Column, Column]:
     return Column(heading, field, ".2f"), Column("quartiles", quartiles)
 
 
-def run_bench(bench: Bench, config: Any) -> None:
+def run_bench(bench: Bench, config: Any) -> dict[str, Any]:
     """Run a subcommand."""
+    start = time.perf_counter()
     for size in bench.sizes:
         if not getattr(config, size):
             raise ValueError(f"--{size.replace('_', '-')}: give at least one value")
@@ -176,8 +178,7 @@ def run_bench(bench: Bench, config: Any) -> None:
     (folder.path / "report.md").write_text("\n".join(report))
     table = rich_table([column for column in bench.columns if column.heading not in _only_in_report], rows)
     table.box, table.padding, table.show_edge, table.columns[0].no_wrap = SIMPLE_HEAD, 0, False, True  # fits 80 columns
-    console.print(table)
-    console.print(f"report {folder.path / 'report.md'}{f', figure {folder.path / name}' if drawn else ''}", soft_wrap=True)
+    return present_run(folder, table, folder.path / "report.md", start)
 
 
 def measure(bench: Bench, comparison: Comparison, config: Any, folder: RunFolder) -> Iterator[dict[str, Any]]:

@@ -13,35 +13,26 @@ python -m launch.bench counting --preset tiny
 """
 
 import functools
-import inspect
 import os
 import sys
 
 for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # read when NumPy is imported; an idle BLAS thread spins and burns CPU time
 
-import tyro  # noqa: E402
-
-from jexplicit.runs.command import run_command  # noqa: E402
+from jexplicit.runs.command import Command, run_subcommand  # noqa: E402
 from launch.bench import blur, counting, evaluation, icl, scaling, streaming, training  # noqa: E402
 from launch.bench.harness import run_bench  # noqa: E402
 
-BENCHES = {module.BENCH.name: module.BENCH for module in (blur, counting, evaluation, icl, scaling, streaming, training)}
+_modules = (blur, counting, evaluation, icl, scaling, streaming, training)
+COMMANDS = {
+    bench.name: Command(bench.config, functools.partial(run_bench, bench), bench.presets)
+    for bench in (module.BENCH for module in _modules)
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point: the first argument names the bench."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    name = argv[0] if argv else ""
-    if name not in BENCHES:  # --help, nothing or a typo
-        configs = {name: bench.config for name, bench in BENCHES.items()}
-        description = f"{(__doc__ or '').splitlines()[0]}\n\nFlags of one bench: python -m launch.bench BENCH --help"
-        tyro.extras.subcommand_cli_from_dict(configs, args=argv, prog="python -m launch.bench", description=description)
-        return 2
-    bench = BENCHES[name]
-    run, prog = functools.partial(run_bench, bench), f"python -m launch.bench {name}"
-    about = inspect.cleandoc(bench.config.__doc__ or "")
-    return run_command(run, bench.config, presets=bench.presets, prog=prog, description=about, argv=argv[1:])
+    return run_subcommand(COMMANDS, prog="python -m launch.bench", description=__doc__ or "", argv=argv)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
 from jexplicit.runs.command import run_command
-from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 from jexplicit.solvers.priming import priming_scan
@@ -36,7 +36,7 @@ MEASURES = {
 }
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """The whole job: images -> features -> solutions, sweeps and training -> scan, figures, report."""
     start = time.perf_counter()
     check(config)
@@ -49,9 +49,7 @@ def run(config: Config) -> None:
         MEASURES[method](job)
     save_pictures(job)
     report = write_report(folder.path)
-    console.print(results_table(folder.rows()))
-    seconds = time.perf_counter() - start
-    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+    return present_run(folder, results_table(folder.rows()), report, start)
 
 
 def read(config: Config) -> Images:

@@ -9,10 +9,11 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import use_devices
-from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console
 from launch.icl.attention_variants import finite_data, layernorm, phase, softmax
 from launch.icl.config import PRESETS, Config, check, make_tasks, selected_experiments
@@ -44,7 +45,7 @@ RUN: dict[str, Callable[[Job], None]] = {
 }
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """The whole job: closed forms -> training -> comparison, figures, report."""
     start = time.perf_counter()
     check(config)
@@ -56,11 +57,9 @@ def run(config: Config) -> None:
     for experiment in selected_experiments(config):
         RUN[experiment](job)
     report = write_report(folder.path)
-    if (table := terminal_table(folder.rows())).row_count:  # roll-outs and shifted tasks are curves, in the report
-        console.print(table)
-    seconds = time.perf_counter() - start
-    folder.log(event="finished", seconds=seconds)
-    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+    folder.log(event="finished", seconds=time.perf_counter() - start)
+    # roll-outs and shifted tasks are curves, in the report
+    return present_run(folder, terminal_table(folder.rows()), report, start)
 
 
 def main(argv: list[str] | None = None) -> int:

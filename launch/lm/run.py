@@ -42,7 +42,7 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import data_mesh, request_devices
-from jexplicit.runs.folder import RunFolder, write_json
+from jexplicit.runs.folder import RunFolder, present_run, write_json
 from jexplicit.runs.memory import host_bytes, parse_bytes, peak_bytes, within_memory
 from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
@@ -55,7 +55,7 @@ _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """The whole job: text -> tokens -> counts -> models -> perplexities, figures, report."""
     start = time.perf_counter()
     config = replace(config, corpus="text") if config.train else config
@@ -88,23 +88,20 @@ def run(config: Config) -> None:
         if tables != "sharded" or name["method"] == "explicit":
             measure(job, name)
     meet("rows")
-    if is_first():
-        finish(config, folder, start)
+    return finish(config, folder, start) if is_first() else {}
 
 
-def finish(config: Config, folder: RunFolder, start: float) -> None:
+def finish(config: Config, folder: RunFolder, start: float) -> dict[str, Any]:
     """Samples and export of the best model, tables and figures of the finished run."""
     best = load_model(folder.path) if config.samples or config.export else None
     samples = write_samples(config, folder, best)
     report = write_report(folder.path)
-    console.print(results_table(folder.rows()))
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
     if config.export and best:
         export_model(Path(config.export).expanduser(), best)
         console.print(f"exported {config.export}", soft_wrap=True)
-    seconds = time.perf_counter() - start
-    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+    return present_run(folder, results_table(folder.rows()), report, start)
 
 
 def join_others(config: Config) -> FolderLock | None:
