@@ -2,16 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS := .venv-extras
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint clean help
+.PHONY: demo test test-slow test-extras lint clean help
 
 help:
-	@echo "make demo       fit and measure language models on the embedded corpus (runs/demo)"
-	@echo "make test       lint, types, notebooks, and all tests but the long ones"
-	@echo "make test-slow  lint, types, and all tests with the long ones, without notebooks"
-	@echo "make lint       lint and types alone"
-	@echo "make clean      remove .venv and runs/"
+	@echo "make demo         fit and measure language models on the embedded corpus (runs/demo)"
+	@echo "make test         lint, types, notebooks, and all tests but the long ones"
+	@echo "make test-slow    lint, types, and all tests with the long ones, without notebooks"
+	@echo "make test-extras  tests of Apache Beam, in an environment of its own (.venv-extras)"
+	@echo "make lint         lint and types alone"
+	@echo "make clean        remove the environments and runs/"
 
 $(BIN)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jexplicit needs Python >= 3.11, this is %s: make PYTHON=/path/to/newer/python3" % sys.version.split()[0])'
@@ -40,5 +42,15 @@ test: lint
 test-slow: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
+# Apache Beam wants older versions of four packages than constraints.txt has; every other pin holds.
+$(EXTRAS)/.beam: pyproject.toml constraints.txt
+	test -x $(EXTRAS)/bin/python || $(PYTHON) -m venv $(EXTRAS)
+	grep -vE '^(beartype|pillow|protobuf|python-dateutil)==' constraints.txt > $(EXTRAS)/constraints.txt
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(EXTRAS)/constraints.txt --editable '.[beam]' beartype pytest
+	touch $@
+
+test-extras: $(EXTRAS)/.beam
+	$(EXTRAS)/bin/python -m pytest tests/counts/test_beam.py
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(EXTRAS) runs

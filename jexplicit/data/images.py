@@ -1,39 +1,29 @@
-"""Labelled images: scikit-learn's 8x8 digits, files in the idx format of MNIST, and TFDS where it is asked for.
-
-An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimensions, the dimensions as big-endian 32-bit integers,
-and the values. Every data set of four such files under MNIST's published names is read alike, gzipped or not.
+"""Labelled images: scikit-learn's 8x8 digits, files (idx as MNIST has it, PNG, .npz), and TFDS where it is asked for.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
 levels where MNIST has 256, and so `(X + 1)/17`.
 """
 
-import gzip
 import hashlib
 import os
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Integer, UInt8
+from jaxtyping import Float, Integer, Num, UInt8
 
+from jexplicit.data.image_files import FILES, check_grey_levels, read_parts
 from jexplicit.data.tfds import prepared_builder, unreadable
-
-FILES = {
-    "train_images": "train-images-idx3-ubyte",
-    "train_labels": "train-labels-idx1-ubyte",
-    "test_images": "t10k-images-idx3-ubyte",
-    "test_labels": "t10k-labels-idx1-ubyte",
-}
-"""The published names; each may also end in .gz."""
 
 _ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the other 360 images of the 8x8 digits come last, and from other writers
-_unsigned_bytes = 8
 
 
 class Images(NamedTuple):
-    """A data set cut into train and test: images of grey levels 0 .. levels - 1, and labels 0 .. outputs - 1."""
+    """A data set cut into train and test: images of grey levels 0 .. levels - 1, and labels 0 .. outputs - 1.
+
+    classes: the names of the labels, where they have other names than their numbers.
+    """
 
     name: str
     train_images: UInt8[np.ndarray, "M height width"]
@@ -41,6 +31,7 @@ class Images(NamedTuple):
     test_images: UInt8[np.ndarray, "T height width"]
     test_labels: UInt8[np.ndarray, " T"]
     levels: int
+    classes: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> int:
@@ -60,12 +51,14 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     """The data set of a name.
 
     Args:
-        name: `digits` (embedded), `tfds:NAME`, or the name of a data set of idx files: `mnist`, `fashion_mnist`, yours.
-        data_dir: folder of the idx files; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
+        name: `digits` (embedded), `tfds:NAME`, the name of a data set of files: `mnist`, `fashion_mnist`, yours; or its path:
+            `./shapes`, `mnist.npz`.
+        data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png`, or an .npz file with the
+            arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
 
     Raises:
-        ValueError: no such data, or data that is damaged or makes no sense (see `read_idx` and `check_images`).
+        ValueError: no such data, or data that is damaged or makes no sense (see `read_parts` and `check_images`).
 
     Example:
         >>> data = read_images("digits")
@@ -83,15 +76,14 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     elif name.startswith("tfds:"):
         images = _tfds_images(name.removeprefix("tfds:"), data_dir)
     else:
-        images = read_idx_folder(_folder(name, data_dir), name)
+        parts, is_path = read_parts(_place(name, data_dir)), data_dir is None and _is_path(name)
+        images = Images(Path(name).resolve().stem if is_path else name, *parts[:4], levels=256, classes=parts.classes)
     if limit is not None:
         images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)
 
 
-def pixel_features(
-    images: Integer[np.ndarray, "M height width"], levels: int, dtype: Any = np.float32
-) -> Float[np.ndarray, "M D"]:
+def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.float32) -> Float[np.ndarray, "M D"]:
     """`H = flatten((X + 1)/levels)`, in (0, 1].
 
     Args:
@@ -99,7 +91,7 @@ def pixel_features(
         levels: 256 for bytes, 17 for the 8x8 digits.
 
     Raises:
-        ValueError: a grey level outside of 0 .. levels - 1.
+        ValueError: no three dimensions; grey levels that are not the integers 0 .. levels - 1, such as images in [0, 1].
 
     Example:
         >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
@@ -107,7 +99,9 @@ def pixel_features(
 
     Source: paper, Sec. 3.2.
     """
-    _check_levels(images, levels)
+    if images.ndim != 3:
+        raise ValueError(f"images of the shape {images.shape}: give grey images [images, height, width]")
+    check_grey_levels(images, levels)
     return (images.reshape(len(images), -1).astype(dtype) + dtype(1)) / dtype(levels)
 
 
@@ -127,48 +121,6 @@ def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.flo
     return np.eye(outputs, dtype=dtype)[labels]
 
 
-def read_idx_folder(folder: str | os.PathLike, name: str) -> Images:
-    """The four idx files of a data set, under MNIST's published names, gzipped or not.
-
-    Raises:
-        ValueError: a missing folder or file, or what `read_idx` refuses.
-    """
-    parts = {part: read_idx(_file(Path(folder), file), dimensions=3 if "images" in part else 1) for part, file in FILES.items()}
-    return Images(name=name, levels=256, **parts)
-
-
-def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "..."]:
-    """The array in an idx file of unsigned bytes.
-
-    Args:
-        path: the file; gzipped if its name ends in .gz.
-        dimensions: 3 for images, 1 for labels.
-
-    Raises:
-        ValueError: another magic number (images and labels swapped, another format), more or fewer values than the header says,
-            a damaged .gz file, an empty or unreadable file.
-    """
-    try:
-        content = gzip.decompress(Path(path).read_bytes()) if str(path).endswith(".gz") else Path(path).read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): it is truncated or damaged; download it again") from error
-    header = 4 + 4 * dimensions
-    magic, expected = int.from_bytes(content[:4], "big"), _unsigned_bytes << 8 | dimensions
-    if magic != expected or len(content) < 4:
-        kind = {_unsigned_bytes << 8 | 1: "that of labels", _unsigned_bytes << 8 | 3: "that of images"}
-        what = kind.get(magic, "not that of an idx file of bytes")
-        raise ValueError(
-            f"{path} has the magic number {magic}, {what}; expected {expected}: "
-            "check that images and labels are not swapped, and that a gzipped file ends in .gz"
-        )
-    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
-    values, wanted = len(content) - header, int(np.prod(shape, dtype=np.int64))
-    if len(shape) < dimensions or values != wanted:
-        what = "is truncated" if len(shape) < dimensions or values < wanted else "has extra bytes"
-        raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
 def check_images(images: Images) -> Images:
     """Refuse a data set that a model would misread.
 
@@ -182,7 +134,7 @@ def check_images(images: Images) -> Images:
             raise ValueError(
                 f"{images.name}: {len(X)} {part} images and {len(Y)} labels: they must be as many, and at least one"
             )
-        _check_levels(X, images.levels)
+        check_grey_levels(X, images.levels, f"{images.name}: {part} images")
         if (dark := ~X.any(axis=(1, 2))).any():
             raise ValueError(
                 f"{images.name}: {part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are): "
@@ -210,36 +162,27 @@ def check_images(images: Images) -> Images:
     return images
 
 
-def _check_levels(X: np.ndarray, levels: int) -> None:
-    if X.size and not 0 <= int(X.min()) <= int(X.max()) < levels:
-        wrong = int(X.min()) if int(X.min()) < 0 else int(X.max())
-        raise ValueError(f"pixel {wrong}: grey levels are 0 .. {levels - 1}; rescale the images")
-
-
 def _embedded_digits() -> Images:
     from sklearn.datasets import load_digits
 
-    X, Y = load_digits(return_X_y=True)
+    X, Y = (np.asarray(part) for part in load_digits(return_X_y=True))
     X, Y, m = X.reshape(-1, 8, 8).astype(np.uint8), Y.astype(np.uint8), _train_digits
     return Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
 
 
-def _folder(name: str, data_dir: str | os.PathLike | None) -> Path:
-    if data_dir is not None:
-        return Path(data_dir)
+def _is_path(name: str) -> bool:
+    return Path(name).name != name or name.endswith(".npz")
+
+
+def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
+    if data_dir is not None or _is_path(name):
+        return Path(data_dir or name)
     if root := os.environ.get("JEXPLICIT_DATA_DIR"):
         return Path(root) / name
     raise ValueError(
-        f"--data {name} without --data-dir: name the folder of its idx files, --data-dir DIR, or a folder that holds a folder "
+        f"--data {name} without --data-dir: name the folder of its files, --data-dir DIR, or a folder that holds a folder "
         f"{name} in the environment variable JEXPLICIT_DATA_DIR; --data digits needs no files"
     )
-
-
-def _file(folder: Path, file: str) -> Path:
-    for path in (folder / file, folder / f"{file}.gz"):
-        if path.is_file():
-            return path
-    raise ValueError(f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names")
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:

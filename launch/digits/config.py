@@ -19,10 +19,12 @@ class Config:
     out: str
     """Run folder to write: config, results, scan, figures, report.md and the models."""
     data: str = "digits"
-    """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: idx files with MNIST's published names.
-    tfds:NAME: a data set of TensorFlow Datasets, if installed."""
+    """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: the files in --data-dir. A path, such as
+    ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets, if installed."""
     data_dir: str | None = None
-    """Folder of the idx files, gzipped or not; default, the folder of the data set's name in $JEXPLICIT_DATA_DIR."""
+    """Grey images of one size: a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of idx files with MNIST's
+    published names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test. Default, the folder of
+    the data set's name in $JEXPLICIT_DATA_DIR."""
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and as many test images."""
     methods: tuple[Method, ...] = METHODS

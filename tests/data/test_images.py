@@ -13,7 +13,8 @@ from files import idx_bytes
 from sklearn.datasets import load_digits
 
 from jexplicit.data import tfds
-from jexplicit.data.images import FILES, Images, check_images, one_hot, pixel_features, read_idx, read_images
+from jexplicit.data.image_files import FILES, read_idx
+from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
 
 
 def some_images(M: int, seed: int = 0, shape=(5, 4), classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -110,6 +111,12 @@ def test_a_truncated_or_foreign_idx_file_is_refused(tmp_path, part, change, mess
         read_images("mnist", tmp_path)
 
 
+def test_colour_idx_files_are_refused(tmp_path):
+    write(tmp_path, train_images=idx_bytes(np.ones((12, 5, 4, 3))))
+    with pytest.raises(ValueError, match="train-images.*four dimensions, as colour images have: only grey"):
+        read_images("mnist", tmp_path)
+
+
 def test_swapped_files_are_refused(tmp_path):
     X, Y = some_images(12)
     write(tmp_path, train_images=idx_bytes(Y), train_labels=idx_bytes(X))
@@ -186,9 +193,26 @@ def test_more_than_ten_classes_need_another_name():
         check_images(valid(**more))
 
 
-def test_negative_pixels_are_refused():
-    with pytest.raises(ValueError, match="pixel -1"):
-        pixel_features(np.array([[[-1, 3]]]), 256)
+@pytest.mark.parametrize(
+    ("images", "levels", "message"),
+    [
+        (np.array([[[-1, 3]]]), 256, "pixel -1: grey levels are 0 .. 255; rescale"),
+        (np.array([[[0.0, 0.7]]]), 256, r"float64 from 0 to 0.7, not the integers 0 .. 255: use \(255 \* X\).round"),
+        (np.array([[[0, 1]]], np.uint8), 17, r"uint8 from 0 to 1, .* use \(16 \* X\)"),  # images in [0, 1] cast to bytes
+        (np.array([[[0.0, 200.5]]]), 256, r"use X.round\(\).astype\(np.uint8\)"),
+        (np.array([[[0.0, np.nan]]]), 256, "pixel nan"),
+        (np.zeros((1, 2, 2, 3), np.uint8), 256, r"shape \(1, 2, 2, 3\): give grey images"),
+        (np.zeros((1, 4), np.uint8), 256, r"shape \(1, 4\)"),
+    ],
+)
+def test_images_that_are_no_grey_levels_are_refused(images, levels, message):
+    with pytest.raises(ValueError, match=message):
+        pixel_features(images, levels)
+
+
+def test_images_in_black_and_white_have_two_levels_and_a_black_one_has_any():
+    assert pixel_features(np.array([[[0, 1]]]), 2).tolist() == [[0.5, 1.0]]
+    assert pixel_features(np.zeros((1, 1, 2), np.uint8), 256).tolist() == [[1 / 256] * 2]
 
 
 @pytest.mark.parametrize("label", [-1, 3])

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from files import idx_bytes
 
-from jexplicit.data.images import FILES, read_images
+from jexplicit.data.image_files import FILES
+from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.runs.bounds import check_bounds
 from launch.digits import methods as digits_methods

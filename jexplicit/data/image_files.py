@@ -1,0 +1,313 @@
+"""Files of grey images: idx as MNIST has it, folders of PNGs, and NumPy's .npz and .npy.
+
+An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimensions, the dimensions as big-endian 32-bit integers,
+and the values. Images are read as bytes; colours, and images of several sizes, are refused.
+"""
+
+import gzip
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+FILES = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+"""MNIST's published names of idx files; each may also end in .gz."""
+KEYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
+"""The names that Keras gives the arrays of an .npz file."""
+
+_unsigned_bytes = 8
+_most_classes = 256  # labels are bytes
+
+
+class Parts(NamedTuple):
+    """The four arrays of a data set, and the names of its classes where the files name them."""
+
+    train_images: UInt8[np.ndarray, "M height width"]
+    train_labels: UInt8[np.ndarray, " M"]
+    test_images: UInt8[np.ndarray, "T height width"]
+    test_labels: UInt8[np.ndarray, " T"]
+    classes: tuple[str, ...] = ()
+
+
+def read_parts(path: str | os.PathLike) -> Parts:
+    """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files.
+
+    Raises:
+        ValueError: files that are missing, damaged or of another kind; the message has the remedy.
+    """
+    path = Path(path).expanduser()
+    if path.suffix == ".npz":
+        return read_npz(path)
+    return read_png_folders(path) if (path / "train").is_dir() else read_idx_folder(path)
+
+
+# idx
+
+
+def read_idx_folder(folder: Path) -> Parts:
+    """The four idx files of a data set, under MNIST's published names, gzipped or not.
+
+    Raises:
+        ValueError: a missing folder or file, or what `read_idx` refuses.
+    """
+    dimensions = {part: 3 if part.endswith("images") else 1 for part in FILES}
+    arrays = (read_idx(_idx_file(folder, file), dimensions=dimensions[part]) for part, file in FILES.items())
+    return Parts._make([*arrays, ()])
+
+
+def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "..."]:
+    """The array in an idx file of unsigned bytes.
+
+    Args:
+        path: the file; gzipped if its name ends in .gz.
+        dimensions: 3 for images, 1 for labels.
+
+    Raises:
+        ValueError: another magic number (images and labels swapped, colours, another format), more or fewer values than the
+            header says, a damaged .gz file, an empty or unreadable file.
+    """
+    try:
+        content = gzip.decompress(Path(path).read_bytes()) if str(path).endswith(".gz") else Path(path).read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): it is truncated or damaged; download it again") from error
+    header = 4 + 4 * dimensions
+    magic, expected = int.from_bytes(content[:4], "big"), _unsigned_bytes << 8 | dimensions
+    if magic == _unsigned_bytes << 8 | 4:
+        raise ValueError(f"{path} has four dimensions, as colour images have: only grey images are read; average the colours")
+    if magic != expected or len(content) < 4:
+        kind = {_unsigned_bytes << 8 | 1: "that of labels", _unsigned_bytes << 8 | 3: "that of images"}
+        what = kind.get(magic, "not that of an idx file of bytes")
+        raise ValueError(
+            f"{path} has the magic number {magic}, {what}; expected {expected}: "
+            "check that images and labels are not swapped, and that a gzipped file ends in .gz"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
+    values, wanted = len(content) - header, int(np.prod(shape, dtype=np.int64))
+    if len(shape) < dimensions or values != wanted:
+        what = "is truncated" if len(shape) < dimensions or values < wanted else "has extra bytes"
+        raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _idx_file(folder: Path, file: str) -> Path:
+    for path in (folder / file, folder / f"{file}.gz"):
+        if path.is_file():
+            return path
+    raise ValueError(
+        f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or PNGs as "
+        "train/LABEL/*.png and test/LABEL/*.png, or name an .npz file"
+    )
+
+
+# PNG
+
+
+def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
+    """The grey levels of a PNG, 0 .. 255; black and white are 0 and 255.
+
+    Raises:
+        ValueError: colours, a palette, transparency, 16 bits; a damaged or unreadable file.
+    """
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            if image.mode not in ("L", "1"):
+                raise ValueError(
+                    f"{path} is an image of mode {image.mode}: only grey images of 8 bits are read; convert it, with Pillow: "
+                    "Image.open(file).convert('L').save(file)"
+                )
+            return np.asarray(image.convert("L"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # a SyntaxError is Pillow's broken PNG
+        raise ValueError(f"{path} cannot be read as a PNG ({error}): write it again") from error
+
+
+def read_png_folders(folder: Path) -> Parts:
+    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`; classes are the folders of train, in numerical or else in
+    alphabetical order, numbered from 0.
+
+    Raises:
+        ValueError: no label, a label in test that train has not, more than 256 labels, images of several sizes, and what
+            `read_png` refuses.
+    """
+    labels = {part: _subfolders(folder / part) for part in ("train", "test")}
+    classes = labels["train"]
+    if unknown := sorted(set(labels["test"]) - set(classes)):
+        raise ValueError(f"{folder / 'test' / unknown[0]}: {folder / 'train'} has no folder {unknown[0]}; put images there")
+    if len(classes) > _most_classes:
+        raise ValueError(f"{folder / 'train'} has {len(classes)} labels: at most {_most_classes} classes")
+    arrays = {}
+    for part in ("train", "test"):
+        files = {label: png_files(folder / part / label) for label in labels[part]}
+        arrays[f"{part}_images"] = stack_pngs([file for label in labels[part] for file in files[label]])
+        numbers = [classes.index(label) for label in labels[part]]
+        arrays[f"{part}_labels"] = np.repeat(numbers, [len(files[label]) for label in labels[part]]).astype(np.uint8)
+    return Parts(**arrays, classes=tuple(classes))
+
+
+def png_files(folder: Path) -> list[Path]:
+    """The PNGs in a folder and in the folders within, in the order of their paths.
+
+    Raises:
+        ValueError: there is none.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and not path.name.startswith("."))
+    if not files:
+        raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
+    return files
+
+
+def stack_pngs(files: Sequence[Path]) -> UInt8[np.ndarray, "M height width"]:
+    """PNGs of one size as one array.
+
+    Raises:
+        ValueError: images of several sizes, and what `read_png` refuses.
+    """
+    images = [read_png(file) for file in files]
+    other = next((n for n, image in enumerate(images) if image.shape != images[0].shape), None)
+    if other is not None:
+        sizes = [f"{files[n]} is {size(images[n].shape)}" for n in (0, other)]
+        raise ValueError(f"{sizes[0]} and {sizes[1]}: all images need one size; resize them, with Pillow: image.resize(...)")
+    return np.stack(images)
+
+
+def size(shape: Sequence[int]) -> str:
+    """Height and width in words.
+
+    Example:
+        >>> size((28, 20))
+        '28 x 20'
+    """
+    return " x ".join(map(str, shape))
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Names of the folders in a folder, by number where all are numbers."""
+    names = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."] if folder.is_dir() else []
+    if not names:
+        raise ValueError(f"{folder} holds no folder: put the PNGs there as {folder}/LABEL/*.png")
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+
+
+# NumPy
+
+
+def read_npz(path: Path) -> Parts:
+    """The arrays x_train, y_train, x_test and y_test of an .npz file, named as in Keras' mnist.npz.
+
+    Raises:
+        ValueError: other names, a damaged file, images that `grey_bytes` refuses, labels that are not 0 .. 255.
+    """
+    arrays = _load(path)
+    if missing := [key for key in KEYS.values() if key not in arrays]:
+        raise ValueError(
+            f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: save images as x_train and x_test, "
+            "labels as y_train and y_test: np.savez(file, x_train=..., ...)"
+        )
+    read = {part: grey_bytes if part.endswith("images") else _label_bytes for part in KEYS}
+    return Parts._make([*(read[part](arrays[key], f"{path}: {key}") for part, key in KEYS.items()), ()])
+
+
+def grey_bytes(X: np.ndarray, name: str) -> UInt8[np.ndarray, "M height width"]:
+    """Images [M, height, width], or [M, height, width, 1], as bytes.
+
+    Raises:
+        ValueError: colours or another shape; numbers that are no integers from 0 to 255, such as grey levels in [0, 1].
+
+    Example:
+        >>> grey_bytes(np.ones((2, 8, 8, 3)), "x")
+        Traceback (most recent call last):
+        ...
+        ValueError: x has the shape (2, 8, 8, 3): give grey images [images, height, width]; average the colours
+    """
+    X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
+    if X.ndim != 3:
+        remedy = "; average the colours" * (X.ndim == 4)
+        raise ValueError(f"{name} has the shape {X.shape}: give grey images [images, height, width]{remedy}")
+    check_grey_levels(X, 256, name)
+    return X.astype(np.uint8)
+
+
+def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
+    """Refuse images whose grey levels are not the integers 0 .. levels - 1.
+
+    Floats are refused, and so are images of more than two levels whose largest is 1: these are images in [0, 1].
+
+    Raises:
+        ValueError: with the factor that is missing.
+
+    Example:
+        >>> check_grey_levels(np.array([[[0.0, 1.0]]]), 256)
+        Traceback (most recent call last):
+        ...
+        ValueError: images are float64 from 0 to 1, not the integers 0 .. 255: use (255 * X).round().astype(np.uint8)
+    """
+    if not X.size:
+        return
+    low, high, integers = X.min(), X.max(), X.dtype.kind in "iu"
+    if not 0 <= low <= high < levels:
+        wrong = high if low >= 0 else low
+        raise ValueError(f"pixel {wrong:g}: grey levels are 0 .. {levels - 1}; rescale {name}")
+    in_unit = high <= 1 and levels > 2
+    if not integers or (in_unit and high == 1):
+        scaled = f"({levels - 1} * X)" if in_unit else "X"
+        remedy = f"use {scaled}.round().astype(np.uint8)"
+        raise ValueError(f"{name} are {X.dtype} from {low:g} to {high:g}, not the integers 0 .. {levels - 1}: {remedy}")
+
+
+def read_grey_images(paths: Sequence[str]) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
+    """The images in files and folders, each with its name.
+
+    Args:
+        paths: PNGs; folders of PNGs; idx files of images; .npy; .npz, whose array is the only one or x_test.
+
+    Raises:
+        ValueError: nothing there, another kind of file, and what the readers refuse.
+    """
+    found = []
+    for path in (Path(path).expanduser() for path in paths):
+        if not path.exists():
+            raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
+        if path.is_dir() or path.suffix.lower() == ".png":
+            found += [(str(file), read_png(file)) for file in (png_files(path) if path.is_dir() else [path])]
+        else:
+            found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path))]
+    return found
+
+
+def _images_in(path: Path) -> np.ndarray:
+    if path.suffix in (".npy", ".npz"):
+        arrays = _load(path)
+        key = "x_test" if "x_test" in arrays else next(iter(arrays), "")
+        if len(arrays) > 1 and key != "x_test" or not arrays:
+            raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
+        X = arrays[key]
+        return grey_bytes(X[None] if X.ndim == 2 else X, str(path))
+    if "-ubyte" in path.name:
+        return read_idx(path, dimensions=3)
+    raise ValueError(f"{path} is no file of images: name PNGs, folders of PNGs, .npy, .npz or idx files (*-idx3-ubyte)")
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with open(path, "rb") as file:
+            content: Any = np.load(file, allow_pickle=False)
+            return {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers alone") from error
+
+
+def _label_bytes(Y: np.ndarray, name: str) -> np.ndarray:
+    Y = Y[:, 0] if Y.ndim == 2 and Y.shape[1] == 1 else Y
+    if Y.ndim != 1 or Y.dtype.kind not in "iu" or (Y.size and not 0 <= Y.min() <= Y.max() < _most_classes):
+        raise ValueError(f"{name}: {Y.dtype} of the shape {Y.shape}: give one integer per image, 0 .. {_most_classes - 1}")
+    return Y.astype(np.uint8)

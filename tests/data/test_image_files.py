@@ -1,0 +1,142 @@
+"""PNGs and NumPy's files: what was written comes back, and what would be misread is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jexplicit.data.image_files import read_grey_images, read_parts, read_png
+from jexplicit.data.images import read_images
+
+RNG = np.random.default_rng(0)
+X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6), ("test", 3))}
+Y = {"train": np.array([0, 0, 1, 1, 2, 2], np.uint8), "test": np.array([0, 2, 2], np.uint8)}
+
+
+def write_png(path, array, mode: str | None = None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(array)
+    (image.convert(mode) if mode else image).save(path)
+    return path
+
+
+def write_folders(folder, labels=("9", "10", "11")):
+    for part in ("train", "test"):
+        for n, (image, label) in enumerate(zip(X[part], Y[part], strict=True)):
+            write_png(folder / part / labels[label] / f"{n}.png", image)
+    (folder / "train" / ".hidden").mkdir()
+    return folder
+
+
+def arrays(**changed) -> dict[str, Any]:
+    return {"x_train": X["train"], "y_train": Y["train"], "x_test": X["test"], "y_test": Y["test"], **changed}
+
+
+@pytest.mark.parametrize("labels", [("9", "10", "11"), ("a", "b", "c")])  # by number, and by name
+def test_folders_of_pngs_are_the_images_in_the_order_of_their_labels(tmp_path, labels):
+    folder = write_folders(tmp_path / "shapes", labels)
+    for data in (read_images("shapes", folder), read_images(str(folder)), read_images(f"{folder}/")):
+        assert (data.name, data.classes, data.levels, data.outputs) == ("shapes", labels, 256, 3)
+        for part in ("train", "test"):
+            np.testing.assert_array_equal(getattr(data, f"{part}_images"), X[part])
+            np.testing.assert_array_equal(getattr(data, f"{part}_labels"), Y[part])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"x_train": X["train"][..., None], "y_train": Y["train"][:, None].astype(np.int64)},  # as Keras has other data
+        {"x_test": X["test"].astype(np.int32)},
+    ],
+)
+def test_an_npz_file_is_the_same_data_set(tmp_path, changed):
+    np.savez_compressed(tmp_path / "shapes.npz", **arrays(**changed))
+    folder = write_folders(tmp_path / "png")
+    data = read_images(str(tmp_path / "shapes.npz"))
+    assert data.name == "shapes" and data.sha256 == read_images("any", folder).sha256
+    assert read_images("other", tmp_path / "shapes.npz").name == "other"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
+        ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
+        ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
+        ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
+        ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
+        ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers alone"),
+    ],
+)
+def test_an_npz_file_that_would_be_misread_is_refused(tmp_path, changed, message):
+    np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
+    with pytest.raises(ValueError, match=message):
+        read_parts(tmp_path / "a.npz")
+
+
+def test_other_keys_and_damaged_files_are_named(tmp_path):
+    np.savez(tmp_path / "a.npz", images=X["train"], y_train=Y["train"])
+    with pytest.raises(ValueError, match="holds images, y_train and no x_train, x_test, y_test: save images as x_train"):
+        read_parts(tmp_path / "a.npz")
+    for name in ("b.npz", "nowhere.npz"):
+        (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+        with pytest.raises(ValueError, match=f"{name} cannot be read"):
+            read_parts(tmp_path / name)
+
+
+def test_pngs_that_would_be_misread_are_refused(tmp_path):
+    image = X["train"][0]
+    for mode in ("RGB", "RGBA", "P", "LA", "I;16"):
+        with pytest.raises(ValueError, match=f"of mode {mode}: only grey images of 8 bits.*convert"):
+            read_png(write_png(tmp_path / "a.png", image, mode))
+    np.testing.assert_array_equal(read_png(write_png(tmp_path / "a.png", image > 99)), 255 * (image > 99))
+    whole = write_png(tmp_path / "a.png", np.tile(image, (20, 20))).read_bytes()
+    for damaged in (b"", b"no image", whole[:-2000], whole[:40], whole[:16] + b"x" + whole[17:]):
+        (tmp_path / "a.png").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a.png cannot be read as a PNG \("):
+            read_png(tmp_path / "a.png")
+
+
+def test_folders_that_would_be_misread_are_refused(tmp_path):
+    folder = write_folders(tmp_path / "shapes")
+    write_png(folder / "test" / "12" / "1.png", X["test"][0])
+    with pytest.raises(ValueError, match="has no folder 12"):
+        read_parts(folder)
+    (folder / "test/12/1.png").rename(folder / "train/9/7.png")
+    with pytest.raises(ValueError, match="has no folder 12"):
+        read_parts(folder)
+    (folder / "test/12").rmdir()
+    write_png(folder / "train/9/8.png", X["test"][0].T.copy())
+    with pytest.raises(ValueError, match=r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size"):
+        read_parts(folder)
+    with pytest.raises(ValueError, match="holds neither train-images-idx3-ubyte nor .*train/LABEL/.*png.*npz"):
+        read_parts(folder / "train")
+    (tmp_path / "empty/train").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"train holds no folder: put the PNGs there as .*/LABEL/\*.png"):
+        read_parts(tmp_path / "empty")
+
+
+def test_images_are_read_from_files_and_folders_of_every_kind(tmp_path):
+    folder, expected = write_folders(tmp_path / "shapes"), X["test"]
+    np.save(tmp_path / "one.npy", expected[0])
+    np.save(tmp_path / "all.npy", expected)
+    np.savez(tmp_path / "all.npz", **arrays())
+    paths = [folder / "test", folder / "test/9/0.png", tmp_path / "one.npy", tmp_path / "all.npy", tmp_path / "all.npz"]
+    names, images = zip(*read_grey_images(list(map(str, paths))), strict=True)
+    assert len(names) == 3 + 1 + 1 + 3 + 3 and names[3] == str(paths[1])  # one file twice
+    assert names[4:] == (f"{paths[2]}[0]", *(f"{path}[{n}]" for path in paths[3:] for n in range(3)))
+    order = [1, 2, 0]  # paths in alphabetical order: 11 before 9
+    np.testing.assert_array_equal(
+        np.stack(images), np.concatenate([expected[order], expected[:1], expected[:1], *[expected] * 2])
+    )
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a.txt", "two.npz", "flat.npy"])
+def test_files_without_images_are_named(tmp_path, name):
+    (tmp_path / "a.txt").write_text("no image")
+    np.savez(tmp_path / "two.npz", a=X["test"], b=X["test"])
+    np.save(tmp_path / "flat.npy", X["test"].reshape(-1))
+    with pytest.raises(ValueError, match=f"{name}.*(name PNGs|save the images alone|give grey images)"):
+        read_grey_images([str(tmp_path / name)])
