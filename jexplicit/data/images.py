@@ -51,8 +51,8 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     """The data set of a name.
 
     Args:
-        name: `digits` (embedded), `tfds:NAME`, the name of a data set of files: `mnist`, `fashion_mnist`, yours; or its path:
-            `./shapes`, `mnist.npz`.
+        name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files: `mnist`, `fashion_mnist`, yours;
+            or its path: `./shapes`, `mnist.npz`.
         data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png`, or an .npz file with the
             arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
@@ -192,10 +192,11 @@ def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     try:
         parts = {part: list(builder.as_data_source(split=part)) for part in ("train", "test")}
         arrays = {part: (_grey(rows), np.array([row["label"] for row in rows])) for part, rows in parts.items()}
+        names = tuple(getattr(builder.info.features["label"], "names", None) or ())
     except Exception as error:  # as in prepared_builder
         raise unreadable(name, error, flag="--data", way_out=way_out) from error
     (X, Y), (X_test, Y_test) = arrays["train"], arrays["test"]
-    return Images(f"tfds:{name}", *map(_as_bytes, (X, Y, X_test, Y_test)), levels=256)
+    return Images(f"tfds:{builder.info.full_name}", *map(_as_bytes, (X, Y, X_test, Y_test)), levels=256, classes=names)
 
 
 def _grey(rows: list[Any]) -> np.ndarray:

@@ -3,9 +3,11 @@
 Offline, TFDS retries for minutes before it gives up, so likely failures are checked first, within seconds.
 """
 
+import contextlib
 import importlib.util
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 from jexplicit.data.corpora import Corpus, Documents, lazy_split
 
 _host = ("storage.googleapis.com", 443)
+_info_file = "dataset_info.json"  # of every version of a data set that is prepared
 _dev_splits = ("validation", "test")
 _text_way_out = "download the text and use --train FILES, or --corpus docs, which is embedded"
 
@@ -21,8 +24,8 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str
     """The builder of a data set that is ready to be read, downloaded if necessary.
 
     Args:
-        name: of the data set, as TFDS knows it: `mnist`, `wikipedia/20230601.en`.
-        data_dir: its folder; default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
+        name: of the data set, as TFDS knows it: `mnist`, `wikipedia/20230601.en`; or the folder where it was prepared.
+        data_dir: the folder of the data sets; default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
         flag: of the command line that named it, for error messages: `--data`.
         way_out: the remedy in error messages.
 
@@ -32,17 +35,32 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str
     missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
     if missing:
         raise ValueError(f"{flag} tfds:{name} needs {' and '.join(missing)}: pip install -e '.[tfds]', or {way_out}")
+    prepared = _prepared_folder(name, f"{flag} tfds:{name}")
     folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
-    if not folder.is_dir() and not _reachable(*_host):
-        raise ValueError(f"{flag} tfds:{name}: {_host[0]} cannot be reached, and {folder} does not exist: {way_out}")
+    if prepared is None and not any(folder.rglob(_info_file)) and not _reachable(*_host):
+        raise ValueError(f"{flag} tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
 
     try:
+        if prepared is not None:
+            return tfds.builder_from_directory(prepared)
         builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
-        builder.download_and_prepare()
+        with contextlib.redirect_stdout(sys.stderr):  # where progress belongs
+            builder.download_and_prepare()
     except Exception as error:  # any error of TFDS, its readers or the network means that there is no data
         raise unreadable(name, error, flag=flag, way_out=way_out) from error
     return builder
+
+
+def _prepared_folder(name: str, what: str) -> Path | None:
+    """The folder that holds the files of one version, where a name is a folder."""
+    folder = Path(name).expanduser()
+    versions = sorted(path.parent for path in folder.rglob(_info_file)) if folder.is_dir() else []
+    if len(versions) > 1:
+        raise ValueError(f"{what} holds several data sets: name one of {', '.join(map(str, versions))}")
+    if not versions and (folder.is_absolute() or name.startswith((".", "~"))):
+        raise ValueError(f"{what}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
+    return versions[0] if versions else None
 
 
 def unreadable(name: str, error: Exception, *, flag: str, way_out: str) -> ValueError:
@@ -54,12 +72,13 @@ class TfdsText(NamedTuple):
     """A text data set that is ready to be read; `documents` reads it.
 
     Args:
-        name: of the data set.
+        name: of the data set, or its folder.
         feature: that holds the text.
-        data_dir: its folder.
+        data_dir: the folder of the data sets.
         version: the data set's full name, which tells one version from another.
         dev: the split that is dev, or None where there is only train.
         sizes: number of documents in each split, blank ones included.
+        bytes: of the files of each split.
     """
 
     name: str
@@ -68,6 +87,7 @@ class TfdsText(NamedTuple):
     version: str
     dev: str | None
     sizes: dict[str, int]
+    bytes: dict[str, int]
 
     def documents(self, split: str) -> Iterator[str]:
         """The documents of a split that are not blank, one after the other, each read when it is asked for.
@@ -96,9 +116,9 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
     Its split train is train, and validation, or else test, is dev.
 
     Args:
-        name: as TFDS knows it: `lm1b`, `wikipedia/20230601.en`.
+        name: as TFDS knows it: `lm1b`, `wikipedia/20230601.en`; or the folder where it was prepared.
         feature: that holds the text.
-        data_dir: its folder; default, TFDS's own.
+        data_dir: the folder of the data sets; default, TFDS's own.
 
     Raises:
         ValueError: those of `prepared_builder`; no such feature (the message lists those there are); no split train.
@@ -111,7 +131,8 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
         raise ValueError(f"--corpus tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
     dev = next((split for split in _dev_splits if split in splits), None)
     sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
-    return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes)
+    size = {split: int(about.num_bytes) for split, about in builder.info.splits.items()}
+    return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes, size)
 
 
 def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
@@ -131,7 +152,7 @@ def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike
     data = tfds_text(name, feature=feature, data_dir=data_dir)
     train = Documents(data.documents, "train")
     parts = lazy_split(train) if data.dev is None else (train, Documents(data.documents, data.dev))
-    return Corpus(f"tfds:{name}", *parts, {"version": data.version, "feature": data.feature})
+    return Corpus(f"tfds:{data.version}", *parts, {"version": data.version, "bytes": data.bytes, "feature": data.feature})
 
 
 def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:

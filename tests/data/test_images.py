@@ -3,8 +3,6 @@
 import gzip
 import importlib.util
 import socket
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import reference
 from files import idx_bytes
 from sklearn.datasets import load_digits
 
-from jexplicit.data import tfds
 from jexplicit.data.image_files import FILES, read_idx
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
 
@@ -221,11 +218,10 @@ def test_labels_out_of_range_are_refused(label):
         one_hot(np.array([0, label, 2]), 3)
 
 
-def test_tfds_that_is_not_installed_says_so_without_importing(monkeypatch):
+def test_tfds_that_is_not_installed_says_so(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"tfds:mnist needs tensorflow_datasets.*pip install.*--data digits"):
         read_images("tfds:mnist")
-    assert "tensorflow_datasets" not in sys.modules
 
 
 def test_tfds_offline_fails_at_once_with_the_way_out(monkeypatch, tmp_path):
@@ -236,33 +232,3 @@ def test_tfds_offline_fails_at_once_with_the_way_out(monkeypatch, tmp_path):
     monkeypatch.setattr(socket, "create_connection", unreachable)
     with pytest.raises(ValueError, match="cannot be reached.*--data-dir"):
         read_images("tfds:mnist", tmp_path)
-    assert "tensorflow_datasets" not in sys.modules
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_tfds_data_set_is_read_through_its_data_source(monkeypatch, tmp_path, broken):
-    (X, Y), (X_test, Y_test) = some_images(12), some_images(6, seed=1)
-    rows = {"train": (X, Y), "test": (X_test, Y_test)}
-
-    class Builder:
-        def download_and_prepare(self):
-            if broken:
-                raise RuntimeError("no such checksum")
-
-        def as_data_source(self, split):
-            return [{"image": image[..., None], "label": int(label)} for image, label in zip(*rows[split], strict=True)]
-
-    fake = types.SimpleNamespace(builder=lambda name, data_dir, file_format: Builder())
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(tfds, "_reachable", lambda host, port: True)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
-    if broken:
-        with pytest.raises(ValueError, match=r"tfds:small could not be read \(RuntimeError: no such checksum\)"):
-            read_images("tfds:small", tmp_path)
-    else:
-        data = read_images("tfds:small", tmp_path)
-        np.testing.assert_array_equal(data.train_images, X)
-        np.testing.assert_array_equal(data.test_labels, Y_test)
-        rows["train"] = X, Y + 256 * (np.arange(12) == 3).astype(int)  # a byte would wrap to another class
-        with pytest.raises(ValueError, match="labels from 0 to 256: only 0 .. 255 are supported"):
-            read_images("tfds:small", tmp_path)

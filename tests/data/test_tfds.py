@@ -1,143 +1,196 @@
-"""Text of TensorFlow Datasets: read through its data source, and refused within seconds where it is not there."""
+"""TensorFlow Datasets without TensorFlow: text and images that a builder of the test's own has prepared, read offline."""
 
 import importlib.util
+import io
+import json
 import socket
 import sys
 import time
-import types
 
+import numpy as np
 import pytest
+import tensorflow_datasets
+from PIL import Image
+from tensorflow_datasets.core.data_sources.base import BaseDataSource
 
 from jexplicit.counts.beam import tfds_parts
-from jexplicit.data import tfds
 from jexplicit.data.corpora import split_documents
+from jexplicit.data.images import read_images
 from jexplicit.data.tfds import tfds_corpus, tfds_text
-from launch.shards import main
+from launch.digits.run import main as digits
+from launch.lm.run import main as lm
+from launch.shards import main as shards
 
 ROWS = {
     "train": [f"line {n}\nof text é".encode() for n in range(130)] + [b" \n"],
-    "test": [b"test one"],
-    "validation": [b"dev one", b"", "dev two"],
+    "test": [b"test one", b"test two"],
+    "validation": [b"dev one", b"", b"dev two"],
 }
+RNG = np.random.default_rng(0)
+X = {part: RNG.integers(2, 256, (M, 8, 8), np.uint8) for part, M in (("train", 130), ("test", 6))}
+SHAPES = ("square", "circle")
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """A stand-in for TFDS with one data set, whose splits a test may take away."""
-    splits, rows_read = dict(ROWS), []
+def prepare(folder, name: str, features, splits) -> None:
+    """Write a data set as TFDS does, rows in the order given."""
 
-    class Rows:
-        def __init__(self, rows):
-            self.rows = rows
+    class Prepared(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tensorflow_datasets.core.Version("1.0.0")
 
-        def __len__(self):
-            return len(self.rows)
+        def _info(self):
+            features_dict = tensorflow_datasets.features.FeaturesDict(features)
+            return tensorflow_datasets.core.DatasetInfo(builder=self, features=features_dict, disable_shuffling=True)
 
-        def __getitem__(self, n):
-            rows_read.append(n)
-            return {"text": self.rows[n], "label": 0}
+        def _split_generators(self, dl_manager):
+            return {split: enumerate(rows) for split, rows in splits.items()}
 
-    class Builder:
-        @property
-        def info(self):
-            sizes = {name: types.SimpleNamespace(num_examples=len(rows)) for name, rows in splits.items()}
-            return types.SimpleNamespace(features={"text": str, "label": int}, splits=sizes, full_name="small/1.0.0")
+        def _generate_examples(self):
+            raise NotImplementedError
 
-        def download_and_prepare(self):
-            pass
+    Prepared.name = name
+    Prepared(data_dir=str(folder), file_format="array_record").download_and_prepare()
 
-        def as_data_source(self, split):
-            name, _, part = split.partition("[")
-            first, _, last = part.rstrip("]").partition(":")
-            rows = splits[name]
-            if last and int(last) > len(rows):
-                raise ValueError(f"Requested slice [{first}:{last}] incompatible with {len(rows)} examples.")
-            return Rows(rows[int(first or 0) : int(last) if last else None])
 
-    def builder(name, data_dir, file_format):
-        assert file_format == "array_record"  # the format that needs no TensorFlow
-        return Builder()
+def prepare_text(folder, name: str, **splits) -> None:
+    features = {"text": tensorflow_datasets.features.Text(), "label": np.int64}
+    prepare(folder, name, features, {split: [{"text": row, "label": 0} for row in rows] for split, rows in splits.items()})
 
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(tfds, "_reachable", lambda host, port: True)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", types.SimpleNamespace(builder=builder))
-    return types.SimpleNamespace(splits=splits, rows_read=rows_read)
+
+def png(array: np.ndarray) -> io.BytesIO:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "PNG")
+    file.seek(0)
+    return file
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder of data sets."""
+    folder = tmp_path_factory.mktemp("tfds")
+    tensorflow_datasets.disable_progress_bar()
+    prepare_text(folder, "small", **ROWS)
+    prepare_text(folder, "two_splits", train=ROWS["train"], test=ROWS["test"])
+    prepare_text(folder, "train_alone", train=ROWS["train"])
+    prepare_text(folder, "no_train", test=ROWS["test"])
+    prepare_text(folder, "latin", train=[b"good", b"\xff"])
+    for name, label, low in (("shapes", tensorflow_datasets.features.ClassLabel(names=SHAPES), 0), ("bytes", np.int64, 255)):
+        features = {"image": tensorflow_datasets.features.Image(shape=(8, 8, 1)), "label": label}
+        rows = {part: [{"image": png(x), "label": low + n % 2} for n, x in enumerate(images)] for part, images in X.items()}
+        prepare(folder, name, features, rows)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    def unreachable(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
 
 
 def texts(split: str) -> list[str]:
-    decoded = [row.decode() if isinstance(row, bytes) else row for row in ROWS[split]]
-    return [text for text in decoded if text.strip()]
+    return [text for row in ROWS[split] if (text := row.decode()).strip()]
 
 
-def test_train_and_validation_are_train_and_dev(installed):
-    corpus = tfds_corpus("small")
-    for _ in range(2):
-        assert (corpus.name, list(corpus.train), list(corpus.dev)) == ("tfds:small", texts("train"), texts("validation"))
-    assert corpus.identity == {"version": "small/1.0.0", "feature": "text"}
+def test_train_and_validation_are_train_and_dev_by_name_and_by_folder(prepared):
+    named = tfds_corpus("small", data_dir=prepared)
+    for corpus in (named, tfds_corpus(str(prepared / "small")), tfds_corpus(str(prepared / "small/1.0.0"))):
+        for _ in range(2):
+            assert (corpus.name, list(corpus.train), list(corpus.dev)) == (
+                "tfds:small/1.0.0",
+                texts("train"),
+                texts("validation"),
+            )
+        assert corpus.identity == named.identity  # wherever the files lie
+    assert named.identity != tfds_corpus("two_splits", data_dir=prepared).identity
 
 
-def test_without_validation_test_is_dev_and_without_both_train_is_split(installed):
-    del installed.splits["validation"]
-    assert list(tfds_corpus("small").dev) == texts("test")
-    del installed.splits["test"]
-    corpus = tfds_corpus("small")
+def test_without_validation_test_is_dev_and_without_both_train_is_split(prepared):
+    assert list(tfds_corpus("two_splits", data_dir=prepared).dev) == texts("test")
+    corpus = tfds_corpus("train_alone", data_dir=prepared)
     assert (list(corpus.train), list(corpus.dev)) == split_documents(texts("train"))
 
 
-def test_documents_are_read_when_they_are_asked_for(installed):
-    documents = tfds_text("small").documents("train[5:50]")
-    assert next(documents) == texts("train")[5] and installed.rows_read == [0]
-    few = tfds_corpus("small").limit(30)
-    assert len(installed.rows_read) == 1
-    assert len(list(few.train)) == 30 and len(installed.rows_read) == 1 + 30
+def test_documents_are_read_when_they_are_asked_for(prepared, monkeypatch):
+    rows_read, read = [], BaseDataSource.__getitem__
+    monkeypatch.setattr(BaseDataSource, "__getitem__", lambda rows, n: rows_read.append(n) or read(rows, n))
+    documents = tfds_text("small", data_dir=prepared).documents("train[5:50]")
+    assert next(documents) == texts("train")[5] and rows_read == [0]
+    few = tfds_corpus("small", data_dir=prepared).limit(30)
+    assert len(rows_read) == 1
+    assert len(list(few.train)) == 30 and len(rows_read) == 1 + 30
 
 
-def test_parts_for_workers_hold_every_document_once_and_in_order(installed):
-    for names in (["train", "dev"], ["train", "dev"], ["all"]):
-        data = tfds_text("small")
+def test_parts_for_workers_hold_every_document_once_and_in_order(prepared):
+    for set_name, names in (("small", ["train", "dev"]), ("two_splits", ["train", "dev"]), ("train_alone", ["all"])):
+        data = tfds_text(set_name, data_dir=prepared)
         parts = tfds_parts(data, size=50)
         for name, split in zip(names, ("train", data.dev), strict=False):
             mine = [part for part in parts if part.split == name]
             assert [part.number for part in mine] == list(range(len(mine)))
             assert [document for part in mine for document in part.documents] == texts(split or "")
         assert {part.split for part in parts} == set(names)
-        installed.splits.pop(data.dev, None)
 
 
-def test_another_feature_another_split_and_bytes_that_are_no_text_are_refused(installed):
-    with pytest.raises(ValueError, match=r"tfds:small has no feature 'story': name one of text, label \(--feature\)"):
-        tfds_text("small", feature="story")
-    installed.splits["train"] = [b"good", b"\xff"]
-    with pytest.raises(ValueError, match=r"tfds:small could not be read \(UnicodeDecodeError: .*--train FILES"):
-        list(tfds_corpus("small").train)
-    del installed.splits["train"]
-    with pytest.raises(ValueError, match="has the splits test, validation, and none is train"):
-        tfds_text("small")
+def test_images_are_read_by_name_and_by_folder(prepared):
+    for data in (read_images("tfds:shapes", prepared), read_images(f"tfds:{prepared / 'shapes'}")):
+        assert (data.name, data.classes, data.levels) == ("tfds:shapes/1.0.0", SHAPES, 256)
+        for part, images in X.items():
+            np.testing.assert_array_equal(getattr(data, f"{part}_images"), images)
+            np.testing.assert_array_equal(getattr(data, f"{part}_labels"), np.arange(len(images)) % 2)
+    assert "tensorflow" not in sys.modules
 
 
-def test_the_command_writes_shards_of_a_data_set(installed, tmp_path, capsys):
-    flags = ["--out", str(tmp_path), "--corpus", "tfds:small", "--tokenizer", "char"]
-    assert main(flags) == 0
+def test_another_feature_another_split_and_data_of_another_kind_are_refused(prepared):
+    with pytest.raises(ValueError, match=r"tfds:small has no feature 'story': name one of .*text.* \(--feature\)"):
+        tfds_text("small", feature="story", data_dir=prepared)
+    with pytest.raises(ValueError, match=r"tfds:latin could not be read \(UnicodeDecodeError: .*--train FILES"):
+        list(tfds_corpus("latin", data_dir=prepared).train)
+    with pytest.raises(ValueError, match="has the splits test, and none is train"):
+        tfds_text("no_train", data_dir=prepared)
+    with pytest.raises(ValueError, match="labels from 255 to 256: only 0 .. 255 are supported"):  # a byte would wrap
+        read_images("tfds:bytes", prepared)
+    with pytest.raises(ValueError, match=r"tfds:small could not be read \(KeyError: 'image'\)"):
+        read_images("tfds:small", prepared)
+
+
+def test_a_folder_of_several_data_sets_or_of_none_is_refused(prepared, tmp_path):
+    with pytest.raises(ValueError, match="holds several data sets: name one of .*small/1.0.0"):
+        tfds_text(str(prepared))
+    with pytest.raises(ValueError, match="no dataset_info.json there: name the folder"):
+        tfds_text(str(tmp_path))
+
+
+def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys):
+    by_name = ["--corpus", "tfds:small", "--data-dir", str(prepared), "--tokenizer", "char"]
+    assert shards(["--out", str(tmp_path / "shards"), *by_name]) == 0
     assert "130 documents" in capsys.readouterr().err
-    assert main([*flags, "--feature", "label"]) == 2
+    assert shards(["--out", str(tmp_path / "shards"), *by_name, "--feature", "label"]) == 2
     assert "feature = 'text' (now 'label')" in " ".join(capsys.readouterr().err.split())
+    by_folder = ["--corpus", f"tfds:{prepared / 'small'}", "--tokenizer", "char", "--methods", "explicit", "--radius", "1"]
+    assert lm(["--out", str(tmp_path / "lm"), *by_folder]) == 0
+    rows = json.loads((tmp_path / "lm/results.json").read_text())["rows"]
+    assert {row["corpus"] for row in rows} == {"tfds:small/1.0.0"}
 
 
-def test_not_installed_says_so_without_importing(monkeypatch, tmp_path, capsys):
+def test_the_command_reads_images_by_folder(prepared, tmp_path):
+    flags = ["--data", f"tfds:{prepared / 'shapes'}", "--methods", "explicit", "--layers", "1"]
+    assert digits(["--out", str(tmp_path / "run"), *flags]) == 0
+    (row,) = json.loads((tmp_path / "run/results.json").read_text())["rows"]
+    assert (row["data"], row["train_images"], row["outputs"]) == ("tfds:shapes/1.0.0", 130, 2)
+
+
+def test_not_installed_says_so_at_once(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert main(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
+    assert shards(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "--corpus tfds:lm1b needs tensorflow_datasets" in error and "pip install -e '.[tfds]'" in error
-    assert "tensorflow_datasets" not in sys.modules
 
 
-def test_offline_fails_at_once_with_the_way_out(monkeypatch, tmp_path):
-    def unreachable(*args, **kwargs):
-        raise OSError("no network")
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(socket, "create_connection", unreachable)
+def test_offline_fails_at_once_with_the_way_out(tmp_path):
+    (tmp_path / "lm1b/1.1.0").mkdir(parents=True)  # of an interrupted download
     start = time.perf_counter()
     with pytest.raises(ValueError, match="cannot be reached.*--train FILES.*--corpus docs"):
         tfds_text("lm1b", data_dir=tmp_path)
-    assert time.perf_counter() - start < 5 and "tensorflow_datasets" not in sys.modules
+    assert time.perf_counter() - start < 5
