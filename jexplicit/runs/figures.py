@@ -1,6 +1,7 @@
 """Figures of a run, drawn from its files alone."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9
 def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
     """A figure in the project's style: yields the axes, [rows, columns], and writes the figure to `path` at the end.
 
+    Log axes on which a line has numbers that have no logarithm become symmetrical log axes, so that no point is lost.
+
     Args:
         path: of the file; its folder is created.
         rows, columns: of panels.
@@ -40,10 +43,13 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
             axes[0, 0].plot(steps, losses)
             legend_outside(axes[0, -1])
     """
-    with plt.rc_context(STYLE):
+    with plt.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Data has no positive values")  # _show_zeros changes the scale
         fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **options)
         try:
             yield axes
+            for ax in axes.flat:
+                _show_zeros(ax)
             path.parent.mkdir(parents=True, exist_ok=True)
             fig.savefig(path)
         finally:
@@ -60,3 +66,15 @@ def plain_ticks(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def _show_zeros(ax: Any) -> None:
+    """Make a log axis linear below the smallest number above 0, where its lines reach 0 or below."""
+    for n, axis in enumerate((ax.xaxis, ax.yaxis)):
+        lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
+        data = np.concatenate([np.asarray(line.get_data()[n], float) for line in lines] or [np.zeros(0)])
+        if axis.get_scale() != "log" or not (data <= 0).any():
+            continue
+        positive = data[(data > 0) & np.isfinite(data)]
+        set_scale = (ax.set_xscale, ax.set_yscale)[n]
+        set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")

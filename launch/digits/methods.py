@@ -1,9 +1,9 @@
 """The methods of launch.digits that need no backpropagation, and scikit-learn's logistic regression for comparison."""
 
-import functools
 import shutil
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.data.images import Images
+from jexplicit.data.images import Images, pixel_features
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
-from jexplicit.solvers.features import patch_features, patch_filters, random_directions, random_features, unit_rows
+from jexplicit.solvers.features import Filters, patch_features, patch_filters, random_directions, random_features, unit_rows
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
 from jexplicit.solvers.metrics import accuracy, mean_loss
@@ -67,20 +67,28 @@ def scores(job: Job, train: Array, test: Array) -> dict[str, float]:
     }
 
 
-def add_row(job: Job, row: dict[str, Any], train: Array, test: Array, params: Any = None) -> None:
-    """Add a row from the logits on the train and the test images; keep its guesses, and the model's parameters if given."""
-    if params is not None:
-        name = f"{row['features']}_{row['solver']}" if row["method"] == "features" else f"{row['method']}_{row['layers']}"
-        save_model(job, name, params)
+def add_row(job: Job, row: dict[str, Any], train: Array, test: Array, params: Any) -> None:
+    """Add a row from the logits on the train and the test images; keep the model's parameters and its guesses."""
+    save_model(job, checkpoint_name(row), params)
+    save_guesses(job, row, test)
+    job.folder.add_row({**row, **scores(job, train, test), **job.about})
+
+
+def save_guesses(job: Job, row: dict[str, Any], test: Array) -> None:
+    """Keep the class that a row's model gives each test image."""
     path = guesses_path(job.folder.path, row)
     path.parent.mkdir(exist_ok=True)
     np.save(path, np.asarray(test.argmax(axis=1), np.uint8))
-    job.folder.add_row({**row, **scores(job, train, test), **job.about})
 
 
 def guesses_path(out: Path, row: dict[str, Any]) -> Path:
     """Where a run keeps the class that a row's model gives each test image."""
     return out / "guesses" / f"{row_name(row)}.npy"
+
+
+def checkpoint_name(row: Mapping[str, Any]) -> str:
+    """The checkpoint of a row's model; rows that differ in when training stopped share one."""
+    return f"{row['features']}_{row['solver']}" if row["method"] == "features" else f"{row['method']}_{row['layers']}"
 
 
 def model_path(job: Job, name: str) -> Path:
@@ -109,7 +117,8 @@ def measure_explicit(job: Job) -> None:
         with stage(row_name(row)):
             decoders = jax.block_until_ready(explicit_decoders(job.train, job.K, layers))
         row["seconds"] = time.perf_counter() - start
-        add_row(job, row, *(stack_logits(decoders, part.H) for part in (job.train, job.test)), params=list(decoders))
+        train, test = (stack_logits(decoders, part.H) for part in (job.train, job.test))
+        add_row(job, row, train, test, list(decoders))
 
 
 def explicit_decoders(part: Part, K: float, layers: int) -> tuple[Array, ...]:
@@ -127,7 +136,12 @@ def measure_intercept(job: Job) -> None:
         F = dense_cooccurrence(job.train.H, job.train.Y)
         fit = fit_intercept(job.train.H, job.train.Y, F, K=job.K, sweeps=job.config.sweeps)
     row["seconds"] = time.perf_counter() - start
-    add_row(job, row, fit.logits(job.train.H), fit.logits(job.test.H))
+    add_row(job, row, fit.logits(job.train.H), fit.logits(job.test.H), linear_params(fit))
+
+
+def linear_params(fit: SoftmaxFit) -> dict[str, Array]:
+    """What is saved of a softmax layer."""
+    return {"U": fit.U, "intercept": fit.intercept}
 
 
 def measure_scaling(job: Job) -> None:
@@ -138,8 +152,13 @@ def measure_scaling(job: Job) -> None:
 
 def measure_quadratic(job: Job) -> None:
     """Sweeps with the curvature bound, on pixels and a constant."""
-    parts = (part._replace(H=jnp.pad(part.H, ((0, 0), (0, 1)), constant_values=1)) for part in (job.train, job.test))
+    parts = (part._replace(H=with_constant(part.H)) for part in (job.train, job.test))
     measure_fit(job, new_row("quadratic", "quadratic", epochs=job.config.quadratic_sweeps), *parts)
+
+
+def with_constant(H: Array) -> Array:
+    """Features and a constant 1."""
+    return jnp.pad(H, ((0, 0), (0, 1)), constant_values=1)
 
 
 def measure_features(job: Job) -> None:
@@ -158,22 +177,39 @@ def measure_features(job: Job) -> None:
 
 
 def featurize(job: Job, kind: str) -> tuple[Array, Array]:
-    """Positive features with rows of norm 1, of the train and the test images."""
+    """Positive features with rows of norm 1, of the train and the test images; their filters are kept."""
     config, images = job.config, job.images
-    if kind == "random":
-        with stage("random features"):
-            W = random_directions(jax.random.key(config.seed), job.train.H.shape[1], config.directions)
-            train, test = (unit_rows(random_features(part.H, W, threshold=config.threshold)) for part in (job.train, job.test))
-        return train, test
-    height = min(images.train_images.shape[1:])
-    size = config.patch or max(3, round(height / 4.5))
-    grid = config.grid or max(3, round((height - size + 1) / 6))
-    with stage("patch features", "images") as progress:
-        filters = patch_filters(images.train_images, images.levels, size=size, number=config.filters, seed=config.seed)
-        features = functools.partial(patch_features, grid=grid, threshold=config.threshold, progress=progress)
-        both = images.train_images, images.test_images
-        train, test = (unit_rows(features(X, images.levels, filters)) for X in both)
+    with stage(f"{kind} features", "images") as progress:
+        if kind == "random":
+            weights = {"W": random_directions(jax.random.key(config.seed), job.train.H.shape[1], config.directions)}
+        else:
+            height = min(images.train_images.shape[1:])
+            size = config.patch or max(3, round(height / 4.5))
+            filters = patch_filters(images.train_images, images.levels, size=size, number=config.filters, seed=config.seed)
+            weights = filters._asdict()
+        save_model(job, kind, weights)
+        both, options = (images.train_images, images.test_images), (config.grid, config.threshold)
+        train, test = (explicit_features(X, images.levels, weights, *options, progress=progress) for X in both)
     return train, test
+
+
+def explicit_features(
+    X: np.ndarray, levels: int, weights: dict[str, Array], grid: int | None, threshold: float, **options: Any
+) -> Array:
+    """Features of images: of filters W and b of patches, or of directions W in pixel space.
+
+    Args:
+        X: [M, height, width] grey levels 0 .. levels - 1.
+        weights: what `featurize` keeps.
+        grid, threshold: as in the config.
+        options: of `patch_features`.
+    """
+    if "b" not in weights:
+        H = jnp.asarray(pixel_features(X, levels))
+        return unit_rows(random_features(H, weights["W"], threshold=threshold))
+    filters = Filters(weights["W"], weights["b"])
+    grid = grid or max(3, round((min(X.shape[1:]) - filters.size + 1) / 6))
+    return unit_rows(patch_features(X, levels, filters, grid=grid, threshold=threshold, **options))
 
 
 def measure_fit(job: Job, row: dict[str, Any], train: Part, test: Part) -> None:
@@ -192,8 +228,7 @@ def measure_fit(job: Job, row: dict[str, Any], train: Part, test: Part) -> None:
         fit = solve(job, row, train, checkpoints=checkpoints, on_sweep=on_sweep, progress=progress)
         jax.block_until_ready(fit.U)
     row = {**row, "seconds": time.perf_counter() - start + row.get("feature_seconds", 0.0)}
-    params = {"U": fit.U, "intercept": fit.intercept}
-    add_row(job, row, fit.logits(train.H), fit.logits(test.H), params=params)
+    add_row(job, row, fit.logits(train.H), fit.logits(test.H), linear_params(fit))
     shutil.rmtree(checkpoints, ignore_errors=True)
 
 
@@ -223,8 +258,9 @@ def measure_logistic_regression(job: Job) -> None:
         model.fit(np.asarray(job.train.H), np.asarray(job.train.labels))
         row |= {"seconds": time.perf_counter() - start, "epochs": int(model.n_iter_.max())}
 
-    def logits(part: Part) -> Array:
-        z = model.decision_function(np.asarray(part.H))  # [M] for two classes
-        return jnp.asarray(z if z.ndim == 2 else np.stack([-z / 2, z / 2], axis=1), part.H.dtype)
-
-    add_row(job, row, logits(job.train), logits(job.test))
+    U, intercept = model.coef_.T, model.intercept_
+    if U.shape[1] == 1:  # two classes
+        U, intercept = np.concatenate([-U / 2, U / 2], axis=1), np.concatenate([-intercept / 2, intercept / 2])
+    dtype = job.train.H.dtype
+    fit = SoftmaxFit(jnp.asarray(U, dtype), jnp.asarray(intercept, dtype), np.zeros(0))
+    add_row(job, row, fit.logits(job.train.H), fit.logits(job.test.H), linear_params(fit))

@@ -57,8 +57,8 @@ def read(config: Config) -> Images:
     with stage("reading"):
         images = read_images(config.data, config.data_dir)
     if config.limit:
-        parts = (getattr(images, name)[: config.limit] for name in images._fields[1:5])
-        images = check_images(Images(images.name, *parts, levels=images.levels))
+        parts = {name: getattr(images, name)[: config.limit] for name in images._fields[1:5]}
+        images = check_images(images._replace(**parts))
     return images
 
 
@@ -75,6 +75,7 @@ def make_job(config: Config, folder: RunFolder, images: Images) -> Job:
     height, width = images.train_images.shape[1:]
     about = {
         "data": images.name,
+        **({"classes": list(images.classes)} if images.classes else {}),
         "sha256": images.sha256,
         "train_images": len(train.labels),
         "test_images": len(test.labels),

@@ -21,7 +21,18 @@ from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.layerwise import random_decoders
 from jexplicit.solvers.metrics import mean_loss
 from launch.digits.config import Config
-from launch.digits.methods import Job, Part, explicit_decoders, has_row, model_path, new_row, save_model, scores
+from launch.digits.methods import (
+    Job,
+    Part,
+    checkpoint_name,
+    explicit_decoders,
+    has_row,
+    model_path,
+    new_row,
+    save_guesses,
+    save_model,
+    scores,
+)
 from launch.digits.report import read_curve
 
 
@@ -32,11 +43,6 @@ class Plan(NamedTuple):
     model: nn.Module
     params: dict[str, Any]
     optimizer: optax.GradientTransformation
-
-    @property
-    def name(self) -> str:
-        """In checkpoints and on the terminal."""
-        return f"{self.row['method']}_{self.row['layers']}"
 
 
 def measure_stacks(job: Job, method: str) -> None:
@@ -88,7 +94,7 @@ def measure_trained(job: Job, plan: Plan) -> None:
     rows = [plan.row | {"stop": stop} for stop in job.config.stop]
     if all(has_row(job, row) for row in rows):
         return
-    config, name, (used, deciding) = job.config, plan.name, split(job)
+    config, name, (used, deciding) = job.config, checkpoint_name(plan.row), split(job)
     H, Y = np.asarray(used.H), np.asarray(used.Y)
     logits = jax.jit(functools.partial(network_outputs, plan.model))
     measured: dict[str, float] = {}
@@ -116,16 +122,27 @@ def measure_trained(job: Job, plan: Plan) -> None:
             batch_size=config.batch_size,
             epochs=config.epochs,
             seed=config.seed,
-            patience=config.patience,
+            patience=patience(config, kept_rule(config.stop)),
             checkpoints=checkpoints,
             on_epoch=on_epoch,
             progress=progress,
         )
     save_model(job, name, trained.params["params"])
+    save_guesses(job, plan.row | {"stop": kept_rule(config.stop)}, logits(trained.params, job.test.H))
     for row in rows:
         if not has_row(job, row):
             job.folder.add_row({**_measured_row(job, row), **job.about})
     shutil.rmtree(checkpoints, ignore_errors=True)  # the best model is saved; the state was only for resuming
+
+
+def kept_rule(stop: Sequence[str]) -> str:
+    """The rule whose model is kept: the one that trains longest."""
+    return "patience" if "patience" in stop else "rise"
+
+
+def patience(config: Config, stop: str) -> int:
+    """Epochs without a lower loss after which a rule stops."""
+    return 1 if stop == "rise" else config.patience
 
 
 def _batch(H: np.ndarray, Y: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +153,7 @@ def _measured_row(job: Job, row: dict[str, Any]) -> dict[str, Any]:
     """The row of one stopping rule, from the epochs in metrics.jsonl."""
     curve = read_curve(job.folder.path, row["method"], row["layers"])
     losses = [epoch["deciding_loss"] for epoch in curve]
-    last, stopped = stopping_epoch(losses, patience=1 if row["stop"] == "rise" else job.config.patience)
+    last, stopped = stopping_epoch(losses, patience=patience(job.config, row["stop"]))
     best = int(np.argmin(losses[: last + 1]))
     explicit = [r for r in job.folder.rows() if (r["method"], r["layers"]) == ("explicit", row["layers"])]
     reached = [epoch["epoch"] for epoch in curve if explicit and epoch["test_accuracy"] >= explicit[0]["test_accuracy"]]

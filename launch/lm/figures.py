@@ -31,6 +31,7 @@ _levels = {
     ("mixture", "all"): ("#e69f00", "-"),
 }
 _panels = {"sum": "Sum", "cat": "Cat"}
+_tokens_per_line, _most_lines = 25, 12  # of an attribution map
 
 
 def perplexity_by_radius(rows: Sequence[dict[str, Any]], paper: dict[str, dict[int, tuple[float, float]]], path: Path) -> None:
@@ -95,7 +96,7 @@ def scaling_assumption(panels: Sequence[dict[str, Any]], path: Path) -> None:
 def attribution_map(
     names: Sequence[str], context: Sequence[Sequence[str]], predicted: Sequence[str], evidence: np.ndarray, path: Path
 ) -> None:
-    """Heat map of what each context token, or row, says for each token that came.
+    """Heat map of what each context token, or row, says for each token that came; long texts wrap as lines of text do.
 
     Args:
         names: of the G rows.
@@ -105,19 +106,27 @@ def attribution_map(
         path: where to write the figure.
     """
     M, G = evidence.shape
-    with figure(path, size=(min(max(5.0, 0.55 * M + 1.6), 40.0), 0.45 * G + 2.0)) as axes:
-        ax = axes[0, 0]
-        ax.grid(False)
+    tokens = max(_tokens_per_line, -(-M // _most_lines))  # of a line
+    lines, columns = -(-M // tokens), min(M, tokens)
+    with figure(path, lines, size=(min(max(5.0, 0.55 * columns + 1.6), 40.0), lines * (0.45 * G + 1.1) + 0.9)) as axes:
         limit = max(float(np.abs(evidence).max()), 1e-6)
-        image = ax.imshow(evidence.T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-        ax.set_xticks(range(M), predicted, rotation=60, ha="right", fontsize=8, parse_math=False)
-        ax.set_yticks(range(G), names, fontsize=8)
-        for m in range(M if M <= 70 else 0):  # longer texts leave no room for labels
-            for g in range(G):
-                colour = "white" if abs(evidence[m, g]) > 0.6 * limit else "black"
-                ax.text(m, g, context[m][g], ha="center", va="center", fontsize=6, color=colour, parse_math=False)
-        ax.set(xlabel="token that came", title="evidence of each context token (nats)")
-        ax.figure.colorbar(image, ax=ax, shrink=0.8)
+        for line, ax in enumerate(axes[:, 0]):
+            there = range(line * tokens, min((line + 1) * tokens, M))
+            ax.grid(False)
+            image = ax.imshow(evidence[there].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+            ax.set(xlim=(-0.5, columns - 0.5))  # cells of one width, in a short last line too
+            ax.set_xticks(
+                range(len(there)), [predicted[m] for m in there], rotation=60, ha="right", fontsize=8, parse_math=False
+            )
+            ax.set_yticks(range(G), names, fontsize=8)
+            for column, m in enumerate(there if tokens <= 70 else ()):  # longer lines leave no room for labels
+                for g in range(G):
+                    colour = "white" if abs(evidence[m, g]) > 0.6 * limit else "black"
+                    options = {"ha": "center", "va": "center", "fontsize": 6, "color": colour, "parse_math": False}
+                    ax.text(column, g, context[m][g], **options)
+        axes[0, 0].set(title="evidence of each context token (nats)")
+        axes[-1, 0].set(xlabel="token that came")
+        axes[0, 0].figure.colorbar(image, ax=list(axes[:, 0]), shrink=0.8)
 
 
 def loss_curves(curves: Curves, path: Path) -> None:

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,15 +12,19 @@ import time
 import numpy as np
 import pytest
 from files import idx_bytes
+from PIL import Image
 
 from jexplicit.data.image_files import FILES
 from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.runs.bounds import check_bounds
+from launch.classify import main as classify
 from launch.digits import methods as digits_methods
 from launch.digits import run as digits
 from launch.digits import training as digits_training
+from launch.digits.classifiers import load_classifier
 from launch.digits.config import check
+from launch.digits.methods import guesses_path
 from launch.digits.report import read_scan, write_report
 from launch.digits.training import stopping_epoch
 
@@ -283,3 +288,86 @@ def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
     assert row(out, "warm", layers=1, stop="patience")["test_accuracy"] >= 0.925
     assert row(out, "warm", layers=2, stop="patience")["test_accuracy"] >= 0.929
     assert max(r["test_accuracy"] for r in rows(out) if r["backprop_free"]) >= 0.97
+
+
+# launch.classify
+
+MODELS = [
+    *[{"method": method, "layers": layers} for method in ("explicit", "cold", "warm") for layers in (1, 2)],
+    *[{"method": method} for method in ("intercept", "scaling", "quadratic", "logistic_regression", "network")],
+    *[{"features": kind, "solver": solver} for kind in ("patches", "random") for solver in ("explicit", "quadratic")],
+]
+GREY = np.full((2, 8, 8), 3, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def image_file(tmp_path_factory):
+    """The run's test images as a file."""
+    path = tmp_path_factory.mktemp("images") / "images.npy"
+    np.save(path, read_images("digits").test_images[:200])
+    return path
+
+
+@pytest.mark.parametrize("wanted", MODELS, ids=lambda wanted: " ".join(map(str, wanted.values())))
+def test_every_model_gives_the_labels_that_the_run_has_saved(finished, image_file, wanted):
+    model = load_classifier(str(finished), **wanted)
+    assert wanted.items() <= model.row.items()
+    labels = np.asarray(model.logits(np.load(image_file))).argmax(axis=1)
+    np.testing.assert_array_equal(labels, np.load(guesses_path(finished, model.row)))
+    accuracy = (labels == read_images("digits").test_labels[:200]).mean()
+    assert accuracy == pytest.approx(model.row["test_accuracy"], abs=1e-6)  # a float32 mean
+
+
+def test_the_command_prints_the_labels_of_the_best_model(finished, image_file, capsys):
+    flags = ["--run", str(finished), "--images", str(image_file), "--top", "3"]
+    assert classify([*flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["test_accuracy"] == max(row["test_accuracy"] for row in rows(finished) if row.get("stop") != "rise")
+    right = np.array([int(image["label"]) for image in found["images"]]) == read_images("digits").test_labels[:200]
+    assert right.mean() == pytest.approx(found["test_accuracy"], abs=1e-6)
+    first = found["images"][0]
+    assert first["image"].endswith("images.npy[0]") and len(first["top"]) == 3 and first["top"][0]["label"] == first["label"]
+    assert first["top"][0]["probability"] >= first["top"][1]["probability"] >= first["top"][2]["probability"]
+    assert classify(flags) == 0
+    printed = capsys.readouterr()
+    expected = ", ".join(f"{guess['label']} {guess['probability']:.4f}" for guess in first["top"])
+    assert printed.out.splitlines()[0] == f"{first['image']}: {expected}" and len(printed.out.splitlines()) == 200
+    assert "test accuracy" in printed.err
+
+
+def test_folders_of_pngs_give_their_own_labels(tmp_path, capsys):
+    data = read_images("digits")
+    for part, M in (("train", 100), ("test", 20)):
+        for n in range(M):
+            label = "even" if getattr(data, f"{part}_labels")[n] % 2 == 0 else "odd"
+            path = tmp_path / "data" / part / label / f"{n}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(15 * getattr(data, f"{part}_images")[n]).save(path)
+    flags = ["--data", str(tmp_path / "data"), "--methods", "explicit", "--layers", "1"]
+    assert digits.main(["--out", str(tmp_path / "run"), *flags]) == 0
+    capsys.readouterr()
+    assert classify(["--run", str(tmp_path / "run"), "--images", str(tmp_path / "data/test/odd"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["images"]
+    assert {image["label"] for image in found} <= {"even", "odd"} and len(found) == sum(data.test_labels[:20] % 2)
+
+
+@pytest.mark.parametrize(
+    ("array", "flags", "message"),
+    [
+        (np.ones((2, 8, 9), np.uint8), [], r"wrong.npy\[0\] is 8 x 9, and the models of .* read 8 x 8: resize it"),
+        (np.full((2, 8, 8), 17, np.uint8), [], r"pixel 17: grey levels are 0 .. 16; rescale .*wrong.npy\[0\]"),
+        (np.full((2, 8, 8), 0.5), [], r"wrong.npy are float64 from 0.5 to 0.5.*: use"),
+        (np.ones((2, 8, 8, 3), np.uint8), [], "give grey images"),
+        (
+            np.full((2, 8, 8), 3, np.uint8),
+            ["--method", "explicit", "--layers", "3"],
+            "--method explicit --layers 3: .* has no such",
+        ),
+        (GREY, ["--run", "nowhere"], "no run at nowhere"),
+    ],
+)
+def test_images_and_models_that_do_not_fit_are_refused(finished, tmp_path, capsys, array, flags, message):
+    np.save(tmp_path / "wrong.npy", array)
+    assert classify(["--run", str(finished), "--images", str(tmp_path / "wrong.npy"), *flags]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(message, error), error
