@@ -52,7 +52,7 @@ def run(config: Config) -> dict[str, Any]:
     )
     name, accuracy = row_name(model.row), model.row["test_accuracy"]
     console.print(f"model {name} of {config.run}, test accuracy {100 * accuracy:.2f} %", soft_wrap=True)
-    names, X = stack_images(read_grey_images(config.images), model, config.run)
+    names, X = stack_images(read_grey_images(config.images, model.row["levels"]), model, config.run)
     found = []
     for image, p in zip(names, probabilities(model, X), strict=True):
         top = [{"label": model.classes[i], "probability": float(p[i])} for i in np.argsort(-p, kind="stable")[: config.top]]
@@ -74,8 +74,10 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], model: Classifier, ru
                 f"{name} is {size(image.shape)}, and the models of {run} read {size(shape)}: resize it, with Pillow: "
                 f"image.resize({shape[::-1]})"
             )
-        check_grey_levels(image[None], levels, name)
-    return [name for name, _ in images], np.stack([image for _, image in images])
+    names, X = [name for name, _ in images], np.stack([image for _, image in images])
+    brightest = names[int(X.max(axis=(1, 2)).argmax())]
+    check_grey_levels(X, levels, f"images such as {brightest}")
+    return names, X
 
 
 def probabilities(model: Classifier, X: np.ndarray) -> np.ndarray:

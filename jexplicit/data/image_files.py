@@ -217,11 +217,11 @@ def read_npz(path: Path) -> Parts:
     return Parts._make([*(read[part](arrays[key], f"{path}: {key}") for part, key in KEYS.items()), ()])
 
 
-def grey_bytes(X: np.ndarray, name: str) -> UInt8[np.ndarray, "M height width"]:
+def grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
     """Images [M, height, width], or [M, height, width, 1], as bytes.
 
     Raises:
-        ValueError: colours or another shape; numbers that are no integers from 0 to 255, such as grey levels in [0, 1].
+        ValueError: colours or another shape; numbers that are no integers from 0 to levels - 1, such as images in [0, 1].
 
     Example:
         >>> grey_bytes(np.ones((2, 8, 8, 3)), "x")
@@ -233,7 +233,7 @@ def grey_bytes(X: np.ndarray, name: str) -> UInt8[np.ndarray, "M height width"]:
     if X.ndim != 3:
         remedy = "; average the colours" * (X.ndim == 4)
         raise ValueError(f"{name} has the shape {X.shape}: give grey images [images, height, width]{remedy}")
-    check_grey_levels(X, 256, name)
+    check_grey_levels(X, levels, name)
     return X.astype(np.uint8)
 
 
@@ -264,11 +264,12 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
         raise ValueError(f"{name} are {X.dtype} from {low:g} to {high:g}, not the integers 0 .. {levels - 1}: {remedy}")
 
 
-def read_grey_images(paths: Sequence[str]) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
+def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
     """The images in files and folders, each with its name.
 
     Args:
         paths: PNGs; folders of PNGs; idx files of images; .npy; .npz, whose array is the only one or x_test.
+        levels: grey levels that arrays may have.
 
     Raises:
         ValueError: nothing there, another kind of file, and what the readers refuse.
@@ -280,18 +281,18 @@ def read_grey_images(paths: Sequence[str]) -> list[tuple[str, UInt8[np.ndarray, 
         if path.is_dir() or path.suffix.lower() == ".png":
             found += [(str(file), read_png(file)) for file in (png_files(path) if path.is_dir() else [path])]
         else:
-            found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path))]
+            found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path, levels))]
     return found
 
 
-def _images_in(path: Path) -> np.ndarray:
+def _images_in(path: Path, levels: int) -> np.ndarray:
     if path.suffix in (".npy", ".npz"):
         arrays = _load(path)
         key = "x_test" if "x_test" in arrays else next(iter(arrays), "")
         if len(arrays) > 1 and key != "x_test" or not arrays:
             raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
         X = arrays[key]
-        return grey_bytes(X[None] if X.ndim == 2 else X, str(path))
+        return grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
     if "-ubyte" in path.name:
         return read_idx(path, dimensions=3)
     raise ValueError(f"{path} is no file of images: name PNGs, folders of PNGs, .npy, .npz or idx files (*-idx3-ubyte)")

@@ -113,7 +113,7 @@ def attribution_map(
         for line, ax in enumerate(axes[:, 0]):
             there = range(line * tokens, min((line + 1) * tokens, M))
             ax.grid(False)
-            image = ax.imshow(evidence[there].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+            ax.imshow(evidence[there].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
             ax.set(xlim=(-0.5, columns - 0.5))  # cells of one width, in a short last line too
             ax.set_xticks(
                 range(len(there)), [predicted[m] for m in there], rotation=60, ha="right", fontsize=8, parse_math=False
@@ -126,7 +126,7 @@ def attribution_map(
                     ax.text(column, g, context[m][g], **options)
         axes[0, 0].set(title="evidence of each context token (nats)")
         axes[-1, 0].set(xlabel="token that came")
-        axes[0, 0].figure.colorbar(image, ax=list(axes[:, 0]), shrink=0.8)
+        axes[0, 0].figure.colorbar(axes[0, 0].images[0], ax=list(axes[:, 0]), shrink=0.8)
 
 
 def loss_curves(curves: Curves, path: Path) -> None:
