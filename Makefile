@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := .venv-extras
 JOBS ?= 2
+# Notebooks compile much and compute little; tests/conftest.py says the same of the tests.
+FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: demo test test-slow test-extras lint clean help
 
@@ -37,7 +40,7 @@ lint: $(BIN)/.test
 # A file's tests stay together: they share runs and compiled functions.
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
-	TINY=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
+	TINY=1 $(FAST_COMPILATION) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
 
 test-slow: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

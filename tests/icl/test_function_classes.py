@@ -45,7 +45,7 @@ def test_sparse_weights_and_trees_are_what_they_say():
         np.testing.assert_array_equal(tree(points), tree(3 * points))  # signs alone are asked
 
 
-PROMPT = sample_prompt(jax.random.key(0), FunctionClass("noisy", dim=4, points=12))
+PROMPT = jax.jit(lambda key: sample_prompt(key, FunctionClass("noisy", dim=4, points=12)))(jax.random.key(0))
 
 
 def test_baselines_are_the_outside_libraries_at_every_prefix():

@@ -28,7 +28,7 @@ from icl.problems.mixed_noise import (
 from icl.solvers.closed_form import sampled_moments
 
 LAW = MixedNoise(dim=3, context=8, levels=3.0)
-BATCH, SIGMA = sample_mixed_noise(jax.random.key(0), LAW, 600)
+BATCH, SIGMA = jax.jit(lambda key: sample_mixed_noise(key, LAW, 600))(jax.random.key(0))
 RATES = np.array([[-0.03, 0.02, -0.09, 0.01], [-0.01, -0.02, -0.05, 0.02]])
 
 

@@ -19,8 +19,8 @@ from icl.problems.sine_waves import (
 )
 
 WAVES = Waves(context=6)
-NETWORK = init_network(jax.random.key(0), channels=5, hidden=7, scale=1.0)
-BATCH = sample_waves(jax.random.key(1), WAVES, 4)
+NETWORK = jax.jit(lambda key: init_network(key, channels=5, hidden=7, scale=1.0))(jax.random.key(0))
+BATCH = jax.jit(lambda key: sample_waves(key, WAVES, 4))(jax.random.key(1))
 
 
 def test_waves_are_sines_of_the_asked_amplitudes_and_phases():

@@ -288,6 +288,7 @@ def test_a_run_interrupted_anywhere_else_ends_as_if_it_had_not_been(where, unint
         arguments = quadratic(checkpoints=tmp_path, on_epoch=lambda entry: None, progress=lambda done, total: None)
         interrupt(arguments, **{where: calls})
     same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+    assert int(last_state(tmp_path).steps) == EPOCHS * SIZE  # no step is lost, none is repeated
 
 
 def test_a_run_interrupted_again_and_again_ends_as_if_it_had_not_been(uninterrupted, tmp_path):
@@ -373,7 +374,10 @@ def kill_after(seconds: float, folder: Path, epochs: int) -> None:
 
 def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
     kill_after(0.3, tmp_path, 40)
+    kept = last_state(tmp_path)
+    assert kept is None or int(kept.steps) < 40 * SIZE
     same(train(**quadratic(checkpoints=tmp_path, epochs=40, checkpoint_seconds=60.0)), train(**quadratic(epochs=40)))
+    assert int(last_state(tmp_path).steps) == 40 * SIZE
 
 
 @pytest.mark.slow

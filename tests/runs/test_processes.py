@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,22 +100,39 @@ def test_a_process_that_cannot_join_says_why(arguments, message):
         join(*arguments)
 
 
-def lock_elsewhere(folder: Path, process_id: int) -> subprocess.CompletedProcess:
-    program = f"from jexplicit.runs.processes import hold_place; hold_place({str(folder)!r}, {process_id})"
-    return subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
+LOCKING = """
+import sys
+from jexplicit.runs.processes import hold_place
+for process_id in map(int, sys.stdin):
+    try:
+        hold_place(sys.argv[1], process_id).close()
+        print("free", flush=True)
+    except ValueError as error:
+        print(*str(error).split(), flush=True)
+"""
 
 
 def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
-    first, second = hold_place(tmp_path, 0), hold_place(tmp_path, 1)
-    assert hold_place(tmp_path, 1) is second is not first
-    refused = lock_elsewhere(tmp_path, 1)
-    assert "process 1 of another run is at work in" in refused.stderr and "choose another --out" in refused.stderr
-    assert lock_elsewhere(tmp_path, 2).returncode == 0
-    second.close()
-    assert lock_elsewhere(tmp_path, 1).returncode == 0
-    assert hold_place(tmp_path, 1) is not second
-    assert lock_elsewhere(tmp_path, 1).returncode == 0  # nothing refers to that lock any more
-    assert lock_elsewhere(tmp_path, 0).returncode == 1
+    command = [sys.executable, "-c", LOCKING, str(tmp_path)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment(), **pipes) as elsewhere:
+        assert elsewhere.stdin is not None and elsewhere.stdout is not None
+        asked, answers = elsewhere.stdin, elsewhere.stdout
+
+        def lock_elsewhere(process_id: int) -> str:
+            print(process_id, file=asked, flush=True)
+            return answers.readline().strip()
+
+        first, second = hold_place(tmp_path, 0), hold_place(tmp_path, 1)
+        assert hold_place(tmp_path, 1) is second is not first
+        refused = lock_elsewhere(1)
+        assert "process 1 of another run is at work in" in refused and "choose another --out" in refused
+        assert lock_elsewhere(2) == "free"
+        second.close()
+        assert lock_elsewhere(1) == "free"
+        assert hold_place(tmp_path, 1) is not second
+        assert lock_elsewhere(1) == "free"  # nothing refers to that lock any more
+        assert "process 0 of another run" in lock_elsewhere(0)
 
 
 def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path):
