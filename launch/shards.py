@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
 from jexplicit.data.sources import read_corpus
+from jexplicit.data.text import Unit
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.command import Preset, run_command
@@ -36,9 +37,14 @@ class Text:
     """docs: the documentation that comes with Python. installed: the docstrings of every installed package too. tfds:NAME: a
     text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
+    """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
     """Held-out text; default, every tenth block of ten training documents."""
+    field: str | None = None
+    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
+    each file."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
     characters."""
@@ -94,11 +100,19 @@ def check(config: Text) -> None:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and not config.train:
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
+    check_text_flags(config)
+
+
+def check_text_flags(config: Any) -> None:
+    """Refuse --field and --documents where no files are read."""
+    if not config.train and (config.field is not None or config.documents != "line"):
+        flag = f"--field {config.field}" if config.field is not None else f"--documents {config.documents}"
+        raise ValueError(f"{flag} without --train: it says how the files of --train and --dev are read")
 
 
 def open_corpus(config: Text) -> Corpus:
     """The corpus that the config asks for; text files and TFDS are not read yet."""
-    options = {"feature": config.feature, "data_dir": config.data_dir}
+    options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
     with stage("reading", "source files") if config.corpus == "installed" else nullcontext() as progress:
         return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options, progress=progress)
 

@@ -158,7 +158,8 @@ def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
 def read_corpus(config: Config) -> Corpus[list[str]]:
     """The documents that the config asks for, in memory."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
-        corpus = sources.read_corpus(config.corpus, config.train, config.dev, progress=progress)
+        reading: Any = {"field": config.field, "documents": config.documents, "progress": progress}
+        corpus = sources.read_corpus(config.corpus, config.train, config.dev, **reading)
         return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
 

@@ -97,10 +97,11 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
         corpus = docs_corpus()
         train, test = split_documents(corpus.train, every=9)
         return train, corpus.dev, test
+    reading: Any = {"field": config.field, "documents": config.documents}
     if config.dev:
-        dev, test = (text_corpus(config.train, files) for files in (config.dev, config.test))
+        dev, test = (text_corpus(config.train, files, **reading) for files in (config.dev, config.test))
         return list(dev.train), list(dev.dev), list(test.dev)
-    return split_in_three(read_documents(config.train), seed=config.seed)
+    return split_in_three(read_documents(config.train, **reading), seed=config.seed)
 
 
 def language_network(config: Any, text: TextData) -> MLPLanguageModel:
