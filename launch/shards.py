@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
 from jexplicit.data.sources import read_corpus
 from jexplicit.data.text import Unit
-from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
+from jexplicit.data.tokenizers import KINDS, Tokenizer, make_tokenizer
 from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.files import write_whole
@@ -45,9 +45,10 @@ class Text:
     documents: Unit = "line"
     """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
     each file."""
-    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    tokenizer: str = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     tokenizer_documents: PositiveInt = 1_000_000
@@ -104,7 +105,9 @@ def check(config: Text) -> None:
 
 
 def check_text_flags(config: Any) -> None:
-    """Refuse --field and --documents where no files are read."""
+    """Refuse a --tokenizer that is not there, and --field and --documents where no files are read."""
+    if config.tokenizer not in KINDS:
+        make_tokenizer(config.tokenizer, [], config.vocab_size)
     if not config.train and (config.field is not None or config.documents != "line"):
         flag = f"--field {config.field}" if config.field is not None else f"--documents {config.documents}"
         raise ValueError(f"{flag} without --train: it says how the files of --train and --dev are read")
@@ -141,7 +144,7 @@ def tokenizer_in(config: Text, corpus: Corpus) -> tuple[Tokenizer, int]:
         )
         progress(documents, documents)
     with stage(f"training the tokenizer on {human(len(sample))} documents"):
-        tokenizer = train_tokenizer(sample, kind=config.tokenizer, vocab_size=config.vocab_size)
+        tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
     described = json.dumps({**settings, "documents": documents}, indent=1) + "\n"
     write_whole(out / "config.json", lambda file: file.write(described.encode()))
     write_whole(out / "tokenizer.model", lambda file: file.write(tokenizer.file_content()))

@@ -17,8 +17,6 @@ from launch.shards import check_text_flags
 
 # What a finished run may be continued with: more models, samples or an export.
 GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample")
-# Methods that are solved from dense tables [N, N].
-DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,10 @@ class Config:
     each file."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
-    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    tokenizer: str = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")

@@ -90,9 +90,10 @@ class Text(Common):
     each file."""
     limit: Limit = None
     """Use at most this many documents."""
-    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    tokenizer: str = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, including <pad> and <unk>; default: every character, or 1026 = 2^10 + 2 for docs and 4098 for --train."""
     context: PositiveInt = 3
