@@ -136,7 +136,7 @@ def tokenizer_in(config: Text, corpus: Corpus) -> tuple[Tokenizer, int]:
             was = "; ".join(f"{name} = {_brief(stored.get(name))} (now {_brief(settings[name])})" for name in changed)
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
-            return Tokenizer.load(out / "tokenizer.model"), stored["documents"]
+            return Tokenizer.load(out / "tokenizer.model"), stored["train_documents"]
     _make_writable(out)
     with stage("sampling", "documents") as progress:
         sample, documents = sample_documents(
@@ -145,7 +145,7 @@ def tokenizer_in(config: Text, corpus: Corpus) -> tuple[Tokenizer, int]:
         progress(documents, documents)
     with stage(f"training the tokenizer on {human(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
-    described = json.dumps({**settings, "documents": documents}, indent=1) + "\n"
+    described = json.dumps({**settings, "train_documents": documents}, indent=1) + "\n"
     write_whole(out / "config.json", lambda file: file.write(described.encode()))
     write_whole(out / "tokenizer.model", lambda file: file.write(tokenizer.file_content()))
     return tokenizer, documents
@@ -164,7 +164,7 @@ def _stored(path: Path) -> dict[str, Any] | None:
         return None
     try:
         stored = json.loads(path.read_text())
-        int(stored["documents"])
+        int(stored["train_documents"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or of another command: choose another --out") from error
     return stored
