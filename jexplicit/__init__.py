@@ -1,11 +1,12 @@
 """Closed-form ("explicit") solutions of softmax layers from co-occurrence counts: networks solved instead of trained.
 
-from jexplicit import TrainingText, encode_documents, evaluate, fit, Options, train_tokenizer
+import jexplicit
 
-tokenizer = train_tokenizer(documents)
-text = TrainingText(encode_documents(tokenizer, documents), tokenizer.vocab_size)
-model = fit("explicit", text, Options(features="cat", radius=2)).model
-evaluate(model, encode_documents(tokenizer, more_documents)).perplexity
+model = jexplicit.fit(documents)  # a list of texts, or pathlib.Paths of files; the mixture, the model of the lowest perplexity
+model.perplexity(more_documents)
+model.next_token("Return the")
+model.generate("Return the", 20)
+model.save("model.safetensors")  # jexplicit.load_model reads it
 """
 
 from jexplicit.counts.dense import Counts as Counts
@@ -25,19 +26,18 @@ from jexplicit.data.tokenizers import encode_documents as encode_documents
 from jexplicit.data.tokenizers import train_tokenizer as train_tokenizer
 from jexplicit.lm.attribution import Attribution as Attribution
 from jexplicit.lm.attribution import explain as explain
-from jexplicit.lm.checkpoints import SavedModel as SavedModel
 from jexplicit.lm.checkpoints import export_model as export_model
 from jexplicit.lm.checkpoints import import_model as import_model
 from jexplicit.lm.checkpoints import load_model as load_model
-from jexplicit.lm.checkpoints import save_model as save_model
 from jexplicit.lm.evaluation import Evaluation as Evaluation
 from jexplicit.lm.evaluation import evaluate as evaluate
 from jexplicit.lm.evaluation import log_probabilities as log_probabilities
 from jexplicit.lm.evaluation import score as score
 from jexplicit.lm.fits.calibration import fit_exponents as fit_exponents
+from jexplicit.lm.fits.estimator import fit as fit
 from jexplicit.lm.fits.fit import METHODS as METHODS
 from jexplicit.lm.fits.fit import FitResult as FitResult
-from jexplicit.lm.fits.fit import fit as fit
+from jexplicit.lm.fits.fit import fit_model as fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables as sweep_tables
 from jexplicit.lm.fits.log_linear import log_linear_model as log_linear_model
 from jexplicit.lm.fits.log_linear import offset_rows as offset_rows
@@ -52,6 +52,7 @@ from jexplicit.lm.generation import generate_text as generate_text
 from jexplicit.lm.generation import next_token as next_token
 from jexplicit.lm.model import LanguageModel as LanguageModel
 from jexplicit.lm.model import token_model as token_model
+from jexplicit.lm.model_files import save_model as save_model
 from jexplicit.lm.rows.bitcipher import bit_cipher as bit_cipher
 from jexplicit.lm.rows.bitcipher import coded_language_model as coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model as bigram_model
@@ -67,6 +68,7 @@ from jexplicit.lm.smoothing import noisy_counts as noisy_counts
 from jexplicit.lm.smoothing import noisy_rows as noisy_rows
 from jexplicit.lm.softmax import logits as logits
 from jexplicit.lm.softmax import negative_log_likelihood as negative_log_likelihood
+from jexplicit.lm.text_model import TextModel as TextModel
 from jexplicit.runs.devices import data_mesh as data_mesh
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence as dense_cooccurrence

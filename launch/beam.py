@@ -12,6 +12,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
 from jexplicit.counts.files import read_tables
@@ -80,8 +81,8 @@ def parts_of(config: Config, corpus: Corpus) -> list[Part]:
     """The corpus cut into parts, the units of work."""
     if config.train:
         train, dev = list_files(config.train, config.dev)
-        parts = file_parts("train" if dev else "all", train, size=config.part_bytes)
-        return parts + file_parts("dev", dev, size=config.part_bytes)
+        reading: Any = {"size": config.part_bytes, "field": config.field, "documents": config.documents}
+        return file_parts("train" if dev else "all", train, **reading) + file_parts("dev", dev, **reading)
     size = config.part_documents
     if config.corpus.startswith("tfds:"):
         data = tfds_text(config.corpus.removeprefix("tfds:"), feature=config.feature, data_dir=config.data_dir)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from jexplicit.lm.checkpoints import SavedModel, load_model, model_name
+from jexplicit.lm.checkpoints import load_model, model_name
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
+from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import console
 
 
@@ -24,7 +25,7 @@ class ModelChoice:
     """What a mixture may see beyond its context: none, or all of the text before."""
 
 
-def load_choice(config: ModelChoice) -> SavedModel:
+def load_choice(config: ModelChoice) -> TextModel:
     """The model that the flags choose, named on the terminal.
 
     Raises:

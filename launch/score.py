@@ -1,23 +1,29 @@
 """Log-probabilities of a text under a saved language model, as JSON lines.
 
     python -m launch.score --run runs/demo --text essay.txt > scores.jsonl
+    python -m launch.score --run runs/demo --text - --per token < essay.txt
+    python -m launch.score --run runs/demo --text reviews.jsonl --field body --id-field id
 
-One line per document (a line of the text that is not blank), then one line for the whole text. Natural logarithms.
+One JSON line per document, or per token, with the number of the line of its file on which the document begins (blank lines are
+counted, not scored); then one for the whole text. Natural logarithms. A file that is named twice is scored twice.
 """
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from jexplicit.data.text import read_documents
-from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.evaluation import score
+from jexplicit.data.lines import decode_lines
+from jexplicit.data.records import json_records
+from jexplicit.data.text import Document, Unit, check_reading, expand_paths, line_documents, locate_documents, record_documents
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice
+
+_stdin = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,40 +31,83 @@ class Config(ModelChoice):
     """Log-probabilities of a text under a saved language model, as JSON lines."""
 
     text: tuple[str, ...]
-    """Text to score: files, .gz files, globs or folders."""
+    """Text to score: files, .gz files, globs or folders; plain text, or records (see --field). -: standard input, plain text,
+    or JSON lines with --field."""
+    field: str | None = None
+    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
+    each file."""
+    id_field: str | None = None
+    """Files of records: a field to repeat as `id` in what is printed."""
+    per: Literal["document", "token"] = "document"
+    """A line for each document, or for each token."""
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Load, score the whole text at once, print a line per document to standard output."""
-    model, tokenizer, about = load_choice(config)
-    documents = read_documents(config.text)
-    stream = encode_documents(tokenizer, documents)
+    """Load, score the whole text at once, print a line per document or token to standard output."""
+    check(config)
+    files = expand_paths([path for path in config.text if path != _stdin]) if set(config.text) != {_stdin} else []
+    if files:
+        check_reading(files, field=config.field, documents=config.documents)
+    saved = load_choice(config)
+    documents = list(read_documents(config))
+    if not documents:
+        raise ValueError("--text -: standard input holds no text")
     with stage("scoring", "positions") as progress:
-        log_p = score(model, stream, progress=progress).astype(np.float64)
-    predicted = stream[1:] if model.eos else stream[1:][stream[1:] != tokenizer.pad_id]
-    tokens = np.diff(np.flatnonzero(stream == tokenizer.pad_id)) - (0 if model.eos else 1)  # of each document
-    ends = np.cumsum(tokens)[:-1]
-    lines = []
-    for n, (ids, scores) in enumerate(zip(np.split(predicted, ends), np.split(log_p, ends), strict=True)):
-        line = {
-            "document": n,
-            "tokens": [tokenizer.piece(int(i)) for i in ids],
-            "log_probabilities": [round(float(p), 6) for p in scores],
-        }
-        lines.append(line | _summary(scores))
-        show(json.dumps(lines[-1], ensure_ascii=False))
-    unknown = int(np.count_nonzero(predicted == tokenizer.unk_id))
-    whole = {"documents": len(documents), "unknown_tokens": unknown, "history": about.get("history", "none")}
-    whole |= _summary(log_p)
+        scores = saved.score_tokens([document.text for document in documents], progress=progress)
+    several, lines = len(set(config.text)) > 1 or len(files) > 1, []
+    for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
+        place = {"file": document.file} if several else {}
+        place |= {"line": document.line, **({} if config.id_field is None else {"id": document.id})}
+        pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
+        if config.per == "token":
+            found = [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
+        else:
+            found = [{"document": n, **place, "tokens": pieces, "log_probabilities": numbers, **_summary(log_p)}]
+        lines += found
+        for line in found:
+            show(json.dumps(line, ensure_ascii=False, default=str))
+    every = np.concatenate([log_p for _, log_p in scores])
+    unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
+    whole = {"documents": len(documents), "unknown_tokens": unknown, "history": saved.about.get("history", "none")}
+    whole |= _summary(every)
     show(json.dumps(whole))
     return {**whole, "lines": lines}
+
+
+def check(config: Config) -> None:
+    """Refuse flags that make no sense, before anything is read."""
+    if config.text.count(_stdin) > 1:
+        raise ValueError("--text - -: standard input can be read once")
+    if config.id_field is not None and config.field is None:
+        raise ValueError(
+            f"--id-field {config.id_field} without --field: name the field of the records that holds the text, too"
+        )
+    if _stdin in config.text and config.field is not None and config.documents != "line":
+        raise ValueError(f"--documents {config.documents} with --field and --text -: a JSON line is a document; leave it out")
+
+
+def read_documents(config: Config) -> Iterator[Document]:
+    """The documents of standard input and of files, as often as they are named."""
+    for path in config.text:
+        if path == _stdin:
+            lines = decode_lines(sys.stdin.buffer, "standard input")
+            if config.field is None:
+                yield from line_documents(lines, _stdin, config.documents)
+            else:
+                records = json_records(lines, "standard input")
+                yield from record_documents(records, "standard input", field=config.field, id_field=config.id_field)
+        else:
+            for file in expand_paths(path):
+                yield from locate_documents(file, field=config.field, documents=config.documents, id_field=config.id_field)
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:
     return {
         "token_count": len(log_p),
         "log_probability": round(float(log_p.sum()), 6),
-        "perplexity": round(float(np.exp(-log_p.mean())), 6),
+        "perplexity": round(float(np.exp(-log_p.mean())), 6) if len(log_p) else None,
     }
 
 

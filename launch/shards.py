@@ -14,12 +14,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
 from jexplicit.data.sources import read_corpus
-from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
+from jexplicit.data.text import Unit
+from jexplicit.data.tokenizers import KINDS, Tokenizer, make_tokenizer
 from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.files import write_whole
@@ -36,12 +37,18 @@ class Text:
     """docs: the documentation that comes with Python. installed: the docstrings of every installed package too. tfds:NAME: a
     text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
+    """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
     """Held-out text; default, every tenth block of ten training documents."""
-    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    field: str | None = None
+    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
+    each file."""
+    tokenizer: str = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     tokenizer_documents: PositiveInt = 1_000_000
@@ -94,11 +101,21 @@ def check(config: Text) -> None:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and not config.train:
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
+    check_text_flags(config)
+
+
+def check_text_flags(config: Any) -> None:
+    """Refuse a --tokenizer that is not there, and --field and --documents where no files are read."""
+    if config.tokenizer not in KINDS:
+        make_tokenizer(config.tokenizer, [], config.vocab_size)
+    if not config.train and (config.field is not None or config.documents != "line"):
+        flag = f"--field {config.field}" if config.field is not None else f"--documents {config.documents}"
+        raise ValueError(f"{flag} without --train: it says how the files of --train and --dev are read")
 
 
 def open_corpus(config: Text) -> Corpus:
     """The corpus that the config asks for; text files and TFDS are not read yet."""
-    options = {"feature": config.feature, "data_dir": config.data_dir}
+    options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
     with stage("reading", "source files") if config.corpus == "installed" else nullcontext() as progress:
         return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options, progress=progress)
 
@@ -119,7 +136,7 @@ def tokenizer_in(config: Text, corpus: Corpus) -> tuple[Tokenizer, int]:
             was = "; ".join(f"{name} = {_brief(stored.get(name))} (now {_brief(settings[name])})" for name in changed)
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
-            return Tokenizer.load(out / "tokenizer.model"), stored["documents"]
+            return Tokenizer.load(out / "tokenizer.model"), stored["train_documents"]
     _make_writable(out)
     with stage("sampling", "documents") as progress:
         sample, documents = sample_documents(
@@ -127,8 +144,8 @@ def tokenizer_in(config: Text, corpus: Corpus) -> tuple[Tokenizer, int]:
         )
         progress(documents, documents)
     with stage(f"training the tokenizer on {human(len(sample))} documents"):
-        tokenizer = train_tokenizer(sample, kind=config.tokenizer, vocab_size=config.vocab_size)
-    described = json.dumps({**settings, "documents": documents}, indent=1) + "\n"
+        tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
+    described = json.dumps({**settings, "train_documents": documents}, indent=1) + "\n"
     write_whole(out / "config.json", lambda file: file.write(described.encode()))
     write_whole(out / "tokenizer.model", lambda file: file.write(tokenizer.file_content()))
     return tokenizer, documents
@@ -147,7 +164,7 @@ def _stored(path: Path) -> dict[str, Any] | None:
         return None
     try:
         stored = json.loads(path.read_text())
-        int(stored["documents"])
+        int(stored["train_documents"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or of another command: choose another --out") from error
     return stored

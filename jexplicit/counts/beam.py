@@ -21,7 +21,7 @@ from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
 from jexplicit.data.shards import Shard, write_index, write_shard
-from jexplicit.data.text import file_documents
+from jexplicit.data.text import Unit, file_documents, has_ranges
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
 
@@ -39,13 +39,16 @@ class Part(NamedTuple):
     documents: Iterable[str]
 
 
-def file_parts(split: str, files: Sequence[str], *, size: int) -> list[Part]:
-    """The documents of text files, in parts of about `size` bytes; a .gz file is one part.
+def file_parts(
+    split: str, files: Sequence[str], *, size: int, field: str | None = None, documents: Unit = "line"
+) -> list[Part]:
+    """The documents of text files, in parts of about `size` bytes; a file that is no plain text of lines is one part.
 
     Args:
         split: `train` or `dev`.
         files: their paths, seen by every worker.
         size: bytes of a part.
+        field, documents: see `jexplicit.data.text.read_documents`.
 
     Raises:
         ValueError: size < 1.
@@ -58,10 +61,12 @@ def file_parts(split: str, files: Sequence[str], *, size: int) -> list[Part]:
     ranges = []
     for file in files:
         stops = [*range(size, os.path.getsize(file), size), None]
-        if file.endswith(".gz"):  # read from its beginning or not at all
+        if not has_ranges(file, documents):  # read from its beginning or not at all
             stops = [None]
         ranges += [(file, start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
-    return [Part(split, n, Documents(file_documents, *where)) for n, where in enumerate(ranges)]
+    return [
+        Part(split, n, Documents(file_documents, *where, field=field, documents=documents)) for n, where in enumerate(ranges)
+    ]
 
 
 def list_parts(split: str, documents: Sequence[str], *, size: int) -> list[Part]:

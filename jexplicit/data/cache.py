@@ -16,7 +16,7 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents, train_tokenizer
+from jexplicit.data.tokenizers import KINDS, Progress, Tokenizer, encode_documents, make_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class TokenizedCorpus(NamedTuple):
 def cached_streams(
     corpus: Corpus[list[str]],
     *,
-    kind: str,
+    kind: str | Tokenizer,
     vocab_size: int | None,
     cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
@@ -47,7 +47,7 @@ def cached_streams(
 
     Args:
         corpus: documents, in memory; the tokenizer is trained on the train documents alone.
-        kind: `bpe`, `word` or `char`.
+        kind: `bpe`, `word` or `char`; or a tokenizer, or the path of one (`jexplicit.data.tokenizers.open_tokenizer`).
         vocab_size: token ids in all, or None for the default of `train_tokenizer`.
         cache_dir: folder of the cache. None: `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder.
         progress: called with (documents encoded, documents in all); not called for a cached corpus.
@@ -66,12 +66,15 @@ def cached_streams(
     >>> made.train, made.cached, read.cached
     (array([0, 2, 3, 3, 2, 0], dtype=uint8), False, True)
     """
-    parts = corpus.sha256, kind, str(vocab_size), sentencepiece.__version__, _LAYOUT
+    if not isinstance(kind, Tokenizer) and kind not in KINDS:
+        kind = open_tokenizer(kind)
+    named = kind.sha256 if isinstance(kind, Tokenizer) else kind
+    parts = corpus.sha256, named, str(vocab_size), sentencepiece.__version__, _LAYOUT
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     entry = _cache_folder(cache_dir) / key[:32]
     if (cached := _read_entry(entry)) is not None:
         return cached
-    tokenizer = train_tokenizer(corpus.train, kind=kind, vocab_size=vocab_size)
+    tokenizer = make_tokenizer(kind, corpus.train, vocab_size)
     in_all = len(corpus.train) + len(corpus.dev)
     train = encode_documents(tokenizer, corpus.train, progress=_shifted(progress, 0, in_all))
     dev = encode_documents(tokenizer, corpus.dev, progress=_shifted(progress, len(corpus.train), in_all))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.docstrings import docs_corpus, installed_corpus
-from jexplicit.data.text import Paths, text_corpus
+from jexplicit.data.text import Paths, Unit, text_corpus
 from jexplicit.data.tfds import tfds_corpus
 
 
@@ -14,6 +14,8 @@ def read_corpus(
     train: Paths = (),
     dev: Paths = (),
     *,
+    field: str | None = None,
+    documents: Unit = "line",
     feature: str = "text",
     data_dir: str | os.PathLike | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -23,6 +25,7 @@ def read_corpus(
     Args:
         name: `docs`, `installed`, `text` or `tfds:NAME`.
         train, dev: of `text`, files, globs and folders.
+        field, documents: of `text`, see `jexplicit.data.text.read_documents`.
         feature, data_dir: of `tfds:NAME`, see `jexplicit.data.tfds.tfds_text`.
         progress: of `installed`, called with (source files done, source files in all).
 
@@ -37,7 +40,7 @@ def read_corpus(
     if kind == "tfds" and of_tfds:
         return tfds_corpus(of_tfds, feature=feature, data_dir=data_dir)
     if name == "text":
-        return text_corpus(train, dev)
+        return text_corpus(train, dev, field=field, documents=documents)
     if name == "installed":
         return installed_corpus(progress)
     if name != "docs":

@@ -1,28 +1,33 @@
-"""Text files as documents, one per line: of any size, plain or gzipped, whole or a range of bytes at a time."""
+"""Text files as documents: lines, paragraphs, whole files or fields of records, of any size, plain or gzipped.
+
+Lines can also be read a range of bytes at a time.
+"""
 
 import glob
-import gzip
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from jexplicit.data.corpora import Corpus, Documents, lazy_split
+from jexplicit.data.lines import file_lines
+from jexplicit.data.records import Record, check_field, file_records, is_record_file, text_of, value_of
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
+Unit = Literal["line", "paragraph", "file"]
 
 
-def text_corpus(train: Paths, dev: Paths = ()) -> Corpus[Documents]:
-    """Corpus of the user's own text files: each line that is not blank is a document, read when it is asked for.
+def text_corpus(train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line") -> Corpus[Documents]:
+    """Corpus of the user's own text files, read when it is asked for.
 
     Args:
-        train: text files, `.gz` files, globs and folders (see `read_documents`).
+        train: text files, files of records, globs and folders (see `read_documents`).
         dev: the same for the text to score; if there is none, `split_documents` cuts the train documents.
+        field, documents: see `read_documents`.
 
     Raises:
-        ValueError: nothing at a path, or a file in train and dev; once documents are read, the errors of `read_documents` and
-            `split_documents`.
+        ValueError: nothing at a path, a file in train and dev, a field that the files do not have; once documents are read, the
+            errors of `read_documents` and `split_documents`.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -34,25 +39,31 @@ def text_corpus(train: Paths, dev: Paths = ()) -> Corpus[Documents]:
     (['one two'], ['buckle my shoe'])
     """
     train_files, dev_files = list_files(train, dev)
-    documents = Documents(_files_documents, train_files)
-    parts = (documents, Documents(_files_documents, dev_files)) if dev_files else lazy_split(documents)
-    source = {"train_files": list(map(_stamp, train_files)), "dev_files": list(map(_stamp, dev_files))}
+    check_reading([*train_files, *dev_files], field=field, documents=documents)
+    reading: dict[str, Any] = {"field": field, "documents": documents}
+    whole = Documents(_files_documents, train_files, **reading)
+    parts = (whole, Documents(_files_documents, dev_files, **reading)) if dev_files else lazy_split(whole)
+    source = {"train_files": list(map(_stamp, train_files)), "dev_files": list(map(_stamp, dev_files)), **reading}
     return Corpus(", ".join(_as_list(train)), *parts, source)
 
 
-def read_documents(paths: Paths) -> list[str]:
-    """Documents of text files: every line that is not blank, without its line ending and otherwise as it stands.
+def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = "line") -> list[str]:
+    """Documents of files: every line that is not blank, without its line ending and otherwise as it stands.
 
     Lines end at `\\n`, `\\r\\n` or `\\r` only. A byte-order mark is dropped. A file named twice is read once.
 
     Args:
-        paths: files, `.gz` files, globs (sorted) and folders (all files in them, sorted, but for hidden ones).
+        paths: files, `.gz` files, globs (sorted) and folders (all files in them, sorted, but for hidden ones). Files of records
+            (`.jsonl`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.records) hold a document a record.
+        field: of the records that holds the text; needed where there are records.
+        documents: of plain text: each `line`, each `paragraph` (what stands between blank lines), or each `file`.
 
     Returns:
         The documents, in the order of the paths.
 
     Raises:
-        ValueError: nothing at a path, or a file that is empty, binary, not UTF-8 or a damaged `.gz`.
+        ValueError: nothing at a path, or a file that is empty, binary, not UTF-8 or a damaged `.gz`; records without a field
+            named, or without that field; a field or `documents` for files that have no use for it.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -61,7 +72,29 @@ def read_documents(paths: Paths) -> list[str]:
     ...     read_documents([folder])
     ['  to be,', 'or not']
     """
-    return list(_files_documents(_list_files(paths)))
+    files = _list_files(paths)
+    check_reading(files, field=field, documents=documents)
+    return list(_files_documents(files, field=field, documents=documents))
+
+
+def check_reading(files: Sequence[str], *, field: str | None, documents: str) -> None:
+    """Refuse a way of reading that does not fit the files, before they are read.
+
+    Raises:
+        ValueError: records and no field, a field that records do not have, or one where there are no records; `documents` where
+            there is no plain text, or another value than `line`, `paragraph` and `file`.
+    """
+    if documents not in get_args(Unit):
+        raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
+    records = [file for file in files if is_record_file(file)]
+    for file in records:
+        check_field(file, field)
+    if field is not None and not records:
+        raise ValueError(
+            f"{files[0]} is plain text, which has no field {field!r}: leave the field out, or give .jsonl, .csv, ..."
+        )
+    if documents != "line" and len(records) == len(files):
+        raise ValueError(f"{files[0]} holds records, a document each: documents={documents!r} is for plain text; leave it out")
 
 
 def list_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
@@ -80,10 +113,18 @@ def list_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
 
 
 def _list_files(paths: Paths) -> list[str]:
+    return list(dict.fromkeys(map(os.path.realpath, expand_paths(paths))))
+
+
+def expand_paths(paths: Paths) -> list[str]:
+    """The files of paths, globs and folders, as they are named and as often.
+
+    Raises:
+        ValueError: nothing at a path.
+    """
     if not _as_list(paths):
         raise ValueError("no text file given: name one or more files, globs or folders")
-    files = [os.path.realpath(file) for path in _as_list(paths) for file in _expand(path)]
-    return list(dict.fromkeys(files))
+    return [file for path in _as_list(paths) for file in _expand(path)]
 
 
 def _as_list(paths: Paths) -> list[str]:
@@ -113,8 +154,8 @@ def _folder_files(folder: str) -> list[str]:
     return sorted(found)
 
 
-def _files_documents(files: Iterable[str]) -> Iterator[str]:
-    return chain.from_iterable(map(file_documents, files))
+def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
+    return chain.from_iterable(file_documents(file, **reading) for file in files)
 
 
 def _stamp(path: str) -> list[Any]:
@@ -123,15 +164,28 @@ def _stamp(path: str) -> list[Any]:
     return [path, found.st_size, found.st_mtime_ns]
 
 
-def file_documents(path: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """The documents of one text file, or those of the lines that begin at bytes start .. stop - 1.
+class Document(NamedTuple):
+    """A document, and where it stands: its file, and the line (of a Parquet file, the row) on which it begins, from 1.
+
+    id: the value of the field that was asked for, of a file of records.
+    """
+
+    text: str
+    file: str
+    line: int
+    id: Any = None
+
+
+def file_documents(path: str, start: int = 0, stop: int | None = None, **reading: Any) -> Iterator[str]:
+    """The documents of one file, or those of the lines that begin at bytes start .. stop - 1.
 
     Consecutive ranges yield every document exactly once. A byte-order mark is dropped.
 
     Args:
         path: of the file.
-        start: first byte; 0 for a .gz file.
+        start: first byte; 0 for a .gz file, and for documents that are no lines.
         stop: byte after the last; default, the end of the file.
+        reading: `field` and `documents`, see `read_documents`.
 
     Raises:
         ValueError: a file that cannot be read, is binary or not UTF-8; a whole file without text.
@@ -144,41 +198,92 @@ def file_documents(path: str, start: int = 0, stop: int | None = None) -> Iterat
     ...     list(file_documents(str(path), 0, 3)), list(file_documents(str(path), 3))
     (['to be'], ['or not'])
     """
-    # str.splitlines would also cut at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    return (document.text for document in locate_documents(path, start, stop, **reading))
+
+
+def has_ranges(path: str, documents: Unit = "line") -> bool:
+    """Whether ranges of bytes of a file can be read on their own: plain text, a document a line."""
+    return documents == "line" and not path.endswith(".gz") and not is_record_file(path)
+
+
+def locate_documents(
+    path: str,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    field: str | None = None,
+    documents: Unit = "line",
+    id_field: str | None = None,
+) -> Iterator[Document]:
+    """The documents of one file with their places; see `file_documents`.
+
+    Args:
+        path, start, stop, field, documents: see `file_documents`.
+        id_field: field of the records whose value each document keeps as `id`.
+    """
+    if is_record_file(path):
+        fields = None if field is None else [field, *([] if id_field is None else [id_field])]
+        found = record_documents(file_records(path, fields), path, field=field, id_field=id_field)
+    else:
+        found = line_documents(file_lines(path, start, stop), path, documents)
     empty = start == 0 and stop is None
-    for text in _file_lines(path, start, stop):
-        for line in text.removesuffix("\n").split("\r"):
-            if line.strip():
-                empty = False
-                yield line
+    for document in found:
+        empty = False
+        yield document
     if empty:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
 
 
-def _file_lines(path: str, start: int, stop: int | None) -> Iterator[str]:
-    """Lines that end at \\n, a byte-order mark dropped."""
-    try:
-        with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as file:
-            if start:
-                file.seek(start - 1)
-                start += len(file.readline()) - 1  # of the line that begins in the range before
-            for line in file:
-                if stop is not None and start >= stop:
-                    return
-                text = _decoded(path, line, start)
-                yield text if start else text.removeprefix("\ufeff")
-                start += len(line)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file ({error}): compress or download it again") from error
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
+def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") -> Iterator[Document]:
+    """The documents in lines of plain text: every line that is not blank, the blocks between blank lines, or all of them.
+
+    >>> [(d.line, d.text) for d in line_documents(["to be\\n", "or not\\n", "\\n", "to be"], "stdin", "paragraph")]
+    [(1, 'to be\\nor not'), (4, 'to be')]
+    """
+    block: list[str] = []
+    first = 0
+    for n, line in enumerate(_split_lines(lines), 1):
+        if documents == "line":
+            if line.strip():
+                yield Document(line, name, n)
+        elif line.strip() or (documents == "file" and block):
+            first = first if block else n
+            block.append(line)
+        elif block:
+            yield Document("\n".join(block), name, first)
+            block = []
+    while block and not block[-1].strip():
+        block.pop()
+    if block:
+        yield Document("\n".join(block), name, first)
 
 
-def _decoded(path: str, line: bytes, start: int) -> str:
-    if (zero := line.find(b"\0")) >= 0:
-        raise ValueError(f"{path} is a binary file (NUL at byte {start + zero}): give plain text, in UTF-8 and not UTF-16")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = f"0x{line[error.start]:02x} at byte {start + error.start}"
-        raise ValueError(f"{path} is not UTF-8 text ({found}): convert it (iconv -f latin1 -t utf-8)") from error
+def record_documents(
+    records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None
+) -> Iterator[Document]:
+    """The documents in a field of records; those that are blank are left out.
+
+    Raises:
+        ValueError: no field named; a record without it, or with a value that is no string.
+
+    >>> [d.id for d in record_documents([Record(1, {"text": "to be", "name": "a"})], "stdin", field="text", id_field="name")]
+    ['a']
+    """
+    for record in records:
+        if field is None:
+            raise ValueError(
+                f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text (field, --field)"
+            )
+        text = text_of(record, name, field)
+        if text.strip():
+            yield Document(text, name, record.line, None if id_field is None else value_of(record, name, id_field))
+
+
+def _split_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines without their ends, `\\n`, `\\r\\n` or `\\r`."""
+    # str.splitlines would also cut at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    for line in lines:
+        if "\r" in line:
+            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
+        else:
+            yield line.removesuffix("\n")

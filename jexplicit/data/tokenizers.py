@@ -1,4 +1,4 @@
-"""Subword, word and character tokenizers (sentencepiece), and the stream of token ids that the counting reads.
+"""Subword, word and character tokenizers (sentencepiece), those of others, and the stream of token ids that is counted.
 
 Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose nothing: `decode(encode(text)) == text` for every text of
 known characters. Words are what white space separates: how much of it stands between, before and after them is lost, so that
@@ -26,10 +26,10 @@ import numpy as np
 import sentencepiece
 
 from jexplicit.data.contexts import PAD
+from jexplicit.data.foreign_tokenizers import FOREIGN, UNK_ID, ForeignTokenizer
 
 KINDS = "bpe", "word", "char"
 Progress = Callable[[int, int], None]
-UNK_ID = 1
 DEFAULT_VOCAB_SIZE = 4098  # 2^12, <pad> and <unk>
 
 _SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -39,8 +39,10 @@ _SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 _ESCAPES = {_SPACE_MARK: "\ufdd0", "\N{LOWER FIVE EIGHTHS BLOCK}": "\ufdd1", "\0": "\ufdd2", "\r": "\ufdd3"}
 _UNESCAPES = str.maketrans({stand_in: character for character, stand_in in _ESCAPES.items()})
 _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _SYMBOLS = {kind: re.compile(".", re.DOTALL) for kind in ("bpe", "char")}
 _SYMBOLS["word"] = re.compile(r"\S+|\n")
+_SYMBOLS |= {kind: re.compile(r"\S+") for kind in FOREIGN}
 
 _RESERVED = re.compile("(<pad|<unk)(>)")
 _FILE_MARK = "jexplicit-tokenizer"
@@ -61,8 +63,8 @@ class Tokenizer:
     """Text to token ids and back.
 
     Args:
-        model: serialized sentencepiece model.
-        kind: `bpe`, `word` or `char`.
+        model: serialized sentencepiece model, or what another library wrote.
+        kind: `bpe`, `word` or `char`; of others' tokenizers `sentencepiece` or `huggingface`, see `open_tokenizer`.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -78,6 +80,9 @@ class Tokenizer:
     kind: str
 
     def __post_init__(self):
+        if self.kind in FOREIGN:
+            _ = self._foreign
+            return
         try:
             trained = self.kind in KINDS and self._pieces[:2] == ["<pad>", "<unk>"]
         except RuntimeError:  # sentencepiece cannot parse it
@@ -104,7 +109,17 @@ class Tokenizer:
         Returns:
             int32 [tokens].
         """
-        return _encode_batch(self, [text])[:-1]
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of every text, see `encode`."""
+        texts = [_prepare(text, self.kind) for text in texts]
+        if self.kind in FOREIGN:
+            return self._foreign.encode(texts)
+        lines = [text.split("\n") if text else [] for text in texts]
+        encoded = iter(self._encode_lines([line for of_text in lines for line in of_text]))
+        newline = np.array([self._ids.get("\n", UNK_ID)], np.int32)
+        return [_join(list(islice(encoded, len(of_text))), newline) for of_text in lines]
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
         """Text of token ids: `<pad>` is skipped and `<unk>` reads `⁇`.
@@ -121,6 +136,8 @@ class Tokenizer:
         ids = np.asarray(ids, np.int64)
         if (outside := ids[(ids < 0) | (ids >= self.vocab_size)]).size:
             raise ValueError(f"token id {outside[0]} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
+        if self.kind in FOREIGN:
+            return self._foreign.decode(ids)
         lines = "".join(self._surfaces[i] for i in ids.tolist()).split("\n")
         if self.kind != "char":
             lines = [line.removeprefix(" ") for line in lines]
@@ -176,7 +193,13 @@ class Tokenizer:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     @cached_property
+    def _foreign(self) -> ForeignTokenizer:
+        return FOREIGN[self.kind](self.model)
+
+    @cached_property
     def _pieces(self) -> list[str]:
+        if self.kind in FOREIGN:
+            return self._foreign.pieces
         return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
 
     @cached_property
@@ -187,6 +210,58 @@ class Tokenizer:
     def _surfaces(self) -> list[str]:
         unknown = " ⁇" if self.kind == "word" else "⁇"
         return ["", unknown, *(piece.replace(_SPACE_MARK, " ") for piece in self._pieces[2:])]
+
+
+def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
+    """A tokenizer that is there already.
+
+    Args:
+        path: `tokenizer.model` of a run, any SentencePiece model, a `tokenizer.json` of Hugging Face's `tokenizers`, or the
+            folder of a run or of shards.
+
+    Raises:
+        ValueError: no tokenizer there, or its library is missing.
+
+    Example::
+
+        open_tokenizer("runs/demo").encode("to be")
+    """
+    place = Path(path).expanduser()
+    file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if f.is_file()), None)
+    if file is None:
+        remedy = "choose bpe, word or char, or give a run folder, a SentencePiece model or a tokenizer.json"
+        raise ValueError(f"no tokenizer at {path}: {remedy}")
+    data = file.read_bytes()
+    if data.startswith(_FILE_MARK.encode()):
+        return Tokenizer.load(file)
+    try:
+        return Tokenizer(data, "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece")
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}; give a run folder, a SentencePiece model or a tokenizer.json") from error
+
+
+def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence[str], vocab_size: int | None) -> Tokenizer:
+    """The tokenizer of a flag: trained on documents where it names a kind, or else one that is there already.
+
+    Args:
+        tokenizer: `bpe`, `word` or `char`, see `train_tokenizer`; a path, see `open_tokenizer`; or a tokenizer.
+        documents: texts to learn from.
+        vocab_size: of a tokenizer to be trained.
+
+    Raises:
+        ValueError: a `vocab_size` for a tokenizer that has its own; the errors of the two functions.
+
+    >>> make_tokenizer("char", ["ab"], None).pieces()
+    ['<pad>', '<unk>', 'a', 'b']
+    """
+    if isinstance(tokenizer, str) and tokenizer in KINDS:
+        return train_tokenizer(documents, kind=tokenizer, vocab_size=vocab_size)
+    tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
+    if vocab_size is not None and vocab_size != tokenizer.vocab_size:
+        raise ValueError(
+            f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: leave out --vocab-size"
+        )
+    return tokenizer
 
 
 def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: int | None = None) -> Tokenizer:
@@ -321,21 +396,24 @@ def _check_documents(documents: Iterable[str]) -> None:
 
 
 def _encode_batch(tokenizer: Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    newline_id = tokenizer._ids.get("\n", UNK_ID)
-    lines, separators = [], []
-    for text in (_prepare(document, tokenizer.kind) for document in documents):
-        if not text:
-            continue
-        document_lines = text.split("\n")
-        lines += document_lines
-        separators += [newline_id] * (len(document_lines) - 1) + [PAD]
-    ids = tokenizer._encode_lines(lines)
-    ends = np.cumsum([len(line) for line in ids], dtype=np.int64)
-    return np.insert(np.concatenate([np.zeros(0, np.int32), *ids]), ends, separators)
+    """Token ids, each document followed by `<pad>`; those without a token are left out."""
+    pad = np.array([PAD], np.int32)
+    parts = [part for ids in tokenizer.encode_all(documents) if len(ids) for part in (ids, pad)]
+    return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+def _join(lines: list[np.ndarray], separator: np.ndarray) -> np.ndarray:
+    """Lines with a separator between them."""
+    if len(lines) == 1:
+        return lines[0]
+    parts = [part for line in lines for part in (line, separator)][:-1]
+    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _prepare(text: str, kind: str) -> str:
     """The text for sentencepiece: single spaces between words (`word`), and characters that it would interpret escaped."""
+    if kind in FOREIGN:
+        return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
     if kind == "word":
         text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
     return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0], "\N{REPLACEMENT CHARACTER}"), text)

@@ -96,19 +96,23 @@ def generate_text(
         options: temperature, top_k, top_p of `generate`.
 
     Returns:
-        the continuation, without the prompt; or a list of them.
+        the continuation, without the prompt; or a list of them. Prompt and continuation together are the text: a space at the
+        end of the prompt is a token of its own where the tokenizer has one (bpe, char), and stands once in any case.
     """
     if not isinstance(prompt, str):
         before = [tokenizer.encode(text) for text in prompt]
         drawn = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
-        return [_continuation(tokenizer, *pair) for pair in zip(before, drawn, strict=True)]
+        return [_continuation(tokenizer, *one) for one in zip(prompt, before, drawn, strict=True)]
     before = np.asarray(tokenizer.encode(prompt), np.int64)
     drawn = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
-    return _continuation(tokenizer, before.tolist(), drawn)
+    return _continuation(tokenizer, prompt, before, drawn)
 
 
-def _continuation(tokenizer: Tokenizer, before: Any, ids: Any) -> str:
-    return tokenizer.decode([*before, *ids]).removeprefix(tokenizer.decode(before))
+def _continuation(tokenizer: Tokenizer, prompt: str, before: np.ndarray, ids: np.ndarray) -> str:
+    """What to put after the prompt. Where it ends in a space that the tokenizer does not encode, the next word brings none."""
+    known, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
+    text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
+    return text.removeprefix(" ") if prompt[-1:].isspace() and not known[-1:].isspace() else text
 
 
 def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float | None = None) -> Float[Array, " N"]:

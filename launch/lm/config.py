@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import optax
 
+from jexplicit.data.text import Unit
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.smoothing import Smoothing
@@ -12,11 +13,10 @@ from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, Posi
 from jexplicit.runs.command import Preset
 from jexplicit.runs.memory import parse_bytes
 from jexplicit.runs.processes import check_process
+from launch.shards import check_text_flags
 
 # What a finished run may be continued with: more models, samples or an export.
 GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample")
-# Methods that are solved from dense tables [N, N].
-DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,20 @@ class Config:
     of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised into DIR,
     of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
+    """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
     """Held-out text; default, every tenth block of ten training documents."""
+    field: str | None = None
+    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
+    each file."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
-    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    tokenizer: str = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")
@@ -189,6 +195,7 @@ def check(config: Config) -> None:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and config.corpus != "text":
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
+    check_text_flags(config)
     for name in ("features", "radius", "history", "bits"):
         if not getattr(config, name):
             raise ValueError(f"--{name} without a value: give at least one")

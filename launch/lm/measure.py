@@ -14,7 +14,7 @@ from jexplicit.data.cache import TokenizedCorpus
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.evaluation import evaluate, sampled_positions
-from jexplicit.lm.fits.fit import fit
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
@@ -77,7 +77,7 @@ def measure(job: Job, name: dict[str, Any]) -> None:
             job.folder.add_row({**twin, **name})
             return
     watch = watch_of(job, name)
-    fitted = fit(method, job.training, options_of(job.config, name), watch)
+    fitted = fit_model(method, job.training, options_of(job.config, name), watch)
     if method not in FROM_COUNTS and is_first():
         save_run_model(job.folder.path, name, fitted.model)
     more = fitted.info

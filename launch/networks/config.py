@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from jexplicit.data.text import Unit
 from jexplicit.nn.activations import Activation
 from jexplicit.nn.initializers import INITIALIZERS, InitializerName
 from jexplicit.nn.networks import Direct
@@ -11,6 +12,7 @@ from jexplicit.nn.optimizers import OPTIMIZERS, SCHEDULES, OptimizerName, Schedu
 from jexplicit.nn.samplers import SamplerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
+from launch.shards import check_text_flags
 
 Start = Literal["cold", "output", "explicit", "log-linear"]
 Limit = Annotated[int, Bounds(at_least=30)] | None
@@ -75,17 +77,23 @@ class Text(Common):
     corpus: Literal["docs", "text"] = "docs"
     """docs: Python's own documentation. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. Every non-blank line is a document with an end to predict.
-    Without --dev, lines are shuffled and split 80/10/10."""
+    """Training text: files, .gz files, globs or folders. Every document has an end to predict. Without --dev, documents are
+    shuffled and split 80/10/10."""
     dev: tuple[str, ...] = ()
     """Text to choose the epoch on; requires --test."""
     test: tuple[str, ...] = ()
     """Text that no choice depends on."""
+    field: str | None = None
+    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
+    each file."""
     limit: Limit = None
     """Use at most this many documents."""
-    tokenizer: Literal["bpe", "word", "char"] = "bpe"
+    tokenizer: str = "bpe"
     """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, including <pad> and <unk>; default: every character, or 1026 = 2^10 + 2 for docs and 4098 for --train."""
     context: PositiveInt = 3
@@ -299,6 +307,7 @@ def check(config: Any) -> None:
             raise ValueError("--dev and --test go together: give both, or neither to split the lines of --train 80/10/10")
         if config.dev and not config.train:
             raise ValueError("--dev without --train: name the training files too")
+        check_text_flags(config)
     if isinstance(config, MLPConfig) and {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
         raise ValueError(f"--starts {' '.join(config.starts)} with --direct {config.direct}: add --direct tokens")
     if isinstance(config, RateConfig) and not config.lowest < config.highest:

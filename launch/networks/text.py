@@ -18,7 +18,7 @@ from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, log_probabilities
-from jexplicit.lm.fits.fit import fit
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.network_starts import direct_start, output_start
 from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.generation import generate_text
@@ -73,7 +73,7 @@ def open_text(config: Text, folder: RunFolder, command: str) -> tuple[Job, TextD
             tenth = max(1, config.limit // 10)
             train, dev, test = train[: config.limit], dev[:tenth], test[:tenth]
     corpus = Corpus(", ".join(config.train) or "docs", train, dev)
-    vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer != "char" else None)
+    vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer in ("bpe", "word") else None)
     with stage("tokenising", "documents") as progress:
         cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
     tokenizer = cached.tokenizer
@@ -97,10 +97,11 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
         corpus = docs_corpus()
         train, test = split_documents(corpus.train, every=9)
         return train, corpus.dev, test
+    reading: Any = {"field": config.field, "documents": config.documents}
     if config.dev:
-        dev, test = (text_corpus(config.train, files) for files in (config.dev, config.test))
+        dev, test = (text_corpus(config.train, files, **reading) for files in (config.dev, config.test))
         return list(dev.train), list(dev.dev), list(test.dev)
-    return split_in_three(read_documents(config.train), seed=config.seed)
+    return split_in_three(read_documents(config.train, **reading), seed=config.seed)
 
 
 def language_network(config: Any, text: TextData) -> MLPLanguageModel:
@@ -137,7 +138,7 @@ def measure_start(job: Job, text: TextData, network: MLPLanguageModel, solved: S
 def solve(text: TextData, config: MLPConfig, method: str) -> LanguageModel:
     """A solved model of the training text that also predicts the ends of documents."""
     options = Options(features="cat", radius=config.context, seed=config.seed)
-    return fit(method, text.training, options).model
+    return fit_model(method, text.training, options).model
 
 
 def measure_solved(job: Job, text: TextData, solved: Solve, name: str) -> None:

@@ -1,12 +1,15 @@
 """Every model of a run by name, runs that grow, and files that are refused."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from jexplicit.data.text import read_documents
 from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.fits.estimator import fit
 from launch import explain, export, sample, score
 from launch.lm import run as lm
 
@@ -169,6 +172,14 @@ def test_a_damaged_export_is_refused(damage, message, finished, tmp_path, capsys
 def test_flags_of_sampling_out_of_range_are_refused(flags, finished, capsys):
     assert sample.main(["--run", str(finished), *flags]) == 2
     assert "error" in capsys.readouterr().err
+
+
+def test_the_estimator_fits_the_mixture_of_the_command(finished, files):
+    model = fit(Path(files[1]), tokenizer="word", calibration_positions=200)
+    (row,) = (row for row in rows(finished) if (row["method"], row["history"]) == ("mixture", "all"))
+    # the same rows and exponents; float32 sums in another order on other tables
+    assert model.perplexity(read_documents(files[3])) == pytest.approx(row["dev_perplexity"], rel=1e-4)
+    np.testing.assert_allclose(model.about["exponents"], row["exponents"], atol=1e-3)
 
 
 def test_an_export_needs_a_file_to_write(finished, tmp_path, capsys):

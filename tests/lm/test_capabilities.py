@@ -17,13 +17,14 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.checkpoints import SavedModel, export_model, import_model, load_model, save_run_model, save_tokenizer
+from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, histories, read_text, score
-from jexplicit.lm.fits.fit import METHODS, fit
+from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.text_model import TextModel
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import write_json
@@ -88,7 +89,7 @@ def fitted(kind: str) -> LanguageModel:
         counts = {"sharded_counts": count_sharded(train, radius=2, vocab_size=N, mesh=data_mesh(4))}
     data = TrainingText(train, N, eos=True, **counts)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
-    return fit(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
+    return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 
 
 one_position = jax.jit(lambda model, x, history: model.logits(x, history if model.history else None))
@@ -165,7 +166,7 @@ def check_save(kind, tmp_path):
 
 
 def check_export(kind, tmp_path):
-    saved = SavedModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
+    saved = TextModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
     export_model(tmp_path / "model.safetensors", saved)
     again = import_model(tmp_path / "model.safetensors")
     assert again.about == saved.about and again.tokenizer == saved.tokenizer

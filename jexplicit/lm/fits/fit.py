@@ -1,6 +1,6 @@
 """Every way of fitting a language model, by name: text and options in, a model out.
 
-    fitted = fit("log-linear", TrainingText(stream, N), Options(features="cat", radius=4))
+    fitted = fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4))
     evaluate(fitted.model, dev).perplexity
 
 What several methods share, the counts and the held-out part of a text, is made once and kept by its `TrainingText`.
@@ -8,7 +8,7 @@ What several methods share, the counts and the held-out part of a text, is made 
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -54,6 +54,23 @@ Method = Literal[
 ]
 
 
+# Methods that are solved from dense tables [N, N].
+DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
+_copies = 6  # of the counts, while a dense model is solved
+_largest_dense = 2**31  # cells whose ids fit int32
+
+
+def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory: float) -> Literal["dense", "sparse"]:
+    """Tables for some methods: dense where one of them needs such, up to this radius, and they fit into so many bytes.
+
+    >>> [choose_tables(["explicit", "ngram"], N, 4, 16e9) for N in (4098, 128_000)]
+    ['dense', 'sparse']
+    """
+    cells = vocab_size**2
+    fits = cells < _largest_dense and _copies * 4 * radius * cells <= memory
+    return "dense" if fits and set(DENSE) & set(methods) else "sparse"
+
+
 class FitResult(NamedTuple):
     """A model, and what its fit has to say: plain values, by name."""
 
@@ -61,7 +78,7 @@ class FitResult(NamedTuple):
     info: dict[str, Any]
 
 
-def fit(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> FitResult:
+def fit_model(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> FitResult:
     """Fit a language model.
 
     Args:

@@ -1,0 +1,112 @@
+"""Tokenizers that others trained: any SentencePiece model, and the `tokenizer.json` of Hugging Face's `tokenizers`.
+
+Their ids are renamed to this project's: 0 is `<pad>` and 1 `<unk>`, whether they have such tokens or not, and all others follow
+in the order of their own ids. Their `<pad>` in a text is `<unk>` here, so that 0 stands between documents only.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from jexplicit.data.contexts import PAD
+
+UNK_ID = 1
+
+
+class ForeignTokenizer:
+    """Ids of another tokenizer, renamed.
+
+    Args:
+        tokens: its token ids and their pieces.
+        pad, unk: its own ids of `<pad>` and `<unk>`, where it has them.
+
+    Example:
+        >>> foreign = ForeignTokenizer({0: "a", 7: "[PAD]", 9: "b"}, pad=7, unk=None)
+        >>> foreign.pieces, foreign.names.tolist(), foreign.ids[[7, 9]].tolist()
+        (['<pad>', '<unk>', 'a', 'b'], [7, -1, 0, 9], [1, 3])
+    """
+
+    def __init__(self, tokens: dict[int, str], *, pad: int | None, unk: int | None):
+        others = [i for i in sorted(tokens) if i not in (pad, unk)]
+        self.pieces = ["<pad>", "<unk>", *(tokens[i] for i in others)]
+        self.names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
+        self.ids = np.full(max(tokens, default=0) + 1, UNK_ID, np.int32)
+        self.ids[others] = np.arange(2, len(self.pieces))
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of every text."""
+        return [self.ids[np.array(ids, np.int64)] for ids in self.encode_foreign(texts)]
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Text of token ids; `<pad>` is skipped."""
+        names = self.names[ids[ids != PAD]]
+        return self.decode_foreign(names[names >= 0].tolist())
+
+    def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
+        """Its own ids of every text."""
+        raise NotImplementedError
+
+    def decode_foreign(self, ids: list[int]) -> str:
+        """Text of its own ids."""
+        raise NotImplementedError
+
+
+class SentencePieceTokenizer(ForeignTokenizer):
+    """Any SentencePiece model, with its own normalisation; ValueError for bytes that are none."""
+
+    def __init__(self, model: bytes):
+        if not model:
+            raise ValueError("no SentencePiece model: the file is empty")
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            size = self._processor.get_piece_size()
+        except (RuntimeError, TypeError) as error:
+            raise ValueError("no SentencePiece model: its bytes cannot be parsed") from error
+        if not size:
+            raise ValueError("no SentencePiece model: it has no pieces")
+        pad = self._processor.pad_id()
+        tokens = {i: self._processor.id_to_piece(i) for i in range(size)}
+        super().__init__(tokens, pad=None if pad < 0 else pad, unk=self._processor.unk_id())
+
+    def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._processor.encode(list(texts))
+
+    def decode_foreign(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+
+class HuggingFaceTokenizer(ForeignTokenizer):
+    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation and padding.
+
+    Raises:
+        ValueError: bytes that are no such file, or the library is missing.
+    """
+
+    def __init__(self, model: bytes):
+        if importlib.util.find_spec("tokenizers") is None:
+            raise ValueError("a tokenizer.json needs tokenizers: pip install 'jexplicit[tokenizers]'")
+        import tokenizers
+
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(model)
+        except Exception as error:  # the library raises no class of its own
+            raise ValueError(f"no tokenizer.json of Hugging Face's tokenizers ({error})") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        tokens = {i: piece for piece, i in self._tokenizer.get_vocab(with_added_tokens=True).items()}
+        own = {piece: i for i, piece in tokens.items()}
+        unk = getattr(self._tokenizer.model, "unk_token", None) or "<unk>"
+        pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
+        super().__init__(tokens, pad=pad, unk=own.get(unk))
+
+    def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode_foreign(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+FOREIGN = {"sentencepiece": SentencePieceTokenizer, "huggingface": HuggingFaceTokenizer}

@@ -1,0 +1,118 @@
+"""One call from texts to a language model."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from jexplicit.data.text import Unit, read_documents
+from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm.fits.fit import DENSE, METHODS, choose_tables, fit_model
+from jexplicit.lm.fits.ngram_mixture import RADIUS
+from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.model import Features, History
+from jexplicit.lm.text_model import TextModel
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.memory import host_bytes
+
+_no_features = ("unigram", "bigram", "ngram")
+
+
+def fit(
+    texts: Iterable[Any] | Path,
+    method: str = "mixture",
+    *,
+    history: History = "all",
+    features: Features = "cat",
+    radius: int = 1,
+    tokenizer: str | os.PathLike | Tokenizer = "bpe",
+    vocab_size: int | None = None,
+    eos: bool = False,
+    field: str | None = None,
+    documents: Unit = "line",
+    watch: Watch | None = None,
+    **options: Any,
+) -> TextModel:
+    """Fit a language model to texts: what `launch.lm` does, without its run folder and its measurements.
+
+    Args:
+        texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
+            A string is always a text, never a file.
+        method: one of jexplicit.METHODS. The mixture predicts best and explicit is the paper's closed form.
+        history: what a mixture sees beyond its context: all of the text before, or `none`. Other methods see their context.
+        features, radius: `sum` or `cat` of so many context tokens, for the methods that take them.
+        tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
+            SentencePiece model, a `tokenizer.json`).
+        vocab_size: token ids of a trained tokenizer; default 4098, or every character.
+        eos: predict the end of a document too.
+        field, documents: how files are read, see `jexplicit.data.text.read_documents`.
+        watch: progress, events and checkpoints; default, none.
+        options: of the method, see `jexplicit.Options`: smoothing, sweeps, epochs, bits, seed, ...
+
+    Returns:
+        the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.
+
+    Raises:
+        ValueError: one string instead of texts, or no text; strings and files together; files that cannot be read; an unknown
+            method or option, or one that does not fit the others.
+
+    Example:
+        >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
+        >>> model.generate("to b", 3, temperature=0)
+        'e o'
+    """
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
+    settings = _options(options, features=features, radius=radius, history=history if method == "mixture" else "none")
+    read = _read_texts(texts, field, documents)
+    own = make_tokenizer(tokenizer, read, vocab_size)
+    stream = encode_documents(own, read)
+    if len(stream) < 2:
+        raise ValueError(f"no token in {len(read)} documents: give some text")
+    N, K = own.vocab_size, RADIUS if method == "mixture" else radius
+    tables = choose_tables([method], N, K, host_bytes())
+    if tables == "sparse" and method in DENSE and method != "explicit":
+        raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
+    text = TrainingText(stream, N, eos=eos, mesh=data_mesh())
+    if tables == "sparse":
+        text = TrainingText(stream, N, eos=eos, mesh=data_mesh(), sparse_counts=text.sparse_counts(K))
+    model, info = fit_model(method, text, settings, watch)
+    about = {
+        "method": method,
+        "features": "none" if method in _no_features else settings.features,
+        "radius": max(1, model.radius),
+        "history": settings.history,
+        "vocab_size": N,
+        "train_tokens": len(stream),
+        "tokenizer": own.kind if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS else str(tokenizer),
+        **info,
+    }
+    return TextModel(model, own, about)
+
+
+def _options(options: dict[str, Any], **named: Any) -> Options:
+    known = {option.name for option in fields(Options)}
+    if unknown := sorted(set(options) - known):
+        raise ValueError(f"unknown option {', '.join(unknown)}: choose from {', '.join(sorted(known))}")
+    if named["radius"] < 1:
+        raise ValueError(f"radius={named['radius']}: a context has at least one token")
+    return Options(**named, **options)
+
+
+def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit) -> list[str]:
+    if isinstance(texts, str):
+        shown = texts if len(texts) <= 40 else f"{texts[:37]}..."
+        raise ValueError(f"the string {shown!r} instead of texts: pass a list, [text], or a pathlib.Path for a file")
+    given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)
+    files = [item for item in given if isinstance(item, os.PathLike)]
+    if not given:
+        raise ValueError("no texts: pass at least one string, or a pathlib.Path")
+    if files and len(files) == len(given):
+        return read_documents(files, field=field, documents=documents)
+    if others := [item for item in given if not isinstance(item, str)]:
+        found = f"{type(others[0]).__name__} {str(others[0])[:40]!r}"
+        raise ValueError(f"texts with {found}: pass strings, which are texts, or pathlib.Paths, all alike")
+    if field is not None or documents != "line":
+        raise ValueError(f"field={field!r}, documents={documents!r} with strings: they say how files (pathlib.Path) are read")
+    return given

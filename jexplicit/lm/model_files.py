@@ -1,0 +1,160 @@
+"""A language model of any kind in one file, which stands alone where the tokenizer is in it.
+
+A safetensors file: the arrays by name, and in its metadata what they are (kinds of rows and their sizes), where the model comes
+from, and a checksum.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.rows.bitcipher import CodedTables
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.log_tables import SparseRows
+from jexplicit.lm.rows.network import NetworkRows
+from jexplicit.lm.rows.ngrams import Children, NgramRows
+from jexplicit.lm.rows.sharded import ShardedTables
+from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.nn.networks import MLPLanguageModel
+
+_format = 2
+_types = (LanguageModel, Constant, TokenTables, SparseTables, CodedTables, NgramRows, CacheRows, NetworkRows, MLPLanguageModel)
+_known = {cls.__name__: cls for cls in (*_types, SparseRows, Children, Cache)}
+
+
+def save_model(
+    path: str | os.PathLike, model: LanguageModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
+) -> None:
+    """Write a model of any kind to a safetensors file, whole or not at all.
+
+    Args:
+        path: of the file; its folder is made.
+        model: of any kind; sharded tables are gathered.
+        tokenizer: the model's own, for a file that stands alone.
+        about: where it comes from; plain values.
+
+    Raises:
+        ValueError: a model with a NaN; a file that cannot be written.
+    """
+    path, tensors = Path(path), {}
+    description = _describe(model, "model", tensors)
+    if tokenizer is not None:
+        tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
+    _check_numbers(path, tensors)
+    header = {"format": _format, "model": description, "tokenizer": tokenizer and tokenizer.kind, "about": dict(about or {})}
+    text = json.dumps(header)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
+        partial.chmod(0o666 & ~_umask())
+        os.replace(partial, path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
+
+
+def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
+    """A value as JSON, its arrays put aside by name."""
+    if isinstance(value, ShardedTables):
+        value = value.gathered()
+    if isinstance(value, jax.Array | np.ndarray):
+        tensors[name] = np.ascontiguousarray(value)
+        return {"array": name}
+    if type(value).__name__ in _known and isinstance(value, SparseRows | Children | Cache):
+        return {"type": type(value).__name__, "fields": _describe(value._asdict(), name, tensors)}
+    if dataclasses.is_dataclass(value) and type(value).__name__ in _known:
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in ("parent",)}
+        if isinstance(value, MLPLanguageModel):
+            fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k != "name"}
+        return {"type": type(value).__name__, "fields": _describe(fields, name, tensors)}
+    if isinstance(value, dict):
+        return {key: _describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return {"tuple": [_describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{name} of a model is a {type(value).__name__}, which no file can hold")
+
+
+def _rebuild(described: Any, tensors: Mapping[str, np.ndarray]) -> Any:
+    if not isinstance(described, dict):
+        return described
+    if "array" in described:
+        array = tensors[described["array"]]
+        return array if array.dtype == np.float64 else jnp.asarray(array)
+    if "tuple" in described:
+        return tuple(_rebuild(item, tensors) for item in described["tuple"])
+    if "type" in described:
+        fields = {key: _rebuild(item, tensors) for key, item in described["fields"].items()}
+        if described["type"] == "MLPLanguageModel":
+            fields["dtype"] = jnp.dtype(fields["dtype"])
+        return _known[described["type"]](**fields)
+    return {key: _rebuild(item, tensors) for key, item in described.items()}
+
+
+def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[str, Any]]:
+    """The model of a file, the tokenizer if it is in it, and where the model comes from.
+
+    Raises:
+        ValueError: no such file, or one that is damaged.
+    """
+    remedy = "fit or export the model again (python -m launch.export)"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if "jexplicit" not in metadata:
+                raise ValueError("it was not written by jexplicit")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        if _checksum(metadata["jexplicit"], tensors) != metadata.get("sha256"):
+            raise ValueError("its checksum is another one: it is damaged")
+        header = json.loads(metadata["jexplicit"])
+        model = _rebuild(header["model"], tensors)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no model that can be read ({error}): {remedy}") from error
+    _check_numbers(path, tensors)
+    tokenizer = Tokenizer(model=tensors["tokenizer"].tobytes(), kind=header["tokenizer"]) if header["tokenizer"] else None
+    return model, tokenizer, header["about"]
+
+
+def _checksum(text: str, tensors: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name]).data.cast("B") if tensors[name].size else b"")
+    return digest.hexdigest()
+
+
+def _check_numbers(path: Any, tensors: Mapping[str, np.ndarray]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype.kind == "f" and np.isnan(tensor).any():
+            raise ValueError(f"{path}: {name} of the model has a NaN: fit the model again")
+
+
+def check_sizes(path: Any, model: LanguageModel, tokenizer: Tokenizer) -> None:
+    """Refuse a model whose parts do not fit together, or a tokenizer that is another model's."""
+    N = tokenizer.vocab_size
+    sizes = {type(kind).__name__: kind.vocab_size for kind in model.rows}
+    tables = [table.shape for kind in model.rows if isinstance(kind, TokenTables) for table in kind.tables]
+    if set(sizes.values()) != {N} or any(shape != (N, N) for shape in tables) or len(model.exponents) != len(model.names):
+        raise ValueError(
+            f"{path} has a tokenizer of {N} tokens and rows of {sizes}, tables {tables}, with {len(model.exponents)} exponents "
+            f"for {len(model.names)} rows: its files come from different runs; run again into a fresh folder"
+        )
+
+
+def _umask() -> int:
+    """The process's own: safetensors makes files that only their owner can read."""
+    os.umask(mask := os.umask(0))
+    return mask

@@ -1,0 +1,123 @@
+"""A language model with its tokenizer: text in, text and numbers out."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jexplicit.data.contexts import PAD
+from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.lm.evaluation import Progress, evaluate, score
+from jexplicit.lm.generation import generate_text, next_token
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.model_files import save_model
+
+
+class TextModel(NamedTuple):
+    """A language model, the tokenizer whose ids it speaks of, and where it comes from: the fields of its row.
+
+    `jexplicit.fit` and `jexplicit.load_model` make it. Texts are documents, across which no context flows; a model of the past
+    (history "all") reads the texts of one call in their order, as one text.
+
+    Example:
+        >>> from jexplicit.lm.fits.estimator import fit
+        >>> model = fit(["the cat sat", "the dog sat"], "bigram", tokenizer="word")
+        >>> [token for token, p in model.next_token("the", top=2)]
+        ['▁cat', '▁dog']
+        >>> [len(log_p) for log_p in model.score(["the cat", ""])]
+        [2, 0]
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    about: dict[str, Any]
+
+    def score(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
+        """`log p(token | what the model sees before it)` in nats, an array for every text.
+
+        With a model that predicts the end of a document, the last number of a text is that of its end.
+
+        Args:
+            texts: documents, a list: a single text is `[text]`.
+            progress: called with (positions done, positions in all).
+
+        Raises:
+            ValueError: one text instead of a list.
+        """
+        return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
+
+    def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The predicted token ids of every text, and what `score` says of them."""
+        texts = _documents(texts)
+        ids = self.tokenizer.encode_all(texts)
+        pad = np.array([PAD], np.int32)
+        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
+        if not parts:
+            return [(of_text, np.zeros(0)) for of_text in ids]
+        log_p = score(self.model, np.concatenate([pad, *parts]), progress=progress).astype(np.float64)
+        predicted = [np.append(of_text, pad) if self.model.eos and len(of_text) else of_text for of_text in ids]
+        return list(zip(predicted, np.split(log_p, np.cumsum([len(tokens) for tokens in predicted])[:-1]), strict=True))
+
+    def perplexity(self, texts: Sequence[str]) -> float:
+        """The perplexity per token of texts, that of all predictions together.
+
+        Raises:
+            ValueError: one text instead of a list, or no token to predict.
+        """
+        return evaluate(self.model, encode_documents(self.tokenizer, _documents(texts))).perplexity
+
+    def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
+        """The likeliest next tokens of a document that begins with a prompt, with their probabilities.
+
+        Args:
+            prompt: text, empty for the start of a document.
+            top: how many.
+
+        Raises:
+            ValueError: top < 1.
+        """
+        if top < 1:
+            raise ValueError(f"top={top}: ask for at least one token")
+        p = np.exp(next_token(self.model, self.tokenizer.encode(prompt)))
+        return [(self.tokenizer.piece(int(i)), float(p[i])) for i in np.argsort(-p, kind="stable")[:top]]
+
+    def generate(
+        self,
+        prompt: str | Sequence[str] = "",
+        length: int = 60,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | jax.Array = 0,
+    ) -> Any:
+        """The text by which the model continues a prompt, or a list of them for several prompts.
+
+        Args:
+            prompt: text, empty for the start of a document; or a list of texts.
+            length: tokens to generate, fewer where the model ends the document.
+            temperature, top_k, top_p: see `jexplicit.generate`.
+            seed: a number, or a jax.random key; the same gives the same text.
+
+        Raises:
+            ValueError: those of `jexplicit.generate`.
+        """
+        key = seed if isinstance(seed, jax.Array) else jax.random.key(seed)
+        options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        return generate_text(key, self.model, self.tokenizer, prompt, length, **options)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the model, its tokenizer and its provenance to a safetensors file, which `jexplicit.load_model` reads.
+
+        Raises:
+            ValueError: a file that cannot be written.
+        """
+        save_model(path, self.model, tokenizer=self.tokenizer, about=self.about)
+
+
+def _documents(texts: Sequence[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise ValueError(f"a text of {len(texts)} characters instead of documents: pass a list of documents, [text]")
+    return list(texts)

@@ -1,0 +1,160 @@
+"""Tokenizers of others: their ids are renamed and nothing else, and they are saved, hashed and read as our own."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+
+from jexplicit.data.cache import cached_streams
+from jexplicit.data.corpora import Corpus
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer, open_tokenizer, train_tokenizer
+
+TEXTS = ["the cat sat on the mat", "a dog and the cat ran", "naïve cats, dogs and ▁ 日本", "two  spaces and\nlines "] * 5
+
+
+def sentencepiece_model() -> bytes:
+    """A unigram model with ids of its own: <unk> 0, <s> 1, </s> 2, <pad> 5."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=written, model_type="unigram", vocab_size=60, pad_id=5, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    return written.getvalue()
+
+
+def byte_level() -> bytes:
+    own = tokenizers.Tokenizer(tokenizers.models.BPE())
+    own.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    own.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|endoftext|>", "<|pad|>"]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+    )
+    own.train_from_iterator(TEXTS, trainer)
+    own.enable_truncation(2)
+    own.enable_padding(pad_id=1, pad_token="<|pad|>")
+    own.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+    )
+    return own.to_str().encode()
+
+
+def word_level() -> bytes:
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="[UNK]"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.WordLevelTrainer(special_tokens=["[CLS]", "[UNK]", "[PAD]"], show_progress=False)
+    own.train_from_iterator(TEXTS[:10], trainer)
+    return own.to_str().encode()
+
+
+MODELS = {"sentencepiece.model": sentencepiece_model, "byte_level.json": byte_level, "word_level.json": word_level}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizers")
+    for name, make in MODELS.items():
+        (folder / name).write_bytes(make())
+    return folder
+
+
+def own_pieces(name: str, data: bytes, text: str) -> list[str]:
+    """What the other library itself says of a text."""
+    if name.endswith("model"):
+        return sentencepiece.SentencePieceProcessor(model_proto=data).encode(text, out_type=str)
+    own = tokenizers.Tokenizer.from_str(data.decode())
+    own.no_truncation()
+    own.no_padding()
+    return own.encode(text, add_special_tokens=False).tokens
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ids_are_renamed_and_nothing_else(files, name):
+    tokenizer, data = open_tokenizer(files / name), (files / name).read_bytes()
+    assert tokenizer.pieces()[:2] == ["<pad>", "<unk>"]
+    assert len(set(tokenizer.pieces())) == tokenizer.vocab_size
+    for text in TEXTS[:3]:
+        ids = tokenizer.encode(text)
+        assert ids.dtype == np.int32 and 0 not in ids
+        pieces = [tokenizer.piece(int(i)) for i in ids]
+        known = [piece for piece, i in zip(own_pieces(name, data, text), ids, strict=True) if i != tokenizer.unk_id]
+        assert [piece for piece, i in zip(pieces, ids, strict=True) if i != tokenizer.unk_id] == known
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("sentencepiece.model", TEXTS[:2]),
+        ("byte_level.json", [*TEXTS, "", " ", "zzz \u2028\t 🙂", "the ", " the"]),
+        ("word_level.json", TEXTS[:2]),
+    ],
+)
+def test_round_trip(files, name, texts):
+    tokenizer = open_tokenizer(files / name)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == list(texts)
+    assert tokenizer.decode([0, *tokenizer.encode(texts[0]), 0]) == texts[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stream_has_pads_between_documents_only(files, name):
+    tokenizer = open_tokenizer(files / name)
+    documents = ["the cat", "", "<pad> [PAD] <|pad|> cat", "a dog\ud800"]
+    stream = encode_documents(tokenizer, documents)
+    assert (stream == 0).sum() == 4 and stream[0] == stream[-1] == 0
+    expected = [id for document in documents if document for id in [*tokenizer.encode(document).tolist(), 0]]
+    assert stream.tolist() == [0, *expected]
+
+
+def test_unknown_text_is_unk(files):
+    for name, unknown in (("sentencepiece.model", ["Ω"]), ("byte_level.json", []), ("word_level.json", ["Ω", "zebra"])):
+        tokenizer = open_tokenizer(files / name)
+        assert tokenizer.unknown_symbols("the Ω cat") == unknown[:1]
+        assert tokenizer.unknown_symbols("Ω zebra")[: len(unknown)] == unknown
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_and_hashed_as_our_own(files, name, tmp_path):
+    tokenizer = open_tokenizer(str(files / name))
+    tokenizer.save(tmp_path / "tokenizer.model")
+    for place in (tmp_path, tmp_path / "tokenizer.model"):
+        again = open_tokenizer(place)
+        assert again == tokenizer and again.sha256 == tokenizer.sha256
+    assert len({open_tokenizer(files / other).sha256 for other in MODELS}) == 3
+    made = cached_streams(Corpus("a", TEXTS, TEXTS[:2]), kind=str(files / name), vocab_size=None, cache_dir=tmp_path / "cache")
+    read = cached_streams(Corpus("a", TEXTS, TEXTS[:2]), kind=tokenizer, vocab_size=None, cache_dir=tmp_path / "cache")
+    other = cached_streams(Corpus("a", TEXTS, TEXTS[:2]), kind="bpe", vocab_size=None, cache_dir=tmp_path / "cache")
+    assert (made.cached, read.cached, other.cached) == (False, True, False)
+    np.testing.assert_array_equal(made.train, read.train)
+
+
+def test_our_own_is_opened_too(tmp_path):
+    own = train_tokenizer(TEXTS)
+    own.save(tmp_path / "tokenizer.model")
+    assert open_tokenizer(tmp_path) == make_tokenizer(own, [], None) == own
+
+
+def test_what_is_no_tokenizer_is_refused(files, tmp_path, monkeypatch):
+    for name, data, message in [
+        ("a.json", b'{"model": 1}', "a.json: no tokenizer.json of Hugging Face's tokenizers"),
+        ("a.json", json.dumps([1]).encode(), "a.json: no SentencePiece model"),
+        ("a.model", b"", "a.model: no SentencePiece model"),
+        ("a.model", sentencepiece_model()[:-7], "a.model: no SentencePiece model"),
+        ("a.model", b"jexplicit-tokenizer bpe 0\nx", "a.model is not a tokenizer file, or is damaged"),
+    ]:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            open_tokenizer(tmp_path / name)
+    for gone in (tmp_path, tmp_path / "gone", "syllable"):
+        with pytest.raises(ValueError, match="no tokenizer at .*: choose bpe, word or char, or give"):
+            open_tokenizer(gone)
+    with pytest.raises(ValueError, match="vocabulary size 7 with a tokenizer of .* tokens: leave out --vocab-size"):
+        make_tokenizer(str(files / "word_level.json"), [], 7)
+    with pytest.raises(ValueError, match="damaged or foreign model of kind 'syllable'"):
+        Tokenizer(b"", "syllable")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'jexplicit\[tokenizers\]'"):
+        open_tokenizer(files / "word_level.json")

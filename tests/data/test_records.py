@@ -1,0 +1,170 @@
+"""Documents from files of records and from larger parts of plain text: the same text by every way, and what is refused."""
+
+import gzip
+import json
+from itertools import pairwise
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from jexplicit.data.records import file_records
+from jexplicit.data.text import check_reading, file_documents, locate_documents, read_documents, text_corpus
+
+TEXTS = ["to be, or not", 'that "is"\nthe question', "  ", "naïve ü", "x" * 200_000]
+EXPECTED = [TEXTS[n] for n in (0, 1, 3, 4)]
+
+
+def csv_bytes(delimiter=","):
+    rows = [["id", "text"], *([str(n), text] for n, text in enumerate(TEXTS))]
+    quoted = [delimiter.join('"' + value.replace('"', '""') + '"' for value in row) for row in rows]
+    return "\r\n".join([*quoted, "", ""]).encode()
+
+
+def json_bytes():
+    return "\n\n".join(json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS)).encode()
+
+
+def parquet(path, **columns):
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    contents = {"a.jsonl": json_bytes(), "a.csv": csv_bytes(), "a.tsv": csv_bytes("\t"), "b.NDJSON": json_bytes()}
+    for name, data in contents.items():
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + data)
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
+    parquet(folder / "a.parquet", id=list(range(5)), text=TEXTS)
+    return sorted(map(str, folder.iterdir()))
+
+
+def test_every_format_gives_the_same_documents(files):
+    assert len(files) == 9
+    for file in files:
+        assert read_documents(file, field="text") == EXPECTED, file
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [("a.jsonl", [1, 3, 7, 9]), ("a.csv", [2, 3, 6, 7]), ("a.parquet", [1, 2, 4, 5])],
+)
+def test_records_keep_line_and_id(files, name, lines):
+    (file,) = (file for file in files if file.endswith(name))
+    found = list(locate_documents(file, field="text", id_field="id"))
+    assert [document.line for document in found] == lines
+    assert [str(document.id) for document in found] == ["0", "1", "3", "4"]
+
+
+def test_records_are_read_lazily_and_anew(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\nbroken\n')
+    documents = file_documents(str(path), field="text")
+    assert [next(documents), next(documents)] == ["one", "two"]
+    path.write_text('{"text": "one"}\n{"text": "two"}\n{"text": "three"}')
+    corpus = text_corpus(path, field="text")
+    assert list(corpus.train) == list(corpus.train) == ["one", "three"] and list(corpus.dev) == ["two"]
+
+
+def test_a_folder_may_mix_records_and_plain_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
+    (tmp_path / "b.txt").write_text("two\nlines\n\nthree\n")
+    assert read_documents(tmp_path, field="text", documents="paragraph") == ["one", "two\nlines", "three"]
+
+
+def test_the_identity_of_a_corpus_covers_how_it_is_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": "one", "b": "two"}\n' * 2)
+    (tmp_path / "b.txt").write_text("one\ntwo\n\nthree")
+    a, b = (text_corpus(tmp_path / "a.jsonl", field=field) for field in "ab")
+    c, d = (text_corpus(tmp_path / "b.txt", documents=documents) for documents in ("line", "paragraph"))
+    for one, two in ((a, b), (c, d)):
+        assert one.identity != two.identity
+        assert one.in_memory().sha256 != two.in_memory().sha256  # which names the cached tokens
+
+
+BAD = [
+    ("a.jsonl", '{"text": "a", "id": 1}', None, r"a.jsonl has the fields text, id: name the one .*--field"),
+    ("a.jsonl", '{"id": 1}', "text", r"a.jsonl, line 1 has no field 'text': it has 'id'"),
+    ("a.jsonl", '{"text": "a"}\n\n{"id": 1}', "text", r"a.jsonl, line 3 has no field 'text': it has 'id'"),
+    ("a.jsonl", '{"text": "a"}\n{"text": 7}', "text", r"line 2: field 'text' holds int '7', not text: it has 'text'"),
+    ("a.jsonl", '{"text": null}', "text", r"line 1: field 'text' holds no value, not text"),
+    ("a.jsonl", '{"text": "a"}\n{"text"', "text", r"a.jsonl, line 2, is no JSON \(.*\): write one object a line"),
+    ("a.jsonl", "[1]", "text", r"a.jsonl, line 1, is no JSON object but a list"),
+    ("a.jsonl", "", "text", "a.jsonl holds no text"),
+    ("a.jsonl", '{"text": " "}', "text", "a.jsonl holds no text"),
+    ("a.jsonl.gz", '{"text": " "}', "text", "is not a whole gzip file"),
+    ("a.csv", "text,id\na,1\n", None, "a.csv has the fields text, id"),
+    ("a.csv", "text,id\na,1\nb,2,3", "text", "a.csv, line 3, has 3 values for 2 fields"),
+    ("a.csv", "id,text\n1,a\n2\n", "text", "line 3 has no field 'text': it has 'id'"),
+    ("a.csv", 'text,id\n"a,1\n', "text", "a.csv, line 2, cannot be read as a table"),
+    ("a.csv", "text,id\n", "text", "a.csv holds no text"),
+    ("a.parquet", "no parquet", "text", "a.parquet is no whole Parquet file"),
+    ("a.txt", "plain", "text", "a.txt is plain text, which has no field 'text': leave the field out"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "field", "message"), BAD)
+def test_bad_records(tmp_path, name, data, field, message):
+    (tmp_path / name).write_text(data)
+    with pytest.raises(ValueError, match=message):
+        read_documents(tmp_path / name, field=field)
+    if "line 3" not in message and "line 2" not in message and '" "' not in data:  # refused before anything is read
+        with pytest.raises(ValueError, match=message):
+            text_corpus(tmp_path / name, field=field)
+
+
+def test_bad_parquet(tmp_path, monkeypatch):
+    path = parquet(tmp_path / "a.parquet", text=["a", None], n=[1, 2])
+    for field, message in [
+        (None, "has the fields text, n"),
+        ("id", "row 1 has no field 'id': it has 'text', 'n'"),
+        ("text", "row 2: field 'text' holds no value"),
+        ("n", "row 1: field 'n' holds int '1'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            read_documents(path, field=field)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs pyarrow: pip install 'jexplicit\[parquet\]'"):
+        list(file_records(path))
+
+
+# Parts of plain text
+
+PLAIN = "\n\none\ntwo\r\n \r\n\tthree\rfour\n\n\nfive"
+
+
+@pytest.mark.parametrize(
+    ("unit", "documents", "lines"),
+    [
+        ("line", ["one", "two", "\tthree", "four", "five"], [3, 4, 6, 7, 10]),
+        ("paragraph", ["one\ntwo", "\tthree\nfour", "five"], [3, 6, 10]),
+        ("file", ["one\ntwo\n \n\tthree\nfour\n\n\nfive"], [3]),
+    ],
+)
+def test_units_of_plain_text(tmp_path, unit, documents, lines):
+    for name, data in (("a.txt", PLAIN.encode()), ("a.txt.gz", gzip.compress(PLAIN.encode() + b"\n \n"))):
+        (tmp_path / name).write_bytes(data)
+        found = list(locate_documents(str(tmp_path / name), documents=unit))
+        assert [document.text for document in found] == read_documents(tmp_path / name, documents=unit) == documents
+        assert [document.line for document in found] == lines
+
+
+def test_lines_of_any_ranges_are_the_lines_of_the_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(PLAIN.encode())
+    size, whole = len(PLAIN), list(file_documents(str(path)))
+    for step in range(1, size):
+        bounds = [*range(0, size, step), size]
+        parts = [list(file_documents(str(path), *span)) for span in pairwise(bounds)]
+        assert sum(parts, []) == whole
+
+
+def test_bad_units(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
+    with pytest.raises(ValueError, match="documents 'word': choose one of line, paragraph, file"):
+        check_reading([str(tmp_path / "a.txt")], field=None, documents="word")
+    with pytest.raises(ValueError, match="a.jsonl holds records, a document each: documents='file' is for plain text"):
+        read_documents(tmp_path / "a.jsonl", field="text", documents="file")
