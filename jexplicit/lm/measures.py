@@ -12,13 +12,17 @@ Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.sizes import TextSizes
-from jexplicit.data.tokenizers import UNK_ID
+from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.model import LanguageModel
 
 _block = 1 << 24  # tokens at a time
 _largest_exponent = 700.0  # of a double
@@ -63,6 +67,46 @@ def unknown_share(stream: Stream) -> float:
     """
     unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
     return unknown / max(positions_in_all(stream), 1)
+
+
+def score_documents(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    documents: Sequence[str],
+    *,
+    separate: bool = False,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, " n"]:
+    """`log p(document)` of every document of a text, in nats; all are scored in one call.
+
+    Args:
+        model: of any kind.
+        tokenizer: the model's own.
+        documents: texts.
+        separate: score each as if it were the only one; otherwise models of the past see those before it.
+        progress: called with (positions done, positions in all).
+
+    Raises:
+        ValueError: a document without a token.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jexplicit.data.tokenizers import train_tokenizer
+        >>> from jexplicit.lm.model import token_model
+        >>> tokenizer = train_tokenizer(["ab"], kind="char")  # with <pad> and <unk>, 4 token ids
+        >>> score_documents(token_model([jnp.zeros((4, 4))], "cat", False), tokenizer, ["ab", "a"]) / np.log(4)
+        array([-2., -1.])
+    """
+    stream = encode_documents(tokenizer, documents)
+    pads = np.flatnonzero(stream == PAD)
+    if len(pads) != len(documents) + 1:
+        n, text = next((n, text) for n, text in enumerate(documents) if not len(tokenizer.encode(text)))
+        raise ValueError(f"document {n}, {text!r}, has no token: leave it out")
+    if not len(documents):
+        return np.zeros(0)
+    log_p = score(model, stream, separate=separate, progress=progress).astype(np.float64)
+    starts = pads[:-1] if model.eos else pads[:-1] - np.arange(len(documents))
+    return np.add.reduceat(log_p, starts)
 
 
 def _blocks(stream: Stream) -> Any:
