@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from launch import export
+from launch import compare, export, score
 from launch.judge import run as judge
 from launch.lm import run as lm
 
@@ -95,3 +95,33 @@ def test_bad_input_leaves_no_folder(flags, said, finished, files, tmp_path, caps
     given = flags.format(word=finished / "word", files=files).split()
     assert judge.main([*given, "--out", str(tmp_path / "out")]) == 2
     assert said in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "out").exists()
+
+
+def test_models_of_two_tokenizers_are_compared_on_a_new_text(finished, files, capsys):
+    runs, text = [str(finished / kind) for kind in ("word", "char")], str(files / "dev.txt")
+    assert compare.main(["--run", *runs, "--text", text, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    lines = (files / "dev.txt").read_text().splitlines()
+    for kind, row in zip(("word", "char"), printed["rows"], strict=True):
+        best = min(rows(finished / kind), key=lambda row: row["dev_perplexity"])
+        for field in ("bits_per_byte", "bits_per_character", "word_perplexity", "unknown_share"):
+            assert row[field] == pytest.approx(best[field], rel=1e-5), field  # the same text as dev, summed in another order
+        assert row["perplexity"] == pytest.approx(best["dev_perplexity"], rel=1e-5)
+        assert row["positions"] == best["dev_tokens"]
+    one, other = printed["rows"]
+    assert (one["difference"], printed["documents"]) == (None, len(lines))
+    assert other["difference"] == pytest.approx(other["bits_per_byte"] - one["bits_per_byte"])
+    assert 0 < other["standard_error"] < 1
+
+
+def test_chosen_models_are_compared_in_a_table(finished, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    word, text = str(finished / "word"), tmp_path / "one.txt"
+    text.write_text("the cat sat on the mat\n")
+    assert compare.main(["--run", word, "--text", str(text), "--method", "explicit", "unigram"]) == 0
+    table = capsys.readouterr().out
+    assert "unigram" in table and "K = 2" in table and "±" not in table  # one document
+    assert score.main(["--run", word, "--text", str(text), "--method", "unigram", "--json"]) == 0
+    assert f"{json.loads(capsys.readouterr().out)['perplexity']:.2f}" in table
+    assert compare.main(["--run", "nowhere", "--text", str(text)]) == 2
+    assert "no run at nowhere" in capsys.readouterr().err
