@@ -63,5 +63,5 @@ def _pair(line: str, path: Path, n: int) -> MinimalPair:
             raise ValueError("a sentence is empty")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}, line {n}, is no minimal pair ({error}): {remedy}") from error
-    about = (found.get("UID") or path.stem, found.get("field") or "", found.get("linguistics_term") or "")
-    return MinimalPair(good, bad, *map(str, about))
+    field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
+    return MinimalPair(good, bad, str(found.get("UID") or path.stem), field, str(found.get("linguistics_term") or ""))

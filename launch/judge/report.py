@@ -87,7 +87,7 @@ def accuracy_by_field(models: Sequence[Row], path: Path) -> None:
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
-    fields = [Column(field, _field_of(field), ".1f", 100) for field in _groups(rows, _field)]
+    fields = [Column(field.replace("_", " "), _field_of(field), ".1f", 100) for field in _groups(rows, _field)]
     totals = [Column("all", "accuracy", ".1f", 100, bold=True), Column("ties", "ties", ".1f", 100)]
     return [Column("model", "model"), *fields, *totals]
 

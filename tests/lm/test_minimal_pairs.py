@@ -77,8 +77,13 @@ def test_a_document_without_a_token_is_refused(model, tokenizer):
 
 def test_pairs_are_read_with_what_the_file_says_of_them(tmp_path):
     line = {"sentence_good": "he runs", "sentence_bad": "he run"}
-    (tmp_path / "one.jsonl").write_text(json.dumps(line) + "\n\n" + json.dumps({**line, "UID": "b", "field": "syntax"}) + "\n")
-    assert read_pairs([tmp_path]) == [MinimalPair("he runs", "he run", "one"), MinimalPair("he runs", "he run", "b", "syntax")]
+    (tmp_path / "one.jsonl").write_text(
+        json.dumps(line) + "\n\n" + json.dumps({**line, "UID": "b", "field": "syntax/semantics"}) + "\n"
+    )
+    assert read_pairs([tmp_path]) == [
+        MinimalPair("he runs", "he run", "one"),
+        MinimalPair("he runs", "he run", "b", "syntax_semantics"),
+    ]
 
 
 @pytest.mark.parametrize(
