@@ -94,11 +94,11 @@ _columns = [
     Column("model", "model"),
     Column("perplexity", "perplexity", ",.2f"),
     Column("bits per byte", "bits_per_byte", ".4f", bold=True),
-    Column("per char.", "bits_per_character", ".4f"),
-    Column("per word", "word_perplexity", ",.1f"),
+    Column("bits per character", "bits_per_character", ".4f"),
+    Column("word perplexity", "word_perplexity", ",.1f"),
     Column("<unk> %", "unknown_share", ".2f", 100),
     Column("positions", "positions", ","),
-    Column("bits per byte to the first", _with_error),
+    Column("bits per byte less the first's", _with_error),
 ]
 
 

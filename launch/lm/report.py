@@ -39,7 +39,7 @@ noise model; *unigram* has no context; *bigram* is interpolated Kneser-Ney. *his
 only *all* reads the text before. One counting pass serves every row, so its seconds are stated once. Dev perplexity is over all
 positions unless --dev-sample bounds them; train perplexity over those in the column *positions*.
 
-*Bits per byte* and *perplexity per word* are of the dev text whatever its tokens are, so they compare with those of other
+*Bits per byte* and *word perplexity* are of the dev text whatever its tokens are, so they compare with those of other
 tokenizers, and of lm-evaluation-harness: words stand between white space, and a sample of positions is scaled to all of them.
 """
 _about_paper = """\
@@ -108,7 +108,7 @@ def comparable_columns() -> list[Column]:
     def or_dash(field: str):
         return lambda row: "-" if row.get(field) is None else row[field]
 
-    fields = (("bits per byte", "bits_per_byte", ".3f"), ("per word", "word_perplexity", ",.1f"))
+    fields = (("bits per byte", "bits_per_byte", ".3f"), ("word perplexity", "word_perplexity", ",.1f"))
     return [Column(heading, or_dash(field), form) for heading, field, form in fields]
 
 
