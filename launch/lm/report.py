@@ -123,6 +123,8 @@ def repetition(row: Row) -> str:
 def results_table(rows: Sequence[Row], *, paper: bool = False) -> Table:
     """The results as a table for the terminal, on request like the paper's Table 1."""
     perplexities, title = (_beside_paper, "perplexity (paper: on its own data)") if paper else (_perplexities, "perplexity")
+    if rows and rows[0].get("unknown_share"):
+        title += f"; {rows[0]['unknown_share']:.2%} of the dev tokens are <unk>"
     return rich_table([Column("model", label), *perplexities, *comparable_columns(), *_seconds], rows, title=title)
 
 
