@@ -1,8 +1,10 @@
 """Which language model a command uses: the same flags for launch.sample, score, explain and export."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
 
-from jexplicit.lm.checkpoints import load_model, model_name
+from jexplicit.lm.checkpoints import load_model, load_row, model_name, model_rows
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.text_model import TextModel
@@ -23,6 +25,43 @@ class ModelChoice:
     """K, the tokens of a context."""
     history: History | None = None
     """What a mixture may see beyond its context: none, or all of the text before."""
+
+
+@dataclass(frozen=True)
+class ModelChoices:
+    """Which models of runs: all that have one of the values of each flag."""
+
+    method: tuple[Method | str, ...] = ()
+    """How the models were fitted."""
+    features: tuple[Features, ...] = ()
+    """sum or cat."""
+    radius: tuple[int, ...] = ()
+    """K, the tokens of a context."""
+    history: tuple[History, ...] = ()
+    """What a mixture may see beyond its context: none, or all of the text before."""
+
+
+def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator[TextModel]:
+    """The models of a run folder, or of an exported file, that the flags choose, one after the other.
+
+    Args:
+        run: the folder or the file.
+        choices: the flags.
+        best: only the model with the lowest dev perplexity, where no flag is given.
+
+    Raises:
+        ValueError: no such model.
+    """
+    wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
+    if Path(run).expanduser().is_file() or (best and not wanted):
+        saved = load_model(run)
+        other = [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]
+        if other:
+            raise ValueError(f"{run} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or give its run")
+        yield saved
+        return
+    for row in model_rows(run, **wanted):
+        yield load_row(run, row)
 
 
 def load_choice(config: ModelChoice) -> TextModel:

@@ -18,7 +18,9 @@ import numpy as np
 
 from jexplicit.data.lines import decode_lines
 from jexplicit.data.records import json_records
+from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, Unit, check_reading, expand_paths, line_documents, locate_documents, record_documents
+from jexplicit.lm.measures import comparable_measures
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice
@@ -70,8 +72,9 @@ def run(config: Config) -> dict[str, Any]:
             show(json.dumps(line, ensure_ascii=False, default=str))
     every = np.concatenate([log_p for _, log_p in scores])
     unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
-    whole = {"documents": len(documents), "unknown_tokens": unknown, "history": saved.about.get("history", "none")}
-    whole |= _summary(every)
+    whole: dict[str, Any] = {"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / len(every)}
+    whole |= {"history": saved.about.get("history", "none"), **_summary(every)}
+    whole |= comparable_measures(-float(every.sum(dtype=np.float64)), text_sizes([document.text for document in documents]))
     show(json.dumps(whole))
     return {**whole, "lines": lines}
 

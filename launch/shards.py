@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
+from jexplicit.data.sizes import text_sizes, write_sizes
 from jexplicit.data.sources import read_corpus
 from jexplicit.data.text import Unit
 from jexplicit.data.tokenizers import KINDS, Tokenizer, make_tokenizer
@@ -91,6 +92,7 @@ def run(config: Config) -> None:
             folder, report = Path(config.out, part), _with_total(progress, in_all if part == "train" else 0)
             shards = write_shards(folder, documents, tokenizer, shard_tokens=config.shard_tokens, progress=report)
         describe(folder, shards)
+    write_sizes(Path(config.out, "dev"), text_sizes(corpus.dev))
 
 
 def check(config: Text) -> None:

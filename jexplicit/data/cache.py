@@ -5,6 +5,7 @@ then moved, so that a reader never sees half a file.
 """
 
 import hashlib
+import json
 import logging
 import os
 import tempfile
@@ -16,21 +17,28 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus
+from jexplicit.data.sizes import Overlap, TextSizes, overlap, text_sizes
 from jexplicit.data.tokenizers import KINDS, Progress, Tokenizer, encode_documents, make_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 
 _LAYOUT = "3"  # raise it when the same corpus no longer gives the same tokenizer or streams
-_FILES = "tokenizer.model", "train.npy", "dev.npy"
+_FILES = "tokenizer.model", "train.npy", "dev.npy", "dev.json"
 
 
 class TokenizedCorpus(NamedTuple):
-    """Tokenizer trained on a corpus, and the token streams of its train and dev documents."""
+    """Tokenizer trained on a corpus, and the token streams of its train and dev documents.
+
+    dev_sizes: of the dev text, where they are known.
+    dev_in_train: how much of dev stands in train too, where it is known.
+    """
 
     tokenizer: Tokenizer
     train: Stream
     dev: np.ndarray
     cached: bool
+    dev_sizes: TextSizes | None = None
+    dev_in_train: Overlap | None = None
 
 
 def cached_streams(
@@ -78,7 +86,8 @@ def cached_streams(
     in_all = len(corpus.train) + len(corpus.dev)
     train = encode_documents(tokenizer, corpus.train, progress=_shifted(progress, 0, in_all))
     dev = encode_documents(tokenizer, corpus.dev, progress=_shifted(progress, len(corpus.train), in_all))
-    made = TokenizedCorpus(tokenizer, train, dev, cached=False)
+    about = text_sizes(corpus.dev), overlap(corpus.dev, corpus.train)
+    made = TokenizedCorpus(tokenizer, train, dev, False, *about)
     _write_entry(entry, made)
     return made
 
@@ -94,8 +103,8 @@ def _shifted(progress: Progress | None, before: int, in_all: int) -> Progress | 
 
 
 def _read_entry(entry: Path) -> TokenizedCorpus | None:
-    model, *streams = (entry / name for name in _FILES)
-    if not all(path.is_file() for path in (model, *streams)):
+    model, *streams, about = (entry / name for name in _FILES)
+    if not all(path.is_file() for path in (model, *streams, about)):
         return None
     try:
         tokenizer = Tokenizer.load(model)
@@ -103,21 +112,25 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
         for stream in (train, dev):
             if len(stream) != 1 or stream[0] != PAD:  # <pad> alone is the stream of no document
                 check_stream(stream)
-    except (ValueError, OSError, EOFError, TypeError) as error:
+        described = json.loads(about.read_text())
+        sizes, shares = TextSizes(**described["sizes"]), Overlap(**described["in_train"])
+    except (ValueError, OSError, EOFError, TypeError, KeyError) as error:
         logger.warning("the cached tokens in %s are damaged (%s) and are made again", entry, error)
         return None
-    return TokenizedCorpus(tokenizer, train, dev, cached=True)
+    return TokenizedCorpus(tokenizer, train, dev, True, sizes, shares)
 
 
 def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
     try:
         entry.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=entry) as folder:
-            model, train, dev = (Path(folder, name) for name in _FILES)
+            model, train, dev, about = (Path(folder, name) for name in _FILES)
             made.tokenizer.save(model)
             np.save(train, made.train[:])
             np.save(dev, made.dev)
-            for path in (model, train, dev):
+            assert made.dev_sizes and made.dev_in_train
+            about.write_text(json.dumps({"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}))
+            for path in (model, train, dev, about):
                 os.replace(path, entry / path.name)
     except OSError as error:
         logger.warning("the tokens are not cached in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)

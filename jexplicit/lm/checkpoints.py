@@ -5,7 +5,7 @@ model.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,20 +77,41 @@ def load_model(
         if other := {name: saved.about.get(name) for name, value in wanted.items() if saved.about.get(name) != value}:
             raise ValueError(f"{path} holds one model, with {_worded(other)}: leave out {', '.join(wanted)}, or pass its run")
         return saved
+    row = min(model_rows(path, **{name: (value,) for name, value in wanted.items()}), key=lambda row: row["dev_perplexity"])
+    return load_row(path, row)
+
+
+def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of a run whose models can be loaded, by `load_row`, in their order.
+
+    Args:
+        path: of a run.
+        wanted: method, features, radius or history -> the values to take; default, any.
+
+    Raises:
+        ValueError: no run there, or no model of this kind.
+    """
+    path = Path(path).expanduser()
     if read_config(path) is None:
         raise ValueError(f"no run at {path}: pass the --out of a launch.lm run, or an exported .safetensors file")
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
         raise ValueError(f"{path} has no language model: pass the --out of launch.lm, or of launch.networks mlp-lm")
-    candidates = [row for row in rows if wanted.items() <= row.items()]
+    candidates = [row for row in rows if all(row[name] in values for name, values in wanted.items())]
     if not candidates:
-        raise ValueError(f"{path} has no model with {_worded(wanted)}: it has {', '.join(map(model_name, rows))}")
-    row = min(candidates, key=lambda row: row["dev_perplexity"])
+        words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})
+        raise ValueError(f"{path} has no model with {words}: it has {', '.join(map(model_name, rows))}")
+    return candidates
+
+
+def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
+    """The model of one row of a run."""
+    path = Path(path).expanduser()
     tokenizer = Tokenizer.load(_tokenizer_path(path))
     file = _file_of(path, row)
     model = read_model_file(file)[0] if file else _solve_again(path, row)
     check_sizes(path, model, tokenizer)
-    return TextModel(model, tokenizer, row)
+    return TextModel(model, tokenizer, dict(row))
 
 
 def model_name(row: Mapping[str, Any]) -> str:

@@ -53,14 +53,26 @@ class Past(NamedTuple):
 
     stream: [L] token ids.
     places: [M] place of each target in it.
+    starts: [M] place that the past of each target begins from; default, the start of the text.
     """
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
+    starts: Integer[np.ndarray, " M"] | None = None
 
     def take(self, m: Any) -> "Past":
         """Some of the positions."""
-        return Past(self.stream, self.places[m])
+        return Past(self.stream, self.places[m], None if self.starts is None else self.starts[m])
+
+    def within_documents(self) -> "Past":
+        """The same positions, each with the past of its own document alone, from the `<pad>` before it.
+
+        Example:
+            >>> Past(np.array([0, 5, 6, 0, 7, 0]), np.array([2, 4])).within_documents().starts.tolist()
+            [0, 3]
+        """
+        pads = np.flatnonzero(self.stream == PAD)
+        return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
 
 
 class Text(NamedTuple):
@@ -135,12 +147,15 @@ def evaluate(
     return Evaluation(float(nll), int(times.sum(dtype=np.int64)))
 
 
-def score(model: LanguageModel, stream: np.ndarray, *, progress: Progress | None = None) -> Float[np.ndarray, " M"]:
+def score(
+    model: LanguageModel, stream: np.ndarray, *, separate: bool = False, progress: Progress | None = None
+) -> Float[np.ndarray, " M"]:
     """`log p(token | all that the model sees before it)` of every prediction of a text, in its order, in nats.
 
     Args:
         model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        separate: score each document as if it were the only one; otherwise models of the past see the documents before it.
         progress: called with (positions done, positions in all).
 
     Raises:
@@ -155,7 +170,8 @@ def score(model: LanguageModel, stream: np.ndarray, *, progress: Progress | None
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     text = read_text(stream, model.radius, eos=model.eos)
-    return log_probabilities(model, text.X, text.Y, past=text.past, progress=progress)
+    past = text.past.within_documents() if separate else text.past
+    return log_probabilities(model, text.X, text.Y, past=past, progress=progress)
 
 
 def log_probabilities(
@@ -253,7 +269,8 @@ def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
         [[0, -1, -1], [6, 5, 0]]
     """
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
-    return np.where(places >= 0, past.stream[np.maximum(places, 0)].astype(np.int32), NOTHING)
+    starts = 0 if past.starts is None else past.starts[:, None]
+    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NOTHING)
 
 
 def sampled_positions(

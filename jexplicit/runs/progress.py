@@ -21,9 +21,10 @@ def show(*results: RenderableType) -> None:
 
     With `--json` nothing is printed; the command prints its results as one object instead.
     """
-    width = None if _results.is_terminal else _widest
+    if not _results.is_terminal:
+        _results.width = _widest
     for result in results:
-        _results.print(result, soft_wrap=isinstance(result, str), width=width)
+        _results.print(result, soft_wrap=isinstance(result, str))
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ def perplexity_by_radius(rows: Sequence[dict[str, Any]], paper: dict[str, dict[i
 
     Args:
         rows: of results.json.
-        paper: features -> K -> (train, dev) perplexity.
+        paper: features -> K -> (train, dev) perplexity; empty to leave it out.
         path: where to write the figure.
     """
     with figure(path, 1, 2, size=(9, 3.8), sharey=True) as axes:
@@ -53,7 +53,7 @@ def perplexity_by_radius(rows: Sequence[dict[str, Any]], paper: dict[str, dict[i
                 )
                 if ours:
                     ax.plot(*zip(*ours, strict=True), "o-", color=colour, label=f"explicit, {features.capitalize()}")
-                theirs = [(K, values[column]) for K, values in paper[features].items() if K in radii]
+                theirs = [(K, values[column]) for K, values in paper.get(features, {}).items() if K in radii]
                 if theirs:
                     label = f"paper, {features.capitalize()} (other data)"
                     ax.plot(*zip(*theirs, strict=True), "s--", color=colour, alpha=0.4, label=label)

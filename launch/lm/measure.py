@@ -18,6 +18,7 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
 from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
@@ -107,6 +108,7 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
         "dev_positions": dev.positions,
+        **comparable_measures(dev.loss * positions_in_all(job.text.dev, eos=config.eos), job.text.dev_sizes),
         "seconds": more["solve_seconds"],
         "eval_seconds": time.perf_counter() - start,
         "bytes": model.nbytes,

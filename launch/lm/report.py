@@ -15,6 +15,8 @@ from launch.lm.figures import Curves
 
 Row = dict[str, Any]
 
+_much = 0.01  # of the dev documents in train: worth a warning
+
 # Table 1 of the paper, (train, dev) perplexity on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
 PAPER_TABLE: dict[str, dict[str, dict[int, tuple[float, float]]]] = {
     "cold": {
@@ -37,6 +39,10 @@ noise model; *unigram* has no context; *bigram* is interpolated Kneser-Ney. *his
 only *all* reads the text before. One counting pass serves every row, so its seconds are stated once. Dev perplexity is over all
 positions unless --dev-sample bounds them; train perplexity over those in the column *positions*.
 
+*Bits per byte* and *word perplexity* are of the dev text whatever its tokens are, so they compare with those of other
+tokenizers, and of lm-evaluation-harness: words stand between white space, and a sample of positions is scaled to all of them.
+"""
+_about_paper = """\
 The paper's numbers belong to its own 10 M-word data and cannot all follow from its formulas: at K = 1 the explicit solution
 *is* the bigram maximum likelihood up to one pseudo-count, so no training can lower its train perplexity from 85.4 to 40.1.
 They stand beside ours for comparison only.
@@ -85,34 +91,62 @@ _model = [
     Column("K", "radius", "d"),
     Column("history", "history"),
 ]
-_perplexities = [
-    Column("train", "train_perplexity", ".1f"),
+_train, _dev = Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f", bold=True)
+_perplexities = [_train, _dev]
+_beside_paper = [
+    _train,
     Column("paper", lambda row: _paper(row, 0), ".1f"),
-    Column("dev", "dev_perplexity", ".1f", bold=True),
+    _dev,
     Column("paper", lambda row: _paper(row, 1), ".1f"),
 ]
 _seconds = [Column("solve s", "solve_seconds", ".2f"), Column("eval s", "eval_seconds", ".2f")]
 
 
-def results_table(rows: Sequence[Row]) -> Table:
-    """The results as a table for the terminal, like the paper's Table 1."""
-    return rich_table([Column("model", label), *_perplexities, *_seconds], rows, title="perplexity (paper: on its own data)")
+def comparable_columns() -> list[Column]:
+    """Columns of what compares across tokenizers; a dash where it is not known."""
+
+    def or_dash(field: str):
+        return lambda row: "-" if row.get(field) is None else row[field]
+
+    fields = (("bits per byte", "bits_per_byte", ".3f"), ("word perplexity", "word_perplexity", ",.1f"))
+    return [Column(heading, or_dash(field), form) for heading, field, form in fields]
+
+
+def repetition(row: Row) -> str:
+    """What to say where at least 1 % of the dev documents stand in train; empty where fewer do, or where it is not known."""
+    if (row.get("dev_in_train") or 0) < _much:
+        return ""
+    shares = f"{row['dev_in_train']:.1%} of the dev documents, with {row['dev_bytes_in_train']:.1%} of its bytes,"
+    return f"{shares} stand in train word for word: the dev numbers are better than those of new text"
+
+
+def results_table(rows: Sequence[Row], *, paper: bool = False) -> Table:
+    """The results as a table for the terminal, on request like the paper's Table 1."""
+    perplexities, title = (_beside_paper, "perplexity (paper: on its own data)") if paper else (_perplexities, "perplexity")
+    if rows and rows[0].get("unknown_share"):
+        title += f"; {rows[0]['unknown_share']:.2%} of the dev tokens are <unk>"
+    return rich_table([Column("model", label), *perplexities, *comparable_columns(), *_seconds], rows, title=title)
 
 
 def write_report(out: Path) -> Path:
     """Write report.md and its figures from the files of a `launch.lm` run."""
     rows, config = read_rows(out), read_config(out) or {}
     samples = json.loads((out / "samples.json").read_text())
-    first = rows[0]
+    first, paper = rows[0], bool(config.get("paper"))
+    perplexities = _beside_paper if paper else _perplexities
     lines = [
         "# Language models",
         "",
         f"Corpus `{first['corpus']}` ({first['train_tokens']:,} train and {first['dev_tokens']:,} dev tokens, sha256 "
         f"`{first['corpus_sha256'][:16]}`), {config.get('tokenizer')} vocabulary of {first['vocab_size']:,}; one counting pass "
         f"of {first['count_seconds']:.2f} s.",
-        *markdown_table([*_model, *_perplexities, Column("positions", "train_positions", ","), *_seconds], rows),
+        *_about_dev(first),
+        *markdown_table(
+            [*_model, *perplexities, *comparable_columns(), Column("positions", "train_positions", ","), *_seconds], rows
+        ),
         _about_results,
-        *_radius_section(out, rows),
+        *([_about_paper] if paper else []),
+        *_radius_section(out, rows, PAPER_TABLE["explicit"] if paper else {}),
         *_starts_section(out, rows),
         *_generalising_section(out, rows),
         *_scaling_section(out, rows),
@@ -123,10 +157,22 @@ def write_report(out: Path) -> Path:
     return report
 
 
-def _radius_section(out: Path, rows: Sequence[Row]) -> list[str]:
+def _about_dev(row: Row) -> list[str]:
+    """What the numbers on the dev text suffer from: unknown tokens, and documents that train has too."""
+    if row.get("unknown_share") is None:
+        return []
+    small = ", of which a model need not say what they are: bits per byte are too small by that" if row["unknown_share"] else ""
+    unknown = f"{row['unknown_share']:.2%} of the dev tokens are `<unk>`{small}."
+    share = row.get("dev_in_train")
+    repeats = f"{share:.2%} of the dev documents stand in train word for word." if share is not None else ""
+    warning = [f"**Warning:** {note}.", ""] if (note := repetition(row)) else []
+    return ["", f"{unknown} {'' if warning else repeats}".strip(), "", *warning]
+
+
+def _radius_section(out: Path, rows: Sequence[Row], paper: dict[str, dict[int, tuple[float, float]]]) -> list[str]:
     if not _of(rows, "explicit"):
         return []
-    figures.perplexity_by_radius(rows, PAPER_TABLE["explicit"], out / "figures" / "perplexity.png")
+    figures.perplexity_by_radius(rows, paper, out / "figures" / "perplexity.png")
     return ["![perplexity by radius](figures/perplexity.png)", ""]
 
 

@@ -23,6 +23,7 @@ from jexplicit.data import sources
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import count_tokens, read_shards
+from jexplicit.data.sizes import TextSizes, read_sizes
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import (
     export_model,
@@ -39,6 +40,7 @@ from jexplicit.lm.fits.fit import choose_tables
 from jexplicit.lm.fits.ngram_mixture import RADIUS
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.generation import generate_text
+from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.command import run_command
@@ -50,7 +52,7 @@ from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards
 from launch.lm.config import GROWING, PRESETS, Config, check
 from launch.lm.measure import Job, measure, wanted_models
-from launch.lm.report import results_table, write_report
+from launch.lm.report import repetition, results_table, write_report
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -80,13 +82,27 @@ def run(config: Config) -> dict[str, Any]:
         "count_seconds": count_seconds,
         "corpus": source.name,
         "corpus_sha256": source.sha256,
+        **about_dev(text),
     }
+    if note := repetition(about):
+        console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     job = Job(config, folder, text, training, mesh, tables, about)
     for name in wanted_models(config):
         if tables != "sharded" or name["method"] == "explicit":
             measure(job, name)
     meet("rows")
     return finish(config, folder, start) if is_first() else {}
+
+
+def about_dev(text: TokenizedCorpus) -> dict[str, Any]:
+    """What all rows say of the dev text; None for what is not known of shards."""
+    sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)
+    return {
+        **{f"dev_{name}": value for name, value in sizes.items()},
+        "unknown_share": unknown_share(text.dev),
+        "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
+        "dev_bytes_in_train": text.dev_in_train and text.dev_in_train.bytes,
+    }
 
 
 def finish(config: Config, folder: RunFolder, start: float) -> dict[str, Any]:
@@ -99,7 +115,7 @@ def finish(config: Config, folder: RunFolder, start: float) -> dict[str, Any]:
     if config.export and best:
         export_model(Path(config.export).expanduser(), best)
         console.print(f"exported {config.export}", soft_wrap=True)
-    return present_run(folder, results_table(folder.rows()), report, start)
+    return present_run(folder, results_table(folder.rows(), paper=config.paper), report, start)
 
 
 def join_others(config: Config) -> FolderLock | None:
@@ -150,7 +166,9 @@ def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
                 f"{shards.folder} holds tokens of another tokenizer than tokenizer.model beside it: write both again"
             )
     agree("shards", train.sha256 + dev.sha256)
-    return TokenizedCorpus(tokenizer, train, dev[:], cached=True), Source(str(folder), train.sha256)
+    return TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(folder / "dev")), Source(
+        str(folder), train.sha256
+    )
 
 
 def read_corpus(config: Config) -> Corpus[list[str]]:

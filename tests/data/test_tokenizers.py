@@ -304,7 +304,7 @@ def test_cache_tells_contents_kinds_and_sizes_apart(tmp_path):
     assert len(list(tmp_path.iterdir())) == 5
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", "train.npy", "dev.npy"])
+@pytest.mark.parametrize("name", ["tokenizer.model", "train.npy", "dev.npy", "dev.json"])
 @pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"", lambda data: b"junk" * 50])
 def test_damaged_cache_is_rebuilt(tmp_path, caplog, name, damage):
     corpus = Corpus("prose", PROSE, PROSE[:2])

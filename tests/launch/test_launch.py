@@ -19,6 +19,7 @@ from jexplicit.nn import training
 from launch import explain, export, sample, score
 from launch.lm import measure as lm_measure
 from launch.lm import run as lm
+from launch.lm.config import PRESETS
 from launch.lm.report import write_report
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
@@ -57,7 +58,7 @@ def finished(files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JEXPLICIT_CACHE_DIR", str(folder / "cache"))
-        assert lm.main(flags(files, folder / "run", "--export", str(folder / "model.safetensors"))) == 0
+        assert lm.main(flags(files, folder / "run", "--export", str(folder / "model.safetensors"), "--paper")) == 0
     return folder / "run"
 
 
@@ -85,6 +86,19 @@ def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
         assert 1 < row["train_perplexity"] < 60 and np.isfinite(row["dev_perplexity"])
 
 
+def test_rows_have_what_compares_across_tokenizers(finished, files):
+    with gzip.open(files / "dev.txt.gz", "rt") as file:
+        dev = file.read().splitlines()
+    train = set((files / "train.txt").read_text().splitlines())
+    for row in rows(finished):
+        nats = row["dev_tokens"] * np.log(row["dev_perplexity"])
+        assert row["bits_per_byte"] == pytest.approx(nats / np.log(2) / sum(len(line.encode()) for line in dev))
+        assert row["bits_per_character"] == pytest.approx(nats / np.log(2) / sum(map(len, dev)))
+        assert row["word_perplexity"] == pytest.approx(np.exp(nats / sum(len(line.split()) for line in dev)))
+        assert 0 < row["unknown_share"] < 0.1  # ünseen wörds
+        assert row["dev_in_train"] == sum(line in train for line in dev) / len(dev)
+
+
 def test_context_lowers_perplexity_and_sum_is_cat_at_radius_one(finished):
     train = {(r["method"], r["features"], r["radius"]): r["train_perplexity"] for r in rows(finished)}
     assert train["explicit", "cat", 2] < train["explicit", "cat", 1] < train["unigram", "none", 1]
@@ -106,6 +120,25 @@ def test_the_report_can_be_rebuilt_from_the_run_folder_alone(finished):
     (finished / "report.md").unlink()
     write_report(finished)
     assert (finished / "report.md").read_text() == before
+
+
+def test_the_paper_stands_beside_a_run_only_on_request(finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "paper": False}))
+    report = write_report(run).read_text()
+    assert "| paper |" not in report and "61.8" not in report and "| explicit | cat | 2 |" in report
+    assert [name for name, preset in PRESETS.items() if preset.config.paper] == ["starts", "babylm"]
+
+
+def test_dev_documents_that_train_has_are_a_warning(files, tmp_path, capsys):
+    out, train = tmp_path / "run", files / "train.txt"
+    dev = tmp_path / "dev.txt"
+    dev.write_text("\n".join([*train.read_text().splitlines()[:2], *small_text(98, seed=3)]) + "\n")
+    given = ["--train", str(train), "--dev", str(dev), "--tokenizer", "char", "--radius", "1", "--features", "cat"]
+    assert lm.main(["--out", str(out), *given, "--samples", "0"]) == 0
+    assert "2.0% of the dev documents" in capsys.readouterr().err
+    assert "**Warning:** 2.0% of the dev documents" in (out / "report.md").read_text()
 
 
 def test_a_saved_model_scores_as_the_run_did(finished, files):
@@ -345,7 +378,7 @@ def trained(files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JEXPLICIT_CACHE_DIR", str(folder / "cache"))
-        assert lm.main(flags(files, folder / "run", *TRAINING)) == 0
+        assert lm.main(flags(files, folder / "run", *TRAINING, "--paper")) == 0
     return folder / "run"
 
 

@@ -55,7 +55,7 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tm
     assert len(found) == (4 if kind == "sharded" else 6)
     for row in found:
         same = expected[row["method"], row["features"], row["radius"]]
-        for part in ("train_perplexity", "dev_perplexity"):
+        for part in ("train_perplexity", "dev_perplexity", "bits_per_byte", "word_perplexity", "unknown_share"):
             assert row[part] == pytest.approx(same[part], rel=1e-4)
         assert (row["train_tokens"], row["dev_tokens"]) == (same["train_tokens"], same["dev_tokens"])
     assert (out / "report.md").exists() and not (out / "checkpoints" / "counting").exists()

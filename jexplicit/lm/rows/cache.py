@@ -51,9 +51,9 @@ class CacheRows:
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
         """A sparse table of a row per position for each cache."""
         log_p, own = np.asarray(self.log_p, np.float64), np.arange(len(X))
+        read = past.stream, past.places, log_p
         return [
-            (cache_rows(past.stream, past.places, log_p, length=c.length, successors=c.successors), own, None)
-            for c in self.caches
+            (cache_rows(*read, length=c.length, successors=c.successors, starts=past.starts), own, None) for c in self.caches
         ]
 
 
@@ -78,7 +78,13 @@ def recent_row(history: Any, log_p: Any, cache: Cache) -> Float[Array, " N"]:
 
 
 def cache_rows(
-    stream: np.ndarray, targets: Int[np.ndarray, " M"], log_p: Float[np.ndarray, " N"], *, length: int, successors: bool = False
+    stream: np.ndarray,
+    targets: Int[np.ndarray, " M"],
+    log_p: Float[np.ndarray, " N"],
+    *,
+    length: int,
+    successors: bool = False,
+    starts: Int[np.ndarray, " M"] | None = None,
 ) -> SparseRows:
     """Rows of the recent past, `row_m[i] = log(1 + c_i / (n₊ p_i))`: a Dirichlet-smoothed unigram of the last tokens over p.
 
@@ -91,6 +97,7 @@ def cache_rows(
         log_p: [N] log unigram.
         length: tokens to look back.
         successors: count only what followed the previous token where that occurred before.
+        starts: [M] place of a `<pad>` that each target's past begins from; default, the start of the stream.
 
     Raises:
         ValueError: a length below 1.
@@ -105,7 +112,9 @@ def cache_rows(
     if length < 1:
         raise ValueError(f"cache of {length} tokens: look back at least one")
     N, per_block = len(log_p), max(1, _counters // len(log_p))
-    parts = [_recent(stream, targets[m : m + per_block], N, length, successors) for m in range(0, len(targets), per_block)]
+    starts = np.zeros(len(targets), np.int64) if starts is None else starts
+    blocks = [slice(m, m + per_block) for m in range(0, len(targets), per_block)]
+    parts = [_recent(stream, targets[m], starts[m], N, length, successors) for m in blocks]
     keys = np.concatenate([part[0] + b * per_block * N for b, part in enumerate(parts)])
     counts = np.concatenate([part[1] for part in parts])
     different = np.bincount(keys // N, minlength=len(targets))
@@ -114,9 +123,11 @@ def cache_rows(
     return SparseRows(start, (keys % N).astype(np.int32), values.astype(np.float32))
 
 
-def _recent(stream: np.ndarray, targets: np.ndarray, N: int, length: int, successors: bool) -> tuple[np.ndarray, np.ndarray]:
+def _recent(
+    stream: np.ndarray, targets: np.ndarray, starts: np.ndarray, N: int, length: int, successors: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Keys `position * N + token` of what occurred in the recent past of a few positions, sorted, and how often."""
-    first = np.maximum(targets - length, 1)
+    first = np.maximum(targets - length, starts + 1)
     n = np.maximum(targets - first, 0)
     m, place = np.repeat(np.arange(len(targets)), n), ranges(first, first + n)
     counted = stream[place] != PAD

@@ -1,0 +1,44 @@
+"""Whether one language model is better than another on the same text: a paired comparison by document.
+
+With d_n the difference of two models' negative log-likelihoods of document n, and b_n its bytes, the difference per byte is the
+ratio r = Σ d_n / Σ b_n, and its standard error that of a ratio of sums over independent documents,
+
+    s² = n / (n - 1) · Σ (d_n - r b_n)² / (Σ b_n)².
+
+Documents differ far more than models do, so s is much smaller than the standard error of either model's own mean. Neighbouring
+lines are not quite independent; where they depend on one another, s is too small.
+
+Source: Cochran 1977, Sampling Techniques, Sec. 2.11.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+
+class Difference(NamedTuple):
+    """A mean difference per byte, and its standard error (NaN of a single document)."""
+
+    mean: float
+    standard_error: float
+
+
+def paired_difference(
+    nll: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"]
+) -> Difference:
+    """How much more one model loses per byte than another, on the same documents.
+
+    Args:
+        nll: negative log-likelihood of each document, in nats or bits.
+        other: the same of the other model, whatever its tokenizer.
+        sizes: bytes of each document.
+
+    Example:
+        >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
+        Difference(mean=0.25, standard_error=0.25)
+    """
+    d, n, in_all = nll - other, len(nll), sizes.sum()
+    mean = d.sum() / in_all
+    variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan
+    return Difference(float(mean), float(np.sqrt(variance)))

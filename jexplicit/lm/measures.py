@@ -1,0 +1,117 @@
+"""Measures of a language model that do not depend on its tokenizer, as lm-evaluation-harness defines them.
+
+With L the summed log-likelihood of a text in nats,
+
+    bits per byte = -L / (ln 2 · bytes)    bits per character = -L / (ln 2 · characters)    word perplexity = exp(-L / words),
+
+bytes of UTF-8, characters of Unicode, and words between white space. The text between documents is not among them, nor is L of
+the ends of documents unless the model predicts them (`eos`). Where tokens are `<unk>` the measures are too small: the model
+says that something unknown comes, and not what; so the share of such tokens belongs beside them.
+
+Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jexplicit.data.contexts import PAD, Stream
+from jexplicit.data.sizes import TextSizes
+from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.model import LanguageModel
+
+_block = 1 << 24  # tokens at a time
+_largest_exponent = 700.0  # of a double
+
+
+def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
+    """Bits per byte, bits per character and word perplexity, by name; None where they are not known or no double holds them.
+
+    Args:
+        nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
+        sizes: of the text.
+
+    Example:
+        >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
+        >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
+        {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
+    """
+    names = "bits_per_byte", "bits_per_character", "word_perplexity"
+    if sizes is None or not sizes.bytes:
+        return dict.fromkeys(names)
+    bits, exponent = nll / math.log(2), nll / sizes.words
+    return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, _exp(exponent)), strict=True))
+
+
+def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
+    """How many predictions a stream has: its tokens, and the ends of its documents where they are predicted.
+
+    Example:
+        >>> stream = np.array([0, 5, 6, 0, 7, 0])
+        >>> positions_in_all(stream), positions_in_all(stream, eos=True)
+        (3, 5)
+    """
+    return len(stream) - 1 if eos else sum(int(np.count_nonzero(tokens != PAD)) for tokens in _blocks(stream))
+
+
+def unknown_share(stream: Stream) -> float:
+    """The share of `<unk>` among the tokens of a stream.
+
+    Example:
+        >>> unknown_share(np.array([0, 5, 1, 0, 7, 0]))
+        0.3333333333333333
+    """
+    unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
+    return unknown / max(positions_in_all(stream), 1)
+
+
+def score_documents(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    documents: Sequence[str],
+    *,
+    separate: bool = False,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, " n"]:
+    """`log p(document)` of every document of a text, in nats; all are scored in one call.
+
+    Args:
+        model: of any kind.
+        tokenizer: the model's own.
+        documents: texts.
+        separate: score each as if it were the only one; otherwise models of the past see those before it.
+        progress: called with (positions done, positions in all).
+
+    Raises:
+        ValueError: a document without a token.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jexplicit.data.tokenizers import train_tokenizer
+        >>> from jexplicit.lm.model import token_model
+        >>> tokenizer = train_tokenizer(["ab"], kind="char")  # with <pad> and <unk>, 4 token ids
+        >>> score_documents(token_model([jnp.zeros((4, 4))], "cat", False), tokenizer, ["ab", "a"]) / np.log(4)
+        array([-2., -1.])
+    """
+    stream = encode_documents(tokenizer, documents)
+    pads = np.flatnonzero(stream == PAD)
+    if len(pads) != len(documents) + 1:
+        n, text = next((n, text) for n, text in enumerate(documents) if not len(tokenizer.encode(text)))
+        raise ValueError(f"document {n}, {text!r}, has no token: leave it out")
+    if not len(documents):
+        return np.zeros(0)
+    log_p = score(model, stream, separate=separate, progress=progress).astype(np.float64)
+    starts = pads[:-1] if model.eos else pads[:-1] - np.arange(len(documents))
+    return np.add.reduceat(log_p, starts)
+
+
+def _blocks(stream: Stream) -> Any:
+    return (stream[start : start + _block] for start in range(0, len(stream), _block))
+
+
+def _exp(x: float) -> float | None:
+    return math.exp(x) if x < _largest_exponent else None

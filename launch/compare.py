@@ -1,0 +1,116 @@
+"""Compare language models on one new text, whatever their tokenizers.
+
+    python -m launch.compare --run runs/demo runs/mine --text essay.txt
+    python -m launch.compare --run runs/demo model.safetensors --text essay.txt --method explicit mixture
+
+Perplexity is per token of each model's own tokenizer; bits per byte and per character and perplexity per word compare whatever
+the tokens are. The last column is the difference of bits per byte to the first model, with its standard error over documents:
+the models are compared document by document.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jexplicit.data.sizes import text_sizes
+from jexplicit.data.text import Unit, read_documents
+from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.comparison import Difference, paired_difference
+from jexplicit.lm.measures import comparable_measures, positions_in_all, score_documents, unknown_share
+from jexplicit.lm.text_model import TextModel
+from jexplicit.runs.command import run_command
+from jexplicit.runs.progress import show, stage
+from jexplicit.runs.tables import Column, rich_table
+from launch.choose import ModelChoices, load_choices
+from launch.lm.report import label
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ModelChoices):
+    """Compare language models on one new text, whatever their tokenizers."""
+
+    run: tuple[str, ...]
+    """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. Of a run, the model with the lowest
+    dev perplexity; or all that --method, --features, --radius and --history leave, where one of them is given."""
+    text: tuple[str, ...]
+    """The text: files, .gz files, globs or folders; plain text, or records (see --field)."""
+    field: str | None = None
+    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
+    each file."""
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Score the text with each model, and show a table."""
+    documents = read_documents(config.text, field=config.field, documents=config.documents)
+    sizes = np.array([text_sizes([document]).bytes for document in documents])
+    rows: list[Row] = []
+    nats: list[np.ndarray] = []
+    for place in config.run:
+        for saved in load_choices(place, config, best=True):
+            nats.append(nats_by_document(saved, documents))
+            rows.append({"run": place, "model": label(saved.about), **measures(saved, documents, nats[-1])})
+            rows[-1] |= difference(paired_difference(nats[-1], nats[0], sizes)) if len(nats) > 1 else difference(None)
+    if not rows:
+        raise ValueError("--run without a value: give at least one run folder or exported file")
+    show(rich_table(_columns, rows, title=f"{len(documents):,} documents, {int(sizes.sum()):,} bytes"))
+    return {"documents": len(documents), "bytes": int(sizes.sum()), "rows": rows}
+
+
+def nats_by_document(saved: TextModel, documents: list[str]) -> np.ndarray:
+    """[n] negative log-likelihood of each document; models of the past see the documents before it."""
+    with stage(f"scoring with {label(saved.about)}", "positions") as progress:
+        return -score_documents(saved.model, saved.tokenizer, documents, progress=progress)
+
+
+def measures(saved: TextModel, documents: list[str], nats: np.ndarray) -> Row:
+    """What one model makes of the text."""
+    stream = encode_documents(saved.tokenizer, documents)
+    positions = positions_in_all(stream, eos=saved.model.eos)
+    return {
+        "perplexity": float(np.exp(nats.sum() / positions)),
+        **comparable_measures(float(nats.sum()), text_sizes(documents)),
+        "unknown_share": unknown_share(stream),
+        "positions": positions,
+        "vocab_size": saved.tokenizer.vocab_size,
+    }
+
+
+def difference(found: Difference | None) -> Row:
+    """The difference to the first model, in bits per byte; a single document has no standard error."""
+    mean, error = (None, None) if found is None else (x / np.log(2) for x in found)
+    return {"difference": mean, "standard_error": None if error is None or np.isnan(error) else error}
+
+
+def _with_error(row: Row) -> str:
+    if row["difference"] is None:
+        return ""
+    error = "" if row["standard_error"] is None else f" ± {row['standard_error']:.4f}"
+    return f"{row['difference']:+.4f}{error}"
+
+
+_columns = [
+    Column("run", "run"),
+    Column("model", "model"),
+    Column("perplexity", "perplexity", ",.2f"),
+    Column("bits per byte", "bits_per_byte", ".4f", bold=True),
+    Column("bits per character", "bits_per_character", ".4f"),
+    Column("word perplexity", "word_perplexity", ",.1f"),
+    Column("<unk> %", "unknown_share", ".2f", 100),
+    Column("positions", "positions", ","),
+    Column("bits per byte less the first's", _with_error),
+]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    return run_command(run, Config, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""lm-evaluation-harness with models of this project: its own command, which knows --model jexplicit here.
+
+python -m launch.harness run --model jexplicit --model_args run=runs/demo,method=mixture --tasks blimp
+python -m launch.harness run --model jexplicit --model_args run=model.safetensors --tasks my_task --include_path tasks
+
+lm_eval has no entry points for models of other packages, so its own command `lm_eval` does not find this one.
+"""
+
+import importlib.util
+import sys
+
+from rich.markup import escape
+
+from jexplicit.runs.progress import console
+
+_remedy = "pip install 'jexplicit[eval]'"
+
+
+def main() -> int:
+    """Entry point: lm_eval's own arguments."""
+    if importlib.util.find_spec("lm_eval") is None:
+        console.print(f"[bold red]error:[/] lm_eval is missing: {escape(_remedy)}", soft_wrap=True)
+        return 2
+    from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
+
+    from launch.harness import model  # noqa: F401  (registers it)
+
+    cli_evaluate()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""A language model of this project as a model of lm-evaluation-harness, registered as `jexplicit`.
+
+Every request is a document of its own, which begins with `<pad>`: a model of the past sees that request alone. A continuation
+is the tokens by which the encoding of context and continuation together is longer than that of the context. What the tokenizer
+does not know is `<unk>` (line breaks, where the training text had none), and scored as such.
+
+Source: https://github.com/EleutherAI/lm-evaluation-harness, docs/model_guide.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
+from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.generation import generate, generate_text
+from jexplicit.lm.model import dense_where_small
+
+_together = 64  # prompts of one call: as many each time, so that it is compiled once
+_longest = 256  # tokens, where a task does not say
+
+
+@register_model("jexplicit")
+class JexplicitModel(LM):
+    """A model of a run, or of an exported file.
+
+    Args:
+        run: run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file.
+        method, features, radius, history: which of its models; default, the one with the lowest dev perplexity.
+        seed: of texts that are sampled.
+        batch_size, max_batch_size, device: of lm_eval's command line; they change nothing here.
+
+    Raises:
+        ValueError: no such model.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        method: str | None = None,
+        features: str | None = None,
+        radius: int | None = None,
+        history: str | None = None,
+        seed: int = 0,
+        batch_size: Any = None,
+        max_batch_size: Any = None,
+        device: Any = None,
+    ):
+        super().__init__()
+        self.saved = load_model(run, method=method, features=features, radius=radius, history=history)
+        self.model = dense_where_small(self.saved.model)
+        self.key = jax.random.key(seed)
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        """`log p(continuation | context)` in nats, and whether greedy generation would say the continuation."""
+        pairs = [self._encode_pair(*request.args) for request in requests]
+        log_p = self._log_probabilities([ids for ids, _ in pairs])
+        greedy = self._are_greedy(pairs)
+        return [(float(own[n:].sum()), said) for own, (_, n), said in zip(log_p, pairs, greedy, strict=True)]
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        """`log p(text)` in nats; the context is never cut."""
+        texts = [self.saved.tokenizer.encode(request.args[0]) for request in requests]
+        return [float(own.sum()) for own in self._log_probabilities(texts)]
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        """Continuations, each up to the first of its stop strings; the likeliest token every time unless a task samples."""
+        texts = [""] * len(requests)
+        groups: dict[tuple, list[int]] = {}
+        for n, request in enumerate(requests):
+            groups.setdefault(_options(request.args[1]), []).append(n)
+        for (length, *options), which in groups.items():
+            named = dict(zip(("temperature", "top_k", "top_p"), options, strict=True))
+            for some in _batches(which):
+                prompts = [requests[n].args[0] for n in some]
+                said = generate_text(self.key, self.model, self.saved.tokenizer, _padded(prompts, ""), length, **named)
+                for n, text in zip(some, said, strict=False):
+                    texts[n] = _cut(text, requests[n].args[1].get("until") or ())
+        return texts
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[np.ndarray, int]:
+        """Token ids of both together, and how many of them are the context's."""
+        encode = self.saved.tokenizer.encode
+        before = len(encode(context.rstrip())) if context.strip() else 0  # a space belongs to the token after it
+        ids = encode(context + continuation)
+        return ids, min(before, max(len(ids) - 1, 0))
+
+    def _log_probabilities(self, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Of every token of every text, each text on its own."""
+        some = [ids for ids in texts if len(ids)]
+        if not some:
+            return [np.zeros(0)] * len(texts)
+        stream = np.concatenate([[PAD], *(np.append(ids, PAD) for ids in some)])
+        log_p = score(self.model, stream, separate=True).astype(np.float64)
+        if self.model.eos:
+            log_p = log_p[stream[1:] != PAD]  # a request is not the end of a document
+        return np.split(log_p, np.cumsum([len(ids) for ids in texts])[:-1])
+
+    def _are_greedy(self, pairs: Sequence[tuple[np.ndarray, int]]) -> list[bool]:
+        """Whether each continuation is the likeliest token every time; only those that were so far are asked again."""
+        greedy, step = [True] * len(pairs), 0
+        while open_ := [n for n, (ids, start) in enumerate(pairs) if greedy[n] and start + step < len(ids)]:
+            for some in _batches(open_):
+                prompts = [pairs[n][0][: pairs[n][1] + step] for n in some]
+                for n, said in zip(some, self._likeliest(prompts), strict=False):
+                    greedy[n] = bool(said == pairs[n][0][pairs[n][1] + step])
+            step += 1
+        return greedy
+
+    def _likeliest(self, prompts: list[np.ndarray]) -> np.ndarray:
+        """The token that greedy generation takes after each of a batch of prompts."""
+        banned = (self.saved.tokenizer.unk_id,)
+        padded = _padded(prompts, np.zeros(0, np.int64))
+        return generate(self.key, self.model, padded, 1, temperature=0.0, banned=banned)[:, 0]
+
+
+def _options(given: dict[str, Any]) -> tuple:
+    """Length, temperature, top_k and top_p of a request."""
+    temperature = float(given.get("temperature", 1.0)) if given.get("do_sample") else 0.0
+    return int(given.get("max_gen_toks") or _longest), temperature, given.get("top_k"), given.get("top_p")
+
+
+def _cut(text: str, until: str | Sequence[str]) -> str:
+    for stop in [until] if isinstance(until, str) else until:
+        text = text.split(stop)[0] if stop else text
+    return text
+
+
+def _batches(which: list[int]) -> Iterator[list[int]]:
+    return (which[first : first + _together] for first in range(0, len(which), _together))
+
+
+def _padded(prompts: list[Any], empty: Any) -> list[Any]:
+    return prompts + [empty] * (_together - len(prompts))

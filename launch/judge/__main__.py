@@ -1,0 +1,5 @@
+import sys
+
+from launch.judge.run import main
+
+sys.exit(main())

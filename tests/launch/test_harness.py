@@ -1,0 +1,164 @@
+"""lm-evaluation-harness with a model of this project, against our own scores, on local tasks and without a network."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+from jexplicit import LanguageModel, count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
+from jexplicit.data.pairs import read_pairs
+from jexplicit.data.sizes import text_sizes
+from jexplicit.lm.checkpoints import save_model
+from jexplicit.lm.measures import comparable_measures
+from jexplicit.lm.minimal_pairs import judgement, preferences
+from jexplicit.lm.rows.cache import Cache, CacheRows
+from launch.harness import __main__ as harness
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of lm_eval's own imports
+
+WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
+RNG = np.random.default_rng(0)
+SENTENCES = [" ".join(RNG.choice(WORDS, RNG.integers(4, 9))) for _ in range(200)]
+NEW = ["the dog ran under a tree", "one zebra sat", "a bird sang by the house on the mat"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """An exported model with rows of the past and the ends of documents."""
+    tokenizer = train_tokenizer(SENTENCES, kind="word")
+    counts = count(encode_documents(tokenizer, SENTENCES), radius=2, vocab_size=tokenizer.vocab_size)
+    explicit = explicit_language_model(counts, features="cat", radius=2, eos=True)
+    f = counts[0].sum(axis=0) + 1.0
+    past = CacheRows(jnp.log(jnp.asarray(f / f.sum(), jnp.float32)), (Cache(9),))
+    model = LanguageModel((*explicit.rows, past), np.array([*explicit.exponents, 0.5], np.float32), "cat", True)
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_model(path, model, tokenizer=tokenizer, about={"method": "mixture", "history": "all"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def lm(file):
+    pytest.importorskip("lm_eval")
+    from launch.harness.model import JexplicitModel
+
+    return JexplicitModel.create_from_arg_string(f"run={file},history=all", {"batch_size": 1, "device": None})
+
+
+def ask(*arguments):
+    return [SimpleNamespace(args=own) for own in arguments]
+
+
+def test_loglikelihoods_are_those_of_a_loop_over_tokens(lm):
+    tokenizer, model = lm.saved.tokenizer, lm.saved.model
+    pairs = [("the cat", " sat on the mat"), ("the cat ", "sat on the mat"), ("", "a zebra"), ("one dog", "")]
+    likely = "the cat"
+    for _ in range(3):  # what greedy generation says, with neither <unk> nor the end of a document
+        row = next_token(model, tokenizer.encode(likely)).copy()
+        row[tokenizer.unk_id] = -np.inf
+        likely += " " + tokenizer.decode([row.argmax()]) if row.argmax() else ""
+    pairs.append(("the cat", likely.removeprefix("the cat")))
+    found = lm.loglikelihood(ask(*pairs))
+    for (context, continuation), (log_p, greedy) in zip(pairs, found, strict=True):
+        ids, before = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
+        if not continuation:
+            before = len(ids) - 1  # at least one token
+        rows = [next_token(model, ids[:n]) for n in range(before, len(ids))]
+        # sums of a few float32 log-probabilities
+        assert log_p == pytest.approx(sum(row[i] for row, i in zip(rows, ids[before:], strict=True)), abs=1e-4)
+        banned = [np.where(np.arange(len(row)) == tokenizer.unk_id, -np.inf, row) for row in rows]
+        assert greedy == all(row.argmax() == i for row, i in zip(banned, ids[before:], strict=True))
+    assert found[-1][1] and found[0][0] == found[1][0]
+    # each request on its own, in any order and company; float32 sums
+    again = lm.loglikelihood(ask(*pairs[::-1]))[::-1]
+    np.testing.assert_allclose([p for p, _ in again], [p for p, _ in found], atol=1e-5)
+
+
+def test_rolling_loglikelihoods_are_our_scores_of_documents_on_their_own(lm):
+    tokenizer, model = lm.saved.tokenizer, lm.saved.model
+    found = lm.loglikelihood_rolling(ask(*((text,) for text in [*NEW, ""])))
+    for text, log_p in zip(NEW, found, strict=False):
+        assert log_p == pytest.approx(score(model, encode_documents(tokenizer, [text]))[:-1].sum(), abs=1e-4)  # not its end
+    assert found[-1] == 0
+
+
+def test_generation_stops_where_a_task_says(lm):
+    whole, cut, sampled = lm.generate_until(
+        ask(
+            ("the cat", {"until": [], "max_gen_toks": 8}),
+            ("the cat", {"until": ["\n", " the", " a"], "max_gen_toks": 8}),
+            ("the cat", {"max_gen_toks": 8, "do_sample": True, "temperature": 1.5}),
+        )
+    )
+    assert whole.startswith(cut) and " the" not in cut and " a" not in cut and sampled
+
+
+def test_without_lm_eval_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert harness.main() == 2
+    assert "pip install 'jexplicit[eval]'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """Tasks of local files: minimal pairs, perplexity, generation."""
+    folder = tmp_path_factory.mktemp("tasks")
+    unsorted = [s for s in SENTENCES[:12] if s.split() != sorted(s.split())]
+    pairs = [{"sentence_good": s, "sentence_bad": " ".join(sorted(s.split()))} for s in unsorted]
+    data = {"pairs": pairs, "text": [{"text": text} for text in NEW], "ask": [{"q": "the cat", "a": "sat"}]}
+    metric = {"aggregation": "mean", "higher_is_better": True}
+    perplexities = [{"metric": name} for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")]
+    configs = {
+        "pairs": {
+            "output_type": "multiple_choice",
+            "doc_to_text": "",
+            "doc_to_target": 0,
+            "doc_to_choice": "{{[sentence_good, sentence_bad]}}",
+            "metric_list": [{"metric": "acc", **metric}],
+        },
+        "text": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
+            "metric_list": perplexities,
+        },
+        "ask": {
+            "output_type": "generate_until",
+            "doc_to_text": "{{q}}",
+            "doc_to_target": "{{a}}",
+            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4},
+            "metric_list": [{"metric": "exact_match", **metric}],
+        },
+    }
+    for name, config in configs.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, data[name])))
+        shared = {"task": f"local_{name}", "dataset_path": "json", "test_split": "test"}
+        files = {"dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}}}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**shared, **files, **config}))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_command_reports_our_own_numbers(lm, file, tasks, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    names = "local_pairs,local_text,local_ask"
+    flags = f"run --model jexplicit --model_args run={file} --tasks {names} --include_path {tasks} --output_path {tmp_path}/out"
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *flags.split()])
+    assert harness.main() == 0
+    (written,) = (tmp_path / "out").rglob("results_*.json")
+    results = json.loads(written.read_text())["results"]
+    log_p = sum(lm.loglikelihood_rolling(ask(*((text,) for text in NEW))))
+    ours = comparable_measures(-log_p, text_sizes(NEW))
+    for name in ("bits_per_byte", "word_perplexity"):
+        assert results["local_text"][f"{name},none"] == pytest.approx(ours[name], rel=1e-6)
+    pairs = read_pairs(tasks / "pairs.jsonl")
+    without_ends = replace(lm.saved.model, eos=False)  # lm_eval scores no end of a sentence
+    found = judgement(preferences(without_ends, lm.saved.tokenizer, pairs))
+    assert found.ties == 0 and results["local_pairs"]["acc,none"] == pytest.approx(found.accuracy)
+    assert "exact_match,none" in results["local_ask"]

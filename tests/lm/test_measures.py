@@ -1,0 +1,48 @@
+"""Measures that compare across tokenizers, against the definitions of lm-evaluation-harness."""
+
+import json
+import math
+
+import jax.numpy as jnp
+import pytest
+
+from jexplicit import encode_documents, evaluate, score, train_tokenizer
+from jexplicit.data.sizes import TextSizes, text_sizes
+from jexplicit.lm.measures import comparable_measures, positions_in_all, unknown_share
+from jexplicit.lm.model import token_model
+
+DOCUMENTS = ["to be or not", "to be", "what ïs"]
+
+
+def uniform(N: int, eos: bool = False):
+    return token_model([jnp.full((N, N), -math.log(N))], "cat", eos)
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+@pytest.mark.parametrize("eos", [False, True])
+def test_measures_are_those_of_a_loop_over_documents(kind, eos):
+    tokenizer = train_tokenizer(DOCUMENTS[:2], kind=kind)
+    stream, N = encode_documents(tokenizer, DOCUMENTS), tokenizer.vocab_size
+    tokens = sum(len(tokenizer.encode(document)) + eos for document in DOCUMENTS)
+    log_p = -tokens * math.log(N)
+    found = comparable_measures(-float(score(uniform(N, eos), stream).sum()), text_sizes(DOCUMENTS))
+    # rel=1e-6: log-probabilities are float32
+    assert found["bits_per_byte"] == pytest.approx(-log_p / math.log(2) / sum(len(d.encode()) for d in DOCUMENTS), rel=1e-6)
+    assert found["bits_per_character"] == pytest.approx(-log_p / math.log(2) / sum(map(len, DOCUMENTS)), rel=1e-6)
+    assert found["word_perplexity"] == pytest.approx(math.exp(-log_p / sum(len(d.split()) for d in DOCUMENTS)), rel=1e-5)
+    assert positions_in_all(stream, eos=eos) == tokens == evaluate(uniform(N, eos), stream).positions
+    unknown = [int(i == tokenizer.unk_id) for document in DOCUMENTS for i in tokenizer.encode(document)]
+    assert unknown_share(stream) == sum(unknown) / len(unknown) > 0
+
+
+def test_a_uniform_model_of_bytes_has_8_bits_per_byte_and_256_per_byte_word():
+    sizes = text_sizes(["a b c"])
+    found = comparable_measures(5 * math.log(256), sizes)
+    assert found["bits_per_byte"] == found["bits_per_character"] == pytest.approx(8)
+    assert found["word_perplexity"] == pytest.approx(256 ** (5 / 3))
+
+
+def test_what_is_not_known_or_not_representable_is_none():
+    assert set(comparable_measures(1.0, None).values()) == {None}
+    assert comparable_measures(1e6, TextSizes(1, 900, 300, 1))["word_perplexity"] is None
+    json.dumps(comparable_measures(1e6, TextSizes(1, 900, 300, 1)), allow_nan=False)

@@ -1,0 +1,102 @@
+"""Judging by minimal pairs against a slow loop: one sentence at a time, with what `next_token` says of each of its tokens."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jexplicit import LanguageModel, count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
+from jexplicit.data.pairs import MinimalPair, read_pairs
+from jexplicit.lm.measures import score_documents
+from jexplicit.lm.minimal_pairs import judgement, preferences
+from jexplicit.lm.rows.cache import Cache, CacheRows
+
+WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
+RNG = np.random.default_rng(0)
+SENTENCES = [" ".join(RNG.choice(WORDS, RNG.integers(4, 9))) for _ in range(250)]
+PAIRS = [
+    MinimalPair(good, " ".join(reversed(good.split()[:-1])) + " zebra" * (n % 2), f"p{n % 3}")
+    for n, good in enumerate(SENTENCES[:12])
+]
+PAIRS += [MinimalPair("the cat", "the cat", "p0")]  # a tie
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(SENTENCES, kind="word")
+
+
+@pytest.fixture(scope="module", params=["explicit", "explicit and caches"])
+def model(request, tokenizer):
+    counts = count(encode_documents(tokenizer, SENTENCES), radius=2, vocab_size=tokenizer.vocab_size)
+    explicit = explicit_language_model(counts, features="cat", radius=2)
+    if request.param == "explicit":
+        return explicit
+    past = CacheRows(jnp.log(unigram(counts[0])), (Cache(5), Cache(9, successors=True)))
+    return LanguageModel((*explicit.rows, past), np.array([*explicit.exponents, 0.5, 0.3], np.float32), "cat", False)
+
+
+def unigram(C: np.ndarray) -> np.ndarray:
+    f = C.sum(axis=0) + 1.0
+    return (f / f.sum()).astype(np.float32)
+
+
+def slow(model, tokenizer, sentence: str) -> float:
+    ids = tokenizer.encode(sentence)
+    return sum(float(next_token(model, ids[:n])[ids[n]]) for n in range(len(ids)))
+
+
+def test_preferences_are_those_of_a_slow_loop(model, tokenizer):
+    expected = [slow(model, tokenizer, pair.good) - slow(model, tokenizer, pair.bad) for pair in PAIRS]
+    # sums of some ten float32 log-probabilities
+    np.testing.assert_allclose(preferences(model, tokenizer, PAIRS), expected, atol=1e-4)
+    right = np.mean([1.0 if d > 1e-4 else 0.5 if d > -1e-4 else 0.0 for d in expected])
+    found = judgement(preferences(model, tokenizer, PAIRS))
+    assert found == (pytest.approx(right), pytest.approx(np.mean(np.abs(expected) < 1e-4)), len(PAIRS)) and found.ties > 0
+
+
+def test_no_sentence_sees_another(model, tokenizer):
+    """Also with a model of the past, which does see the documents before where a text is scored as one."""
+    order = np.random.default_rng(1).permutation(len(PAIRS))
+    whole = preferences(model, tokenizer, PAIRS)
+    np.testing.assert_allclose(preferences(model, tokenizer, [PAIRS[n] for n in order]), whole[order], atol=1e-5)
+    np.testing.assert_allclose(preferences(model, tokenizer, PAIRS[3:5]), whole[3:5], atol=1e-5)
+    documents = SENTENCES[:5]
+    alone = [float(score(model, encode_documents(tokenizer, [document])).sum()) for document in documents]
+    np.testing.assert_allclose(score_documents(model, tokenizer, documents, separate=True), alone, atol=1e-5)
+    together = score_documents(model, tokenizer, documents)
+    assert together.sum() == pytest.approx(score(model, encode_documents(tokenizer, documents)).sum(), rel=1e-6)
+    assert np.allclose(together, alone, atol=1e-5) == (not model.history)
+
+
+def test_a_document_without_a_token_is_refused(model, tokenizer):
+    with pytest.raises(ValueError, match="document 1, '  ', has no token"):
+        score_documents(model, tokenizer, ["the cat", "  "])
+
+
+def test_pairs_are_read_with_what_the_file_says_of_them(tmp_path):
+    line = {"sentence_good": "he runs", "sentence_bad": "he run"}
+    (tmp_path / "one.jsonl").write_text(
+        json.dumps(line) + "\n\n" + json.dumps({**line, "UID": "b", "field": "syntax/semantics"}) + "\n"
+    )
+    assert read_pairs([tmp_path]) == [
+        MinimalPair("he runs", "he run", "one"),
+        MinimalPair("he runs", "he run", "b", "syntax_semantics"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("plain text", "line 1, is no minimal pair"),
+        ('{"sentence_good": "he runs"}', "sentence_bad"),
+        ('{"sentence_good": "he runs", "sentence_bad": " "}', "a sentence is empty"),
+        ('{"sentence_good": "he runs", "sentence_bad": 3}', "line 1, is no minimal pair"),
+        ("\n\n", "has no pair"),
+    ],
+)
+def test_files_without_pairs_are_refused(text, said, tmp_path):
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_pairs([tmp_path])
