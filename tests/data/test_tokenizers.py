@@ -287,7 +287,7 @@ def test_cache_gives_back_what_it_got(tmp_path):
         np.testing.assert_array_equal(a, encode_documents(made.tokenizer, documents))
         assert a.dtype == b.dtype and isinstance(b, np.memmap)
     assert seen == [(15, 17), (17, 17)]
-    assert len(list(tmp_path.glob("*/*"))) == 3
+    assert len(list(tmp_path.glob("*/*"))) == 4
 
 
 def test_cache_tells_contents_kinds_and_sizes_apart(tmp_path):
