@@ -12,6 +12,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
 from jexplicit.counts.files import read_tables
@@ -28,6 +29,8 @@ from launch.shards import Text, check, describe, open_corpus, tokenizer_in
 @dataclass(frozen=True)
 class Config(Text):
     """Tokenise and count text of any size with Apache Beam."""
+
+    GROUPS: ClassVar = {"radius": "counts", "runner": "machine"}
 
     radius: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""

@@ -1,6 +1,7 @@
 """Which language model a command uses: the same flags for launch.sample, score, explain and export."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jexplicit.lm.checkpoints import SavedModel, load_model, model_name
 from jexplicit.lm.fits.fit import Method
@@ -11,6 +12,8 @@ from jexplicit.runs.progress import console
 @dataclass(frozen=True)
 class ModelChoice:
     """Which model of a run."""
+
+    GROUPS: ClassVar = {"run": "model"}
 
     run: str
     """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file."""

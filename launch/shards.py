@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
@@ -30,18 +30,21 @@ from jexplicit.runs.progress import console, human, stage
 class Text:
     """Which text, and how it is tokenised."""
 
+    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer": "tokens", "feature": "text", "seed": "run"}
+
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """docs: the documentation that comes with Python. installed: the docstrings of every installed package too. tfds:NAME: a
-    text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
+    """Which text. docs: the documentation that comes with Python. installed: the docstrings of every installed package too.
+    tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train
+    (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
     dev: tuple[str, ...] = ()
     """Held-out text; default, every tenth block of ten training documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
-    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    """What the tokens are. bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row,
+    make no token. char: characters."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     tokenizer_documents: PositiveInt = 1_000_000
@@ -57,6 +60,8 @@ class Text:
 @dataclass(frozen=True)
 class Config(Text):
     """Tokenise text of any size into shards: files of token ids that launch.lm counts through a window."""
+
+    GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""

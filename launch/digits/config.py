@@ -1,7 +1,7 @@
 """The configuration of launch.digits and its presets."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import optax
 
@@ -16,19 +16,31 @@ METHODS: tuple[Method, ...] = get_args(Method)
 class Config:
     """Classify images with networks that are solved instead of trained, and with the same networks trained."""
 
+    GROUPS: ClassVar = {
+        "out": "run",
+        "data": "images",
+        "methods": "models",
+        "sweeps": "sweeps",
+        "featurizers": "features",
+        "epochs": "training",
+        "hidden": "baselines",
+        "seed": "run",
+    }
+
     out: str
     """Run folder to write: config, results, scan, figures, report.md and the models."""
     data: str = "digits"
-    """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: idx files with MNIST's published names.
-    tfds:NAME: a data set of TensorFlow Datasets, if installed."""
+    """Which images. digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: idx files with MNIST's
+    published names. tfds:NAME: a data set of TensorFlow Datasets, if installed."""
     data_dir: str | None = None
     """Folder of the idx files, gzipped or not; default, the folder of the data set's name in $JEXPLICIT_DATA_DIR."""
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and as many test images."""
     methods: tuple[Method, ...] = METHODS
-    """explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the explicit solution.
-    quadratic: sweeps with a bound on the curvature. features: these three on explicit features. cold, warm: Adagrad from random
-    parameters and from the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer and backprop."""
+    """The models to fit. explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the
+    explicit solution. quadratic: sweeps with a bound on the curvature. features: these three on explicit features. cold, warm:
+    Adagrad from random parameters and from the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer
+    and backprop."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """Numbers of softmax layers of explicit, cold and warm."""
     priming_number: Annotated[float, Bounds(at_least=1)] | None = None

@@ -1,7 +1,7 @@
 """The configuration of launch.icl, its presets, and the tasks and recipes that follow from it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 from icl.models.batched import Regression
 from icl.problems.function_classes import KINDS, FunctionClass, Kind
@@ -42,6 +42,15 @@ DEFAULT_EFFORT = {
 @dataclass(frozen=True)
 class Config:
     """Does attention learn in context by gradient descent? Constructed, solved in closed form, and trained."""
+
+    GROUPS: ClassVar = {
+        "out": "run",
+        "experiment": "experiments",
+        "layers": "task",
+        "steps": "training",
+        "validation_tasks": "measurements",
+        "devices": "run",
+    }
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""

@@ -1,7 +1,7 @@
 """The configuration of launch.lm, its presets, and what it refuses."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import optax
 
@@ -23,12 +23,25 @@ DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling
 class Config:
     """Fit single-layer language models in closed form, in one counting pass, and measure them."""
 
+    GROUPS: ClassVar = {
+        "out": "run",
+        "corpus": "text",
+        "features": "models",
+        "smoothing": "smoothed",
+        "epochs": "trained",
+        "optimum_iterations": "optimum",
+        "train_sample": "measurements",
+        "devices": "machine",
+        "coordinator": "processes",
+        "seed": "run",
+    }
+
     out: str
     """Run folder to write: config, results, figures, report.md and the saved models."""
     corpus: str = "docs"
-    """docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for millions
-    of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised into DIR,
-    of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
+    """Which text. docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for
+    millions of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised
+    into DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders. Every line that is not blank is a document."""
     dev: tuple[str, ...] = ()
@@ -36,8 +49,8 @@ class Config:
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
     tokenizer: Literal["bpe", "word", "char"] = "bpe"
-    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters."""
+    """What the tokens are. bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row,
+    make no token. char: characters."""
     vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")
@@ -49,11 +62,11 @@ class Config:
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
-    """explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit solution. optimum:
-    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted
-    exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5.
-    mixture: its rows, those of eight offsets and of pairs with a gap, with fitted exponents; see --history. bitcipher: the
-    explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
+    """The models to fit. explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit
+    solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed
+    rows with a fitted exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney
+    of order 5. mixture: its rows, those of eight offsets and of pairs with a gap, with fitted exponents; see --history.
+    bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
     smoothing: Smoothing = "kneser-ney"
     """Of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out"] = "held-out"
@@ -79,8 +92,8 @@ class Config:
     accumulator: NonNegativeFloat = 0.0
     """Training: where Adagrad's sum of squares starts. The paper does not say; optax starts at 0.1."""
     parameters: Literal["decoder", "rows"] = "decoder"
-    """Training: decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are read by token ids:
-    another trajectory, whose small batches need to touch few rows only."""
+    """Training: what is optimised. decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are
+    read by token ids: another trajectory, whose small batches need to touch few rows only."""
     patience: PositiveInt | None = None
     """Training: stop after so many epochs without a lower dev perplexity; default, never. The best epoch's model is kept."""
     optimum_iterations: PositiveInt = 100
@@ -103,9 +116,9 @@ class Config:
     memory: str | None = None
     """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
-    """Of counts and of the models solved from them. dense: N x N cells. sparse: only pairs that occur. sharded: dense, each
-    device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change, but
-    for rounding. Sparse tables serve explicit, ngram, mixture and bitcipher; sharded ones explicit."""
+    """How counts, and the models solved from them, are held. dense: N x N cells. sparse: only pairs that occur. sharded: dense,
+    each device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change,
+    but for rounding. Sparse tables serve explicit, ngram, mixture and bitcipher; sharded ones explicit."""
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
