@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
+from jexplicit.data.cache_files import cache_folder, cache_limit, mark_used, shrink
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents, train_tokenizer
@@ -56,7 +57,7 @@ def cached_streams(
         Tokenizer and streams, from a cached corpus as read-only memory maps.
 
     Raises:
-        ValueError: the errors of `train_tokenizer`.
+        ValueError: the errors of `train_tokenizer`, or of `jexplicit.data.cache_files.cache_limit`.
 
     >>> import tempfile
     >>> corpus = Corpus("tiny", ["abba"], ["bab"])
@@ -68,8 +69,10 @@ def cached_streams(
     """
     parts = corpus.sha256, kind, str(vocab_size), sentencepiece.__version__, _LAYOUT
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    entry = _cache_folder(cache_dir) / key[:32]
+    folder, limit = cache_folder(cache_dir), cache_limit()
+    entry = folder / key[:32]
     if (cached := _read_entry(entry)) is not None:
+        mark_used(entry)
         return cached
     tokenizer = train_tokenizer(corpus.train, kind=kind, vocab_size=vocab_size)
     in_all = len(corpus.train) + len(corpus.dev)
@@ -77,13 +80,10 @@ def cached_streams(
     dev = encode_documents(tokenizer, corpus.dev, progress=_shifted(progress, len(corpus.train), in_all))
     made = TokenizedCorpus(tokenizer, train, dev, cached=False)
     _write_entry(entry, made)
+    mark_used(entry)
+    for removed in shrink(folder, limit):
+        logger.info("%s is removed from the cache, which may hold %d bytes", removed.path, limit)
     return made
-
-
-def _cache_folder(cache_dir: str | os.PathLike | None) -> Path:
-    if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jexplicit"
 
 
 def _shifted(progress: Progress | None, before: int, in_all: int) -> Progress | None:
