@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.markup import escape
+
+from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import SavedModel, load_model, model_name
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
@@ -25,6 +28,13 @@ class ModelChoice:
     """K, the tokens of a context."""
     history: History | None = None
     """What a mixture may see beyond its context: none, or all of the text before."""
+
+
+def warn_unknown(tokenizer: Tokenizer, text: str) -> None:
+    """Say which symbols of a text the model has never seen."""
+    if unknown := tokenizer.unknown_symbols(text):
+        seen = escape(repr(unknown))
+        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
 
 
 def load_choice(config: ModelChoice) -> SavedModel:

@@ -12,9 +12,9 @@ import numpy as np
 from jexplicit.lm.generation import next_token
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import run_command
-from jexplicit.runs.progress import console, show
+from jexplicit.runs.progress import show
 from jexplicit.runs.tables import Column, rich_table
-from launch.choose import ModelChoice, load_choice
+from launch.choose import ModelChoice, load_choice, warn_unknown
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ COLUMNS = (
 def run(config: Config) -> dict[str, Any]:
     """Load, predict, print a table."""
     model, tokenizer, _ = load_choice(config)
-    if unknown := tokenizer.unknown_symbols(config.prompt):
-        console.print("[yellow]warning:[/]", f"the model has never seen {unknown!r} and reads <unk> there", markup=False)
+    warn_unknown(tokenizer, config.prompt)
     log_p = next_token(model, tokenizer.encode(config.prompt))
     likeliest = np.argsort(-log_p, kind="stable")[: config.top]
     found = [

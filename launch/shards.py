@@ -20,7 +20,7 @@ from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
 from jexplicit.data.sources import read_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
-from jexplicit.runs.bounds import Bounds, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.progress import console, human, stage
@@ -53,7 +53,7 @@ class Text:
     """tfds:NAME: the feature that holds the text."""
     data_dir: str | None = None
     """tfds:NAME: folder of the data sets; default, TFDS's own."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the draw of documents that the tokenizer is trained on."""
 
 

@@ -111,7 +111,7 @@ def load_model(
     """Load a language model of a run folder, or of an exported file.
 
     Args:
-        path: the `--out` of `launch.lm` or `launch.networks mlp-lm`, or a file of `export_model`.
+        path: the folder of a run of `launch.lm` or `launch.networks mlp-lm`, or a file of `export_model`.
         method: how the model was fitted; default, that of the run's lowest dev perplexity.
         features: of the model wanted; default likewise.
         radius: K of the model wanted; default likewise.
@@ -134,10 +134,10 @@ def load_model(
             raise ValueError(f"{path} holds one model, with {_worded(other)}: leave out {', '.join(wanted)}, or pass its run")
         return saved
     if read_config(path) is None:
-        raise ValueError(f"no run at {path}: pass the --out of a launch.lm run, or an exported .safetensors file")
+        raise ValueError(f"no run at {path}: pass the folder of a run of launch.lm, or an exported .safetensors file")
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
-        raise ValueError(f"{path} has no language model: pass the --out of launch.lm, or of launch.networks mlp-lm")
+        raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks mlp-lm")
     candidates = [row for row in rows if wanted.items() <= row.items()]
     if not candidates:
         raise ValueError(f"{path} has no model with {_worded(wanted)}: it has {', '.join(map(model_name, rows))}")

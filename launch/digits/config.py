@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
-import optax
-
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
+from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
 Method = Literal["explicit", "intercept", "scaling", "quadratic", "features", "logistic_regression", "network", "cold", "warm"]
@@ -87,7 +86,7 @@ class Config:
     """network: hidden units; it is trained by Adam with a learning rate of 0.001."""
     logistic_iterations: PositiveInt = 200
     """logistic_regression: iterations of L-BFGS, at most; without regularisation."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of every random choice: random parameters, order of the data, patches and directions."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
@@ -116,5 +115,5 @@ def check(config: Config) -> None:
         raise ValueError("--methods, --layers and --stop need at least one value each")
     if "features" in config.methods and not config.featurizers:
         raise ValueError("--methods features without --featurizers: give patches, random or both")
-    if not callable(getattr(optax, config.optimizer, None)):
-        raise ValueError(f"--optimizer {config.optimizer}: optax has none of this name; try adagrad, sgd, adam or rmsprop")
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)

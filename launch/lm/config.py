@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-import optax
-
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.smoothing import Smoothing
+from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
+from jexplicit.runs.files import check_writable
 from jexplicit.runs.memory import parse_bytes
 from jexplicit.runs.processes import check_process
 
@@ -72,7 +72,7 @@ class Config:
     calibration: Literal["held-out", "leave-one-out"] = "held-out"
     """What the exponents of log-linear models are fitted on: documents held out of the counts (2 in 100), or counted positions,
     each with its own pair left out (cat only)."""
-    calibration_positions: PositiveInt = 15_000
+    calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
     sweeps: PositiveInt = 10
     """Iterative scaling: sweeps over the different contexts."""
@@ -195,14 +195,21 @@ def check(config: Config) -> None:
         )
     if config.memory is not None:
         parse_bytes(config.memory)
+    if config.train and config.corpus not in ("docs", "text"):  # docs is the default
+        raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
+    made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
+    if kind == "shards" and (given := [flag for flag, value in made.items() if value]):
+        raise ValueError(f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised; give it to launch.shards")
+    if config.export is not None:
+        check_writable(config.export, "--export")
     for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
         if allowed and (others := set(config.methods) - {"unigram", "bigram", "explicit"}):
             raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods explicit there")
     if config.corpus == "text" and not config.train:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
-    if config.dev and config.corpus != "text":
+    if config.dev and not config.train:
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
-    for name in ("features", "radius", "history", "bits"):
+    for name in ("methods", "features", "radius", "history", "bits"):
         if not getattr(config, name):
             raise ValueError(f"--{name} without a value: give at least one")
     if config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise"):
@@ -212,7 +219,7 @@ def check(config: Config) -> None:
         )
     if "all" in config.history and "mixture" not in config.methods:
         raise ValueError("--history all without a mixture: only --methods mixture reads the text before")
-    if set(config.methods) == {"optimum"} and min(config.radius) > 2:
+    if "optimum" in config.methods and min(config.radius) > 2:
         raise ValueError(f"--methods optimum with --radius {' '.join(map(str, config.radius))}: it has K = 1 and 2 only")
-    if not callable(getattr(optax, config.optimizer, None)):
-        raise ValueError(f"--optimizer {config.optimizer}: optax has none of this name; try adagrad, sgd, adam or rmsprop")
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)

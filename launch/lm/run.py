@@ -4,13 +4,16 @@ python -m launch.lm --out runs/demo
 python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
 """
 
+import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from rich.markup import escape
 
@@ -21,6 +24,7 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data import sources
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
+from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer
@@ -58,8 +62,8 @@ _largest_dense = 2**31  # cells whose ids fit int32
 def run(config: Config) -> dict[str, Any]:
     """The whole job: text -> tokens -> counts -> models -> perplexities, figures, report."""
     start = time.perf_counter()
-    config = replace(config, corpus="text") if config.train else config
     check(config)
+    config = replace(config, corpus="text") if config.train else config
     request_devices(config.devices)
     place = join_others(config)
     mesh = data_mesh(config.devices)
@@ -73,6 +77,7 @@ def run(config: Config) -> dict[str, Any]:
         check_bits(bits, N)  # before anything is counted
     tables = kind_of_tables(config, N)
     check_methods(config, tables)
+    check_radius(config, text)
     keep_text(folder, text, source)
     training, count_seconds = count_or_load(config, folder, text, mesh, tables)
     about = {
@@ -86,7 +91,8 @@ def run(config: Config) -> dict[str, Any]:
     job = Job(config, folder, text, training, mesh, tables, about)
     for name in wanted_models(config):
         if tables != "sharded" or name["method"] == "explicit":
-            measure(job, name)
+            with report_of_what_is_there(folder):
+                measure(job, name)
     meet("rows")
     return finish(config, folder, start) if is_first() else {}
 
@@ -212,6 +218,29 @@ def check_methods(config: Config, tables: str) -> None:
         raise ValueError(
             "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"
         )
+
+
+def check_radius(config: Config, text: TokenizedCorpus) -> None:
+    """Refuse contexts longer than every document: all of their last tokens would be <pad>.
+
+    Raises:
+        ValueError: with the longest document.
+    """
+    if isinstance(text.train, np.ndarray):  # shards are too many to look through
+        longest = int(np.diff(np.flatnonzero(text.train == PAD)).max(initial=1)) - 1
+        if max(config.radius) > longest:
+            raise ValueError(f"--radius {max(config.radius)}: the longest document has {longest} tokens; use at most that")
+
+
+@contextlib.contextmanager
+def report_of_what_is_there(folder: RunFolder) -> Iterator[None]:
+    """Where a training diverges, write the report on the models before it."""
+    try:
+        yield
+    except FloatingPointError:
+        if is_first():
+            console.print(f"report {write_report(folder.path)}, on the models before", soft_wrap=True)
+        raise
 
 
 def count_or_load(
