@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from icl.blur.baselines import RATES
 from icl.blur.evolution import EvolutionRecipe
@@ -10,7 +10,7 @@ from icl.blur.meta import MetaRecipe, Stage
 from icl.blur.rules import BackwardMode, Normalisation, Output, Rules
 from jexplicit.nn.activations import Activation
 from jexplicit.nn.optimizers import OptimizerName
-from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
 
@@ -40,7 +40,7 @@ class LearnersConfig(BlurConfig):
     """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST."""
     data_dir: str | None = None
     """Folder of the idx files; default, the folder with the name of the data in $JEXPLICIT_DATA_DIR."""
-    side: PositiveInt | None = None
+    side: Annotated[int, Bounds(at_least=1, at_most=256)] | None = None
     """Resize images to side x side: multiples repeat pixels, smaller sides average blocks of the central crop (the paper has
     mnist at 10)."""
     limit: PositiveInt | None = None

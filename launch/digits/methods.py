@@ -157,6 +157,21 @@ def measure_features(job: Job) -> None:
             measure_fit(job, {**row, "dimensions": train.H.shape[1], "feature_seconds": seconds}, train, test)
 
 
+def patch_sizes(config: Config, side: int) -> tuple[int, int]:
+    """Pixels along a filter, and cells along the grid of its responses, for images of this side.
+
+    Raises:
+        ValueError: filters larger than the images, or more cells than responses.
+    """
+    size = config.patch or max(3, round(side / 4.5))
+    grid = config.grid or max(3, round((side - size + 1) / 6))
+    if size > side:
+        raise ValueError(f"--patch {size} of images {side} pixels wide: use at most {side}")
+    if grid > side - size + 1:
+        raise ValueError(f"--grid {grid} of {side - size + 1} responses along a side: use at most that, or a smaller --patch")
+    return size, grid
+
+
 def featurize(job: Job, kind: str) -> tuple[Array, Array]:
     """Positive features with rows of norm 1, of the train and the test images."""
     config, images = job.config, job.images
@@ -166,8 +181,7 @@ def featurize(job: Job, kind: str) -> tuple[Array, Array]:
             train, test = (unit_rows(random_features(part.H, W, threshold=config.threshold)) for part in (job.train, job.test))
         return train, test
     height = min(images.train_images.shape[1:])
-    size = config.patch or max(3, round(height / 4.5))
-    grid = config.grid or max(3, round((height - size + 1) / 6))
+    size, grid = patch_sizes(config, height)
     with stage("patch features", "images") as progress:
         filters = patch_filters(images.train_images, images.levels, size=size, number=config.filters, seed=config.seed)
         features = functools.partial(patch_features, grid=grid, threshold=config.threshold, progress=progress)
