@@ -36,7 +36,7 @@ def end_of_reader() -> NoReturn:
 
 
 _widest = 10_000  # columns, where no terminal sets a width
-console = _Console(stderr=True, highlight=False, width=None if sys.stderr and sys.stderr.isatty() else _widest)
+console = _Console(stderr=True, highlight=False, emoji=False, width=None if sys.stderr and sys.stderr.isatty() else _widest)
 _results = _Console(highlight=False, markup=False, emoji=False)
 
 

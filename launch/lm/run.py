@@ -77,7 +77,7 @@ def run(config: Config) -> dict[str, Any]:
         check_bits(bits, N)  # before anything is counted
     tables = kind_of_tables(config, N)
     check_methods(config, tables)
-    check_radius(config, text)
+    check_text(config, text)
     keep_text(folder, text, source)
     training, count_seconds = count_or_load(config, folder, text, mesh, tables)
     about = {
@@ -220,16 +220,19 @@ def check_methods(config: Config, tables: str) -> None:
         )
 
 
-def check_radius(config: Config, text: TokenizedCorpus) -> None:
-    """Refuse contexts longer than every document: all of their last tokens would be <pad>.
+def check_text(config: Config, text: TokenizedCorpus) -> None:
+    """Refuse a text that is too small to measure anything on, and contexts longer than every document.
 
     Raises:
-        ValueError: with the longest document.
+        ValueError: with what the text has.
     """
-    if isinstance(text.train, np.ndarray):  # shards are too many to look through
-        longest = int(np.diff(np.flatnonzero(text.train == PAD)).max(initial=1)) - 1
-        if max(config.radius) > longest:
-            raise ValueError(f"--radius {max(config.radius)}: the longest document has {longest} tokens; use at most that")
+    if not isinstance(text.train, np.ndarray):  # shards are too many to look through
+        return
+    lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
+    if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number
+        raise ValueError(f"a training text of {lengths.sum()} tokens, which occur equally often: give more text")
+    if max(config.radius) > lengths.max():
+        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
 
 
 @contextlib.contextmanager

@@ -317,8 +317,6 @@ def check(config: Any) -> None:
         if getattr(config, name, None) == ():
             raise ValueError(f"--{name.replace('_', '-')} needs at least one value")
     if isinstance(config, Text):
-        if config.train and config.corpus not in ("docs", "text"):
-            raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
         if config.corpus == "text" and not config.train:
             raise ValueError("--corpus text without --train: name the training files, --train FILES")
         if bool(config.dev) != bool(config.test):

@@ -28,9 +28,9 @@ from launch.networks.text import run_mlp_lm
 def run(measure: Callable[[Any, RunFolder], None], config: Any) -> dict[str, Any]:
     """A whole subcommand: check the flags, measure, write report and figures, print the table."""
     start = time.perf_counter()
-    configs.check(config)
     if getattr(config, "train", ()):
         config = replace(config, corpus="text")
+    configs.check(config)
     folder = RunFolder(config.out, config, resume=config.resume)
     measure(config, folder)
     report = write_networks_report(folder.path)

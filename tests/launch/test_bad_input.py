@@ -61,7 +61,7 @@ lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
 lm {TRAIN} --export {{tmp}} | it is a folder; give the file to write
 lm {TRAIN} --export {{text}}/x.safetensors | cannot be written
 lm {TRAIN} --export s3://bucket/x | give a path on this machine
-lm --train {{two}} | vocabulary
+lm --train {{two}} | give more text
 lm --train {{empty}} | holds no text
 lm --train {{binary}} | is a binary file
 lm --train {{latin}} | is not UTF-8 text
@@ -138,7 +138,7 @@ export --run {{run}} --out gs://bucket/x.safetensors | give a path on this machi
 export --run nowhere --out {{tmp}}/x.safetensors | no run at nowhere
 networks mlp_ml | choose one of mlp-lm
 networks mlp_lm --train missing.txt | no such file
-networks mlp-lm --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
+networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --corpus text | --corpus text without --train
 networks mlp-lm --seed {LARGE} | use whole numbers below 2^63
@@ -182,11 +182,11 @@ blur train --seed {LARGE} | use whole numbers below 2^63
 blur train --unroll 1 2 --meta-steps 1 | give one number in each for every stage
 blur train --method evolution --population 2 | use at least 4 genomes
 blur train --rates | --rates: give at least one
-blur train --states 0 | --states 0
+blur train --states 0 | 0 states: neurons have at least 2
 blur transfer --genome nowhere.json | nowhere.json
 blur sgd_check --rate nan | --rate nan
 blur nothing | choose one of train, transfer
-bench nothing | choose one of blur, counting
+bench nothing | choose one of counting
 bench counting --tokens 0 | --tokens 0
 bench counting --radius 0 | --radius 0: use at least 1
 bench counting --seed {LARGE} | use whole numbers below 2^63
