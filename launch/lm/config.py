@@ -132,6 +132,8 @@ class Config:
     """Several processes: seconds to wait for each other at the start."""
     seed: NonNegativeInt = 0
     """Of every random choice: evaluation sample and generated text."""
+    dry_run: bool = False
+    """Only estimate documents, tokens, memory, disk and time, from a part of the text; nothing is written."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
 

@@ -52,6 +52,7 @@ from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, jo
 from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards
 from launch.lm.config import DENSE, GROWING, PRESETS, Config, check
+from launch.lm.forecast import forecast
 from launch.lm.measure import Job, measure, wanted_models
 from launch.lm.report import results_table, write_report
 
@@ -65,6 +66,8 @@ def run(config: Config) -> dict[str, Any]:
     check(config)
     config = replace(config, corpus="text") if config.train else config
     request_devices(config.devices)
+    if config.dry_run:
+        return forecast(config, kind_of_tables, None if config.corpus.startswith("shards:") else read_corpus(config).train)
     place = join_others(config)
     mesh = data_mesh(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume, extend=GROWING)

@@ -31,6 +31,7 @@ lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of 
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give it to launch.shards
+lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods explicit there
 lm --corpus shards:nowhere | no tokenizer at nowhere
 lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
@@ -52,6 +53,9 @@ lm {TRAIN} --methods cold --optimizer polyak_sgd | try adagrad, sgd, adam or rms
 lm {TRAIN} --methods cold --optimizer apply_updates | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
+lm {TRAIN} --train-sample -1 | --train-sample -1: use at least 0
+lm {TRAIN} --dev-sample -1 | --dev-sample -1: use at least 0
+lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --epochs 0 | --epochs 0: use at least 1
 lm {TRAIN} --batch-size 0 | --batch-size 0: use at least 1
 lm {TRAIN} --patience 0 | --patience 0: use at least 1
@@ -83,6 +87,7 @@ lm {TRAIN} --devices 0 | 0 devices asked for
 lm {TRAIN} --devices 1000 | 1000 devices asked for
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
+lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
 lm {TRAIN} --coordinator localhost:1 --num-processes 2 --process-id 0 --methods cold | use --methods explicit there
 lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
 lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1

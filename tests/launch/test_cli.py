@@ -163,3 +163,15 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_
     environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
     answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")
+
+
+def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert lm.main([*lm_flags(files, tmp_path / "run"), "--methods", "ngram", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = json.loads((finished / "results.json").read_text())["rows"]
+    # a text this small is read as a whole, so that counts are no estimates
+    assert (found["documents"], found["tokens"]) == (49, rows[0]["train_tokens"])
+    assert found["vocab_size"] == rows[0]["vocab_size"] and found["tables"] == "sparse"
+    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
+    assert not list(tmp_path.iterdir())
