@@ -78,17 +78,20 @@ PRESETS = {
 }
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
     check(config)
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
     tokenizer, in_all = tokenizer_in(config, corpus)
+    found: dict[str, Any] = {"out": config.out, "vocab_size": tokenizer.vocab_size}
     for part, documents in (("train", corpus.train), ("dev", corpus.dev)):
         with stage(f"tokenising {part}", "documents") as progress:
             folder, report = Path(config.out, part), _with_total(progress, in_all if part == "train" else 0)
             shards = write_shards(folder, documents, tokenizer, shard_tokens=config.shard_tokens, progress=report)
         describe(folder, shards)
+        found[part] = {"documents": shards.documents, "tokens": len(shards), "files": len(shards.shards)}
+    return found
 
 
 def check(config: Text) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import jexplicit
-from launch import cache, cli, explain, export, next, sample, score
+from launch import cache, cli, explain, export, next, sample, score, shards
+from launch.digits import run as digits
 from launch.lm import run as lm
 
 ROOT = Path(cli.__file__).parents[1]
@@ -125,6 +126,11 @@ KINDS = {
     "explain": lambda run, files, tmp: (explain, ["--run", run, "--text", "the cat sat", "--figure", str(tmp / "x.png")]),
     "export": lambda run, files, tmp: (export, ["--run", run, "--out", str(tmp / "x.safetensors")]),
     "cache": lambda run, files, tmp: (cache, ["list"]),
+    "shards": lambda run, files, tmp: (shards, ["--out", str(tmp / "s"), "--train", str(files), "--tokenizer", "word"]),
+    "digits": lambda run, files, tmp: (
+        digits,
+        ["--out", str(tmp / "d"), "--methods", "explicit", "--layers", "1", "--limit", "100"],
+    ),
 }
 
 
