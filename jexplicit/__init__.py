@@ -88,3 +88,11 @@ from jexplicit.solvers.metrics import accuracy as accuracy
 from jexplicit.solvers.metrics import mean_loss as mean_loss
 from jexplicit.solvers.priming import priming_scan as priming_scan
 from jexplicit.solvers.sweeps import SoftmaxFit as SoftmaxFit
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # read when it is asked for
+        from importlib import metadata
+
+        return metadata.version("jexplicit")
+    raise AttributeError(f"module 'jexplicit' has no attribute {name!r}")

@@ -12,7 +12,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
 from jexplicit.counts.files import read_tables
@@ -29,6 +29,8 @@ from launch.shards import Text, check, describe, open_corpus, tokenizer_in
 @dataclass(frozen=True)
 class Config(Text):
     """Tokenise and count text of any size with Apache Beam."""
+
+    GROUPS: ClassVar = {"radius": "counts", "runner": "machine"}
 
     radius: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""
@@ -52,7 +54,7 @@ PRESETS = {
 }
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
@@ -73,8 +75,10 @@ def run(config: Config) -> None:
         progress(documents, documents)
     for part in ("train", "dev"):
         describe(Path(config.out, part), read_shards(Path(config.out, part)))
-    pairs = " ".join(str(table.nnz) for table in read_tables(Path(config.out, "counts")))
-    console.print(f"  {Path(config.out, 'counts')}: distinct pairs 1 .. {config.radius} apart: {pairs}", soft_wrap=True)
+    pairs = [int(table.nnz) for table in read_tables(Path(config.out, "counts"))]
+    listed = " ".join(map(str, pairs))
+    console.print(f"  {Path(config.out, 'counts')}: distinct pairs 1 .. {config.radius} apart: {listed}", soft_wrap=True)
+    return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 
 def parts_of(config: Config, corpus: Corpus) -> list[Part]:

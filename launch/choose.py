@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import ClassVar
 
+from rich.markup import escape
+
+from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import load_model, load_row, model_name, model_rows
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
@@ -15,6 +19,8 @@ from jexplicit.runs.progress import console
 class ModelChoice:
     """Which model of a run."""
 
+    GROUPS: ClassVar = {"run": "model"}
+
     run: str
     """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file."""
     method: Method | str | None = None
@@ -25,6 +31,13 @@ class ModelChoice:
     """K, the tokens of a context."""
     history: History | None = None
     """What a mixture may see beyond its context: none, or all of the text before."""
+
+
+def warn_unknown(tokenizer: Tokenizer, text: str) -> None:
+    """Say which symbols of a text the model has never seen."""
+    if unknown := tokenizer.unknown_symbols(text):
+        seen = escape(repr(unknown))
+        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
 
 
 @dataclass(frozen=True)

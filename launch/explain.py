@@ -20,8 +20,9 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.evaluation import read_text
 from jexplicit.runs.command import run_command
+from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
-from launch.choose import ModelChoice, load_choice
+from launch.choose import ModelChoice, load_choice, warn_unknown
 from launch.lm.figures import attribution_map
 
 _shown = 4  # columns: more do not fit a terminal
@@ -41,14 +42,14 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, attribute, print a table and draw the heat map."""
-    model, tokenizer, _ = load_choice(config)
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
+    model, tokenizer, _ = load_choice(config)
+    warn_unknown(tokenizer, config.text)
+    figure = figure_path(config)
     text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
     why = explain(model, text.X, text.Y, past=text.past)
     why = why.by_token(model.radius) if config.by == "token" else why
-    folder = Path(config.run).expanduser()
-    figure = Path(config.figure) if config.figure else (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(attribution_table(predicted, context, why))
@@ -62,6 +63,20 @@ def run(config: Config) -> dict[str, Any]:
             for token, tokens, u, e, p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True)
         ],
     }
+
+
+def figure_path(config: Config) -> Path:
+    """Where the heat map goes.
+
+    Raises:
+        ValueError: a place where nothing can be written, or a kind of file that matplotlib does not write.
+    """
+    folder = Path(config.run).expanduser()
+    place = (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
+    path = check_writable(place if config.figure is None else config.figure, "--figure")
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--figure {path}: give a name that ends in .png, .pdf or .svg")
+    return path
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: Attribution) -> Table:

@@ -5,11 +5,11 @@ python -m launch.export --run runs/demo --method explicit --out model.safetensor
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.runs.command import run_command
+from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
 from launch.choose import ModelChoice, load_choice
 
@@ -24,9 +24,7 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
-    out = Path(config.out).expanduser()
-    if out.is_dir() or not config.out:
-        raise ValueError(f"--out {config.out!r}: give the file to write, such as model.safetensors")
+    out = check_writable(config.out, "--out")
     export_model(out, load_choice(config))
     size = out.stat().st_size
     show(f"{out}, {size / 1e6:.1f} MB")

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from jexplicit.lm.generation import generate_text
-from jexplicit.runs.bounds import NonNegativeFloat, PositiveInt
+from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.command import run_command
-from jexplicit.runs.progress import console, show
-from launch.choose import ModelChoice, load_choice
+from jexplicit.runs.progress import show
+from launch.choose import ModelChoice, load_choice, warn_unknown
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,14 @@ class Config(ModelChoice):
     """Keep only the k likeliest tokens."""
     top_p: float | None = None
     """Keep the fewest likeliest tokens that hold this much probability."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """The same seed gives the same text."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Load, generate, print to standard output."""
     model, tokenizer, _ = load_choice(config)
-    unknown = tokenizer.unknown_symbols(config.prompt)
-    if unknown:
-        console.print(f"[yellow]warning:[/] the model has never seen {unknown!r} of the prompt and reads <unk> there")
+    warn_unknown(tokenizer, config.prompt)
     options = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
     prompts = [config.prompt] * config.count
     texts = generate_text(jax.random.key(config.seed), model, tokenizer, prompts, config.length, **options)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.shards import Shards, write_shards
@@ -22,7 +22,7 @@ from jexplicit.data.sizes import text_sizes, write_sizes
 from jexplicit.data.sources import read_corpus
 from jexplicit.data.text import Unit
 from jexplicit.data.tokenizers import KINDS, Tokenizer, make_tokenizer
-from jexplicit.runs.bounds import Bounds, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.progress import console, human, stage
@@ -32,11 +32,14 @@ from jexplicit.runs.progress import console, human, stage
 class Text:
     """Which text, and how it is tokenised."""
 
+    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer": "tokens", "feature": "text", "seed": "run"}
+
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """docs: the documentation that comes with Python. installed: the docstrings of every installed package too. tfds:NAME: a
-    text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
+    """Which text. docs: the documentation that comes with Python. installed: the docstrings of every installed package too.
+    tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train
+    (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
@@ -47,9 +50,9 @@ class Text:
     """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
     each file."""
     tokenizer: str = "bpe"
-    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
-    Hugging Face tokenizer.json."""
+    """What the tokens are. bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row,
+    make no token. char: characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any
+    SentencePiece model, or a Hugging Face tokenizer.json."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     tokenizer_documents: PositiveInt = 1_000_000
@@ -58,13 +61,15 @@ class Text:
     """tfds:NAME: the feature that holds the text."""
     data_dir: str | None = None
     """tfds:NAME: folder of the data sets; default, TFDS's own."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the draw of documents that the tokenizer is trained on."""
 
 
 @dataclass(frozen=True)
 class Config(Text):
     """Tokenise text of any size into shards: files of token ids that launch.lm counts through a window."""
+
+    GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
@@ -81,18 +86,21 @@ PRESETS = {
 }
 
 
-def run(config: Config) -> None:
+def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
     check(config)
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
     tokenizer, in_all = tokenizer_in(config, corpus)
+    found: dict[str, Any] = {"out": config.out, "vocab_size": tokenizer.vocab_size}
     for part, documents in (("train", corpus.train), ("dev", corpus.dev)):
         with stage(f"tokenising {part}", "documents") as progress:
             folder, report = Path(config.out, part), _with_total(progress, in_all if part == "train" else 0)
             shards = write_shards(folder, documents, tokenizer, shard_tokens=config.shard_tokens, progress=report)
         describe(folder, shards)
+        found[part] = {"documents": shards.documents, "tokens": len(shards), "files": len(shards.shards)}
     write_sizes(Path(config.out, "dev"), text_sizes(corpus.dev))
+    return found
 
 
 def check(config: Text) -> None:

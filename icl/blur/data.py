@@ -67,8 +67,8 @@ def image_sets(images: Images, *, side: int | None = None, limit: int | None = N
         tests = max(1, tests * limit // len(X))
         X, labels = (np.concatenate([array[: limit - tests], array[-tests:]]) for array in (X, labels))
     if len(X) < 100:
-        raise ValueError(f"{len(X)} images of {images.name}: at least 100 are needed for the three parts; raise --limit")
-    H = pixel_features(resize_images(X, side or X.shape[1]).round().astype(np.int64), images.levels)
+        raise ValueError(f"{len(X)} images of {images.name}: at least 100 are needed for the three parts; read more images")
+    H = pixel_features(resize_images(X, X.shape[1] if side is None else side).round().astype(np.int64), images.levels)
     train = H[: _train_size(len(H) - tests)]
     mean = train.mean(axis=0)
     return _split((H - mean) / (train - mean).std(), one_hot(labels, images.outputs), tests, images.name)

@@ -105,7 +105,7 @@ def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
     """
     first, in_all = sum(lengths[n] for n in lengths if n < part.number), sum(lengths.values())
     if in_all < 2:
-        raise ValueError(f"{in_all} document(s) cannot be split into train and dev: use more text, or give dev files (--dev)")
+        raise ValueError(f"{in_all} document(s) cannot be split into train and dev: use more text, or give dev files")
     return [
         Part(split, part.number, Documents(_cut, part.documents, first, in_all, dev=split == "dev"))
         for split in ("train", "dev")
@@ -187,7 +187,7 @@ def ingest(
         for folder in ("train", "dev", "counts"):
             (out / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{out} cannot be written ({error.strerror}): choose another --out") from error
+        raise ValueError(f"{out} cannot be written ({error.strerror}): choose another folder") from error
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
     flags = PipelineOptions([f"--runner={_engine(runner)}", *options])
     with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:

@@ -17,6 +17,7 @@ from jaxtyping import Integer
 
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
+from jexplicit.runs.checks import concrete
 from jexplicit.runs.devices import AXIS, data_mesh
 from jexplicit.runs.memory import check_memory
 from jexplicit.runs.processes import part_of_process, sum_over_processes
@@ -208,11 +209,16 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
     """The radius K <= K' to use; default, all K' counted offsets.
 
     Raises:
-        ValueError: a radius that was not counted.
+        ValueError: a radius that was not counted; no counts, or such that are NaN or all zero.
     """
+    if not len(counts):
+        raise ValueError("no counts: count a text first, with jexplicit.counts.dense.count")
     K = len(counts) if radius is None else radius
     if not 1 <= K <= len(counts):
-        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
+        remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"
+        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
+    if concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
+        raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     return K
 
 

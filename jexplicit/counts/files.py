@@ -70,7 +70,7 @@ def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> S
         index = json.loads(path.read_text())
         layout, radius, shards, of_tokenizer = (index[name] for name in ("layout", "radius", "shards", "tokenizer"))
     except OSError as error:
-        raise ValueError(f"{folder} holds no whole counts: write them with python -m launch.beam --out") from error
+        raise ValueError(f"{folder} holds no whole counts: write them with launch.beam") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): count again") from error
     if layout != _LAYOUT:

@@ -169,7 +169,7 @@ def _restore(counter: Counter, saving: Saving, about: str, first: int) -> int:
     saved: dict[str, Any] = load_arrays(path)
     if saved.pop("about").tobytes().decode() != about:
         raise ValueError(
-            f"{path} holds partial counts of another text, radius or vocabulary: delete it, or choose another --out"
+            f"{path} holds partial counts of another text, radius or vocabulary: delete it, or choose another folder"
         )
     done = int(saved.pop("done"))
     counter.restore(saved)

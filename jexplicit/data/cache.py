@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
+from jexplicit.data.cache_files import cache_folder, cache_limit, mark_used, shrink
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.sizes import Overlap, TextSizes, overlap, text_sizes
@@ -64,7 +65,7 @@ def cached_streams(
         Tokenizer and streams, from a cached corpus as read-only memory maps.
 
     Raises:
-        ValueError: the errors of `train_tokenizer`.
+        ValueError: the errors of `train_tokenizer`, or of `jexplicit.data.cache_files.cache_limit`.
 
     >>> import tempfile
     >>> corpus = Corpus("tiny", ["abba"], ["bab"])
@@ -79,8 +80,10 @@ def cached_streams(
     named = kind.sha256 if isinstance(kind, Tokenizer) else kind
     parts = corpus.sha256, named, str(vocab_size), sentencepiece.__version__, _LAYOUT
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    entry = _cache_folder(cache_dir) / key[:32]
+    folder, limit = cache_folder(cache_dir), cache_limit()
+    entry = folder / key[:32]
     if (cached := _read_entry(entry)) is not None:
+        mark_used(entry)
         return cached
     tokenizer = make_tokenizer(kind, corpus.train, vocab_size)
     in_all = len(corpus.train) + len(corpus.dev)
@@ -89,13 +92,10 @@ def cached_streams(
     about = text_sizes(corpus.dev), overlap(corpus.dev, corpus.train)
     made = TokenizedCorpus(tokenizer, train, dev, False, *about)
     _write_entry(entry, made)
+    mark_used(entry)
+    for removed in shrink(folder, limit):
+        logger.info("%s is removed from the cache, which may hold %d bytes", removed.path, limit)
     return made
-
-
-def _cache_folder(cache_dir: str | os.PathLike | None) -> Path:
-    if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jexplicit"
 
 
 def _shifted(progress: Progress | None, before: int, in_all: int) -> Progress | None:

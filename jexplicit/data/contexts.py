@@ -42,6 +42,8 @@ def check_stream(stream: Stream) -> None:
     Raises:
         ValueError: with the type and shape of the stream.
     """
+    if not hasattr(stream, "dtype"):
+        raise ValueError(f"a {type(stream).__name__} as token stream: pass an array, numpy.array(ids)")
     shape = getattr(stream, "shape", (len(stream),))
     whole = np.issubdtype(stream.dtype, np.integer) and len(shape) == 1 and len(stream) >= 3
     if not whole or stream[:1][0] != PAD or stream[len(stream) - 1 :][0] != PAD:

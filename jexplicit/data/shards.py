@@ -288,7 +288,7 @@ def read_shards(folder: str | os.PathLike) -> Shards:
     index = _read_index(folder)
     if index is None or not index["complete"]:
         state = "no shards" if index is None else "shards that are not all written"
-        raise ValueError(f"{folder} holds {state}: write them with python -m launch.shards --out")
+        raise ValueError(f"{folder} holds {state}: write them with launch.shards")
     vocab_size = index["vocab_size"]
     stream = Shards(
         folder, np.dtype(np.min_scalar_type(vocab_size - 1)), vocab_size, index["tokenizer"], _as_shards(index["shards"])

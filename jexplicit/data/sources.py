@@ -44,5 +44,5 @@ def read_corpus(
     if name == "installed":
         return installed_corpus(progress)
     if name != "docs":
-        raise ValueError(f"--corpus {name}: choose docs, installed or tfds:NAME, or name files with --train FILES")
+        raise ValueError(f"corpus {name!r}: choose docs, installed or tfds:NAME, or name training files")
     return docs_corpus()

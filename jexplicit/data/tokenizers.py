@@ -288,7 +288,7 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
     if kind not in KINDS:
         raise ValueError(f"unknown tokenizer kind {kind!r}: use one of {', '.join(KINDS)}")
     if vocab_size is not None and vocab_size < 3:
-        raise ValueError(f"vocabulary size {vocab_size} holds no more than <pad> and <unk>: use --vocab-size 3 or more")
+        raise ValueError(f"vocabulary size {vocab_size} holds no more than <pad> and <unk>: use 3 or more")
     size = vocab_size or (_ALL_CHARACTERS if kind == "char" else DEFAULT_VOCAB_SIZE)
     characters = set().union(*documents)
     written = io.BytesIO()
@@ -305,14 +305,14 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
         )
     except RuntimeError as error:
         if required := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-            remedy = f"use --vocab-size {required[1]} or more"
+            remedy = f"use {required[1]} or more"
             raise ValueError(f"vocabulary size {size} is too small for the characters of the text: {remedy}") from error
         if "sentences_.empty()" in str(error):
             raise ValueError(f"no text in {len(documents)} documents: give some to train a tokenizer on") from error
         raise
     tokenizer = Tokenizer(written.getvalue(), kind)
     if vocab_size is not None and tokenizer.vocab_size < vocab_size:
-        remedy = f"use --vocab-size {tokenizer.vocab_size} or less, or more text"
+        remedy = f"use {tokenizer.vocab_size} or less, or more text"
         raise ValueError(f"vocabulary size {vocab_size} is more than the text allows: {remedy}")
     return tokenizer
 

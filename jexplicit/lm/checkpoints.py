@@ -54,7 +54,7 @@ def load_model(
     """Load a language model of a run folder, or of an exported file.
 
     Args:
-        path: the `--out` of `launch.lm` or `launch.networks mlp-lm`, or a file of `export_model`.
+        path: the folder of a run of `launch.lm` or `launch.networks mlp-lm`, or a file of `export_model`.
         method: how the model was fitted; default, that of the run's lowest dev perplexity.
         features: of the model wanted; default likewise.
         radius: K of the model wanted; default likewise.
@@ -93,10 +93,10 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
     """
     path = Path(path).expanduser()
     if read_config(path) is None:
-        raise ValueError(f"no run at {path}: pass the --out of a launch.lm run, or an exported .safetensors file")
+        raise ValueError(f"no run at {path}: pass the folder of a run of launch.lm, or an exported .safetensors file")
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
-        raise ValueError(f"{path} has no language model: pass the --out of launch.lm, or of launch.networks mlp-lm")
+        raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks mlp-lm")
     candidates = [row for row in rows if all(row[name] in values for name, values in wanted.items())]
     if not candidates:
         words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})

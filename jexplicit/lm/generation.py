@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.model import NOTHING, LanguageModel, context_of
+from jexplicit.runs.checks import check_key
 
 
 def next_token(model: LanguageModel, prompt: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " N"]:
@@ -39,7 +40,7 @@ def next_token(model: LanguageModel, prompt: Integer[np.ndarray, " n"]) -> Float
 
 
 def generate(
-    key: Array,
+    key: Any,
     model: LanguageModel,
     prompt: Integer[np.ndarray, " n"] | Sequence[Integer[np.ndarray, " _"]],
     length: int,
@@ -65,10 +66,12 @@ def generate(
         [length] token ids, or [prompts, length].
 
     Raises:
-        ValueError: a temperature < 0, top_k < 1, top_p outside (0, 1], length < 1, an unknown token id, every token banned.
+        ValueError: a key that is none, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
+            token id, every token banned.
 
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
+    check_key(key)
     several = not isinstance(prompt, np.ndarray | jax.Array)
     prompts = [np.asarray(p, np.int64).reshape(-1) for p in (prompt if several else [prompt])]
     _check(model, prompts, length, temperature, top_k, top_p, banned)
@@ -83,7 +86,7 @@ def generate(
 
 
 def generate_text(
-    key: Array, model: LanguageModel, tokenizer: Tokenizer, prompt: str | Sequence[str], length: int, **options: Any
+    key: Any, model: LanguageModel, tokenizer: Tokenizer, prompt: str | Sequence[str], length: int, **options: Any
 ) -> Any:
     """The text by which a model continues a prompt, or each of several; `<unk>` is never generated.
 
@@ -151,8 +154,8 @@ def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
 def _check(model: LanguageModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
     if length < 1:
         raise ValueError(f"length {length}: generate at least one token")
-    if not temperature >= 0:
-        raise ValueError(f"temperature {temperature}: use 0 (always the likeliest token) or more")
+    if not 0 <= temperature < np.inf:
+        raise ValueError(f"temperature {temperature}: use 0 (always the likeliest token) or more, and finite")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top-k {top_k}: keep at least one token")
     if top_p is not None and not 0 < top_p <= 1:

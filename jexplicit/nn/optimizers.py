@@ -65,6 +65,32 @@ _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
 }
 
 
+def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
+    """The optimiser that optax calls `name`, one that needs gradients and a learning rate only.
+
+    Args:
+        name: in optax.
+        rate: η.
+
+    Raises:
+        ValueError: optax has no such optimiser, or one that needs more, as `lbfgs` needs the loss.
+
+    Example:
+        >>> optax_optimizer("chain", 0.1)
+        Traceback (most recent call last):
+        ...
+        ValueError: optimizer 'chain': optax has no plain optimiser of this name; try adagrad, sgd, adam or rmsprop
+    """
+    W = jax.numpy.ones(1)
+    try:
+        optimizer = getattr(optax, name)(rate)
+        optimizer.update(W, optimizer.init(W), W)
+    except (AttributeError, TypeError, ValueError) as error:
+        remedy = "try adagrad, sgd, adam or rmsprop"
+        raise ValueError(f"optimizer {name!r}: optax has no plain optimiser of this name; {remedy}") from error
+    return optimizer
+
+
 def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
     """The optimiser called `name`, for the gradient of a batch's mean loss.
 

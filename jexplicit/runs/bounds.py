@@ -8,6 +8,7 @@ class Config:
     patience: PositiveInt | None = None
 """
 
+import dataclasses
 import math
 import typing
 from collections.abc import Iterator
@@ -26,13 +27,14 @@ class Bounds:
 
     def contains(self, x: float) -> bool:
         """Whether a number is valid."""
-        return math.isfinite(x) and self.at_least <= x <= self.at_most and self.above < x < self.below
+        return -math.inf < x < math.inf and self.at_least <= x <= self.at_most and self.above < x < self.below
 
     def __str__(self) -> str:
         words = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
         return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if math.isfinite(bound)) or "a finite number"
 
 
+_largest = 2**63  # whole numbers end below it, in arrays and in random keys
 PositiveInt = Annotated[int, Bounds(at_least=1)]
 NonNegativeInt = Annotated[int, Bounds(at_least=0)]
 PositiveFloat = Annotated[float, Bounds(above=0)]
@@ -54,12 +56,15 @@ def check_bounds(config: Any) -> None:
         ...
         ValueError: --batch-size 0: use at least 1
     """
-    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
-        value = getattr(config, name)
-        for number, bounds in _within(hint, value):
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        values = value if isinstance(value, tuple | list) else (value,)
+        flag, given = "--" + field.name.replace("_", "-"), " ".join(map(str, values))
+        if any(isinstance(number, int) and abs(number) >= _largest for number in values):
+            raise ValueError(f"{flag} {given}: use whole numbers below 2^63")
+        for number, bounds in _within(hints[field.name], value):
             if not bounds.contains(number):
-                flag = "--" + name.replace("_", "-")
-                given = " ".join(map(str, value)) if isinstance(value, tuple | list) else value
                 raise ValueError(f"{flag} {given}: use {bounds}")
 
 

@@ -1,6 +1,7 @@
 """The command line of a launcher: flags from a frozen dataclass, presets, and errors that a user can act on."""
 
 import dataclasses
+import difflib
 import inspect
 import json
 import logging
@@ -14,8 +15,9 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.flags import parse
 from jexplicit.runs.folder import command_name, experiment_of, read_config
-from jexplicit.runs.progress import console, silence
+from jexplicit.runs.progress import console, end_of_reader, silence
 
 C = TypeVar("C")
 
@@ -35,18 +37,21 @@ class Command(NamedTuple):
     presets: Mapping[str, Preset] = {}
 
 
-def run_subcommand(commands: Mapping[str, Command], *, prog: str, description: str, argv: Sequence[str] | None = None) -> int:
+def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: Sequence[str] | None = None) -> int:
     """Parse a command line whose first argument names a subcommand, and run it; see `run_command`.
 
     Args:
         commands: by name.
-        prog: the command, for `--help`.
         description: of all subcommands, for `--help` without one; its first line is shown.
         argv: the arguments; default, those of the process.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    name = argv[0] if argv else ""
-    if name not in commands:  # --help, nothing or a typo
+    argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
+    name = argv[0].replace("_", "-") if argv else "--help"
+    if name not in commands and not name.startswith("-"):
+        near = difflib.get_close_matches(name, commands, n=1) or commands
+        console.print(f"[bold red]error:[/] {prog} {escape(argv[0])}: choose one of {', '.join(near)}", soft_wrap=True)
+        return 2
+    if name not in commands:
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of one."
         tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)
@@ -70,7 +75,8 @@ def run_command(
     `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
     progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
     a field declares (jexplicit.runs.bounds) are refused before anything runs. A ValueError or a FloatingPointError becomes one
-    line on the terminal and exit status 2; after Ctrl-C, a line says how to continue.
+    line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader of the output that goes away, as
+    `head` does, ends the command without a word.
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
@@ -87,21 +93,23 @@ def run_command(
     argv = list(sys.argv[1:] if argv is None else argv)
     prog = prog or command_name()
     presets = presets or {}
-    description = description.replace("\npython -m", "\n  python -m")  # --help joins lines that are not indented
+    description = _as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
         names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
-    description += "\n\nEvery command takes --quiet (no progress) and --json (its results as one object on standard output)."
     quiet, as_json = "--quiet" in argv, "--json" in argv
     argv = [argument for argument in argv if argument not in ("--quiet", "--json")]
     try:
         argv, default = _defaults(argv, config, presets)
-        chosen: Any = tyro.cli(config, prog=prog, args=argv, default=default, description=description)  # pyright: ignore[reportArgumentType]
+        chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         with silence(progress=quiet, results=as_json):
             found = run(chosen)
         if as_json:
             print(json.dumps(found, ensure_ascii=False))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        end_of_reader()
     except (ValueError, FloatingPointError, jax.errors.JaxRuntimeError) as error:
         together = jax.distributed.is_initialized()
         if isinstance(error, jax.errors.JaxRuntimeError) and not together:
@@ -117,6 +125,11 @@ def run_command(
         console.print("interrupted" + ("; the same command with --resume continues" if resumable else ""))
         return 130
     return 0
+
+
+def _as_started(text: str) -> str:
+    """A text with the commands in it as they were started: as `jexplicit lm`, or as `python -m launch.lm`."""
+    return text.replace("python -m launch.", "jexplicit ") if command_name().startswith("jexplicit ") else text
 
 
 def _message_of_process(error: Exception) -> str:

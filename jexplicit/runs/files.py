@@ -1,6 +1,7 @@
 """Paths that a user gives, and files that a reader sees whole or not at all, even after a crash while they are written."""
 
 import os
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -35,6 +36,33 @@ def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
         return Path(given).expanduser()
     except RuntimeError as error:
         raise ValueError(f"{flag} {given}: {error}; give the whole path") from error
+
+
+def check_writable(path: str | os.PathLike, flag: str) -> Path:
+    """The path of a file that can be written, for a check before long work; its folder is made.
+
+    Args:
+        path: as the user gave it.
+        flag: of the command line, for the message.
+
+    Raises:
+        ValueError: a folder, or a place where nothing can be written; those of `local_path`.
+
+    Example:
+        >>> check_writable("/", "--export")
+        Traceback (most recent call last):
+        ...
+        ValueError: --export /: it is a folder; give the file to write
+    """
+    file = local_path(path, flag)
+    if file.is_dir():
+        raise ValueError(f"{flag} {path}: it is a folder; give the file to write")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise ValueError(f"{flag} {path} cannot be written ({error.strerror}): choose another place") from error
+    return file
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

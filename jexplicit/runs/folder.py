@@ -202,8 +202,10 @@ def experiment_of(config: type) -> str:
 
 
 def command_name() -> str:
-    """The command that started this process, such as `python -m launch.lm`."""
+    """The command that started this process, such as `python -m launch.lm`, or `jexplicit lm` (see launch.cli)."""
     program = Path(sys.argv[0])
+    if program.name.startswith("jexplicit "):
+        return program.name
     return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
 
 

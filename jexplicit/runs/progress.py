@@ -4,16 +4,40 @@ Progress is a bar with a rate while a stage runs, and one line when it has ended
 """
 
 import contextlib
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-console = Console(stderr=True, highlight=False)
-_results = Console(highlight=False, markup=False, emoji=False)
+
+class _Console(Console):
+    """A console that ends the process without a word where its reader has gone, as `head` does."""
+
+    def on_broken_pipe(self) -> None:
+        end_of_reader()
+
+
+def end_of_reader() -> NoReturn:
+    """End the process where nobody reads its output any more, with the status that a shell gives to a closed pipe.
+
+    Raises:
+        SystemExit: always.
+    """
+    for stream in (sys.stdout, sys.stderr):  # what is left in their buffers goes nowhere
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(128 + signal.SIGPIPE)
+
+
 _widest = 10_000  # columns, where no terminal sets a width
+console = _Console(stderr=True, highlight=False, emoji=False, width=None if sys.stderr and sys.stderr.isatty() else _widest)
+_results = _Console(highlight=False, markup=False, emoji=False)
 
 
 def show(*results: RenderableType) -> None:

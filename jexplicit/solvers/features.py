@@ -8,14 +8,14 @@ coarse grid. Neither uses a gradient.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import check_key, concrete
 
 _patches_per_filter = 200
 _least_contrast = 0.1  # standard deviation of a patch's grey levels, which range over 1
@@ -77,13 +77,14 @@ def _check_norms(lowest: float, norms: Array) -> None:
         raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so no norm to divide by: drop that example")
 
 
-def random_directions(key: Array, inputs: int, number: int, dtype=jnp.float32) -> Float[Array, "inputs number"]:
+def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> Float[Array, "inputs number"]:
     """Directions on the unit sphere, uniformly at random.
 
     Example:
         >>> random_directions(jax.random.key(0), 3, 5).shape
         (3, 5)
     """
+    check_key(key)
     W = jax.random.normal(key, (inputs, number), dtype)
     return W / jnp.linalg.norm(W, axis=0, keepdims=True)
 

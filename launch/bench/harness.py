@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.box import SIMPLE_HEAD
 
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.bounds import NonNegativeInt, PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.figures import COLOURS, figure
 from jexplicit.runs.folder import RunFolder, present_run
@@ -29,7 +29,7 @@ class BenchConfig:
     """New run folder; default: the first free one of runs/bench-NAME, runs/bench-NAME-2, ..."""
     rounds: PositiveInt = 5
     """Rounds; each times every case once. More rounds give steadier medians."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the data, of initial parameters, and of the order of the cases in each round."""
 
 

@@ -32,7 +32,7 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point: the first argument names the bench."""
-    return run_subcommand(COMMANDS, prog="python -m launch.bench", description=__doc__ or "", argv=argv)
+    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 
 if __name__ == "__main__":

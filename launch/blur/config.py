@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from icl.blur.baselines import RATES
 from icl.blur.evolution import EvolutionRecipe
@@ -10,13 +10,15 @@ from icl.blur.meta import MetaRecipe, Stage
 from icl.blur.rules import BackwardMode, Normalisation, Output, Rules
 from jexplicit.nn.activations import Activation
 from jexplicit.nn.optimizers import OptimizerName
-from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
 
 @dataclass(frozen=True)
 class BlurConfig:
     """Flags of all subcommands."""
+
+    GROUPS: ClassVar = {"out": "run"}
 
     out: str
     """Run folder to write: config, results, metrics, figures, report.md, checkpoints and genomes."""
@@ -32,11 +34,13 @@ class BlurConfig:
 class LearnersConfig(BlurConfig):
     """Labelled images, and the learners that are measured on them."""
 
+    GROUPS: ClassVar = {"data": "images", "hidden": "learners"}
+
     data: str = "digits"
     """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST."""
     data_dir: str | None = None
     """Folder of the idx files; default, the folder with the name of the data in $JEXPLICIT_DATA_DIR."""
-    side: PositiveInt | None = None
+    side: Annotated[int, Bounds(at_least=1, at_most=256)] | None = None
     """Resize images to side x side: multiples repeat pixels, smaller sides average blocks of the central crop (the paper has
     mnist at 10)."""
     limit: PositiveInt | None = None
@@ -54,6 +58,8 @@ class LearnersConfig(BlurConfig):
 @dataclass(frozen=True)
 class MetaTrainingConfig(LearnersConfig):
     """Design of the learners, and meta-training of their genomes."""
+
+    GROUPS: ClassVar = {"states": "genome", "method": "training"}
 
     states: int = 4
     """States per neuron, k."""
@@ -107,6 +113,8 @@ class MetaTrainingConfig(LearnersConfig):
 class TrainConfig(MetaTrainingConfig):
     """Meta-train a genome, and compare its learners with gradient descent at many learning rates, plain and normalised."""
 
+    GROUPS: ClassVar = {"far": "measurements"}
+
     far: NonNegativeInt = 400
     """Updates to follow the learners for, far past the training horizon; 0 for no more than --steps."""
     baselines: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam")
@@ -120,6 +128,8 @@ class TrainConfig(MetaTrainingConfig):
 @dataclass(frozen=True)
 class TransferConfig(MetaTrainingConfig):
     """Run a genome in other networks than those of its meta-training: other image sizes, widths, data and depths."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
 
     population: PositiveInt = 2
     unroll: tuple[PositiveInt, ...] = (10,)
@@ -158,6 +168,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 class AblationConfig(MetaTrainingConfig):
     """Meta-train genomes that differ in one choice each: normalisation, states, decay, synapses, initial genome, evolution."""
 
+    GROUPS: ClassVar = {"normalisations": "measurements"}
+
     population: PositiveInt = 2
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (600,)
@@ -174,6 +186,8 @@ class AblationConfig(MetaTrainingConfig):
 @dataclass(frozen=True)
 class SgdCheckConfig(BlurConfig):
     """Compare gradient descent as a genome with `jax.grad`, and compute the curl of a learned update on exclusive or."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
 
     genome: str = "digits"
     """The learned genome whose update is not a gradient."""

@@ -48,7 +48,7 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point: the first argument names the subcommand."""
-    return run_subcommand(COMMANDS, prog="python -m launch.blur", description=__doc__ or "", argv=argv)
+    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 
 if __name__ == "__main__":

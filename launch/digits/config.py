@@ -1,11 +1,10 @@
 """The configuration of launch.digits and its presets."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-import optax
-
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
+from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
 Method = Literal["explicit", "intercept", "scaling", "quadratic", "features", "logistic_regression", "network", "cold", "warm"]
@@ -16,11 +15,22 @@ METHODS: tuple[Method, ...] = get_args(Method)
 class Config:
     """Classify images with networks that are solved instead of trained, and with the same networks trained."""
 
+    GROUPS: ClassVar = {
+        "out": "run",
+        "data": "images",
+        "methods": "models",
+        "sweeps": "sweeps",
+        "featurizers": "features",
+        "epochs": "training",
+        "hidden": "baselines",
+        "seed": "run",
+    }
+
     out: str
     """Run folder to write: config, results, scan, figures, report.md and the models."""
     data: str = "digits"
-    """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: the files in --data-dir. A path, such as
-    ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets, if installed."""
+    """Which images. digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: the files in --data-dir. A
+    path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
     data_dir: str | None = None
     """Grey images of one size: a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of idx files with MNIST's
     published names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test. Default, the folder of
@@ -28,9 +38,10 @@ class Config:
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and as many test images."""
     methods: tuple[Method, ...] = METHODS
-    """explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the explicit solution.
-    quadratic: sweeps with a bound on the curvature. features: these three on explicit features. cold, warm: Adagrad from random
-    parameters and from the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer and backprop."""
+    """The models to fit. explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the
+    explicit solution. quadratic: sweeps with a bound on the curvature. features: these three on explicit features. cold, warm:
+    Adagrad from random parameters and from the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer
+    and backprop."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """Numbers of softmax layers of explicit, cold and warm."""
     priming_number: Annotated[float, Bounds(at_least=1)] | None = None
@@ -77,7 +88,7 @@ class Config:
     """network: hidden units; it is trained by Adam with a learning rate of 0.001."""
     logistic_iterations: PositiveInt = 200
     """logistic_regression: iterations of L-BFGS, at most; without regularisation."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of every random choice: random parameters, order of the data, patches and directions."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
@@ -106,5 +117,5 @@ def check(config: Config) -> None:
         raise ValueError("--methods, --layers and --stop need at least one value each")
     if "features" in config.methods and not config.featurizers:
         raise ValueError("--methods features without --featurizers: give patches, random or both")
-    if not callable(getattr(optax, config.optimizer, None)):
-        raise ValueError(f"--optimizer {config.optimizer}: optax has none of this name; try adagrad, sgd, adam or rmsprop")
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)

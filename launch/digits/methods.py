@@ -176,6 +176,21 @@ def measure_features(job: Job) -> None:
             measure_fit(job, {**row, "dimensions": train.H.shape[1], "feature_seconds": seconds}, train, test)
 
 
+def patch_sizes(config: Config, side: int) -> tuple[int, int]:
+    """Pixels along a filter, and cells along the grid of its responses, for images of this side.
+
+    Raises:
+        ValueError: filters larger than the images, or more cells than responses.
+    """
+    size = config.patch or max(3, round(side / 4.5))
+    grid = config.grid or max(3, round((side - size + 1) / 6))
+    if size > side:
+        raise ValueError(f"--patch {size} of images {side} pixels wide: use at most {side}")
+    if grid > side - size + 1:
+        raise ValueError(f"--grid {grid} of {side - size + 1} responses along a side: use at most that, or a smaller --patch")
+    return size, grid
+
+
 def featurize(job: Job, kind: str) -> tuple[Array, Array]:
     """Positive features with rows of norm 1, of the train and the test images; their filters are kept."""
     config, images = job.config, job.images
@@ -183,8 +198,7 @@ def featurize(job: Job, kind: str) -> tuple[Array, Array]:
         if kind == "random":
             weights = {"W": random_directions(jax.random.key(config.seed), job.train.H.shape[1], config.directions)}
         else:
-            height = min(images.train_images.shape[1:])
-            size = config.patch or max(3, round(height / 4.5))
+            size, _ = patch_sizes(config, min(images.train_images.shape[1:]))
             filters = patch_filters(images.train_images, images.levels, size=size, number=config.filters, seed=config.seed)
             weights = filters._asdict()
         save_model(job, kind, weights)

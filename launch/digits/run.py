@@ -41,6 +41,8 @@ def run(config: Config) -> dict[str, Any]:
     start = time.perf_counter()
     check(config)
     images = read(config)
+    if "features" in config.methods and "patches" in config.featurizers:
+        methods.patch_sizes(config, min(images.train_images.shape[1:]))  # errors come before anything is written
     folder = RunFolder(config.out, config, resume=config.resume)
     job = make_job(config, folder, images)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")

@@ -14,7 +14,7 @@ import optax
 from jexplicit.nn.initializers import initializer
 from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
 from jexplicit.nn.objectives import objective
-from jexplicit.nn.optimizers import adagrad
+from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.progress import console, stage
@@ -78,7 +78,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     """The optimiser of cold and warm starts, on the gradient of the mean loss of a batch."""
     if config.optimizer == "adagrad":
         return adagrad(config.learning_rate, accumulator=config.accumulator)
-    return getattr(optax, config.optimizer)(config.learning_rate)
+    return optax_optimizer(config.optimizer, config.learning_rate)
 
 
 def split(job: Job) -> tuple[Part, Part]:

@@ -1,7 +1,7 @@
 """The configuration of launch.icl, its presets, and the tasks and recipes that follow from it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
 from icl.models.batched import Regression
 from icl.problems.function_classes import KINDS, FunctionClass, Kind
@@ -11,6 +11,7 @@ from icl.tasks import Tasks
 from icl.training import Recipe
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
+from jexplicit.runs.memory import host_bytes
 
 Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
@@ -42,6 +43,15 @@ DEFAULT_EFFORT = {
 @dataclass(frozen=True)
 class Config:
     """Does attention learn in context by gradient descent? Constructed, solved in closed form, and trained."""
+
+    GROUPS: ClassVar = {
+        "out": "run",
+        "experiment": "experiments",
+        "layers": "task",
+        "steps": "training",
+        "validation_tasks": "measurements",
+        "devices": "run",
+    }
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
@@ -244,6 +254,9 @@ def init_scale(config: Config, depth: int, width: int) -> float:
     return 0.002 / depth if config.settings == "code" else (0.002 / depth) ** 2 * width
 
 
+_copies = 8  # of a float32 batch and of the weights, while a step is computed
+
+
 def check(config: Config) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
     for name in ("experiment", "contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions"):
@@ -253,3 +266,9 @@ def check(config: Config) -> None:
     width, layers, heads = config.transformer
     if width % heads:
         raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")
+    numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
+    if (needed := _copies * 4 * numbers) > (present := host_bytes()):
+        sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
+        raise ValueError(
+            f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use less"
+        )

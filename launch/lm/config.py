@@ -1,16 +1,16 @@
 """The configuration of launch.lm, its presets, and what it refuses."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import optax
+from typing import Annotated, ClassVar, Literal
 
 from jexplicit.data.text import Unit
 from jexplicit.lm.fits.fit import Method
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.smoothing import Smoothing
+from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
+from jexplicit.runs.files import check_writable
 from jexplicit.runs.memory import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.shards import check_text_flags
@@ -23,12 +23,25 @@ GROWING = ("methods", "features", "radius", "history", "bits", "samples", "expor
 class Config:
     """Fit single-layer language models in closed form, in one counting pass, and measure them."""
 
+    GROUPS: ClassVar = {
+        "out": "run",
+        "corpus": "text",
+        "features": "models",
+        "smoothing": "smoothed",
+        "epochs": "trained",
+        "optimum_iterations": "optimum",
+        "train_sample": "measurements",
+        "devices": "machine",
+        "coordinator": "processes",
+        "seed": "run",
+    }
+
     out: str
     """Run folder to write: config, results, figures, report.md and the saved models."""
     corpus: str = "docs"
-    """docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for millions
-    of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised into DIR,
-    of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
+    """Which text. docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for
+    millions of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised
+    into DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
@@ -41,9 +54,9 @@ class Config:
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
     tokenizer: str = "bpe"
-    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
-    Hugging Face tokenizer.json."""
+    """What the tokens are. bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row,
+    make no token. char: characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any
+    SentencePiece model, or a Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")
@@ -55,17 +68,17 @@ class Config:
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
-    """explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit solution. optimum:
-    the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted
-    exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5.
-    mixture: its rows, those of eight offsets and of pairs with a gap, with fitted exponents; see --history. bitcipher: the
-    explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
+    """The models to fit. explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit
+    solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed
+    rows with a fitted exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney
+    of order 5. mixture: its rows, those of eight offsets and of pairs with a gap, with fitted exponents; see --history.
+    bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
     smoothing: Smoothing = "kneser-ney"
     """Of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out"] = "held-out"
     """What the exponents of log-linear models are fitted on: documents held out of the counts (2 in 100), or counted positions,
     each with its own pair left out (cat only)."""
-    calibration_positions: PositiveInt = 15_000
+    calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
     sweeps: PositiveInt = 10
     """Iterative scaling: sweeps over the different contexts."""
@@ -85,8 +98,8 @@ class Config:
     accumulator: NonNegativeFloat = 0.0
     """Training: where Adagrad's sum of squares starts. The paper does not say; optax starts at 0.1."""
     parameters: Literal["decoder", "rows"] = "decoder"
-    """Training: decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are read by token ids:
-    another trajectory, whose small batches need to touch few rows only."""
+    """Training: what is optimised. decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are
+    read by token ids: another trajectory, whose small batches need to touch few rows only."""
     patience: PositiveInt | None = None
     """Training: stop after so many epochs without a lower dev perplexity; default, never. The best epoch's model is kept."""
     optimum_iterations: PositiveInt = 100
@@ -112,9 +125,9 @@ class Config:
     memory: str | None = None
     """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
-    """Of counts and of the models solved from them. dense: N x N cells. sparse: only pairs that occur. sharded: dense, each
-    device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change, but
-    for rounding. Sparse tables serve explicit, ngram, mixture and bitcipher; sharded ones explicit."""
+    """How counts, and the models solved from them, are held. dense: N x N cells. sparse: only pairs that occur. sharded: dense,
+    each device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change,
+    but for rounding. Sparse tables serve explicit, ngram, mixture and bitcipher; sharded ones explicit."""
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
@@ -128,6 +141,8 @@ class Config:
     """Several processes: seconds to wait for each other at the start."""
     seed: NonNegativeInt = 0
     """Of every random choice: evaluation sample and generated text."""
+    dry_run: bool = False
+    """Only estimate documents, tokens, memory, disk and time, from a part of the text; nothing is written."""
     resume: bool = False
     """Continue an interrupted run in --out, with its own configuration."""
 
@@ -192,15 +207,22 @@ def check(config: Config) -> None:
         )
     if config.memory is not None:
         parse_bytes(config.memory)
+    if config.train and config.corpus not in ("docs", "text"):  # docs is the default
+        raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
+    made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
+    if kind == "shards" and (given := [flag for flag, value in made.items() if value]):
+        raise ValueError(f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised; give it to launch.shards")
+    if config.export is not None:
+        check_writable(config.export, "--export")
     for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
         if allowed and (others := set(config.methods) - {"unigram", "bigram", "explicit"}):
             raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods explicit there")
     if config.corpus == "text" and not config.train:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
-    if config.dev and config.corpus != "text":
+    if config.dev and not config.train:
         raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
     check_text_flags(config)
-    for name in ("features", "radius", "history", "bits"):
+    for name in ("methods", "features", "radius", "history", "bits"):
         if not getattr(config, name):
             raise ValueError(f"--{name} without a value: give at least one")
     if config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise"):
@@ -210,7 +232,7 @@ def check(config: Config) -> None:
         )
     if "all" in config.history and "mixture" not in config.methods:
         raise ValueError("--history all without a mixture: only --methods mixture reads the text before")
-    if set(config.methods) == {"optimum"} and min(config.radius) > 2:
+    if "optimum" in config.methods and min(config.radius) > 2:
         raise ValueError(f"--methods optimum with --radius {' '.join(map(str, config.radius))}: it has K = 1 and 2 only")
-    if not callable(getattr(optax, config.optimizer, None)):
-        raise ValueError(f"--optimizer {config.optimizer}: optax has none of this name; try adagrad, sgd, adam or rmsprop")
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)

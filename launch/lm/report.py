@@ -131,7 +131,8 @@ def results_table(rows: Sequence[Row], *, paper: bool = False) -> Table:
 def write_report(out: Path) -> Path:
     """Write report.md and its figures from the files of a `launch.lm` run."""
     rows, config = read_rows(out), read_config(out) or {}
-    samples = json.loads((out / "samples.json").read_text())
+    path = out / "samples.json"
+    samples = json.loads(path.read_text()) if path.exists() else []  # a run that failed has none
     first, paper = rows[0], bool(config.get("paper"))
     perplexities = _beside_paper if paper else _perplexities
     lines = [

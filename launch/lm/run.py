@@ -4,13 +4,16 @@ python -m launch.lm --out runs/demo
 python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
 """
 
+import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from rich.markup import escape
 
@@ -21,6 +24,7 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data import sources
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
+from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.sizes import TextSizes, read_sizes
@@ -51,6 +55,7 @@ from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, jo
 from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards
 from launch.lm.config import GROWING, PRESETS, Config, check
+from launch.lm.forecast import forecast
 from launch.lm.measure import Job, measure, wanted_models
 from launch.lm.report import repetition, results_table, write_report
 
@@ -58,9 +63,11 @@ from launch.lm.report import repetition, results_table, write_report
 def run(config: Config) -> dict[str, Any]:
     """The whole job: text -> tokens -> counts -> models -> perplexities, figures, report."""
     start = time.perf_counter()
-    config = replace(config, corpus="text") if config.train else config
     check(config)
+    config = replace(config, corpus="text") if config.train else config
     request_devices(config.devices)
+    if config.dry_run:
+        return forecast(config, kind_of_tables, None if config.corpus.startswith("shards:") else read_corpus(config).train)
     place = join_others(config)
     mesh = data_mesh(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume, extend=GROWING)
@@ -73,6 +80,7 @@ def run(config: Config) -> dict[str, Any]:
         check_bits(bits, N)  # before anything is counted
     tables = kind_of_tables(config, N)
     check_methods(config, tables)
+    check_text(config, text)
     keep_text(folder, text, source)
     training, count_seconds = count_or_load(config, folder, text, mesh, tables)
     about = {
@@ -89,7 +97,8 @@ def run(config: Config) -> dict[str, Any]:
     job = Job(config, folder, text, training, mesh, tables, about)
     for name in wanted_models(config):
         if tables != "sharded" or name["method"] == "explicit":
-            measure(job, name)
+            with report_of_what_is_there(folder):
+                measure(job, name)
     meet("rows")
     return finish(config, folder, start) if is_first() else {}
 
@@ -226,6 +235,32 @@ def check_methods(config: Config, tables: str) -> None:
         raise ValueError(
             "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"
         )
+
+
+def check_text(config: Config, text: TokenizedCorpus) -> None:
+    """Refuse a text that is too small to measure anything on, and contexts longer than every document.
+
+    Raises:
+        ValueError: with what the text has.
+    """
+    if not isinstance(text.train, np.ndarray):  # shards are too many to look through
+        return
+    lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
+    if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number
+        raise ValueError(f"a training text of {lengths.sum()} tokens, which occur equally often: give more text")
+    if max(config.radius) > lengths.max():
+        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
+
+
+@contextlib.contextmanager
+def report_of_what_is_there(folder: RunFolder) -> Iterator[None]:
+    """Where a training diverges, write the report on the models before it."""
+    try:
+        yield
+    except FloatingPointError:
+        if is_first():
+            console.print(f"report {write_report(folder.path)}, on the models before", soft_wrap=True)
+        raise
 
 
 def count_or_load(

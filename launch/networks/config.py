@@ -1,7 +1,7 @@
 """The configurations of launch.networks, a frozen dataclass per subcommand, and their presets."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.data.text import Unit
 from jexplicit.nn.activations import Activation
@@ -22,6 +22,8 @@ Limit = Annotated[int, Bounds(at_least=30)] | None
 class Common:
     """Flags of every subcommand."""
 
+    GROUPS: ClassVar = {"out": "run"}
+
     out: str
     """Run folder to write: config, results, metrics, figures, report.md and the models."""
     seed: NonNegativeInt = 0
@@ -33,6 +35,8 @@ class Common:
 @dataclass(frozen=True)
 class Descent(Common):
     """Training by mini-batches."""
+
+    GROUPS: ClassVar = {"optimizer": "training"}
 
     optimizer: OptimizerName = "adam"
     """Optimiser, from optax."""
@@ -47,6 +51,8 @@ class Descent(Common):
 @dataclass(frozen=True)
 class Training(Descent):
     """Networks and their training."""
+
+    GROUPS: ClassVar = {"hidden": "network", "weight_decay": "training"}
 
     hidden: tuple[PositiveInt, ...] = (128,)
     """Widths of the hidden layers."""
@@ -73,6 +79,8 @@ class Training(Descent):
 @dataclass(frozen=True)
 class Text(Common):
     """A text to model."""
+
+    GROUPS: ClassVar = {"corpus": "text"}
 
     corpus: Literal["docs", "text"] = "docs"
     """docs: Python's own documentation. text: the files of --train (implied by it)."""
@@ -106,6 +114,8 @@ class Text(Common):
 class Pictures(Common):
     """Labelled images."""
 
+    GROUPS: ClassVar = {"data": "images"}
+
     data: str = "digits"
     """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: idx files under MNIST's names."""
     data_dir: str | None = None
@@ -117,6 +127,8 @@ class Pictures(Common):
 @dataclass(frozen=True)
 class MLPConfig(Text, Training):
     """A neural language model (Bengio et al. 2003), from random parameters and from explicit solutions."""
+
+    GROUPS: ClassVar = {"context": "network", "starts": "experiment"}
 
     hidden: tuple[PositiveInt, ...] = (200,)
     activation: Activation = "tanh"
@@ -141,6 +153,8 @@ class MLPConfig(Text, Training):
 class FCNNConfig(Pictures, Training):
     """A fully connected network on images, next to the explicit solution."""
 
+    GROUPS: ClassVar = {"bias": "network"}
+
     bias: bool = True
     """Whether layers have biases."""
     objective: ObjectiveName = "softmax_cross_entropy"
@@ -150,6 +164,8 @@ class FCNNConfig(Pictures, Training):
 @dataclass(frozen=True)
 class AutoencoderConfig(Pictures, Descent):
     """Autoencoders: linear in closed form and trained, a nonlinear bottleneck, anomalies, and memories of wide networks."""
+
+    GROUPS: ClassVar = {"bottleneck": "network", "memories": "memories"}
 
     bottleneck: PositiveInt = 16
     """k, width of the narrowest layer."""
@@ -186,6 +202,8 @@ class AutoencoderConfig(Pictures, Descent):
 class RateConfig(Text, Pictures, Training):
     """Learning rate search: a range test within one run, then a grid of separate runs around the rate it picks."""
 
+    GROUPS: ClassVar = {"task": "experiment"}
+
     task: Literal["fcnn", "mlp-lm"] = "fcnn"
     """fcnn: images. mlp-lm: text."""
     limit: Limit = None
@@ -208,6 +226,8 @@ class RateConfig(Text, Pictures, Training):
 class InitializersConfig(Pictures, Training):
     """Activations and gradients by layer for every initialiser, how each trains, and weights of zero."""
 
+    GROUPS: ClassVar = {"initializers": "experiment"}
+
     hidden: tuple[PositiveInt, ...] = (100, 100, 100, 100, 100)
     activation: Activation = "tanh"
     initializers: tuple[InitializerName, ...] = INITIALIZERS
@@ -221,6 +241,8 @@ class InitializersConfig(Pictures, Training):
 @dataclass(frozen=True)
 class OptimizersConfig(Pictures, Training):
     """Optimisers, objectives and learning rate schedules side by side on one task."""
+
+    GROUPS: ClassVar = {"optimizers": "experiment"}
 
     optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
     """Optimisers to compare, each with the best rate of its own grid."""
@@ -239,6 +261,8 @@ class OptimizersConfig(Pictures, Training):
 @dataclass(frozen=True)
 class CheckConfig(Pictures, Descent):
     """The checklist for training a network: overfit one example, then all of them, then biases, width and depth."""
+
+    GROUPS: ClassVar = {"width": "experiment"}
 
     width: PositiveInt = 128
     """Width of the hidden layer."""

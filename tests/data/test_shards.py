@@ -370,8 +370,8 @@ def test_other_flags_or_other_text_into_a_folder_are_refused(tmp_path, capsys):
     ("flags", "message"),
     [
         (["--train", "gone.txt"], "no such file: 'gone.txt'"),
-        (["--corpus", "wikipedia"], "--corpus wikipedia: choose docs, installed or tfds:NAME"),
-        (["--corpus", "tfds:"], "--corpus tfds:: choose docs"),
+        (["--corpus", "wikipedia"], "corpus 'wikipedia': choose docs, installed or tfds:NAME"),
+        (["--corpus", "tfds:"], "corpus 'tfds:': choose docs"),
         (["--corpus", "text"], "--corpus text without --train"),
         (["--dev", "a.txt"], "dev files go with --train"),
         (["--corpus", "installed", "--train", "a.txt"], "give one of the two"),

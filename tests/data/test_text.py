@@ -109,7 +109,7 @@ def test_text_corpus_with_dev_and_without(tmp_path):
     assert (list(corpus.train), list(corpus.dev)) == (["one", "two", "three"], ["four"])
     corpus = text_corpus(a)
     assert (list(corpus.train), list(corpus.dev)) == (["one", "three"], ["two"])
-    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more lines.*--dev"):
+    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more lines.*dev text"):
         text_corpus([b]).in_memory()
 
 

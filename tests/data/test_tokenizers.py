@@ -192,16 +192,16 @@ def test_bpe_keeps_a_small_alphabet_whole_and_not_thousands_of_rare_characters()
         (
             ["abc"],
             {"vocab_size": 2},
-            "vocabulary size 2 holds no more than <pad> and <unk>: use --vocab-size 3 or more",
+            "vocabulary size 2 holds no more than <pad> and <unk>: use 3 or more",
         ),
         (
             ["abc"],
             {"vocab_size": 5},
-            "vocabulary size 5 is too small for the characters .*: use --vocab-size 6 or more",
+            "vocabulary size 5 is too small for the characters .*: use 6 or more",
         ),
-        (["abc"], {"vocab_size": 99}, "vocabulary size 99 is more than the text allows: use --vocab-size 12 or less"),
-        (["a b"], {"vocab_size": 5, "kind": "word"}, "5 is more than the text allows: use --vocab-size 4 or less"),
-        (["abc"], {"vocab_size": 6, "kind": "char"}, "6 is more than the text allows: use --vocab-size 5 or less"),
+        (["abc"], {"vocab_size": 99}, "vocabulary size 99 is more than the text allows: use 12 or less"),
+        (["a b"], {"vocab_size": 5, "kind": "word"}, "5 is more than the text allows: use 4 or less"),
+        (["abc"], {"vocab_size": 6, "kind": "char"}, "6 is more than the text allows: use 5 or less"),
     ],
 )
 def test_bad_training(documents, settings, message):

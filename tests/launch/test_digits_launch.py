@@ -233,8 +233,8 @@ def test_a_killed_run_resumes_to_the_same_rows(finished, tmp_path):
         ("--learning-rate -1", "--learning-rate -1"),
         ("--optimizer adagrat", "adagrat"),
         ("--methods", "--methods"),
-        ("--methods features --patch 9", "9 x 9 in images of 8 x 8"),
-        ("--methods features --grid 7", "grid of 7"),
+        ("--methods features --patch 9", "--patch 9 of images 8 pixels wide"),
+        ("--methods features --grid 7", "--grid 7 of 6 responses"),
     ],
 )
 def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong, message):

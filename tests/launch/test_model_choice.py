@@ -168,25 +168,9 @@ def test_a_damaged_export_is_refused(damage, message, finished, tmp_path, capsys
     assert message in said and "model.safetensors" in said
 
 
-@pytest.mark.parametrize("flags", [["--length", "0"], ["--count", "0"], ["--top-p", "2"], ["--temperature", "-1"]])
-def test_flags_of_sampling_out_of_range_are_refused(flags, finished, capsys):
-    assert sample.main(["--run", str(finished), *flags]) == 2
-    assert "error" in capsys.readouterr().err
-
-
 def test_the_estimator_fits_the_mixture_of_the_command(finished, files):
     model = fit(Path(files[1]), tokenizer="word", calibration_positions=200)
     (row,) = (row for row in rows(finished) if (row["method"], row["history"]) == ("mixture", "all"))
     # the same rows and exponents; float32 sums in another order on other tables
     assert model.perplexity(read_documents(files[3])) == pytest.approx(row["dev_perplexity"], rel=1e-4)
     np.testing.assert_allclose(model.about["exponents"], row["exponents"], atol=1e-3)
-
-
-def test_an_export_needs_a_file_to_write(finished, tmp_path, capsys):
-    assert export.main(["--run", str(finished), "--out", str(tmp_path)]) == 2
-    assert "give the file to write" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
-    assert sample.main(["--run", str(tmp_path)]) == 2
-    assert "no run at" in " ".join(capsys.readouterr().err.split())

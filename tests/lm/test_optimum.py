@@ -329,7 +329,7 @@ def test_tokens_of_a_context_that_agree_on_no_output_are_refused_in_float32():
 
 
 def test_more_than_two_tokens_are_refused_with_a_remedy():
-    with pytest.raises(ValueError, match="radius 3: only at K = 1 and 2.*launch.lm --methods warm"):
+    with pytest.raises(ValueError, match="radius 3: only at K = 1 and 2.*method 'warm'"):
         find_optimum(random_model("cat", 3), *counted())
 
 

@@ -141,7 +141,7 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
     K, eos = options.radius, text.eos
     if K > 2:
         raise ValueError(
-            f"optimum with radius {K}: only K = 1 and 2 have their partition functions from counts; use --radius 1 2"
+            f"optimum with radius {K}: only K = 1 and 2 have their partition functions from counts; use one of these"
         )
     with watch.stage(f"optimum, {options.features}, K = {K}", "iterations") as progress:
         if K == 1:

@@ -195,7 +195,7 @@ def make_problem(model: LanguageModel, counts: Counts, pairs: Integer[np.ndarray
     if K > 2:
         raise ValueError(
             f"a model of radius {K}: only at K = 1 and 2 do counts give all partition functions; beyond, train it on the text "
-            "(python -m launch.lm --methods warm)"
+            "(method 'warm')"
         )
     if len(counts) < K or counts[0].shape != (N, N):
         have = f"counts of {len(counts)} offsets and vocabulary {len(counts[0])}"

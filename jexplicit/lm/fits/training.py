@@ -14,7 +14,7 @@ from jexplicit.lm.fits.gradient import cold_start, decoder_model, initial_state,
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.explicit import cooccurrence_blocks, explicit_language_model, token_counts
 from jexplicit.lm.smoothing import Noise, noise_model
-from jexplicit.nn.optimizers import adagrad
+from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train
 from jexplicit.solvers.explicit import explicit_solution
 
@@ -91,7 +91,7 @@ def make_optimizer(options: Any) -> optax.GradientTransformation:
     if options.optimizer == "adagrad":
         chosen = adagrad(options.learning_rate, accumulator=options.accumulator)
     else:
-        chosen = getattr(optax, options.optimizer)(options.learning_rate)
+        chosen = optax_optimizer(options.optimizer, options.learning_rate)
     return optax.chain(optax.scale(1 / options.batch_size), chosen)
 
 

@@ -28,7 +28,7 @@ _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of t
 
 @dataclass(frozen=True)
 class Options:
-    """What the methods can be told; each looks at its own. See `python -m launch.lm --help` for what they mean."""
+    """What the methods can be told; each looks at its own. `launch.lm.config` says what they mean."""
 
     features: Features = "cat"
     radius: int = 1

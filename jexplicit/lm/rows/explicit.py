@@ -66,12 +66,14 @@ def cooccurrence_blocks(
 
 def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
     """The baseline without context: the log relative frequency of the targets."""
+    counted_radius(counts, 1)  # checks them
     row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
     return LanguageModel((row,), unit_exponents((row,)), "none", eos)
 
 
 def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose."""
+    counted_radius(counts, 1)  # checks them
     C = jnp.asarray(with_targets(counts[0], eos=eos), jnp.float32)
     return token_model((jnp.log(kneser_ney(C)),), "none", eos)
 

@@ -1,0 +1,88 @@
+"""The flags of a config: a frozen dataclass, flat in the code, whose flags `--help` shows in titled groups.
+
+    @dataclass(frozen=True)
+    class Config:
+        GROUPS: ClassVar = {"out": "run", "epochs": "training"}
+
+        out: str
+        \"\"\"Run folder to write.\"\"\"
+        seed: int = 0
+        \"\"\"Of every random choice.\"\"\"
+        epochs: int = 32
+        \"\"\"Passes over the data, at most. Training stops earlier with --patience.\"\"\"
+
+A group begins at the field that GROUPS names. The first sentence of a field's docstring is its help in one line; the rest
+follows.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+C = TypeVar("C")
+
+_first_group, _general = "command", "general"
+FLAT = (tyro.conf.OmitArgPrefixes,)  # --epochs, not --training.epochs
+_alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
+
+
+def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
+    """The config that a command line gives; `--help` and errors end the process, as tyro does.
+
+    Args:
+        config: a frozen dataclass.
+        argv: the arguments, without --preset, --quiet and --json, which `--help` explains.
+        default: whose values the flags override, or None for those of the class.
+        prog: the command, for `--help`.
+        description: the first lines of `--help`.
+        presets: names that --preset takes.
+    """
+    groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=argv, description=description, config=FLAT)
+    values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
+    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
+
+
+def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
+    """A dataclass of dataclasses, one for each group of flags of a config, for tyro."""
+    helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
+    titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
+    groups: dict[str, list[Any]] = {}
+    title = _first_group
+    for field in dataclasses.fields(config):
+        title = titles.get(field.name, title)
+        value = field.default if default is None else getattr(default, field.name)
+        groups.setdefault(title, []).append(_flag(field.name, hints[field.name], helps.get(field.name, ""), value))
+    groups[_general] = [
+        *([_flag("preset", Literal[*presets, None], "Values to start from, of those above.", None)] if presets else []),
+        _flag("quiet", Annotated[bool, _alone], "Print no progress.", False),
+        _flag("json", Annotated[bool, _alone], "Print the results as one JSON object on standard output.", False),
+    ]
+    parts = [(title, dataclasses.make_dataclass(title, flags, kw_only=True, frozen=True)) for title, flags in groups.items()]
+    return dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+
+
+def _flag(name: str, hint: Any, help: str, value: Any) -> tuple[str, Any, Any]:
+    field = dataclasses.field() if value is dataclasses.MISSING else dataclasses.field(default=value)
+    return name, Annotated[hint, tyro.conf.arg(help=help)], field
+
+
+@functools.cache
+def _helps(config: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass and of its bases: its first sentence on a line of its own."""
+    helps = {}
+    for base in reversed(config.__mro__[:-1]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        statements = typing.cast(ast.ClassDef, body).body
+        for field, text in zip(statements, statements[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
+                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
+    return helps

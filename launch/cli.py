@@ -1,0 +1,98 @@
+"""The installed command: `jexplicit NAME ...` runs the command NAME, whose module is imported only then."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated, NamedTuple, Union
+
+
+class Entry(NamedTuple):
+    """A command: the module that has its `main`, and what it does."""
+
+    module: str
+    about: str
+
+
+COMMANDS = {
+    "lm": Entry("launch.lm.run", "fit language models in closed form, measure and save them"),
+    "score": Entry("launch.score", "log-probabilities of a text"),
+    "next": Entry("launch.next", "the likeliest next tokens of a prompt"),
+    "sample": Entry("launch.sample", "continue a prompt"),
+    "explain": Entry("launch.explain", "what each token of the context adds to a prediction"),
+    "export": Entry("launch.export", "write a model to one file"),
+    "judge": Entry("launch.judge.run", "accuracy on minimal pairs of sentences"),
+    "compare": Entry("launch.compare", "compare runs on one text"),
+    "digits": Entry("launch.digits.run", "classify images by solved and by trained networks"),
+    "classify": Entry("launch.classify", "classify images with a model of a run"),
+    "networks": Entry("launch.networks.run", "networks trained by gradients, and their diagnostics"),
+    "icl": Entry("launch.icl.run", "does attention learn in context by gradient descent?"),
+    "blur": Entry("launch.blur.run", "learned update rules"),
+    "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
+    "beam": Entry("launch.beam", "the same with Apache Beam, and count"),
+    "bench": Entry("launch.bench.run", "measure the kernels against named peers"),
+    "cache": Entry("launch.cache", "list or clear the cache of tokenised texts"),
+}
+COMPLETION = "--print-completion"
+_help = f"""usage: jexplicit [-h] [--version] COMMAND ...
+
+Language models and classifiers solved in closed form from co-occurrence counts, and what they are compared with.
+
+{{commands}}
+
+jexplicit COMMAND --help explains the flags of one.
+jexplicit {COMPLETION} {{{{bash,zsh,tcsh,fish}}}} prints the completion of the command for a shell, such as
+  jexplicit {COMPLETION} bash > ~/.local/share/bash-completion/completions/jexplicit"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: the first argument names the command."""
+    name, *rest = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]
+    try:
+        if name in ("-h", "--help", "help"):
+            print(_help.format(commands="\n".join(f"  {name:9} {entry.about}" for name, entry in COMMANDS.items())))
+        elif name == "--version":
+            print(f"jexplicit {metadata.version('jexplicit')}")
+        elif name == COMPLETION:
+            print_completion(rest)
+        elif name in COMMANDS:
+            return _main_of(name, rest)
+        else:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(COMMANDS)}"
+            print(f"error: no command {name!r}: {remedy}", file=sys.stderr)
+            return 2
+    except KeyboardInterrupt:  # also while modules are imported
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _main_of(name: str, argv: list[str]) -> int:
+    """Run a command as if its name were part of the program's."""
+    sys.argv = [f"jexplicit {name}", *argv]
+    return importlib.import_module(COMMANDS[name].module).main(argv)
+
+
+def print_completion(shell: list[str]) -> None:
+    """Print what completes the names of commands and flags in a shell; tyro writes it."""
+    import tyro
+
+    from jexplicit.runs.flags import FLAT, flag_groups
+
+    commands = {}
+    for name, entry in COMMANDS.items():
+        module = importlib.import_module(entry.module)
+        kinds = getattr(module, "COMMANDS", None)
+        if kinds is None:
+            commands[name] = flag_groups(module.Config, presets=getattr(module, "PRESETS", ()))
+        else:
+            flags = {kind: flag_groups(command.config, presets=command.presets) for kind, command in kinds.items()}
+            commands[name] = Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in flags.items())]  # noqa: UP007
+    arguments = ["--tyro-print-completion", *shell]
+    tyro.extras.subcommand_cli_from_dict(commands, prog="jexplicit", args=arguments, config=FLAT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+"""Bad input to every command ends in one line with the remedy and exit status 2, before any long work."""
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import shutil
+import struct
+from inspect import unwrap
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jexplicit
+from icl.blur.data import image_sets
+from jexplicit.counts.dense import counted_radius
+from jexplicit.data.contexts import check_stream
+from launch import cli
+
+TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
+LARGE = 2**63
+TRAIN = "--train {text} --tokenizer word"
+
+# command line | part of the message; {names} are files and folders of the fixture
+CASES = f"""
+lm --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
+lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
+lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
+lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
+lm --corpus shards:{{tmp}} --limit 30 | give it to launch.shards
+lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods explicit there
+lm --corpus shards:nowhere | no tokenizer at nowhere
+lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME
+lm --corpus text | --corpus text without --train
+lm --dev {{text}} | dev files go with --train
+lm {TRAIN} --radius 500 | --radius 500: the longest document has 6 tokens
+lm {TRAIN} --radius 0 | --radius 0: use at least 1
+lm {TRAIN} --radius | --radius without a value
+lm {TRAIN} --features | --features without a value
+lm {TRAIN} --methods | --methods without a value
+lm {TRAIN} --bits | --bits without a value
+lm {TRAIN} --methods log-linear --calibration-positions 1 | --calibration-positions 1: use at least 10
+lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
+lm {TRAIN} --methods optimum explicit --radius 3 4 | --methods optimum with --radius 3 4
+lm {TRAIN} --methods cold --accumulator nan | --accumulator nan: use at least 0
+lm {TRAIN} --methods cold --accumulator -1 | --accumulator -1.0: use at least 0
+lm {TRAIN} --methods cold --optimizer chain | optimizer 'chain': optax has no plain optimiser
+lm {TRAIN} --methods cold --optimizer lbfgs | optimizer 'lbfgs': optax has no plain optimiser
+lm {TRAIN} --methods cold --optimizer polyak_sgd | try adagrad, sgd, adam or rmsprop
+lm {TRAIN} --methods cold --optimizer apply_updates | try adagrad, sgd, adam or rmsprop
+lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmsprop
+lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
+lm {TRAIN} --train-sample -1 | --train-sample -1: use at least 0
+lm {TRAIN} --dev-sample -1 | --dev-sample -1: use at least 0
+lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
+lm {TRAIN} --epochs 0 | --epochs 0: use at least 1
+lm {TRAIN} --batch-size 0 | --batch-size 0: use at least 1
+lm {TRAIN} --patience 0 | --patience 0: use at least 1
+lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
+lm {TRAIN} --seed -1 | --seed -1: use at least 0
+lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
+lm {TRAIN} --export {{tmp}} | it is a folder; give the file to write
+lm {TRAIN} --export {{text}}/x.safetensors | cannot be written
+lm {TRAIN} --export s3://bucket/x | give a path on this machine
+lm --train {{two}} | give more text
+lm --train {{empty}} | holds no text
+lm --train {{binary}} | is a binary file
+lm --train {{latin}} | is not UTF-8 text
+lm --train missing.txt | no such file: 'missing.txt'
+lm --train 'missing*' | no file matches
+lm --train {{text}} --dev {{text}} | is in train and in dev
+lm {TRAIN} --limit 3 | --limit 3: use at least 10
+lm {TRAIN} --vocab-size 100000 | more than the text allows
+lm --train {{text}} --vocab-size 3 | too small for the characters
+lm {TRAIN} --vocab-size 2 | holds no more than <pad> and <unk>
+lm {TRAIN} --memory much | memory 'much': give a number and a unit
+lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
+lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables
+lm {TRAIN} --history all | --history all without a mixture
+lm {TRAIN} --methods bitcipher --bits 2 | 2 bits make 3 different codes
+lm {TRAIN} --methods bitcipher --bits 1000 | 1000 bits for a vocabulary of 12
+lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
+lm {TRAIN} --devices 0 | 0 devices asked for
+lm {TRAIN} --devices 1000 | 1000 devices asked for
+lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
+lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
+lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
+lm {TRAIN} --coordinator localhost:1 --num-processes 2 --process-id 0 --methods cold | use --methods explicit there
+lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
+lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
+lm {TRAIN} --checkpoint-seconds 0 | --checkpoint-seconds 0.0: use above 0
+lm --preset nothing | choose one of tiny, demo
+lm {TRAIN} --methods nothing | invalid choice
+lm {TRAIN} --radios 3 | --radius
+lm {TRAIN} --radius two | --radius
+lm --out gs://bucket/x {TRAIN} | give a path on this machine
+lm --out {{text}} {TRAIN} | cannot be written
+lm --out {{tmp}} {TRAIN} | is not the folder of a run and holds
+lm --out {{run}} {TRAIN} | already holds a run: add --resume
+lm --out {{run}} --resume --vocab-size 7 | was run with vocab_size = None (now 7)
+lm --out {{digits}} --resume | is a run of launch.digits
+lm --out {{damaged}} --resume | config.json is damaged
+lm --out {{cut}} --resume | results.json is damaged
+lm --out '' {TRAIN} | give a path, such as runs/demo
+sample --run {{run}} --temperature inf | --temperature inf: use at least 0
+sample --run {{run}} --temperature nan | --temperature nan: use at least 0
+sample --run {{run}} --temperature -1 | --temperature -1.0: use at least 0
+sample --run {{run}} --top-k 0 | --top-k 0: use at least 1
+sample --run {{run}} --top-p 0 | keep a probability in (0, 1]
+sample --run {{run}} --top-p nan | keep a probability in (0, 1]
+sample --run {{run}} --length 0 | --length 0: use at least 1
+sample --run {{run}} --count 0 | --count 0: use at least 1
+sample --run {{run}} --seed {LARGE} | use whole numbers below 2^63
+sample --run {{run}} --seed -1 | --seed -1: use at least 0
+sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
+sample --run {{run}} --method warm | has no model with method warm
+sample --run nowhere | no run at nowhere
+sample --run {{tmp}} | no run at
+sample --run {{cut}} | results.json is damaged
+sample --run {{damaged}} | config.json is damaged
+sample --run {{text}} | is no model that can be read
+next --run {{run}} --top 0 | --top 0: use at least 1
+next --run {{run}} --radius 0 | has no model with radius 0
+next --run nowhere | no run at nowhere
+score --run {{run}} --text missing.txt | no such file
+score --run {{run}} --text {{empty}} | holds no text
+score --run {{run}} --text {{binary}} | is a binary file
+score --run {{run}} --text {{latin}} | is not UTF-8 text
+score --run nowhere --text {{text}} | no run at nowhere
+explain --run {{run}} --text '  ' | give at least one word to explain
+explain --run {{run}} --text 'the cat' --figure {{tmp}} | it is a folder; give the file to write
+explain --run {{run}} --text 'the cat' --figure {{text}}/x.png | cannot be written
+explain --run {{run}} --text 'the cat' --figure {{tmp}}/x.foo | give a name that ends in .png, .pdf or .svg
+explain --run {{run}} --text 'the cat' --figure '' | give a path
+explain --run nowhere --text x | no run at nowhere
+export --run {{run}} --out {{tmp}} | it is a folder; give the file to write
+export --run {{run}} --out '' | give a path
+export --run {{run}} --out {{text}}/x.safetensors | cannot be written
+export --run {{run}} --out gs://bucket/x.safetensors | give a path on this machine
+export --run nowhere --out {{tmp}}/x.safetensors | no run at nowhere
+networks mlp_ml | choose one of mlp-lm
+networks mlp_lm --train missing.txt | no such file
+networks mlp-lm --corpus installed | invalid choice
+networks mlp-lm --dev {{text}} | --dev and --test go together
+networks mlp-lm --corpus text | --corpus text without --train
+networks mlp-lm --seed {LARGE} | use whole numbers below 2^63
+networks mlp-lm --hidden 0 | --hidden 0: use at least 1
+networks mlp-lm --learning-rate nan | --learning-rate nan: use above 0
+networks mlp-lm --optimizer chain | invalid choice 'chain'
+networks mlp-lm --train {{two}} | use a text of 3 or more lines
+networks mlp-lm --starts explicit | add --direct tokens
+networks fcnn --data nothing | --data nothing without --data-dir
+networks fcnn --data digits --data-dir {{tmp}} | which is embedded
+networks fcnn --limit 0 | --limit 0: use at least 30
+networks lr-search --lowest 1 --highest 0.1 | sweep from a lower to a higher rate
+networks optimizers --rates | --rates needs at least one value
+networks autoencoder --bottleneck 0 | --bottleneck 0: use at least 1
+networks check --widths 0 | --widths 0: use at least 1
+icl --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
+icl --context 100000000 | use less
+icl --dim 0 | --dim 0: use at least 1
+icl --experiment | --experiment without a value
+icl --experiment nothing | invalid choice
+icl --seed {LARGE} | use whole numbers below 2^63
+icl --transformer 10 2 3 | use a width that is a multiple of the heads
+icl --layers 0 | --layers 0: use at least 1
+icl --learning-rate nan | --learning-rate nan: use above 0
+digits --grid 0 | --grid 0: use at least 1
+digits --grid 100 | --grid 100 of 6 responses along a side
+digits --patch 100 | --patch 100 of images 8 pixels wide
+digits --methods | need at least one value each
+digits --layers 9 | --layers 9: use at least 1 and at most 8
+digits --optimizer chain | optax has no plain optimiser
+digits --seed {LARGE} | use whole numbers below 2^63
+digits --priming-number nan | --priming-number nan: use at least 1
+digits --accumulator nan | --accumulator nan: use at least 0
+digits --data nothing | without --data-dir
+digits --data colour --data-dir {{colour}} | colour
+digits --limit 5 | --limit 5: use at least 100
+digits --methods features --featurizers | --methods features without --featurizers
+blur train --side 0 | --side 0: use at least 1 and at most 256
+blur train --side 1000 | --side 1000: use at least 1 and at most 256
+blur train --seed {LARGE} | use whole numbers below 2^63
+blur train --unroll 1 2 --meta-steps 1 | give one number in each for every stage
+blur train --method evolution --population 2 | use at least 4 genomes
+blur train --rates | --rates: give at least one
+blur train --states 0 | 0 states: neurons have at least 2
+blur transfer --genome nowhere.json | nowhere.json
+blur sgd_check --rate nan | --rate nan
+blur nothing | choose one of train, transfer
+bench nothing | choose one of counting
+bench counting --tokens 0 | --tokens 0
+bench counting --radius 0 | --radius 0: use at least 1
+bench counting --seed {LARGE} | use whole numbers below 2^63
+bench counting --stream nowhere.npy | nowhere.npy
+bench streaming --memory much | memory 'much'
+cache list --foo | --foo
+cache clear --older-than -1 | --older-than -1.0: use at least 0
+cache clear --older-than nan | --older-than nan: use at least 0
+cache nothing | choose one of list, clear
+shards --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
+shards --corpus text | --corpus text without --train
+shards --dev {{text}} | dev files go with --train
+shards --train missing.txt | no such file
+shards --train {{text}} --vocab-size 2 | holds no more than <pad> and <unk>
+shards --train {{text}} --shard-tokens 0 | --shard-tokens 0: use at least 1
+shards --train {{text}} --out {{text}} | cannot be written
+shards --train {{text}} --seed {LARGE} | use whole numbers below 2^63
+"""
+CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
+WITH_OUT = ("lm", "networks", "icl", "digits", "blur", "bench", "shards")  # into a new folder
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", n) for n in array.shape) + array.astype(np.uint8).tobytes()
+
+
+def main(line: list[str]) -> int:
+    """The exit status of a command line, run in this process."""
+    try:
+        return importlib.import_module(cli.COMMANDS[line[0]].module).main(line[1:])
+    except SystemExit as end:  # tyro's, for flags that do not exist
+        return int(end.code or 0)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Files and folders, good and bad, by name; one small run."""
+    base = tmp_path_factory.mktemp("places")
+    contents = {"text": "\n".join(TEXT).encode(), "two": b"ab\nef\n", "empty": b"", "binary": b"\0\1\2", "latin": b"caf\xe9\n"}
+    for name, content in contents.items():
+        (base / f"{name}.txt").write_bytes(content)
+    found = {name: base / f"{name}.txt" for name in contents} | {"tmp": base / "tmp", "colour": base / "colour"}
+    for folder in ("tmp", "colour"):
+        (base / folder).mkdir()
+    (base / "tmp" / "other.txt").write_text("a file of no run")
+    for part in ("train", "t10k"):
+        (base / "colour" / f"{part}-images-idx4-ubyte").write_bytes(idx_bytes(np.zeros((100, 8, 8, 3))))
+        (base / "colour" / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(100) % 10))
+    run = base / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JEXPLICIT_CACHE_DIR", str(base / "cache"))
+        flags = "--tokenizer word --methods unigram --radius 1 --features cat --samples 0"
+        assert main(["lm", "--train", str(found["text"]), "--out", str(run), *flags.split()]) == 0
+    for name, file in (("cut", "results.json"), ("damaged", "config.json"), ("digits", "config.json")):
+        path = shutil.copytree(run, base / name) / file
+        path.write_bytes(path.read_bytes()[:-50])
+        found[name] = base / name
+    (base / "digits" / "config.json").write_text(
+        json.dumps({**json.loads((run / "config.json").read_text()), "launcher": "digits"})
+    )
+    return {**found, "run": run, "cache": base / "cache"}
+
+
+@pytest.mark.parametrize(("line", "message"), CASES, ids=[line for line, _ in CASES])
+def test_bad_input_is_refused_in_one_line_with_the_remedy(line, message, places, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(places["cache"]))
+    monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    arguments = shlex.split(line.format(**places))
+    if arguments[0] in WITH_OUT and "--out" not in arguments:
+        arguments += ["--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert message in said and "Traceback" not in said
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_at_least_a_hundred_lines_over_all_commands():
+    assert len(CASES) >= 100 and {line.split()[0] for line, _ in CASES} >= set(WITH_OUT) | {"sample", "score", "next", "cache"}
+
+
+def test_unknown_characters_to_explain_and_to_continue_are_named(places, tmp_path, monkeypatch, capfd):
+    figure = str(tmp_path / "x.png")
+    for line in (["explain", "--text", "the zebra", "--figure", figure], ["next", "--prompt", "zebra"]):
+        assert main([line[0], "--run", str(places["run"]), *line[1:]]) == 0
+        assert "never seen ['zebra']" in " ".join(capfd.readouterr().err.split())
+
+
+def test_training_that_diverges_leaves_a_report_on_the_models_before(places, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(places["cache"]))
+    out, training = tmp_path / "run", "--methods cold --optimizer sgd --learning-rate 3e38 --epochs 2 --batch-size 50"
+    flags = f"--tokenizer word --features cat --radius 2 --samples 0 --out {out} {training}".split()
+    assert main(["lm", "--train", str(places["text"]), *flags]) == 2
+    assert "lower the learning rate" in " ".join(capfd.readouterr().err.split())
+    assert "| unigram |" in (out / "report.md").read_text()
+
+
+# Where the tests check types too, a function is called without those checks: `unwrap`.
+STREAM = np.array([0, 1, 2, 1, 0])
+ZEROS, NANS = (np.zeros((3, 3), np.int32),), (np.full((3, 3), np.nan),)
+API = {
+    "count of a list": (lambda: unwrap(check_stream)([0, 1, 0]), "pass an array"),
+    "counts that are zero": (lambda: jexplicit.explicit_language_model(ZEROS, features="cat"), "counts with a sum of 0"),
+    "counts that are NaN": (lambda: unwrap(counted_radius)(NANS, None), "counts with a sum of nan"),
+    "rows of zero counts": (lambda: jexplicit.offset_rows(ZEROS, features="cat"), "counts with a sum of 0"),
+    "baseline of zero counts": (lambda: jexplicit.unigram_model(ZEROS), "counts with a sum of 0"),
+    "no counts": (lambda: jexplicit.explicit_language_model((), features="cat", radius=None), "no counts: count a text first"),
+    "radius 0": (
+        lambda: jexplicit.explicit_language_model(jexplicit.count(STREAM, radius=1, vocab_size=3), features="cat", radius=0),
+        "use a radius of at least 1",
+    ),
+    "an int as key": (lambda: jexplicit.random_directions(0, 3, 4), r"random key 0: pass jax.random.key\(0\)"),
+    "an infinite temperature": (
+        lambda: jexplicit.generate(
+            jax.random.key(0),
+            jexplicit.unigram_model(jexplicit.count(STREAM, radius=1, vocab_size=3)),
+            np.array([1]),
+            3,
+            temperature=np.inf,
+        ),
+        "temperature inf: use 0",
+    ),
+    "images of side 0": (lambda: image_sets(jexplicit.read_images("digits"), side=0), "to a side of 0"),
+    "an optimiser that is none": (
+        lambda: jexplicit.fit_model("optimum", jexplicit.TrainingText(STREAM, 3), jexplicit.Options(radius=3)),
+        "optimum with radius 3: only K = 1 and 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", API)
+def test_bad_arguments_are_refused_in_words_of_the_api(case):
+    call, message = API[case]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_errors_of_the_library_speak_no_flags():
+    """But for jexplicit.runs, the machinery of commands; images and TFDS are still asked for by flags."""
+    root, found = Path(jexplicit.__file__).parents[1], []
+    for path in [*root.glob("jexplicit/**/*.py"), *root.glob("icl/**/*.py")]:
+        name = path.relative_to(root).as_posix()
+        if name.startswith("jexplicit/runs/") or name in ("jexplicit/data/images.py", "jexplicit/data/tfds.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise) and re.search(r"[ (']--[a-z]", ast.unparse(node)):
+                found.append(f"{name}:{node.lineno}")
+    assert not found

@@ -1,0 +1,183 @@
+"""The installed command: what it lists, that it starts fast and anywhere, and what it prints where."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jexplicit
+from launch import cache, cli, explain, export, next, sample, score, shards
+from launch.digits import run as digits
+from launch.lm import run as lm
+
+ROOT = Path(cli.__file__).parents[1]
+# what the console script of an installation does: the folder of the script, and not the current one, is on sys.path
+SCRIPT = "import sys; sys.path.remove(''); from launch.cli import main; sys.exit(main())"
+TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", SCRIPT, *arguments]
+
+
+@pytest.fixture(autouse=True)
+def _own_program(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def environment():
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "train.txt"
+    path.write_text("\n".join(TEXT) + "\n")
+    return path
+
+
+def lm_flags(files, out) -> list[str]:
+    given = f"--train {files} --out {out} --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
+    return given.split()
+
+
+@pytest.fixture(scope="module")
+def finished(files, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JEXPLICIT_CACHE_DIR", str(out.parent / "cache"))
+        assert lm.main(lm_flags(files, out)) == 0
+    return out
+
+
+def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
+    assert cli.main([]) == cli.main(["--help"]) == cli.main(["-h"]) == 0
+    assert cli.main(["--version"]) == 0
+    printed = capsys.readouterr().out
+    for name in "lm sample score next explain export judge compare classify digits networks icl blur bench cache".split():
+        assert f"  {name} " in printed
+    assert printed.splitlines()[-1] == f"jexplicit {jexplicit.__version__}"
+
+
+def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matter(tmp_path, environment):
+    (tmp_path / "launch.py").write_text("raise SystemExit('the wrong launch')")
+    (tmp_path / "jexplicit").mkdir()
+    (tmp_path / "jexplicit" / "__init__.py").write_text("raise SystemExit('the wrong jexplicit')")
+    code = f"{SCRIPT.replace('sys.exit(main())', 'main()')}; assert not {{'jax', 'numpy', 'jexplicit'}} & set(sys.modules)"
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        answer = subprocess.run([sys.executable, "-c", code, "--help"], cwd=tmp_path, env=environment, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+        assert answer.returncode == 0 and b"usage: jexplicit" in answer.stdout and not answer.stderr
+    assert min(seconds) < 0.5  # promised; it takes 0.1 s
+
+
+def test_a_command_works_where_another_launch_lies(tmp_path, environment):
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch" / "__init__.py").write_text("raise SystemExit('the wrong launch')")
+    answer = subprocess.run(command("cache", "list", "--json"), cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert answer.returncode == 0 and json.loads(answer.stdout)["entries"] == []
+
+
+def test_a_typo_suggests_the_nearest_name(capsys):
+    assert cli.main(["scroe"]) == 2
+    assert "did you mean score?" in capsys.readouterr().err
+    assert cli.main(["xyz"]) == 2
+    assert "choose one of lm, " in capsys.readouterr().err
+    assert cli.main(["networks", "mlp-ml"]) == 2
+    assert "networks mlp-ml: choose one of mlp-lm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["lm", "digits", "networks mlp-lm", "next", "cache clear"])
+def test_help_of_a_command_names_it_and_groups_its_flags(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([*name.split(), "--help"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
+    assert "general options" in printed and "--json" in printed and "python -m" not in printed
+    groups = {"lm": ("run", "text", "models", "processes"), "next": ("model", "text"), "digits": ("images", "training")}
+    assert all(f"{title} options" in printed for title in groups.get(name, ()))
+
+
+def test_completion_of_commands_and_flags(monkeypatch, capsys):
+    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache")}
+    monkeypatch.setattr(cli, "COMMANDS", entries)
+    for shell in ("bash", "zsh"):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["--print-completion", shell])
+        script = capsys.readouterr().out
+        assert not end.value.code and "jexplicit" in script
+        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset"))
+
+
+KINDS = {
+    "lm": lambda run, files, tmp: (lm, lm_flags(files, tmp / "again")),
+    "score": lambda run, files, tmp: (score, ["--run", run, "--text", str(files)]),
+    "next": lambda run, files, tmp: (next, ["--run", run, "--prompt", "the cat"]),
+    "sample": lambda run, files, tmp: (sample, ["--run", run, "--length", "3"]),
+    "explain": lambda run, files, tmp: (explain, ["--run", run, "--text", "the cat sat", "--figure", str(tmp / "x.png")]),
+    "export": lambda run, files, tmp: (export, ["--run", run, "--out", str(tmp / "x.safetensors")]),
+    "cache": lambda run, files, tmp: (cache, ["list"]),
+    "shards": lambda run, files, tmp: (shards, ["--out", str(tmp / "s"), "--train", str(files), "--tokenizer", "word"]),
+    "digits": lambda run, files, tmp: (
+        digits,
+        ["--out", str(tmp / "d"), "--methods", "explicit", "--layers", "1", "--limit", "100"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(kind, finished, files, tmp_path, capfd):
+    module, arguments = KINDS[kind](str(finished), files, tmp_path)
+    assert module.main([*arguments, "--json", "--quiet"]) == 0
+    printed = capfd.readouterr()
+    assert isinstance(json.loads(printed.out), dict) and not printed.err
+
+
+def test_next_gives_probabilities_that_sum_to_one(finished, capsys):
+    assert next.main(["--run", str(finished), "--prompt", "the", "--top", "1000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["next"]
+    p = [token["probability"] for token in found]
+    assert p == sorted(p, reverse=True) and sum(p) == pytest.approx(1, abs=1e-5)  # float32 log-probabilities
+    assert found[0]["log_probability"] == pytest.approx(np.log(p[0]))
+    assert next.main(["--run", str(finished), "--prompt", "the zebra", "--top", "2"]) == 0
+    printed = capsys.readouterr()
+    assert "zebra" in printed.err and "│" in printed.out
+
+
+def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_path, environment):
+    long = tmp_path / "long.txt"
+    long.write_text("\n".join(TEXT * 40))
+    arguments = command("score", "--run", str(finished), "--text", str(long))
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+    assert process.returncode == 141
+    interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
+    code = f"from launch import cli; cli.COMMANDS['lm'] = cli.Entry('interrupted', ''); {SCRIPT}"
+    (tmp_path / "interrupted.py").write_text(interrupt)
+    environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+    answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")
+
+
+def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert lm.main([*lm_flags(files, tmp_path / "run"), "--methods", "ngram", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = json.loads((finished / "results.json").read_text())["rows"]
+    # a text this small is read as a whole, so that counts are no estimates
+    assert (found["documents"], found["tokens"]) == (49, rows[0]["train_tokens"])
+    assert found["vocab_size"] == rows[0]["vocab_size"] and found["tables"] == "sparse"
+    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
+    assert not list(tmp_path.iterdir())
