@@ -45,10 +45,10 @@ test: lint
 test-slow: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-# Apache Beam wants older versions of five packages than constraints.txt has; every other pin holds.
+# Apache Beam wants older versions of several packages than constraints.txt has; the pins of what computes hold.
 $(EXTRAS)/.beam: pyproject.toml constraints.txt
 	test -x $(EXTRAS)/bin/python || $(PYTHON) -m venv $(EXTRAS)
-	grep -vE '^(beartype|pillow|protobuf|pyarrow|python-dateutil)==' constraints.txt > $(EXTRAS)/constraints.txt
+	grep -E '^(jax|jaxlib|numpy|scipy|flax|optax|orbax-checkpoint|sentencepiece|tyro|pytest)==' constraints.txt > $(EXTRAS)/constraints.txt
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(EXTRAS)/constraints.txt --editable '.[beam]' beartype pytest
 	touch $@
 

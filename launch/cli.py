@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": Entry("launch.explain", "what each token of the context adds to a prediction"),
     "export": Entry("launch.export", "write a model to one file"),
     "judge": Entry("launch.judge.run", "accuracy on minimal pairs of sentences"),
+    "harness": Entry("launch.harness.__main__", "lm-evaluation-harness, which knows models of this project"),
     "compare": Entry("launch.compare", "compare runs on one text"),
     "digits": Entry("launch.digits.run", "classify images by solved and by trained networks"),
     "classify": Entry("launch.classify", "classify images with a model of a run"),

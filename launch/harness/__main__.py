@@ -16,8 +16,9 @@ from jexplicit.runs.progress import console
 _remedy = "pip install 'jexplicit[eval]'"
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Entry point: lm_eval's own arguments."""
+    sys.argv[1:] = sys.argv[1:] if argv is None else argv
     if importlib.util.find_spec("lm_eval") is None:
         console.print(f"[bold red]error:[/] lm_eval is missing: {escape(_remedy)}", soft_wrap=True)
         return 2
