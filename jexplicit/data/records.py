@@ -91,7 +91,7 @@ def check_field(path: str, field: str | None) -> None:
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
     if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text (field, --field)")
+        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text as `field`")
     text_of(first, path, field)
 
 
@@ -161,4 +161,4 @@ def _place(record: Record, path: str) -> str:
 
 
 def _remedy(record: Record) -> str:
-    return f"it has {', '.join(map(repr, record.fields)) or 'none'}; name one that every record has (field, --field)"
+    return f"it has {', '.join(map(repr, record.fields)) or 'none'}; name one that every record has as `field`"

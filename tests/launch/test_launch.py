@@ -326,7 +326,7 @@ def test_explain_prints_the_exact_parts_of_each_logit(finished, tmp_path, capsys
 
 
 def test_a_folder_without_a_run_is_named(tmp_path, capsys):
-    for command, more in ((sample, []), (score, ["--text", "x"]), (explain, ["--text", "x"]), (export, ["--out", "x"])):
+    for command, more in ((sample, []), (score, ["--text", __file__]), (explain, ["--text", "x"]), (export, ["--out", "x"])):
         assert command.main(["--run", str(tmp_path / "nowhere"), *more]) == 2
         assert "nowhere" in capsys.readouterr().err.replace("\n", "")
 
