@@ -7,6 +7,7 @@ right to 5e-7 each, and so are our float32 rows: sums agree to SUM.
 import gzip
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.ngram_mixture import ngram_model
 from jexplicit.lm.fits.training_text import TrainingText
-from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.model import LanguageModel, dense_where_small
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 
 SUM = 5e-6
@@ -45,6 +46,14 @@ def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False)
         smoothed_ngrams(X, Y, offsets=tuple(range(1, order)), vocab_size=N), np.bincount(Y, minlength=N), eos=eos
     )
     return LanguageModel(model.rows, np.float32(exponents) * model.exponents, model.features, eos)
+
+
+def without_some(model: LanguageModel) -> LanguageModel:
+    """The model with every other entry of its first sparse rows 0, which dense rows do not tell from others."""
+    unigram, first, chain = model.rows
+    table = first.corrections[0]
+    table = table._replace(values=np.where(np.arange(len(table.values)) % 2, table.values, 0))
+    return replace(model, rows=(unigram, replace(first, corrections=(table,)), chain))
 
 
 def log10_scores(model: LanguageModel, documents=NEW) -> np.ndarray:
@@ -114,8 +123,9 @@ def test_what_is_written_and_read_again_scores_alike(order, eos, tmp_path):
     np.testing.assert_allclose(log10_scores(read), log10_scores(model), rtol=0, atol=SUM)
 
 
-def test_fitted_exponents_and_the_dense_bigram_are_exact_too(tmp_path):
-    for model in (model_of(4, True, exponents=0.7), model_of(2, True, dense=True), model_of(2, False, dense=True)):
+def test_fitted_exponents_and_dense_rows_are_exact_too(tmp_path):
+    bigrams = (model_of(2, True, dense=True), model_of(2, False, dense=True))
+    for model in (model_of(4, True, exponents=0.7), *bigrams, dense_where_small(without_some(model_of(4, True)))):
         write_arpa(tmp_path / "lm.arpa", model, WORDS)
         np.testing.assert_allclose(slow_scores(tmp_path / "lm.arpa", model.eos), log10_scores(model), rtol=0, atol=SUM)
     dense, sparse = tmp_path / "dense.arpa", tmp_path / "sparse.arpa"

@@ -123,29 +123,60 @@ def _weighed(table: SparseRows, a: float) -> SparseRows:
     return SparseRows(start.astype(np.int64), outputs.astype(np.int64), a * values.astype(np.float64))
 
 
-def fold_starts(levels: list[Level], N: int) -> tuple[list[Level], list[np.ndarray]]:
+def prefix_keys(levels: Sequence[Level], N: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Which n-gram of the level before every context spells, from the second level on: as keys of its entries.
+
+    Returns:
+        of every level, `context * N + output` of its contexts, and whether the level before has that context.
+    """
+    found, nearest, rest = np.ones(N, bool), np.arange(N), np.zeros(N, np.int64)  # rest: without the nearest token
+    keys = []
+    for above, level in zip(levels, levels[1:], strict=False):
+        parent, token = np.divmod(level.keys, N)
+        rest, there = search(above.keys, rest[parent] * N + token)
+        found, nearest = found[parent] & there, nearest[parent]
+        keys.append((rest * N + nearest, found))
+    return keys
+
+
+def seen_once(levels: Sequence[Level], N: int) -> list[np.ndarray]:
+    """Which contexts of every level have `<pad>` once at most."""
+    pairs = zip(levels, levels[1:], strict=False)
+    return [np.ones(N, bool), *(above.keys[level.keys // N] % N != PAD for above, level in pairs)]
+
+
+def complete_chain(base: np.ndarray, levels: Sequence[Level]) -> list[Level]:
+    """The chain with the n-grams that a file needs and rows leave out, as they back off to the same: those that contexts spell,
+    and at the start of a document those of longer contexts."""
+    levels, N = list(levels), len(base)
+    once, prefixes = seen_once(levels, N), prefix_keys(levels, N)
+    for n in range(len(levels) - 2, -1, -1):
+        long, (spelled, found) = levels[n + 1], prefixes[n]
+        context, output = np.divmod(long.entries, N)
+        starts = ~once[n + 1][context]
+        wanted = np.concatenate([spelled[found & once[n + 1]], long.keys[context[starts]] // N * N + output[starts]])
+        _, there = search(levels[n].entries, wanted)
+        new = np.unique(wanted[~there])
+        entries = np.concatenate([levels[n].entries, new])
+        log_p = np.concatenate([levels[n].log_p, backed_off_log_p(levels[: n + 1], base, *np.divmod(new, N))])
+        order = np.argsort(entries, kind="stable") if len(new) else slice(None)
+        levels[n] = levels[n]._replace(entries=entries[order], log_p=log_p[order])
+    return levels
+
+
+def fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
     """Contexts that reach the start of a document, with what their longer forms say: `<pad>` once instead of many times.
 
     A model has contexts w `<pad>` `<pad>` ..., a row for each; in the file `<s>` w stands for all of them.
-
-    Returns:
-        the levels, and which of their contexts have `<pad>` once at most.
     """
-    levels, once = list(levels), [np.ones(N, bool)]
-    for above, level in zip(levels, levels[1:], strict=False):
-        at_start = above.keys[level.keys // N] % N == PAD
-        once.append(~at_start)
+    levels, once = list(levels), seen_once(levels, N)
     for n in range(len(levels) - 2, -1, -1):
         (short, long), deeper = levels[n : n + 2], ~once[n + 1]
-        parent = long.keys // N
-        log_p, weight = short.log_p.copy(), short.weight.copy()
-        own = np.flatnonzero(deeper[long.entries // N])
-        place, there = search(short.entries, parent[long.entries[own] // N] * N + long.entries[own] % N)
-        if not np.all(there):
-            raise ValueError("an output followed the start of a document in a long context and not in a short one: fit again")
-        shifted = np.zeros(len(weight))
+        parent, own = long.keys // N, np.flatnonzero(deeper[long.entries // N])
+        shifted = np.zeros(len(short.weight))
         shifted[parent[deeper]] = long.weight[deeper]
-        log_p += shifted[short.entries // N]
+        log_p = short.log_p + shifted[short.entries // N]
+        place, _ = search(short.entries, parent[long.entries[own] // N] * N + long.entries[own] % N)
         log_p[place] = long.log_p[own]
-        levels[n] = Level(short.keys, short.entries, log_p, weight + shifted)
-    return levels, once
+        levels[n] = short._replace(log_p=log_p, weight=short.weight + shifted)
+    return levels

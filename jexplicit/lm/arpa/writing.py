@@ -10,7 +10,16 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.arpa.chain import Level, backoff_chain, context_tokens, fold_starts, search
+from jexplicit.lm.arpa.chain import (
+    Level,
+    backoff_chain,
+    complete_chain,
+    context_tokens,
+    fold_starts,
+    prefix_keys,
+    search,
+    seen_once,
+)
 from jexplicit.lm.arpa.parser import NEVER
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.model import LanguageModel
@@ -57,8 +66,8 @@ def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokeniz
 def _sections(base: np.ndarray, levels: list[Level], words: list[str], *, eos: bool) -> list[tuple[int, Iterator[list[str]]]]:
     """The number of n-grams of every order, and blocks of their lines."""
     N, orders = len(base), max(2, len(levels) + 1)  # KenLM reads no file of order 1, but one without bigrams
-    levels, once = fold_starts(levels, N)
-    weights = _weights(levels, once, words)
+    levels = fold_starts(complete_chain(base, levels), N)
+    once, weights = seen_once(levels, N), _weights(levels, words)
     sections = [(N + 1, iter([_unigram_lines(base, weights[0], words, eos=eos)]))]
     for n, level in enumerate(levels):
         kept = np.flatnonzero(once[n][level.entries // N])
@@ -66,23 +75,21 @@ def _sections(base: np.ndarray, levels: list[Level], words: list[str], *, eos: b
     return [*sections, *[(0, iter(()))] * (orders - len(sections))]
 
 
-def _weights(levels: list[Level], once: list[np.ndarray], words: list[str]) -> list[np.ndarray]:
+def _weights(levels: list[Level], words: list[str]) -> list[np.ndarray]:
     """The back-off weights of n-grams, which are those of the contexts that they spell: of the unigrams, and of every level."""
     N = len(words)
-    weights = [levels[0].weight if levels else np.zeros(N), *(np.zeros(len(level.entries)) for level in levels)]
-    without_nearest, found = np.zeros(N, np.int64), np.ones(N, bool)  # of a context, as numbers of the level before
-    for n in range(1, len(levels)):
-        tokens, parent = context_tokens(levels[: n + 1], N), levels[n].keys // N
-        without_nearest, own = search(levels[n - 1].keys, without_nearest[parent] * N + tokens[:, -1])
-        place, there = search(levels[n - 1].entries, without_nearest * N + tokens[:, 0])
-        found = found[parent] & own
+    once, weights = seen_once(levels, N), [levels[0].weight if levels else np.zeros(N)]
+    for n, (spelled, found) in enumerate(prefix_keys(levels, N), 1):
+        place, there = search(levels[n - 1].entries, spelled)
         if not np.all(found & there | ~once[n]):
-            missing = " ".join(words[i] for i in tokens[np.argmin(found & there | ~once[n]), ::-1])
+            tokens = context_tokens(levels[: n + 1], N)[np.argmin(found & there | ~once[n]), ::-1]
+            missing = " ".join(words[i] for i in tokens)
             raise ValueError(
-                f"the model has a context {missing!r}, whose last token it never predicts: fit it on whole documents"
+                f"the model has a context {missing!r}, and not the one without its first token: fit it on whole documents"
             )
+        weights.append(np.zeros(len(levels[n - 1].entries)))
         weights[n][place[once[n]]] = levels[n].weight[once[n]]
-    return weights
+    return [*weights, np.zeros(len(levels[-1].entries))] if levels else weights
 
 
 def _unigram_lines(base: np.ndarray, weight: np.ndarray, words: list[str], *, eos: bool) -> list[str]:
