@@ -22,7 +22,8 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file."""
+    """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model as .arpa or
+    .arpa.gz, whose tokens white space separates."""
     method: Method | str | None = None
     """How the model was fitted; default, the model with the lowest dev perplexity of those that the other flags leave."""
     features: Features | None = None

@@ -1,16 +1,20 @@
 """Write one language model of a run to a safetensors file that stands alone, with its tokenizer and where it comes from.
 
-python -m launch.export --run runs/demo --method explicit --out model.safetensors
+    python -m launch.export --run runs/demo --method explicit --out model.safetensors
+    python -m launch.export --run runs/demo --method ngram --out model.arpa.gz
+
+To NAME.arpa or NAME.arpa.gz: an n-gram model with its tokens as words, for KenLM and other decoders.
 """
 
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.runs.command import run_command
 from jexplicit.runs.files import check_writable
-from jexplicit.runs.progress import show
+from jexplicit.runs.progress import console, show
 from launch.choose import ModelChoice, load_choice
 
 
@@ -19,13 +23,18 @@ class Config(ModelChoice):
     """Write one language model of a run to a safetensors file that stands alone."""
 
     out: str
-    """The file to write, NAME.safetensors."""
+    """The file to write: NAME.safetensors; or, for models of method ngram, bigram or unigram, NAME.arpa or NAME.arpa.gz."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
     out = check_writable(config.out, "--out")
-    export_model(out, load_choice(config))
+    saved = load_choice(config)
+    export_model(out, saved)
+    if is_arpa(out) and not saved.model.eos:
+        console.print(
+            "[yellow]warning:[/] the model was fitted without --eos: </s> has log10 p = -99; score without it (eos=False)"
+        )
     size = out.stat().st_size
     show(f"{out}, {size / 1e6:.1f} MB")
     return {"out": str(out), "bytes": size}

@@ -1,10 +1,11 @@
-"""Tokenizers that others trained: any SentencePiece model, and the `tokenizer.json` of Hugging Face's `tokenizers`.
+"""Tokenizers that others made: any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, a list of words.
 
 Their ids are renamed to this project's: 0 is `<pad>` and 1 `<unk>`, whether they have such tokens or not, and all others follow
 in the order of their own ids. Their `<pad>` in a text is `<unk>` here, so that 0 stands between documents only.
 """
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,4 +110,26 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
 
-FOREIGN = {"sentencepiece": SentencePieceTokenizer, "huggingface": HuggingFaceTokenizer}
+class WordList(ForeignTokenizer):
+    """Words that white space separates: those of a list, one a line, in UTF-8.
+
+    Example:
+        >>> words = WordList(b"to\\nbe")
+        >>> words.encode(["to  see"])[0].tolist(), words.decode(np.array([2, 3]))
+        ([2, 1], 'to be')
+    """
+
+    def __init__(self, model: bytes):
+        self._words = model.decode().split("\n") if model else []
+        self._own = {word: i for i, word in enumerate(self._words)}
+        super().__init__(dict(enumerate([*self._words, "<unk>"])), pad=None, unk=len(self._words))
+
+    def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
+        unknown = len(self._words)
+        return [[self._own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)] for text in texts]
+
+    def decode_foreign(self, ids: list[int]) -> str:
+        return " ".join([*self._words, "⁇"][i] for i in ids)
+
+
+FOREIGN = {"sentencepiece": SentencePieceTokenizer, "huggingface": HuggingFaceTokenizer, "words": WordList}

@@ -14,6 +14,9 @@ import numpy as np
 from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.arpa.reading import read_arpa
+from jexplicit.lm.arpa.words import is_arpa
+from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
@@ -26,16 +29,28 @@ FROM_COUNTS = ("unigram", "bigram", "explicit")  # solved again from a run's cou
 
 
 def export_model(path: str | os.PathLike, saved: TextModel) -> None:
-    """Write one model, its tokenizer and its provenance to a safetensors file that stands alone."""
-    saved.save(path)
+    """Write one model, its tokenizer and its provenance to a safetensors file that stands alone.
+
+    To a file NAME.arpa or NAME.arpa.gz, an n-gram model with its tokens as words, for other decoders (jexplicit.lm.arpa).
+
+    Raises:
+        ValueError: a file that cannot be written; a model that is none of n-grams, for an ARPA file.
+    """
+    if is_arpa(path):
+        write_arpa(path, saved.model, saved.tokenizer)
+    else:
+        saved.save(path)
 
 
 def import_model(path: str | os.PathLike) -> TextModel:
-    """The model of a file that `export_model` wrote.
+    """The model of a file that `export_model` wrote; or of any ARPA file, whose tokens are what white space separates.
 
     Raises:
         ValueError: no such file; a damaged one; one without a tokenizer; a model whose parts do not fit together.
     """
+    if is_arpa(path):
+        model, tokenizer = read_arpa(path)
+        return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})
     model, tokenizer, about = read_model_file(Path(path))
     if tokenizer is None:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
@@ -54,7 +69,7 @@ def load_model(
     """Load a language model of a run folder, or of an exported file.
 
     Args:
-        path: the folder of a run of `launch.lm` or `launch.networks mlp-lm`, or a file of `export_model`.
+        path: the folder of a run of `launch.lm` or `launch.networks mlp-lm`, a file of `export_model`, or an ARPA file.
         method: how the model was fitted; default, that of the run's lowest dev perplexity.
         features: of the model wanted; default likewise.
         radius: K of the model wanted; default likewise.
@@ -93,7 +108,7 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
     """
     path = Path(path).expanduser()
     if read_config(path) is None:
-        raise ValueError(f"no run at {path}: pass the folder of a run of launch.lm, or an exported .safetensors file")
+        raise ValueError(f"no run at {path}: pass the folder of a run of launch.lm, or an exported .safetensors or .arpa file")
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
         raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks mlp-lm")

@@ -1,4 +1,7 @@
-"""The bench of the loss: one partition function per distinct context, or none at all, against one per position."""
+"""The bench of the loss: one partition function per distinct context, or none at all, against one per position.
+
+And of scoring, with every kind of model, beside KenLM.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,16 +18,19 @@ from jexplicit.data.text import text_corpus
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.bounds import NonNegativeInt, PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.tables import Column
+from launch.bench import model_kinds
 from launch.bench.counting import StreamTokens, VocabSize, zipf_stream
 from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, losses_differ, ratio_columns
+from launch.bench.model_kinds import kinds_comparison
 
 
 @dataclass(frozen=True)
 class Evaluation(BenchConfig):
-    """The loss of one model on the same positions: from its distinct contexts or its counts, against position by position."""
+    """The loss of one model on the same positions: from its distinct contexts or its counts, against position by position; and
+    scores of every token by every kind of model, beside KenLM where it is installed."""
 
     corpus: Literal["docs", "zipf"] = "docs"
     """docs: the documentation that ships with Python. zipf: independent draws from Zipf's law; its contexts repeat less than
@@ -37,6 +43,8 @@ class Evaluation(BenchConfig):
     """Token ids, <pad> and <unk> included."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens, of the Cat models. Each is a comparison of its own."""
+    scored: NonNegativeInt = 20_000
+    """Positions that every kind of model scores, from the start of those that it was fitted to; 0 for none."""
 
 
 # A method does what is off the clock and returns the call to time.
@@ -90,7 +98,7 @@ def first_positions(stream: np.ndarray, limit: int) -> np.ndarray:
 
 
 def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
-    """One comparison per radius."""
+    """One comparison per radius, and one of the kinds of models."""
     stream, N, source = _stream(config)
     counts = count(stream, radius=max(config.radius), vocab_size=N)
     x = first_positions(stream, config.positions)
@@ -111,6 +119,8 @@ def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
             difference=losses_differ(rtol=1e-6),
             inspect=lambda case, loss: {"nll_per_token": loss / positions},
         )
+    if config.scored:
+        yield kinds_comparison(x, first_positions(x, config.scored), N, max(config.radius), source, folder)
 
 
 def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
@@ -127,9 +137,9 @@ BENCH = Bench(
     name="evaluation",
     config=Evaluation,
     comparisons=comparisons,
-    methods=METHODS,
+    methods={**METHODS, **model_kinds.METHODS},
     ours=("distinct contexts", *FROM_COUNTS),
-    peers={"ratio_to_brute_force": (BRUTE,)},
+    peers={"ratio_to_brute_force": (BRUTE,), "ratio_to_kenlm": (model_kinds.KENLM,)},
     columns=[
         METHOD,
         RADIUS,
@@ -137,10 +147,13 @@ BENCH = Bench(
         Column("distinct", "distinct", ",d"),
         Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
         *ratio_columns("vs. brute force", "ratio_to_brute_force"),
+        Column("vs. kenlm", "ratio_to_kenlm", ".4f"),
         *SECONDS,
     ],
     presets={
-        "tiny": Preset(Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
-        "full": Preset(Evaluation(rounds=9), "200,000 positions; 1 minute on 2 CPU cores."),
+        "tiny": Preset(
+            Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2), "40 s on 2 CPU cores."
+        ),
+        "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
     },
 )

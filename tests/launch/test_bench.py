@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
-from launch.bench import counting, evaluation, icl, training
+from launch.bench import counting, evaluation, icl, model_kinds, training
 from launch.bench.harness import (
     METHOD,
     Bench,
@@ -28,13 +28,13 @@ COUNTING_FIELDS = {
 }
 EVALUATION_FIELDS = {
     *("bench", "method", "radius", "positions", "distinct", "positions_per_second", "cpu_seconds", "wall_seconds"),
-    *("kernel_seconds", "ratio_to_brute_force", "nll_per_token", "corpus", "rounds", "threads", "memory"),
+    *("kernel_seconds", "ratio_to_brute_force", "ratio_to_kenlm", "nll_per_token", "corpus", "rounds", "threads", "memory"),
 }
 TRAINING_FIELDS = {
     *("bench", "method", "radius", "batch_size", "vocab_size", "steps", "positions_per_second", "cpu_seconds", "wall_seconds"),
     *("kernel_seconds", "ratio_to_torch", "ratio_to_fastest_torch", "stream", "rounds", "threads", "memory"),
 }
-has_torch = importlib.util.find_spec("torch") is not None
+has_torch, has_kenlm = (importlib.util.find_spec(name) is not None for name in ("torch", "kenlm"))
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def rows_of(out, without_peer=(training.OTHER_MODEL,)):
     for row in rows:
         for field, value in row.items():
             if value is None:
-                no_peer = not has_torch or row["method"] in without_peer
+                no_peer = not has_torch or row["method"] in without_peer or row["bench"] == "evaluation"
                 assert field.startswith("ratio") and no_peer, (row["method"], field)
             elif field.startswith("ratio") or field.endswith("per_second") or field in ("cpu_seconds", "wall_seconds"):
                 assert math.isfinite(value) and value > 0, (row["method"], field, value)
@@ -144,24 +144,42 @@ def test_icl_rows(tmp_path):
             assert row["ratio_to_plain"] == 1
 
 
-def test_evaluation_rows(tmp_path):
+def test_evaluation_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_kinds, "MIXTURES", {})  # a few kinds of models: each is compiled for some seconds
+    monkeypatch.setattr(model_kinds, "KINDS", {name: model_kinds.KINDS[name] for name in ("unigram", model_kinds.NGRAM)})
     assert main(["evaluation", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 0
     rows = rows_of(tmp_path / "run")
     assert {(row["method"], row["radius"]) for row in rows} == {
         *(("brute force", 1), ("distinct contexts", 1), ("counts", 1), ("counting + counts", 1)),
-        *(("brute force", 2), ("distinct contexts", 2)),
+        *(("brute force", 2), ("distinct contexts", 2), ("unigram", 1), ("ngram", 4)),
+        *([(model_kinds.KENLM, 4)] if has_kenlm else []),
     }
     for row in rows:
         assert set(row) >= EVALUATION_FIELDS
-        assert row["positions"] == 5_000 and 1 < row["distinct"] < 5_000
+        kinds = "ratio_to_brute_force" in row and row["ratio_to_brute_force"] is None
+        assert kinds == (row["method"] not in evaluation.METHODS)
+        assert row["positions"] == (1_000 if kinds else 5_000) and 1 < row["distinct"] < 5_000
+        assert (row["ratio_to_kenlm"] is not None) == (kinds and has_kenlm)
         if row["method"] == evaluation.BRUTE:
             assert row["ratio_to_brute_force"] == 1
+    nll = {row["method"]: row["nll_per_token"] for row in rows}
+    assert nll["ngram"] < nll["unigram"]
+    assert not (tmp_path / "run" / "ngram.arpa").exists()
+
+
+@pytest.mark.slow
+def test_every_kind_of_model_is_scored_beside_kenlm(tmp_path):
+    flags = ["--preset", "tiny", "--radius", "2", "--scored", "300", "--rounds", "1"]
+    assert main(["evaluation", *flags, "--out", str(tmp_path / "run")]) == 0
+    rows = {row["method"]: row for row in rows_of(tmp_path / "run") if row["method"] not in evaluation.METHODS}
+    assert set(rows) == {*model_kinds.KINDS, *model_kinds.MIXTURES} | ({model_kinds.KENLM} if has_kenlm else set())
+    assert rows["explicit, dense"]["nll_per_token"] == pytest.approx(rows["explicit, sparse"]["nll_per_token"], rel=1e-4)
 
 
 def test_evaluation_of_own_text_and_of_zipf(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the cat number {n % 17} sat on mat {n % 5}\n" for n in range(400)))
-    small = ["--positions", "500", "--vocab-size", "64", "--radius", "2", "--rounds", "1"]
+    small = ["--positions", "500", "--vocab-size", "64", "--radius", "2", "--rounds", "1", "--scored", "0"]
     assert main(["evaluation", "--train", str(text), *small, "--out", str(tmp_path / "text")]) == 0
     assert main(["evaluation", "--corpus", "zipf", *small, "--out", str(tmp_path / "zipf")]) == 0
     assert [rows_of(tmp_path / run)[0]["corpus"] for run in ("text", "zipf")] == [str(text), "zipf"]

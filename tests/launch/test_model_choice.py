@@ -14,6 +14,7 @@ from launch import explain, export, sample, score
 from launch.lm import run as lm
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
+MEASURES = ("log_probability", "perplexity", "bits_per_byte", "bits_per_character", "word_perplexity")
 FLAGS = ["--tokenizer", "word", "--radius", "1", "2", "--features", "cat", "--samples", "1", "--calibration-positions", "200"]
 
 
@@ -174,3 +175,20 @@ def test_the_estimator_fits_the_mixture_of_the_command(finished, files):
     # the same rows and exponents; float32 sums in another order on other tables
     assert model.perplexity(read_documents(files[3])) == pytest.approx(row["dev_perplexity"], rel=1e-4)
     np.testing.assert_allclose(model.about["exponents"], row["exponents"], atol=1e-3)
+
+
+def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(finished, files, tmp_path, capsys):
+    arpa, run = str(tmp_path / "lm.arpa.gz"), ["--run", str(finished), "--method", "ngram"]
+    assert export.main([*run, "--out", arpa]) == 0
+    assert "fitted without --eos" in capsys.readouterr().err
+    wholes = []
+    for model in (run, ["--run", arpa]):
+        assert score.main([*model, "--text", files[3]]) == 0
+        wholes.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert wholes[0] == {**wholes[1], **{name: pytest.approx(wholes[1][name], rel=1e-5) for name in MEASURES}}
+    assert sample.main(["--run", arpa, "--prompt", "the cat", "--length", "3"]) == 0
+    assert explain.main(["--run", arpa, "--text", "the cat", "--figure", str(tmp_path / "explain.png")]) == 0
+    capsys.readouterr()
+    assert export.main(["--run", str(finished), "--method", "mixture", "--out", str(tmp_path / "mixture.arpa")]) == 2
+    assert "is no n-gram model, which an ARPA file holds: choose the method ngram" in capsys.readouterr().err
+    assert not (tmp_path / "mixture.arpa").exists()

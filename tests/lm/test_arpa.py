@@ -1,0 +1,285 @@
+"""ARPA files: scores against KenLM's module and against the recursion of ARPA in plain Python; bad files are refused.
+
+Tolerance: up to five log10 probabilities and weights of at most 10, each a float32 (KenLM) or written with eight digits, are
+right to 5e-7 each, and so are our float32 rows: sums agree to SUM.
+"""
+
+import gzip
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reference import random_documents, stream_of, windows
+
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
+from jexplicit.lm.arpa.reading import read_arpa
+from jexplicit.lm.arpa.words import arpa_words
+from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.ngram_mixture import ngram_model
+from jexplicit.lm.fits.training_text import TrainingText
+from jexplicit.lm.model import LanguageModel, dense_where_small
+from jexplicit.lm.rows.ngrams import smoothed_ngrams
+
+SUM = 5e-6
+N = 12
+DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 2, longest=12)  # two tokens are never seen
+NEW = [*random_documents(seed=4, number=12, vocab_size=N, longest=12), [N - 1], [1, 3, 1, 1, 4, 5]]  # 1 is <unk>
+WORDS = Tokenizer("\n".join(f"w{i}" for i in range(2, N)).encode(), "words")
+EOS = pytest.mark.parametrize("eos", [True, False])
+ORDERS = pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+
+
+def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False) -> LanguageModel:
+    """An n-gram model of 60 documents."""
+    text = TrainingText(stream_of(DOCUMENTS), N, eos=eos)
+    if order <= 2:
+        if not dense:
+            text = TrainingText(stream_of(DOCUMENTS), N, eos=eos, sparse_counts=text.sparse_counts(1))
+        return fit_model(["unigram", "bigram"][order - 1], text).model
+    X, Y = windows(DOCUMENTS, order - 1, eos=eos)
+    model = ngram_model(
+        smoothed_ngrams(X, Y, offsets=tuple(range(1, order)), vocab_size=N), np.bincount(Y, minlength=N), eos=eos
+    )
+    return LanguageModel(model.rows, np.float32(exponents) * model.exponents, model.features, eos)
+
+
+def without_some(model: LanguageModel) -> LanguageModel:
+    """The model with every other entry of its first sparse rows 0, which dense rows do not tell from others."""
+    unigram, first, chain = model.rows
+    table = first.corrections[0]
+    table = table._replace(values=np.where(np.arange(len(table.values)) % 2, table.values, 0))
+    return replace(model, rows=(unigram, replace(first, corrections=(table,)), chain))
+
+
+def log10_scores(model: LanguageModel, documents=NEW) -> np.ndarray:
+    return score(model, stream_of(documents)).astype(np.float64) / math.log(10)
+
+
+class SlowArpa:
+    """The recursion of ARPA from two dictionaries."""
+
+    def __init__(self, path):
+        self.p, self.weight = {}, {}
+        text = path.read_text()
+        for n, lines in re.findall(r"\\(\d)-grams:\n(.*?)\n\n", text, re.DOTALL):
+            for line in lines.split("\n"):
+                p, *gram = line.split()
+                self.p[tuple(gram[: int(n)])] = float(p)
+                self.weight[tuple(gram[: int(n)])] = float(gram[int(n)]) if len(gram) > int(n) else 0.0
+        self.order = max(map(len, self.p))
+
+    def log_p(self, context: tuple[str, ...], word: str) -> float:
+        if (gram := (*context, word)) in self.p:
+            return self.p[gram]
+        return self.weight.get(context, 0.0) + self.log_p(context[1:], word)
+
+    def scores(self, words: list[str], *, eos: bool) -> list[float]:
+        text = ["<s>", *words, *["</s>"] * eos]
+        return [self.log_p(tuple(text[max(0, t - self.order + 1) : t]), text[t]) for t in range(1, len(text))]
+
+
+def slow_scores(path, eos: bool) -> np.ndarray:
+    arpa, words = SlowArpa(path), arpa_words(WORDS)
+    return np.array([p for document in NEW for p in arpa.scores([words[i] for i in document], eos=eos)])
+
+
+@ORDERS
+@EOS
+def test_the_file_gives_the_models_own_numbers(order, eos, tmp_path):
+    path, model = tmp_path / "lm.arpa", model_of(order, eos)
+    write_arpa(path, model, WORDS)
+    np.testing.assert_allclose(slow_scores(path, eos), log10_scores(model), rtol=0, atol=SUM)
+    assert ("-99\t</s>\t0\n" in path.read_text()) != eos
+
+
+@ORDERS
+@EOS
+def test_kenlm_scores_every_token_alike(order, eos, tmp_path):
+    kenlm = pytest.importorskip("kenlm")
+    path, words, model = tmp_path / "lm.arpa", arpa_words(WORDS), model_of(order, eos)
+    write_arpa(path, model, WORDS)
+    theirs = kenlm.Model(str(path))
+    assert theirs.order == max(order, 2)
+    found = [p for d in NEW for p, *_ in theirs.full_scores(" ".join(words[i] for i in d), eos=eos)]
+    np.testing.assert_allclose(found, log10_scores(model), rtol=0, atol=SUM)
+
+
+@ORDERS
+@EOS
+def test_what_is_written_and_read_again_scores_alike(order, eos, tmp_path):
+    path, model = tmp_path / "lm.arpa.gz", model_of(order, eos)
+    write_arpa(path, model, WORDS)
+    read, tokenizer = read_arpa(path)
+    assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
+    assert (read.eos, read.radius) == (eos, max(1, order - 1))
+    renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
+    np.testing.assert_allclose(log10_scores(read, renamed), log10_scores(model), rtol=0, atol=SUM)
+    read, _ = read_arpa(path, WORDS)
+    np.testing.assert_allclose(log10_scores(read), log10_scores(model), rtol=0, atol=SUM)
+
+
+def test_fitted_exponents_and_dense_rows_are_exact_too(tmp_path):
+    bigrams = (model_of(2, True, dense=True), model_of(2, False, dense=True))
+    for model in (model_of(4, True, exponents=0.7), *bigrams, dense_where_small(without_some(model_of(4, True)))):
+        write_arpa(tmp_path / "lm.arpa", model, WORDS)
+        np.testing.assert_allclose(slow_scores(tmp_path / "lm.arpa", model.eos), log10_scores(model), rtol=0, atol=SUM)
+    dense, sparse = tmp_path / "dense.arpa", tmp_path / "sparse.arpa"
+    write_arpa(dense, model_of(2, True, dense=True), WORDS)
+    write_arpa(sparse, model_of(2, True), WORDS)
+    assert SlowArpa(dense).p.keys() == SlowArpa(sparse).p.keys()  # only pairs that occurred
+
+
+FOREIGN = r"""
+\data\
+ngram 1=5
+ngram 2=2
+ngram 3=2
+
+\1-grams:
+0 <s> {s}
+-0.30103 a {a}
+-0.5228787 b
+-1 </s>
+-1 <unk>
+
+\2-grams:
+-0.04575749 a b
+-0.2218487 <s> a 0.1461280
+
+\3-grams:
+-0.09691001 <s> a b
+-1.2218487 <s> a <unk>
+
+\end\
+"""
+
+
+def test_files_of_others_unsorted_with_spaces_and_pruned(tmp_path):
+    # P(a) 1/2, P(b) 3/10, others 1/10. After <s>: a 6/10. After a: b 9/10. After <s> a: b 8/10, <unk> 0.06, of 0.1 weight w(a)
+    text = FOREIGN.format(s=f"{math.log10(0.8):.7f}", a=f"{math.log10(0.1 / 0.7):.7f}")
+    backed_off = 0.1 * 0.1 / 0.7  # of <unk> after a, which is no bigram
+    text = text.replace("0.1461280", f"{math.log10((1 - 0.8 - 0.06) / (1 - 0.9 - backed_off)):.7f}")
+    (tmp_path / "lm.arpa").write_text(text)
+    model = load_model(tmp_path / "lm.arpa")
+    found = np.concatenate(model.score(["a b", "b a b", "a zzz", "a a"]))
+    after = (1 - 0.8 - 0.06) / (1 - 0.9 - backed_off)
+    expected = [0.6, 0.8, 0.1, 0.8 * 0.3, 0.5, 0.9, 0.1, 0.6, 0.06, 0.1, 0.6, after * 0.1 / 0.7 * 0.5, 0.1 / 0.7 * 0.1]
+    np.testing.assert_allclose(np.exp(found), expected, rtol=5e-6)  # seven digits in the file
+    assert model.generate("a", 3, temperature=0).startswith(" b a")
+    assert model.about["method"] == "ngram" and model.model.eos
+
+
+def test_pieces_with_white_space_and_reserved_words(tmp_path):
+    texts = ["a\u00a0b <s> c\n\\u000a x </s>", "<unk> ▁ a"] * 4
+    for kind in ("bpe", "word", "char"):
+        tokenizer = train_tokenizer(texts, kind=kind)
+        words = arpa_words(tokenizer)
+        assert len(set(words)) == len(words) == tokenizer.vocab_size
+        assert not [word for word in words if re.search(r"\s", word) or not word or word in ("<s>", "</s>")]
+        stream = encode_documents(tokenizer, texts)
+        model = fit_model("ngram", TrainingText(stream, tokenizer.vocab_size, eos=True)).model
+        write_arpa(tmp_path / "lm.arpa", model, tokenizer)
+        read, _ = read_arpa(tmp_path / "lm.arpa", tokenizer)
+        np.testing.assert_allclose(score(read, stream), score(model, stream), rtol=0, atol=2 * SUM)
+        again, own = read_arpa(tmp_path / "lm.arpa")
+        write_arpa(tmp_path / "again.arpa", again, own)
+        assert SlowArpa(tmp_path / "again.arpa").p.keys() == SlowArpa(tmp_path / "lm.arpa").p.keys()
+
+
+def test_models_of_other_rows_are_refused(tmp_path):
+    text = TrainingText(stream_of(DOCUMENTS), N)
+    with pytest.raises(ValueError, match="a model of TokenTables is no n-gram model.* choose the method ngram"):
+        write_arpa(tmp_path / "lm.arpa", fit_model("explicit", text).model, WORDS)
+    with pytest.raises(ValueError, match="a tokenizer of 12 tokens and a model of 13: use the model's own"):
+        write_arpa(tmp_path / "lm.arpa", fit_model("unigram", TrainingText(stream_of(DOCUMENTS), 13)).model, WORDS)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written .*choose another place"):
+        write_arpa(tmp_path / "file" / "lm.arpa", model_of(2, True), WORDS)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+DAMAGE = {
+    "empty": (lambda text: "", r"line 0: 'the end of the file' instead of \\data\\; give an ARPA file"),
+    "other text": (lambda text: "to be\n" + text, r"line 1: 'to be' instead of \\data\\; give an ARPA file"),
+    "no counts": (lambda text: "\\data\\\n\\1-grams:\n", r"line 2: .* instead of `ngram 1=...`"),
+    "counts from 2": (lambda text: text.replace("ngram 1=13\n", ""), r"line 2: .*orders count 1, 2"),
+    "cut in a section": (
+        lambda text: text[: text.index("\\3-grams:") - 80].rpartition("\n")[0],
+        "instead of a 2-gram.*cut short",
+    ),
+    "cut between sections": (
+        lambda text: text[: text.index("\\3-grams:")],
+        "the end of the file' instead of .*3-grams:.*cut short",
+    ),
+    "no end": (lambda text: text.replace("\\end\\\n", ""), r"'the end of the file' instead of \\end\\; the file is cut short"),
+    "count too low": (
+        lambda text: text.replace("ngram 1=13", "ngram 1=12"),
+        r"line 19: .*instead of \\2-grams:.*counts other than its 1-grams",
+    ),
+    "count too high": (
+        lambda text: text.replace("ngram 1=13", "ngram 1=14"),
+        "line 20: '' instead of a 1-gram.*counts other than its 1-grams",
+    ),
+    "a word too many": (
+        lambda text: text.replace("\tw4 ", "\tw4 w4 w4 ", 1),
+        "is not a log10 probability of at most 0, 2 words",
+    ),
+    "no number": (lambda text: re.sub(r"-[\d.]+\tw5\t", "x\tw5\t", text), "line 13: 'x.*is not a log10 probability"),
+    "above 1": (lambda text: re.sub(r"-[\d.]+\tw5\t", "0.1\tw5\t", text), "line 13: '0.1.*is not a log10 probability"),
+    "not a number": (lambda text: re.sub(r"-[\d.]+\tw5\t", "nan\tw5\t", text), "line 13: 'nan.*is not a log10 probability"),
+    "unknown word": (lambda text: text.replace("\tw4 ", "\tdog ", 1), "'dog' is not among the unigrams"),
+    "a unigram twice": (
+        lambda text: text.replace("ngram 1=13", "ngram 1=14").replace("\n\n\\2-", "\n-1\tw4\n\n\\2-"),
+        "line 20: this n-gram stands in the file before",
+    ),
+    "a 2-gram twice": (lambda text: repeat_first(text, 2), "line 23: this n-gram stands in the file before"),
+    "not normalised": (lambda text: re.sub(r"-[\d.]+(\tw3 w)", r"-0.01\1", text, count=1), "after 'w3' sum to .*renormalise"),
+    "unigrams not normalised": (
+        lambda text: re.sub(r"-[\d.]+(\tw3\t)", r"-0.01\1", text),
+        "line 7: the unigrams sum to .*renorm",
+    ),
+}
+
+
+def repeat_first(text: str, n: int) -> str:
+    """The first n-gram in the place of the second."""
+    lines = text.split("\n")
+    first = lines.index(f"\\{n}-grams:") + 1
+    lines[first + 1] = lines[first]
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("arpa") / "lm.arpa"
+    write_arpa(path, model_of(3, True), WORDS)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_bad_files_are_refused_with_file_line_and_remedy(damage, good, tmp_path):
+    make, message = DAMAGE[damage]
+    path = tmp_path / "bad.arpa"
+    path.write_text(make(good))
+    assert path.read_text() != good
+    with pytest.raises(ValueError, match=message) as error:
+        read_arpa(path)
+    assert str(path) in str(error.value)
+
+
+def test_missing_files_damaged_gzip_and_other_tokenizers(good, tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_arpa(tmp_path / "none.arpa")
+    (tmp_path / "cut.arpa.gz").write_bytes(gzip.compress(good.encode())[:-200])
+    with pytest.raises(ValueError, match="not a whole gzip file"):
+        read_arpa(tmp_path / "cut.arpa.gz")
+    (tmp_path / "lm.arpa").write_text(good)
+    with pytest.raises(ValueError, match="'w9', which is no token of the tokenizer"):
+        read_arpa(tmp_path / "lm.arpa", Tokenizer("\n".join(f"w{i}" for i in range(2, 9)).encode(), "words"))
+    with pytest.raises(ValueError, match="does not have 'w12' of the tokenizer"):
+        read_arpa(tmp_path / "lm.arpa", Tokenizer("\n".join(f"w{i}" for i in range(2, 13)).encode(), "words"))
