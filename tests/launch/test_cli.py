@@ -108,7 +108,7 @@ def test_help_of_a_command_names_it_and_groups_its_flags(name, capsys):
 
 
 def test_completion_of_commands_and_flags(monkeypatch, capsys):
-    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache")}
+    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache", "harness")}
     monkeypatch.setattr(cli, "COMMANDS", entries)
     for shell in ("bash", "zsh"):
         with pytest.raises(SystemExit) as end:
