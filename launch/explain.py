@@ -89,9 +89,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: Attri
         table.add_column(why.names[n] if G <= _shown else "")
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
         order = range(G) if G <= _shown else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
-        cells = [
-            f"{why.names[g] + ' ' if G > _shown else ''}{row[g]}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order
-        ]
+        cells = [f"{why.names[g] + ' ' if G > _shown else ''}{row[g]}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order]
         table.add_row(i, f"{np.exp(log_p):.4f}", *cells)
     return table
 
