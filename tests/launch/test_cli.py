@@ -180,4 +180,6 @@ def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monke
     assert (found["documents"], found["tokens"]) == (49, rows[0]["train_tokens"])
     assert found["vocab_size"] == rows[0]["vocab_size"] and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
+    again = [*lm_flags(files, tmp_path / "run"), "--methods", "unigram", "--tokenizer", str(finished), "--dry-run", "--json"]
+    assert lm.main(again) == 0 and json.loads(capsys.readouterr().out)["vocab_size"] == found["vocab_size"]
     assert not list(tmp_path.iterdir())
