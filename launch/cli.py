@@ -85,12 +85,11 @@ def print_completion(shell: list[str]) -> None:
     commands = {}
     for name, entry in COMMANDS.items():
         module = importlib.import_module(entry.module)
-        kinds = getattr(module, "COMMANDS", None)
-        if kinds is None:
-            commands[name] = flag_groups(module.Config, presets=getattr(module, "PRESETS", ()))
-        else:
+        if kinds := getattr(module, "COMMANDS", None):
             flags = {kind: flag_groups(command.config, presets=command.presets) for kind, command in kinds.items()}
             commands[name] = Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in flags.items())]  # noqa: UP007
+        elif hasattr(module, "Config"):  # not harness, whose flags are lm_eval's
+            commands[name] = flag_groups(module.Config, presets=getattr(module, "PRESETS", ()))
     arguments = ["--tyro-print-completion", *shell]
     tyro.extras.subcommand_cli_from_dict(commands, prog="jexplicit", args=arguments, config=FLAT)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
 
 from jexplicit.data.tokenizers import encode_documents
@@ -84,16 +83,14 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: Attri
     G = len(why.names)
     title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if G > _shown else "")
     table = Table(title=title, title_justify="left", show_lines=True)
-    table.add_column("predicted")
+    table.add_column("predicted", style="bold")
     table.add_column("p", justify="right")
     for n in range(min(G, _shown)):
         table.add_column(why.names[n] if G <= _shown else "")
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
         order = range(G) if G <= _shown else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
-        cells = [
-            f"{why.names[g] + ' ' if G > _shown else ''}{escape(row[g])}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order
-        ]
-        table.add_row(f"[bold]{escape(i)}[/]", f"{np.exp(log_p):.4f}", *cells)
+        cells = [f"{why.names[g] + ' ' if G > _shown else ''}{row[g]}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order]
+        table.add_row(i, f"{np.exp(log_p):.4f}", *cells)
     return table
 
 

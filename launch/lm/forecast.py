@@ -14,7 +14,7 @@ import numpy as np
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.data.shards import read_shards
-from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.ngram_mixture import RADIUS
@@ -85,7 +85,7 @@ def _tokenised(config: Config, documents: Sequence[str]) -> Sample:
     part = documents[:: max(1, len(documents) // _documents)]
     share = sum(map(len, documents)) / max(sum(map(len, part)), 1)
     start = time.perf_counter()
-    tokenizer = train_tokenizer(part, kind=config.tokenizer)
+    tokenizer = make_tokenizer(config.tokenizer, part, None)
     stream = encode_documents(tokenizer, part)
     return Sample(tokenizer, stream, len(documents), int(len(stream) * share), (time.perf_counter() - start) * share)
 

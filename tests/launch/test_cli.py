@@ -108,7 +108,7 @@ def test_help_of_a_command_names_it_and_groups_its_flags(name, capsys):
 
 
 def test_completion_of_commands_and_flags(monkeypatch, capsys):
-    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache")}
+    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache", "harness")}
     monkeypatch.setattr(cli, "COMMANDS", entries)
     for shell in ("bash", "zsh"):
         with pytest.raises(SystemExit) as end:
@@ -180,4 +180,6 @@ def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monke
     assert (found["documents"], found["tokens"]) == (49, rows[0]["train_tokens"])
     assert found["vocab_size"] == rows[0]["vocab_size"] and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
+    again = [*lm_flags(files, tmp_path / "run"), "--methods", "unigram", "--tokenizer", str(finished), "--dry-run", "--json"]
+    assert lm.main(again) == 0 and json.loads(capsys.readouterr().out)["vocab_size"] == found["vocab_size"]
     assert not list(tmp_path.iterdir())
