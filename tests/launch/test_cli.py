@@ -108,14 +108,14 @@ def test_help_of_a_command_names_it_and_groups_its_flags(name, capsys):
 
 
 def test_completion_of_commands_and_flags(monkeypatch, capsys):
-    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache")}
+    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache", "harness")}
     monkeypatch.setattr(cli, "COMMANDS", entries)
     for shell in ("bash", "zsh"):
         with pytest.raises(SystemExit) as end:
             cli.main(["--print-completion", shell])
         script = capsys.readouterr().out
         assert not end.value.code and "jexplicit" in script
-        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset"))
+        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset", "harness"))
 
 
 KINDS = {
