@@ -41,9 +41,21 @@ def warn_unknown(tokenizer: Tokenizer, text: str) -> None:
         console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
 
 
+def visible(piece: str) -> str:
+    """A token as a table and a figure show it: line breaks and other characters without a form of their own are escaped.
+
+    Example:
+        >>> print(visible("\\n"), visible("▁the"))
+        \\n ▁the
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)
+
+
 @dataclass(frozen=True)
 class ModelChoices:
     """Which models of runs: all that have one of the values of each flag."""
+
+    GROUPS: ClassVar = {"method": "model"}
 
     method: tuple[Method | str, ...] = ()
     """How the models were fitted."""

@@ -30,7 +30,8 @@ class Config:
     run: str
     """Run folder of launch.digits."""
     images: tuple[str, ...]
-    """Grey images of the size of the run's: PNGs, folders of PNGs, idx files, .npy, or .npz with one array or x_test."""
+    """Grey images of the size of the run's: PNGs, folders of PNGs, idx files, .npy, or .npz with one array or x_test. Bright on
+    dark, as those of the run; the levels 0 .. 255 of PNGs are brought to the run's."""
     method: Method | None = None
     """Of the model; default, the highest test accuracy of those that the other flags leave."""
     layers: PositiveInt | None = None

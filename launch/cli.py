@@ -4,6 +4,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, NamedTuple, Union
 
@@ -76,6 +77,11 @@ def _main_of(name: str, argv: list[str]) -> int:
     return importlib.import_module(COMMANDS[name].module).main(argv)
 
 
+@dataclass(frozen=True)
+class _ForeignFlags:
+    """The flags of a command that passes them on: none that is known here."""
+
+
 def print_completion(shell: list[str]) -> None:
     """Print what completes the names of commands and flags in a shell; tyro writes it."""
     import tyro
@@ -85,11 +91,13 @@ def print_completion(shell: list[str]) -> None:
     commands = {}
     for name, entry in COMMANDS.items():
         module = importlib.import_module(entry.module)
-        if kinds := getattr(module, "COMMANDS", None):
+        kinds = getattr(module, "COMMANDS", None)
+        if kinds is None:
+            config = getattr(module, "Config", _ForeignFlags)
+            commands[name] = flag_groups(config, presets=getattr(module, "PRESETS", ()))
+        else:
             flags = {kind: flag_groups(command.config, presets=command.presets) for kind, command in kinds.items()}
             commands[name] = Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in flags.items())]  # noqa: UP007
-        elif hasattr(module, "Config"):  # not harness, whose flags are lm_eval's
-            commands[name] = flag_groups(module.Config, presets=getattr(module, "PRESETS", ()))
     arguments = ["--tyro-print-completion", *shell]
     tyro.extras.subcommand_cli_from_dict(commands, prog="jexplicit", args=arguments, config=FLAT)
 

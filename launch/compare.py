@@ -10,9 +10,10 @@ the models are compared document by document.
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from rich.markup import escape
 
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Unit, read_documents
@@ -21,17 +22,20 @@ from jexplicit.lm.comparison import Difference, paired_difference
 from jexplicit.lm.measures import comparable_measures, positions_in_all, score_documents, unknown_share
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.command import run_command
-from jexplicit.runs.progress import show, stage
+from jexplicit.runs.progress import console, show, stage
 from jexplicit.runs.tables import Column, rich_table
 from launch.choose import ModelChoices, load_choices
 from launch.lm.report import label
 
 Row = dict[str, Any]
+_much = 0.01  # of the tokens unknown: more need a warning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoices):
     """Compare language models on one new text, whatever their tokenizers."""
+
+    GROUPS: ClassVar = {"run": "run", "text": "text"}
 
     run: tuple[str, ...]
     """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. Of a run, the model with the lowest
@@ -59,6 +63,11 @@ def run(config: Config) -> dict[str, Any]:
     if not rows:
         raise ValueError("--run without a value: give at least one run folder or exported file")
     show(rich_table(_columns, rows, title=f"{len(documents):,} documents, {int(sizes.sum()):,} bytes"))
+    if unread := [row for row in rows if row["unknown_share"] >= _much]:
+        worst = max(unread, key=lambda row: row["unknown_share"])
+        told = f"{worst['unknown_share']:.1%} of the tokens are <unk> to {worst['model']} of {worst['run']}"
+        remedy = "its numbers are too small to be compared; compare models of subwords or characters"
+        console.print(f"[yellow]warning:[/] {escape(told)}, which need not say what they are: {remedy}", soft_wrap=True)
     return {"documents": len(documents), "bytes": int(sizes.sum()), "rows": rows}
 
 

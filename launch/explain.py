@@ -10,7 +10,7 @@ for this token. A row of several tokens counts for the one that is furthest back
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from rich.table import Table
@@ -21,7 +21,7 @@ from jexplicit.lm.evaluation import read_text
 from jexplicit.runs.command import run_command
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
-from launch.choose import ModelChoice, load_choice, warn_unknown
+from launch.choose import ModelChoice, load_choice, visible, warn_unknown
 from launch.lm.figures import attribution_map
 
 _shown = 4  # columns: more do not fit a terminal
@@ -30,6 +30,8 @@ _shown = 4  # columns: more do not fit a terminal
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
     """Why a language model expects each next token: the exact contribution of every context token, or of every row."""
+
+    GROUPS: ClassVar = {"text": "text"}
 
     text: str
     """The text to explain, as one document."""
@@ -52,7 +54,8 @@ def run(config: Config) -> dict[str, Any]:
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(attribution_table(predicted, context, why))
-    attribution_map(why.names, context, predicted, why.evidence, figure)
+    seen = [[visible(token) for token in tokens] for tokens in context], [visible(token) for token in predicted]
+    attribution_map(why.names, *seen, why.evidence, figure)
     show(f"heat map {figure}")
     return {
         "rows": list(why.names),
@@ -89,8 +92,10 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: Attri
         table.add_column(why.names[n] if G <= _shown else "")
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
         order = range(G) if G <= _shown else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
-        cells = [f"{why.names[g] + ' ' if G > _shown else ''}{row[g]}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order]
-        table.add_row(i, f"{np.exp(log_p):.4f}", *cells)
+        cells = [
+            f"{why.names[g] + ' ' if G > _shown else ''}{visible(row[g])}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order
+        ]
+        table.add_row(visible(i), f"{np.exp(log_p):.4f}", *cells)
     return table
 
 

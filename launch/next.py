@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jexplicit.lm.generation import next_token
+from jexplicit.lm.generation import next_token, prompt_ids
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show
 from jexplicit.runs.tables import Column, rich_table
-from launch.choose import ModelChoice, load_choice, warn_unknown
+from launch.choose import ModelChoice, load_choice, visible, warn_unknown
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Config(ModelChoice):
 
 
 COLUMNS = (
-    Column("token", "token"),
+    Column("token", lambda row: visible(row["token"])),
     Column("probability", "probability", ".4f"),
     Column("log-probability, nats", "log_probability", ".4f"),
 )
@@ -40,7 +40,7 @@ def run(config: Config) -> dict[str, Any]:
     """Load, predict, print a table."""
     model, tokenizer, _ = load_choice(config)
     warn_unknown(tokenizer, config.prompt)
-    log_p = next_token(model, tokenizer.encode(config.prompt))
+    log_p = next_token(model, *prompt_ids(tokenizer, config.prompt))
     likeliest = np.argsort(-log_p, kind="stable")[: config.top]
     found = [
         {"token": tokenizer.piece(int(i)), "id": int(i), "probability": float(np.exp(p)), "log_probability": float(p)}

@@ -5,7 +5,7 @@ python -m launch.sample --run runs/demo --prompt "Return the"
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -19,6 +19,8 @@ from launch.choose import ModelChoice, load_choice, warn_unknown
 @dataclass(frozen=True)
 class Config(ModelChoice):
     """Continue a prompt with a saved language model."""
+
+    GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""
     """Text to continue; empty for the start of a document."""

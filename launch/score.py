@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,8 @@ _stdin = "-"
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
     """Log-probabilities of a text under a saved language model, as JSON lines."""
+
+    GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]
     """Text to score: files, .gz files, globs or folders; plain text, or records (see --field). -: standard input, plain text,

@@ -208,7 +208,7 @@ def check_beam() -> None:
     """Raise a ValueError that says how to install Beam, if it is missing."""
     if importlib.util.find_spec("apache_beam") is None:
         raise ValueError(
-            "Apache Beam is not installed: pip install -e '.[beam]', or tokenise on this machine with launch.shards"
+            "Apache Beam is not installed: pip install 'jexplicit[beam]', or tokenise on this machine with launch.shards"
         )
 
 

@@ -138,7 +138,7 @@ def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: 
     documents = iter(documents)
     first = list(islice(documents, every * block))  # with as many or more, their number does not matter
     if len(first) < 2:
-        remedy = "use a text of 2 or more lines, or give dev text as well"
+        remedy = "use a text of 2 or more documents (lines, if not said otherwise), or give dev text as well"
         raise ValueError(f"{len(first)} document(s) cannot be split into train and dev: {remedy}")
     for index, document in enumerate(chain(first, documents)):
         if is_dev(index, len(first), every=every, block=block) == dev:

@@ -269,19 +269,25 @@ def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str,
 
     Args:
         paths: PNGs; folders of PNGs; idx files of images; .npy; .npz, whose array is the only one or x_test.
-        levels: grey levels that arrays may have.
+        levels: grey levels that arrays may have. PNGs, whose levels are 0 .. 255, are brought to 0 .. levels - 1, unless none
+            has a higher level.
 
     Raises:
         ValueError: nothing there, another kind of file, and what the readers refuse.
     """
-    found = []
+    found, pngs = [], []  # where in found the PNGs are
     for path in (Path(path).expanduser() for path in paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
         if path.is_dir() or path.suffix.lower() == ".png":
-            found += [(str(file), read_png(file)) for file in (png_files(path) if path.is_dir() else [path])]
+            files = png_files(path) if path.is_dir() else [path]
+            pngs += range(len(found), len(found) + len(files))
+            found += [(str(file), read_png(file)) for file in files]
         else:
             found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path, levels))]
+    if any((found[n][1] >= levels).any() for n in pngs):
+        for n in pngs:
+            found[n] = found[n][0], ((levels - 1) / 255 * found[n][1]).round().astype(np.uint8)
     return found
 
 

@@ -70,7 +70,7 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     if name == "digits":
         if data_dir is not None:
             raise ValueError(
-                f"--data-dir {data_dir} with --data digits, which is embedded: name the data set, e.g. --data mnist"
+                f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder"
             )
         images = _embedded_digits()
     elif name.startswith("tfds:"):
@@ -147,7 +147,7 @@ def check_images(images: Images) -> Images:
     if images.name in _ten_classes and highest > 9:
         raise ValueError(
             f"label {highest} in {images.name}, whose labels are 0 .. 9: the label file is damaged or another data set's "
-            "(name that: --data NAME --data-dir DIR)"
+            "(name that, with data_dir=DIR)"
         )
     if int(images.test_labels.max()) >= images.outputs:
         raise ValueError(
@@ -180,21 +180,21 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
     if root := os.environ.get("JEXPLICIT_DATA_DIR"):
         return Path(root) / name
     raise ValueError(
-        f"--data {name} without --data-dir: name the folder of its files, --data-dir DIR, or a folder that holds a folder "
-        f"{name} in the environment variable JEXPLICIT_DATA_DIR; --data digits needs no files"
+        f"the data set {name} without a folder: name that of its files, data_dir=DIR, or a folder that holds a folder "
+        f"{name} in the environment variable JEXPLICIT_DATA_DIR; the data set digits needs no files"
     )
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     """A data set of TFDS with the features `image` and `label`, and the splits train and test; needs no TensorFlow."""
-    way_out = "download the idx files and use --data-dir, or --data digits, which is embedded"
-    builder = prepared_builder(name, data_dir, flag="--data", way_out=way_out)
+    way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
+    builder = prepared_builder(name, data_dir, way_out=way_out)
     try:
         parts = {part: list(builder.as_data_source(split=part)) for part in ("train", "test")}
         arrays = {part: (_grey(rows), np.array([row["label"] for row in rows])) for part, rows in parts.items()}
         names = tuple(getattr(builder.info.features["label"], "names", None) or ())
     except Exception as error:  # as in prepared_builder
-        raise unreadable(name, error, flag="--data", way_out=way_out) from error
+        raise unreadable(name, error, way_out=way_out) from error
     (X, Y), (X_test, Y_test) = arrays["train"], arrays["test"]
     return Images(f"tfds:{builder.info.full_name}", *map(_as_bytes, (X, Y, X_test, Y_test)), levels=256, classes=names)
 

@@ -91,7 +91,7 @@ def check_field(path: str, field: str | None) -> None:
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
     if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text as `field`")
+        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text, field=NAME")
     text_of(first, path, field)
 
 

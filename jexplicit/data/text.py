@@ -271,7 +271,7 @@ def record_documents(
     """
     for record in records:
         if field is None:
-            raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text as `field`")
+            raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
         text = text_of(record, name, field)
         if text.strip():
             yield Document(text, name, record.line, None if id_field is None else value_of(record, name, id_field))

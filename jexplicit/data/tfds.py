@@ -17,16 +17,15 @@ from jexplicit.data.corpora import Corpus, Documents, lazy_split
 _host = ("storage.googleapis.com", 443)
 _info_file = "dataset_info.json"  # of every version of a data set that is prepared
 _dev_splits = ("validation", "test")
-_text_way_out = "download the text and use --train FILES, or --corpus docs, which is embedded"
+_text_way_out = "download the text and use train=FILES, or the corpus docs, which is embedded"
 
 
-def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str, way_out: str) -> Any:
+def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: str) -> Any:
     """The builder of a data set that is ready to be read, downloaded if necessary.
 
     Args:
         name: of the data set, as TFDS knows it: `mnist`, `wikipedia/20230601.en`; or the folder where it was prepared.
         data_dir: the folder of the data sets; default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
-        flag: of the command line that named it, for error messages: `--data`.
         way_out: the remedy in error messages.
 
     Raises:
@@ -34,11 +33,11 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str
     """
     missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
     if missing:
-        raise ValueError(f"{flag} tfds:{name} needs {' and '.join(missing)}: pip install -e '.[tfds]', or {way_out}")
-    prepared = _prepared_folder(name, f"{flag} tfds:{name}")
+        raise ValueError(f"tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
+    prepared = _prepared_folder(name, f"tfds:{name}")
     folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
     if prepared is None and not any(folder.rglob(_info_file)) and not _reachable(*_host):
-        raise ValueError(f"{flag} tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
+        raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
 
     try:
@@ -48,7 +47,7 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, flag: str
         with contextlib.redirect_stdout(sys.stderr):  # where progress belongs
             builder.download_and_prepare()
     except Exception as error:  # any error of TFDS, its readers or the network means that there is no data
-        raise unreadable(name, error, flag=flag, way_out=way_out) from error
+        raise unreadable(name, error, way_out=way_out) from error
     return builder
 
 
@@ -63,9 +62,9 @@ def _prepared_folder(name: str, what: str) -> Path | None:
     return versions[0] if versions else None
 
 
-def unreadable(name: str, error: Exception, *, flag: str, way_out: str) -> ValueError:
+def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
     """One error, with the remedy, for whatever went wrong while reading."""
-    return ValueError(f"{flag} tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
+    return ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
 
 
 class TfdsText(NamedTuple):
@@ -98,7 +97,7 @@ class TfdsText(NamedTuple):
         Raises:
             ValueError: a document that is not UTF-8, or cannot be read.
         """
-        builder = prepared_builder(self.name, self.data_dir, flag="--corpus", way_out=_text_way_out)
+        builder = prepared_builder(self.name, self.data_dir, way_out=_text_way_out)
         try:
             rows = builder.as_data_source(split=split)
             for n in range(len(rows)):
@@ -107,7 +106,7 @@ class TfdsText(NamedTuple):
                 if text.strip():
                     yield text
         except Exception as error:
-            raise unreadable(self.name, error, flag="--corpus", way_out=_text_way_out) from error
+            raise unreadable(self.name, error, way_out=_text_way_out) from error
 
 
 def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
@@ -123,12 +122,12 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
     Raises:
         ValueError: those of `prepared_builder`; no such feature (the message lists those there are); no split train.
     """
-    builder = prepared_builder(name, data_dir, flag="--corpus", way_out=_text_way_out)
+    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
     features, splits = list(builder.info.features), list(builder.info.splits)
     if feature not in features:
-        raise ValueError(f"--corpus tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (--feature)")
+        raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
     if "train" not in splits:
-        raise ValueError(f"--corpus tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
+        raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
     dev = next((split for split in _dev_splits if split in splits), None)
     sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
     size = {split: int(about.num_bytes) for split, about in builder.info.splits.items()}

@@ -259,7 +259,7 @@ def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence
     tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
     if vocab_size is not None and vocab_size != tokenizer.vocab_size:
         raise ValueError(
-            f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: leave out the vocabulary size"
+            f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: leave out vocab_size"
         )
     return tokenizer
 

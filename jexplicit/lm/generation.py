@@ -19,12 +19,15 @@ from jexplicit.lm.model import NOTHING, LanguageModel, context_of
 from jexplicit.runs.checks import check_key
 
 
-def next_token(model: LanguageModel, prompt: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " N"]:
+def next_token(
+    model: LanguageModel, prompt: Integer[np.ndarray, " n"], first: Sequence[int] | np.ndarray | None = None
+) -> Float[np.ndarray, " N"]:
     """`log p(token | prompt)` of every token, in nats.
 
     Args:
         model: of any kind.
         prompt: [n] token ids of a document from its start; empty for its first token.
+        first: token ids of which the next one is known to be one, see `prompt_ids`; None for all.
 
     Raises:
         ValueError: a token id that the model does not have.
@@ -36,7 +39,8 @@ def next_token(model: LanguageModel, prompt: Integer[np.ndarray, " n"]) -> Float
         [0.5, 0.25, 0.25]
     """
     _check_ids("prompt", prompt, model.vocab_size)
-    return np.asarray(_next_token(model, _history_of(prompt, _length(model))))
+    possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
+    return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
 
 
 def generate(
@@ -49,6 +53,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     banned: tuple[int, ...] = (),
+    first: Sequence[Sequence[int] | np.ndarray | None] | None = None,
 ) -> Int[np.ndarray, "... length"]:
     """Continue a prompt, or each of several prompts, by `length` tokens.
 
@@ -61,6 +66,7 @@ def generate(
         top_k: keep only the k likeliest tokens.
         top_p: keep the fewest likeliest tokens that hold at least this much probability.
         banned: token ids never to generate (`<unk>`); `<pad>` is banned too where the model does not predict it.
+        first: for every prompt, the token ids of which its continuation may begin with one, or None for all.
 
     Returns:
         [length] token ids, or [prompts, length].
@@ -80,8 +86,9 @@ def generate(
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     history = np.stack([_history_of(p, _length(model)) for p in prompts])
+    begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
     keys = jax.random.split(key, len(prompts)) if several else key[None]
-    ids = np.asarray(_generate(keys, model, history, allowed, float(temperature), length, top_k, top_p))
+    ids = np.asarray(_generate(keys, model, history, begin, allowed, float(temperature), length, top_k, top_p))
     return ids if several else ids[0]
 
 
@@ -99,21 +106,49 @@ def generate_text(
         options: temperature, top_k, top_p of `generate`.
 
     Returns:
-        the continuation, without the prompt; or a list of them. Prompt and continuation together are the text: a space at the
-        end of the prompt is a token of its own where the tokenizer has one (bpe, char), and stands once in any case.
+        the continuation, without the prompt; or a list of them. Prompt and continuation together are the text; a space at the
+        end of the prompt stands once, see `prompt_ids`.
     """
-    if not isinstance(prompt, str):
-        before = [tokenizer.encode(text) for text in prompt]
-        drawn = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
-        return [_continuation(tokenizer, *one) for one in zip(prompt, before, drawn, strict=True)]
-    before = np.asarray(tokenizer.encode(prompt), np.int64)
-    drawn = generate(key, model, before, length, banned=(tokenizer.unk_id,), **options)
-    return _continuation(tokenizer, prompt, before, drawn)
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    known = [prompt_ids(tokenizer, text) for text in prompts]
+    before, first = [ids for ids, _ in known], [of_first for _, of_first in known]
+    given = before[0] if isinstance(prompt, str) else before
+    drawn = generate(key, model, given, length, banned=(tokenizer.unk_id,), first=first, **options)
+    drawn = drawn.reshape(len(prompts), -1)
+    texts = [_continuation(tokenizer, *one) for one in zip(prompts, before, drawn, strict=True)]
+    return texts[0] if isinstance(prompt, str) else texts
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"], np.ndarray | None]:
+    """The token ids of a text to continue, and those of which the next one is one; None for all.
+
+    Subwords bring their space with them: behind a space that is a token of its own, as at the end of `the `, a model has seen
+    next to nothing. So that token is left out there, and the next one is one that begins with a space.
+
+    Example:
+        >>> from jexplicit.data.tokenizers import train_tokenizer
+        >>> tokenizer = train_tokenizer(["the cat", "the dog", "a cat"], kind="bpe", vocab_size=18)
+        >>> ids, first = prompt_ids(tokenizer, "the ")
+        >>> tokenizer.decode(ids), [tokenizer.piece(int(i)) for i in first]
+        ('the', ['▁c', '▁t', '▁cat', '▁the', '▁'])
+    """
+    ids = np.asarray(tokenizer.encode(prompt), np.int64)
+    if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():
+        return ids, None
+    space = tokenizer.piece(int(ids[-1]))
+    return (ids[:-1], _beginning_with(tokenizer, space)) if len(space) == 1 else (ids, None)
+
+
+@functools.lru_cache(maxsize=8)
+def _beginning_with(tokenizer: Tokenizer, space: str) -> np.ndarray:
+    return np.array([i for i, piece in enumerate(tokenizer.pieces()) if piece.startswith(space)])
 
 
 def _continuation(tokenizer: Tokenizer, prompt: str, before: np.ndarray, ids: np.ndarray) -> str:
-    """What to put after the prompt. Where it ends in a space that the tokenizer does not encode, the next word brings none."""
+    """What to put after the prompt. Where it ends in a space that is not among its ids, the next word brings none."""
     known, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
+    if whole.startswith(prompt):
+        return whole.removeprefix(prompt)
     text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
     return text.removeprefix(" ") if prompt[-1:].isspace() and not known[-1:].isspace() else text
 
@@ -133,6 +168,13 @@ def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float 
         last_kept = jnp.sum(jnp.cumsum(p) - p < top_p) - 1  # tokens before it hold less than top_p
         row = jnp.where(row >= descending[last_kept], row, -jnp.inf)
     return row
+
+
+def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+    """The allowed tokens that have one of the ids; all allowed ones where there is none."""
+    some = np.zeros_like(allowed)
+    some[list(ids)] = True
+    return allowed & some if (allowed & some).any() else allowed
 
 
 def _length(model: LanguageModel) -> int:
@@ -173,8 +215,8 @@ def _logits(model: LanguageModel, history: Array) -> Array:
 
 
 @jax.jit
-def _next_token(model: LanguageModel, history: Array) -> Array:
-    return jax.nn.log_softmax(_logits(model, history))
+def _next_token(model: LanguageModel, history: Array, possible: Array) -> Array:
+    return jax.nn.log_softmax(jnp.where(possible, _logits(model, history), -jnp.inf))
 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))
@@ -182,6 +224,7 @@ def _generate(
     keys: Array,
     model: LanguageModel,
     history: Array,
+    begin: Array,
     allowed: Array,
     temperature: Array,
     length: int,
@@ -189,15 +232,15 @@ def _generate(
     top_p: float | None,
 ) -> Array:
     def step(state, key):
-        history, ended = state
-        row = jnp.where(allowed, _logits(model, history), -jnp.inf)
+        history, ended, now = state
+        row = jnp.where(now, _logits(model, history), -jnp.inf)
         sharpened = restrict(row / jnp.maximum(temperature, 1e-6).astype(row.dtype), top_k=top_k, top_p=top_p)
         drawn = jax.random.categorical(key, sharpened)
         i = jnp.where(temperature > 0, drawn, row.argmax()).astype(history.dtype)
         i = jnp.where(ended, PAD, i)
-        return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD)), i
+        return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD), allowed), i
 
-    def one(key, history):
-        return jax.lax.scan(step, (history, jnp.array(False)), jax.random.split(key, length))[1]
+    def one(key, history, begin):
+        return jax.lax.scan(step, (history, jnp.array(False), begin), jax.random.split(key, length))[1]
 
-    return jax.vmap(one)(keys, history)
+    return jax.vmap(one)(keys, history, begin)

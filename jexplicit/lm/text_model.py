@@ -10,7 +10,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.evaluation import Progress, evaluate, score
-from jexplicit.lm.generation import generate_text, next_token
+from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.model_files import save_model
 
@@ -80,7 +80,7 @@ class TextModel(NamedTuple):
         """
         if top < 1:
             raise ValueError(f"top={top}: ask for at least one token")
-        p = np.exp(next_token(self.model, self.tokenizer.encode(prompt)))
+        p = np.exp(next_token(self.model, *prompt_ids(self.tokenizer, prompt)))
         return [(self.tokenizer.piece(int(i)), float(p[i])) for i in np.argsort(-p, kind="stable")[:top]]
 
     def generate(

@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +17,7 @@ from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
 from jexplicit.runs.flags import parse
-from jexplicit.runs.folder import command_name, experiment_of, read_config
+from jexplicit.runs.folder import as_started, command_name, experiment_of, read_config
 from jexplicit.runs.progress import console, end_of_reader, silence
 
 C = TypeVar("C")
@@ -93,7 +94,7 @@ def run_command(
     argv = list(sys.argv[1:] if argv is None else argv)
     prog = prog or command_name()
     presets = presets or {}
-    description = _as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
+    description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
         names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
@@ -115,7 +116,8 @@ def run_command(
         if isinstance(error, jax.errors.JaxRuntimeError) and not together:
             raise
         console.quiet = False
-        console.print(f"[bold red]error:[/] {escape(_message_of_process(error) if together else str(error))}", soft_wrap=True)
+        said = _as_flags(as_started(_message_of_process(error) if together else str(error)), config)
+        console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
         if together:  # JAX's exit handler would wait for the other processes, which wait for this one
             sys.stderr.flush()
             os._exit(2)
@@ -127,9 +129,10 @@ def run_command(
     return 0
 
 
-def _as_started(text: str) -> str:
-    """A text with the commands in it as they were started: as `jexplicit lm`, or as `python -m launch.lm`."""
-    return text.replace("python -m launch.", "jexplicit ") if command_name().startswith("jexplicit ") else text
+def _as_flags(text: str, config: Any) -> str:
+    """A message of the library in words of the command: `data_dir=DIR` as `--data-dir DIR`, where the command has that flag."""
+    names = "|".join(field.name for field in dataclasses.fields(config))
+    return re.sub(rf"(?<![\w-])({names})=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", text)
 
 
 def _message_of_process(error: Exception) -> str:

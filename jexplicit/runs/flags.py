@@ -27,6 +27,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from jexplicit.runs.folder import as_started
+
 C = TypeVar("C")
 
 _first_group, _general = "command", "general"
@@ -59,7 +61,7 @@ def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -
     for field in dataclasses.fields(config):
         title = titles.get(field.name, title)
         value = field.default if default is None else getattr(default, field.name)
-        groups.setdefault(title, []).append(_flag(field.name, hints[field.name], helps.get(field.name, ""), value))
+        groups.setdefault(title, []).append(_flag(field.name, hints[field.name], as_started(helps.get(field.name, "")), value))
     groups[_general] = [
         *([_flag("preset", Literal[*presets, None], "Values to start from, of those above.", None)] if presets else []),
         _flag("quiet", Annotated[bool, _alone], "Print no progress.", False),

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -207,6 +208,11 @@ def command_name() -> str:
     if program.name.startswith("jexplicit "):
         return program.name
     return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
+
+
+def as_started(text: str) -> str:
+    """A text with the commands in it as they were started: as `jexplicit lm`, or as `python -m launch.lm`."""
+    return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text) if command_name().startswith("jexplicit ") else text
 
 
 def environment() -> dict[str, Any]:

@@ -33,7 +33,7 @@ _tolerance = 1e-6
 @dataclass(frozen=True)
 class Training(BenchConfig):
     """Adagrad steps of a Cat model from random tables, on the summed loss of a batch: jexplicit against PyTorch, where that is
-    installed (pip install -e '.[torch]'). All reach the same tables, checked first."""
+    installed (pip install 'jexplicit[torch]'). All reach the same tables, checked first."""
 
     stream: str = "zipf"
     """zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy file with a token stream

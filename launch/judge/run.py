@@ -10,7 +10,7 @@ its own: of the past, a model with --history all sees its own sentence alone.
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from jexplicit.data.pairs import MinimalPair, read_pairs
 from jexplicit.lm.minimal_pairs import judgement, preferences
@@ -26,6 +26,8 @@ from launch.lm.report import label
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoices):
     """Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one."""
+
+    GROUPS: ClassVar = {"run": "run"}
 
     run: str
     """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file. All its models are judged, or those

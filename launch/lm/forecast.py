@@ -30,6 +30,15 @@ _runtime_bytes = 600 * 10**6  # Python, its libraries, and what XLA compiles
 _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
 _passes = {"cold": "epochs", "warm": "epochs", "iterative-scaling": "sweeps", "optimum": "optimum_iterations"}
+_names = {
+    "vocab_size": "vocabulary",
+    "memory_bytes": "memory",
+    "disk_bytes": "disk",
+    "tokenising_seconds": "tokenising",
+    "counting_seconds": "counting",
+    "models_seconds": "models",
+    "seconds": "all in all",
+}
 _fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: not longer for more text
 
 
@@ -76,7 +85,7 @@ def forecast(config: Config, kind_of_tables: Callable[[Config, int], str], docum
         "models_seconds": fitting,
         "seconds": sample.seconds + counting + fitting,
     }
-    rows = [{"what": name.replace("_", " "), "estimate": _shown(name, value)} for name, value in found.items()]
+    rows = [{"what": _names.get(name, name), "estimate": _shown(name, value)} for name, value in found.items()]
     show(rich_table([Column("", "what"), Column("estimate", "estimate")], rows, title="a forecast; nothing is written"))
     return found
 

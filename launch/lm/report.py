@@ -116,7 +116,7 @@ def repetition(row: Row) -> str:
     """What to say where at least 1 % of the dev documents stand in train; empty where fewer do, or where it is not known."""
     if (row.get("dev_in_train") or 0) < _much:
         return ""
-    shares = f"{row['dev_in_train']:.1%} of the dev documents, with {row['dev_bytes_in_train']:.1%} of its bytes,"
+    shares = f"{row['dev_in_train']:.1%} of the dev documents, {row['dev_bytes_in_train']:.1%} of the dev bytes,"
     return f"{shares} stand in train word for word: the dev numbers are better than those of new text"
 
 

@@ -107,7 +107,7 @@ def test_without_beam_the_way_to_install_it_is_named(tmp_path, monkeypatch, caps
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apache_beam" else find_spec(name))
     assert main(["--out", str(tmp_path / "out")]) == 2
-    assert "pip install -e '.[beam]'" in " ".join(capsys.readouterr().err.split())
+    assert "pip install 'jexplicit[beam]'" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
 

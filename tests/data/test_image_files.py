@@ -133,6 +133,18 @@ def test_images_are_read_from_files_and_folders_of_every_kind(tmp_path):
     )
 
 
+def test_pngs_are_brought_to_fewer_levels_unless_they_have_no_more(tmp_path):
+    image = np.arange(20, dtype=np.uint8).reshape(5, 4) % 17
+    np.save(tmp_path / "a.npy", image)
+    for name, png in (("scaled", 15 * image), ("same", image)):
+        paths = [str(tmp_path / "a.npy"), str(write_png(tmp_path / f"{name}.png", png))]
+        for _, read in read_grey_images(paths, levels=17):
+            assert np.abs(read.astype(int) - image).max() <= 1 if name == "scaled" else (read == image).all()
+            assert read.max() < 17
+    white = write_png(tmp_path / "white.png", np.full((5, 4), 255, np.uint8))
+    assert (read_grey_images([str(white)], levels=17)[0][1] == 16).all()
+
+
 @pytest.mark.parametrize("name", ["nowhere", "a.txt", "two.npz", "flat.npy"])
 def test_files_without_images_are_named(tmp_path, name):
     (tmp_path / "a.txt").write_text("no image")

@@ -136,7 +136,7 @@ def test_a_missing_file_and_a_missing_folder_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="nowhere"):
         read_images("mnist", tmp_path / "nowhere")
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    with pytest.raises(ValueError, match=r"without --data-dir.*JEXPLICIT_DATA_DIR"):
+    with pytest.raises(ValueError, match=r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR"):
         read_images("mnist")
 
 
@@ -220,7 +220,7 @@ def test_labels_out_of_range_are_refused(label):
 
 def test_tfds_that_is_not_installed_says_so(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"tfds:mnist needs tensorflow_datasets.*pip install.*--data digits"):
+    with pytest.raises(ValueError, match=r"tfds:mnist needs tensorflow_datasets.*pip install.*data set digits"):
         read_images("tfds:mnist")
 
 
@@ -230,5 +230,5 @@ def test_tfds_offline_fails_at_once_with_the_way_out(monkeypatch, tmp_path):
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    with pytest.raises(ValueError, match="cannot be reached.*--data-dir"):
+    with pytest.raises(ValueError, match="cannot be reached.*data_dir=DIR"):
         read_images("tfds:mnist", tmp_path)

@@ -85,7 +85,7 @@ def test_the_identity_of_a_corpus_covers_how_it_is_read(tmp_path):
 
 
 BAD = [
-    ("a.jsonl", '{"text": "a", "id": 1}', None, r"a.jsonl has the fields text, id: name the one .* as `field`"),
+    ("a.jsonl", '{"text": "a", "id": 1}', None, r"a.jsonl has the fields text, id: name the one .* field=NAME"),
     ("a.jsonl", '{"id": 1}', "text", r"a.jsonl, line 1 has no field 'text': it has 'id'"),
     ("a.jsonl", '{"text": "a"}\n\n{"id": 1}', "text", r"a.jsonl, line 3 has no field 'text': it has 'id'"),
     ("a.jsonl", '{"text": "a"}\n{"text": 7}', "text", r"line 2: field 'text' holds int '7', not text: it has 'text'"),

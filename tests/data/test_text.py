@@ -109,7 +109,7 @@ def test_text_corpus_with_dev_and_without(tmp_path):
     assert (list(corpus.train), list(corpus.dev)) == (["one", "two", "three"], ["four"])
     corpus = text_corpus(a)
     assert (list(corpus.train), list(corpus.dev)) == (["one", "three"], ["two"])
-    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more lines.*dev text"):
+    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more documents.*dev text"):
         text_corpus([b]).in_memory()
 
 
@@ -138,7 +138,7 @@ def test_split_keeps_blocks_together():
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_split_of_too_little(n):
-    with pytest.raises(ValueError, match=rf"{n} document\(s\) cannot be split .*use a text of 2 or more lines"):
+    with pytest.raises(ValueError, match=rf"{n} document\(s\) cannot be split .*use a text of 2 or more documents"):
         split_documents(["one"] * n)
 
 

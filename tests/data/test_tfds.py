@@ -143,9 +143,9 @@ def test_images_are_read_by_name_and_by_folder(prepared):
 
 
 def test_another_feature_another_split_and_data_of_another_kind_are_refused(prepared):
-    with pytest.raises(ValueError, match=r"tfds:small has no feature 'story': name one of .*text.* \(--feature\)"):
+    with pytest.raises(ValueError, match=r"tfds:small has no feature 'story': name one of .*text.* \(feature=NAME\)"):
         tfds_text("small", feature="story", data_dir=prepared)
-    with pytest.raises(ValueError, match=r"tfds:latin could not be read \(UnicodeDecodeError: .*--train FILES"):
+    with pytest.raises(ValueError, match=r"tfds:latin could not be read \(UnicodeDecodeError: .*train=FILES"):
         list(tfds_corpus("latin", data_dir=prepared).train)
     with pytest.raises(ValueError, match="has the splits test, and none is train"):
         tfds_text("no_train", data_dir=prepared)
@@ -185,12 +185,14 @@ def test_not_installed_says_so_at_once(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert shards(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert "--corpus tfds:lm1b needs tensorflow_datasets" in error and "pip install -e '.[tfds]'" in error
+    assert (
+        "tfds:lm1b needs tensorflow_datasets" in error and "pip install 'jexplicit[tfds]'" in error and "--train FILES" in error
+    )
 
 
 def test_offline_fails_at_once_with_the_way_out(tmp_path):
     (tmp_path / "lm1b/1.1.0").mkdir(parents=True)  # of an interrupted download
     start = time.perf_counter()
-    with pytest.raises(ValueError, match="cannot be reached.*--train FILES.*--corpus docs"):
+    with pytest.raises(ValueError, match="cannot be reached.*train=FILES.*corpus docs"):
         tfds_text("lm1b", data_dir=tmp_path)
     assert time.perf_counter() - start < 5

@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 
 import jexplicit
+from jexplicit.lm.generation import prompt_ids
 from launch import sample, score, shards
 from launch.lm import run as lm
 from launch.networks.run import main as networks
@@ -191,22 +192,19 @@ def test_a_run_with_the_tokenizer_of_another_library(files, tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])
 def test_the_last_space_of_a_prompt_stands_once(kind):
-    """Prompt and continuation are the text of the tokens; where the tokenizer has no token for the space, it is not doubled."""
+    """Prompt and continuation are the text of the tokens. Behind subwords, the next one brings the space."""
     model = jexplicit.fit(TRAIN, "bigram", tokenizer=kind)
-    for prompt in ("the", "the ", "the cat  "):
-        tokens = model.tokenizer.encode(prompt)
-        texts, ids = (
-            model.generate([prompt] * 2, 3),
-            jexplicit.generate(jax.random.key(0), model.model, [tokens] * 2, 3, banned=(1,)),
-        )
-        for text, drawn in zip(texts, ids, strict=True):
+    for prompt in ("", "the", "the ", "the cat  "):
+        tokens, first = prompt_ids(model.tokenizer, prompt)
+        ids = jexplicit.generate(jax.random.key(0), model.model, [tokens] * 2, 3, banned=(1,), first=[first] * 2)
+        for text, drawn in zip(model.generate([prompt] * 2, 3), ids, strict=True):
             whole = model.tokenizer.decode([*tokens, *drawn])
-            if kind == "word" and prompt.endswith(" "):
-                assert f"{prompt.rstrip()} {text}" == whole
-            else:
-                assert prompt + text == whole
-    spaced = model.tokenizer.encode("the ")
-    assert len(spaced) - len(model.tokenizer.encode("the")) == (kind != "word")
+            assert (f"{prompt.rstrip()} {text}" if kind == "word" and prompt.endswith(" ") else prompt + text) == whole
+        assert isinstance(model.generate(prompt, 3), str)
+        p = np.array([p for _, p in model.next_token(prompt, top=model.tokenizer.vocab_size)])
+        assert abs(p.sum() - 1) < 1e-5  # float32
+    pieces = [token for token, p in model.next_token("the ", top=1000) if p > 0]
+    assert kind != "bpe" or pieces and all(piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces)
 
 
 def test_texts_are_strings_and_files_are_paths(files, tmp_path):

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import jexplicit
-from launch import cache, cli, explain, export, next, sample, score, shards
+from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
+from launch.choose import visible
 from launch.digits import run as digits
+from launch.judge import run as judge
 from launch.lm import run as lm
 
 ROOT = Path(cli.__file__).parents[1]
@@ -102,7 +105,7 @@ def test_help_of_a_command_names_it_and_groups_its_flags(name, capsys):
         cli.main([*name.split(), "--help"])
     printed = capsys.readouterr().out
     assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
-    assert "general options" in printed and "--json" in printed and "python -m" not in printed
+    assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
     groups = {"lm": ("run", "text", "models", "processes"), "next": ("model", "text"), "digits": ("images", "training")}
     assert all(f"{title} options" in printed for title in groups.get(name, ()))
 
@@ -115,7 +118,23 @@ def test_completion_of_commands_and_flags(monkeypatch, capsys):
             cli.main(["--print-completion", shell])
         script = capsys.readouterr().out
         assert not end.value.code and "jexplicit" in script
-        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset"))
+        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset", "harness"))
+
+
+def _pairs(tmp):
+    (tmp / "pairs.jsonl").write_text('{"sentence_good": "the cat sat", "sentence_bad": "sat cat the"}')
+    return tmp / "pairs.jsonl"
+
+
+def _digits(tmp):
+    flags = "--methods explicit --layers 1 --limit 100 --quiet --json"
+    assert digits.main(["--out", str(tmp / "digits"), *flags.split()]) == 0
+    return tmp / "digits"
+
+
+def _image(tmp):
+    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp / "white.png")
+    return tmp / "white.png"
 
 
 KINDS = {
@@ -125,6 +144,9 @@ KINDS = {
     "sample": lambda run, files, tmp: (sample, ["--run", run, "--length", "3"]),
     "explain": lambda run, files, tmp: (explain, ["--run", run, "--text", "the cat sat", "--figure", str(tmp / "x.png")]),
     "export": lambda run, files, tmp: (export, ["--run", run, "--out", str(tmp / "x.safetensors")]),
+    "compare": lambda run, files, tmp: (compare, ["--run", run, "--text", str(files)]),
+    "judge": lambda run, files, tmp: (judge, ["--run", run, "--pairs", str(_pairs(tmp)), "--out", str(tmp / "j")]),
+    "classify": lambda run, files, tmp: (classify, ["--run", str(_digits(tmp)), "--images", str(_image(tmp))]),
     "cache": lambda run, files, tmp: (cache, ["list"]),
     "shards": lambda run, files, tmp: (shards, ["--out", str(tmp / "s"), "--train", str(files), "--tokenizer", "word"]),
     "digits": lambda run, files, tmp: (
@@ -137,6 +159,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(kind, finished, files, tmp_path, capfd):
     module, arguments = KINDS[kind](str(finished), files, tmp_path)
+    capfd.readouterr()
     assert module.main([*arguments, "--json", "--quiet"]) == 0
     printed = capfd.readouterr()
     assert isinstance(json.loads(printed.out), dict) and not printed.err
@@ -151,6 +174,13 @@ def test_next_gives_probabilities_that_sum_to_one(finished, capsys):
     assert next.main(["--run", str(finished), "--prompt", "the zebra", "--top", "2"]) == 0
     printed = capsys.readouterr()
     assert "zebra" in printed.err and "│" in printed.out
+
+
+def test_explain_prints_tokens_without_markup(finished, tmp_path, capsys):
+    assert explain.main(["--run", str(finished), "--text", "the cat", "--figure", str(tmp_path / "x.png")]) == 0
+    printed = capsys.readouterr().out
+    assert "│ ▁cat " in printed and "[bold]" not in printed
+    assert visible("\n") == "\\n" and visible("▁é") == "▁é"
 
 
 def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_path, environment):
