@@ -295,7 +295,7 @@ def test_a_mixture_is_sampled_scored_and_explained_from_its_run(finished, files,
         flags = ["--text", "the cat sat on", "--by", by, "--figure", str(tmp_path / "map.png")]
         assert explain.main([*chosen, *flags, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert set(names) <= set(found["rows"]) and len(found["predictions"]) == 4
+        assert set(names) <= set(found["rows"]) and len(found["predictions"]) >= 4
         assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
         assert explain.main([*chosen, *flags]) == 0
         printed = capsys.readouterr().out
