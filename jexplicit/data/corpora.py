@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -145,9 +145,39 @@ def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: 
             yield document
 
 
-def lazy_split(documents: Iterable[str]) -> tuple[Documents, Documents]:
-    """The two parts of `split_documents`, each read anew by every loop over it."""
-    return Documents(iterate_split, documents, dev=False), Documents(iterate_split, documents, dev=True)
+def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> Iterator[str]:
+    """One of the two parts of a text whose last characters are dev; a document across the cut is in both, in two pieces.
+
+    Args:
+        documents: in order.
+        dev: which part.
+        share: of the characters that are dev.
+
+    Raises:
+        ValueError: a part without a character.
+
+    >>> [list(split_at_end(["to be", "or not"], dev=dev, share=0.3)) for dev in (False, True)]
+    [['to be', 'or'], [' not']]
+    """
+    characters = sum(map(len, documents))
+    cut, place = int((1 - share) * characters), 0
+    if not 0 < cut < characters:
+        raise ValueError(f"{characters} character(s) cannot be split into train and dev: use a longer text")
+    for document in documents:
+        first = min(max(cut - place, 0), len(document))
+        piece = document[first:] if dev else document[:first]
+        if piece:
+            yield piece
+        place += len(document)
+
+
+Split = Literal["blocks", "end"]
+
+
+def lazy_split(documents: Iterable[str], split: Split = "blocks") -> tuple[Documents, Documents]:
+    """Train and dev by `split_documents` or by `split_at_end`, each read anew by every loop over it."""
+    cut = iterate_split if split == "blocks" else split_at_end
+    return Documents(cut, documents, dev=False), Documents(cut, documents, dev=True)
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:

@@ -19,10 +19,11 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
 
     Returns:
         the remaining and the held-out documents, as streams. Their counts add up to the counts of the whole stream. A document
-        more than twice as long as what is to be held out stays in the rest if there is a shorter one.
+        more than twice as long as what is to be held out stays in the rest if there is a shorter one. Of a single document the
+        last part is held out, and the pairs across the cut are in neither stream.
 
     Raises:
-        ValueError: a stream of a single document; positions, most or blocks not above 0.
+        ValueError: a stream of a single token; positions, most or blocks not above 0.
 
     Example:
         >>> rest, held = hold_out(np.array([0, 1, 0, 2, 0, 3, 0, 4, 0]), positions=2, most=0.25, blocks=1)
@@ -33,9 +34,14 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
         raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: all must be above 0")
     pads = np.flatnonzero(stream == PAD)
     lengths = np.diff(pads)  # of documents, with the <pad> that ends each
-    if len(lengths) < 2:
-        raise ValueError("a text of one document: nothing is left when whole documents are held out; write one per line")
     share = min(positions / len(stream), most)
+    if len(lengths) < 2:
+        cut = len(stream) - 1 - max(1, round(share * len(stream)))
+        if cut < 2:
+            raise ValueError(
+                f"a text of {len(stream) - 2} token(s): nothing is left when a part is held out; use a longer text"
+            )
+        return np.append(stream[:cut], stream[:1]), np.concatenate([stream[:1], stream[cut:]])
     wanted = share * len(stream)
     gap = (1 - share) * wanted / blocks  # tokens owed when a block begins; while it is held out, its own share is added
     chosen, owed, holding = np.zeros(len(lengths), bool), gap / 2, False

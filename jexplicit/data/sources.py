@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-from jexplicit.data.corpora import Corpus
+from jexplicit.data.corpora import Corpus, Split
 from jexplicit.data.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import Paths, Unit, text_corpus
 from jexplicit.data.tfds import tfds_corpus
@@ -16,6 +16,7 @@ def read_corpus(
     *,
     field: str | None = None,
     documents: Unit = "line",
+    split: Split = "blocks",
     feature: str = "text",
     data_dir: str | os.PathLike | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -26,6 +27,7 @@ def read_corpus(
         name: `docs`, `installed`, `text` or `tfds:NAME`.
         train, dev: of `text`, files, globs and folders.
         field, documents: of `text`, see `jexplicit.data.text.read_documents`.
+        split: of `text` without dev files, see `jexplicit.data.text.text_corpus`.
         feature, data_dir: of `tfds:NAME`, see `jexplicit.data.tfds.tfds_text`.
         progress: of `installed`, called with (source files done, source files in all).
 
@@ -40,7 +42,7 @@ def read_corpus(
     if kind == "tfds" and of_tfds:
         return tfds_corpus(of_tfds, feature=feature, data_dir=data_dir)
     if name == "text":
-        return text_corpus(train, dev, field=field, documents=documents)
+        return text_corpus(train, dev, field=field, documents=documents, split=split)
     if name == "installed":
         return installed_corpus(progress)
     if name != "docs":

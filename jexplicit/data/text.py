@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
-from jexplicit.data.corpora import Corpus, Documents, lazy_split
+from jexplicit.data.corpora import Corpus, Documents, Split, lazy_split
 from jexplicit.data.lines import file_lines
 from jexplicit.data.records import Record, check_field, file_records, is_record_file, text_of, value_of
 
@@ -17,13 +17,16 @@ Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Unit = Literal["line", "paragraph", "file"]
 
 
-def text_corpus(train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line") -> Corpus[Documents]:
+def text_corpus(
+    train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
+) -> Corpus[Documents]:
     """Corpus of the user's own text files, read when it is asked for.
 
     Args:
         train: text files, files of records, globs and folders (see `read_documents`).
-        dev: the same for the text to score; if there is none, `split_documents` cuts the train documents.
+        dev: the same for the text to score; if there is none, the train documents are cut.
         field, documents: see `read_documents`.
+        split: how they are cut: "blocks" by `split_documents`, "end" by `split_at_end`.
 
     Raises:
         ValueError: nothing at a path, a file in train and dev, a field that the files do not have; once documents are read, the
@@ -42,7 +45,8 @@ def text_corpus(train: Paths, dev: Paths = (), *, field: str | None = None, docu
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
     whole = Documents(_files_documents, train_files, **reading)
-    parts = (whole, Documents(_files_documents, dev_files, **reading)) if dev_files else lazy_split(whole)
+    parts = (whole, Documents(_files_documents, dev_files, **reading)) if dev_files else lazy_split(whole, split)
+    reading |= {"split": split}
     source = {"train_files": list(map(_stamp, train_files)), "dev_files": list(map(_stamp, dev_files)), **reading}
     return Corpus(", ".join(_as_list(train)), *parts, source)
 

@@ -76,7 +76,7 @@ def _explain(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Arr
     def one(position):
         x, history, y = position
         rows = jnp.stack(model.read(x, history if model.history else None))
-        rows = jnp.asarray(model.exponents).astype(rows.dtype)[:, None] * rows
+        rows = model.weights(x).astype(rows.dtype)[:, None] * rows
         log_p = jax.nn.log_softmax(rows.sum(axis=0))
         return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
 

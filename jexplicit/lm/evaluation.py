@@ -19,7 +19,7 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
 from jexplicit.data.shards import Stream
-from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, has_unit_exponents, is_token_model
+from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, first_exponents, has_unit_exponents, is_token_model
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows
 from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
@@ -233,17 +233,19 @@ def read_tables(
     if not _has_log_tables(model):
         raise ValueError(f"rows of {', '.join(type(kind).__name__ for kind in model.rows)} cannot be read as log tables")
     read = [table for kind in model.rows for table in kind.log_tables(X, past)]
-    numbered = [(g, *table) for g, table in enumerate(read) if all_rows or float(model.exponents[g]) != 0 or not g]
+    first = np.append(first_exponents(model.rows), len(model.exponents))
+    used = [all_rows or not g or bool(np.any(np.asarray(model.exponents[first[g] : first[g + 1]]))) for g in range(len(read))]
+    numbered = [(first[g], *table) for g, table in enumerate(read) if used[g]]
     dense = [table for table in numbered if not isinstance(table[1], SparseRows)]
     sparse = [table for table in numbered if isinstance(table[1], SparseRows)]
     bases = None
-    if any(base is not None for *_, base in sparse):
+    if any(base is not None for _, _, _, base, *_ in sparse):
         zero = np.zeros(model.vocab_size, np.float32)
-        bases = jnp.asarray(np.stack([zero if base is None else np.asarray(base, np.float32) for *_, base in sparse]))
+        bases = jnp.asarray(np.stack([zero if base is None else np.asarray(base, np.float32) for _, _, _, base, *_ in sparse]))
     order = [*dense, *sparse]
-    rows = np.stack([rows for _, _, rows, _ in order], axis=1)
-    positions = Positions(rows, np.broadcast_to([g for g, *_ in order], rows.shape))
-    return LogTables(tuple(table for _, table, _, _ in dense), tuple(table for _, table, _, _ in sparse), bases), positions
+    rows = np.stack([rows for _, _, rows, *_ in order], axis=1)
+    exponents = np.stack([np.broadcast_to(g + sum(bucket), len(X)) for g, _, _, _, *bucket in order], axis=1)
+    return LogTables(tuple(table[1] for table in dense), tuple(table[1] for table in sparse), bases), Positions(rows, exponents)
 
 
 def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:

@@ -19,16 +19,35 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm import softmax
 
 Features = Literal["sum", "cat"]
-History = Literal["none", "all"]
+History = str  # none, document, window:W or all; see window_of
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
+SMALLEST_WINDOW = 32
 NOTHING = -1  # in a history: no token, before the start of the text
+
+
+def window_of(history: str) -> int | None:
+    """The tokens that a history of "window:W" has; None for none, document and all.
+
+    Raises:
+        ValueError: another history.
+
+    Example:
+        >>> window_of("window:256"), window_of("all")
+        (256, None)
+    """
+    kind, _, size = history.partition(":")
+    if history in ("none", "document", "all"):
+        return None
+    if kind == "window" and size.isdecimal() and int(size) >= SMALLEST_WINDOW:
+        return int(size)
+    raise ValueError(f"history {history!r}: choose none, document, window:W (W at least {SMALLEST_WINDOW} tokens) or all")
 
 
 def static(default: Any = ...) -> Any:
@@ -47,6 +66,8 @@ class Rows(Protocol):
 
     A kind may also have `log_partition(X, mesh=, progress=)` and `target_logits(X, Y)`, host functions over many contexts that
     are faster than reading every row; and `log_tables(X, past)`, the rows of many positions for jexplicit.lm.rows.log_tables.
+    A kind with several exponents for a row says how many by `exponents_per_row`, and which of them a context takes by
+    `buckets(context)`, [rows] numbers from 0.
     """
 
     @property
@@ -165,7 +186,7 @@ class LanguageModel:
     """A language model: kinds of rows and the exponents that weigh their rows.
 
     rows: the kinds.
-    exponents: [G], a number for each row of all kinds.
+    exponents: [S], a number for each row of all kinds, or several of which the context chooses one.
     features: how the tokens of a context are combined: "sum" does not see their order; "none" for models that are neither.
     eos: whether `<pad>` is predicted, as the end of a document.
     """
@@ -230,7 +251,18 @@ class LanguageModel:
             history: [W] token ids, nearest first, borders of documents ignored and `NOTHING` before the start of the text; for
                 models that read the past.
         """
-        return sum_rows(self.exponents, self.read(context, history))
+        return sum_rows(self.weights(context), self.read(context, history))
+
+    def weights(self, context: Integer[Array, " K"]) -> Float[Array, " G"]:
+        """The exponent of every row after a context."""
+        if not has_buckets(self):
+            return jnp.asarray(self.exponents)
+        context = context.astype(jnp.int32)
+        chosen = [
+            kind.buckets(context) if hasattr(kind, "buckets") else jnp.zeros(len(kind.names), jnp.int32) for kind in self.rows
+        ]
+        first = jnp.asarray(first_exponents(self.rows), jnp.int32)
+        return jnp.asarray(self.exponents)[first + jnp.concatenate(chosen)]
 
     def read(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> list[Float[Array, " N"]]:
         """All rows of one position, in nats, before they are weighed."""
@@ -238,6 +270,22 @@ class LanguageModel:
             raise ValueError(f"a model that reads the last {self.history} tokens, and no history: pass one")
         context = context.astype(jnp.int32)
         return [row for kind in self.rows for row in kind.read(context, history)]
+
+
+def exponents_per_row(kind: Any) -> tuple[int, ...]:
+    """How many exponents each row of a kind has to choose from."""
+    return getattr(kind, "exponents_per_row", (1,) * len(kind.names))
+
+
+def first_exponents(rows: Sequence[Any]) -> Int[np.ndarray, " G"]:
+    """Where the exponents of every row begin."""
+    per_row = [n for kind in rows for n in exponents_per_row(kind)]
+    return np.cumsum([0, *per_row[:-1]])
+
+
+def has_buckets(model: LanguageModel) -> bool:
+    """Whether a context chooses among several exponents of a row."""
+    return any(max(exponents_per_row(kind), default=1) > 1 for kind in model.rows)
 
 
 def sum_rows(exponents: Any, rows: Sequence[Any]) -> Any:
@@ -273,8 +321,8 @@ def is_token_model(model: LanguageModel) -> bool:
 
 
 def unit_exponents(rows: Sequence[Any], dtype: Any = jnp.float32) -> Float[np.ndarray, " G"]:
-    """An exponent of 1 for every row."""
-    return np.ones(sum(len(kind.names) for kind in rows), dtype)
+    """All exponents 1."""
+    return np.ones(sum(sum(exponents_per_row(kind)) for kind in rows), dtype)
 
 
 def has_unit_exponents(model: LanguageModel) -> bool:

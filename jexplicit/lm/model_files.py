@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.model import Constant, LanguageModel, TokenTables, unit_exponents
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.log_tables import SparseRows
@@ -27,10 +27,23 @@ from jexplicit.lm.rows.network import NetworkRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.lm.rows.words import WordRows, WordView
 from jexplicit.nn.networks import MLPLanguageModel
 
 _format = 2
-_types = (LanguageModel, Constant, TokenTables, SparseTables, CodedTables, NgramRows, CacheRows, NetworkRows, MLPLanguageModel)
+_types = (
+    LanguageModel,
+    Constant,
+    TokenTables,
+    SparseTables,
+    CodedTables,
+    NgramRows,
+    WordRows,
+    WordView,
+    CacheRows,
+    NetworkRows,
+    MLPLanguageModel,
+)
 _known = {cls.__name__: cls for cls in (*_types, SparseRows, Children, Cache)}
 
 
@@ -147,7 +160,11 @@ def check_sizes(path: Any, model: LanguageModel, tokenizer: Tokenizer) -> None:
     N = tokenizer.vocab_size
     sizes = {type(kind).__name__: kind.vocab_size for kind in model.rows}
     tables = [table.shape for kind in model.rows if isinstance(kind, TokenTables) for table in kind.tables]
-    if set(sizes.values()) != {N} or any(shape != (N, N) for shape in tables) or len(model.exponents) != len(model.names):
+    if (
+        set(sizes.values()) != {N}
+        or any(shape != (N, N) for shape in tables)
+        or len(model.exponents) != len(unit_exponents(model.rows))
+    ):
         raise ValueError(
             f"{path} has a tokenizer of {N} tokens and rows of {sizes}, tables {tables}, with {len(model.exponents)} exponents "
             f"for {len(model.names)} rows: its files come from different runs; run again into a fresh folder"

@@ -13,7 +13,7 @@ from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.ngram_mixture import starting_exponents, with_history
+from jexplicit.lm.fits.ngram_mixture import mixture_rows, starting_exponents, with_history
 from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.model import History, LanguageModel, dense_where_small
 from launch.bench.harness import Comparison, losses_differ
@@ -86,7 +86,7 @@ def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     for name, (method, options) in KINDS.items():
         model = fit_model(method, sparse if name == SPARSE else text, Options(radius=radius, **options)).model
         fitted[name] = model if name == SPARSE else dense_where_small(model)
-    rows = text.mixture_rows("kneser-ney", lambda done, total: None)
+    rows = mixture_rows(text)
     for name, history in MIXTURES.items():
         own = with_history(rows, history)
         fitted[name] = dense_where_small(LanguageModel(own, starting_exponents(own).astype(np.float32)))

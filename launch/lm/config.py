@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from jexplicit.data.corpora import Split
 from jexplicit.data.text import Unit
 from jexplicit.lm.fits.fit import Method
-from jexplicit.lm.model import Features, History
+from jexplicit.lm.fits.ngram_mixture import CHARACTER_ROWS, SUBWORD_ROWS, check_rows
+from jexplicit.lm.model import Features, History, window_of
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -45,7 +47,10 @@ class Config:
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
-    """Held-out text; default, every tenth block of ten training documents."""
+    """Held-out text; default, a part of the training text, see --split."""
+    split: Split = "blocks"
+    """How training text is cut without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth of
+    the characters."""
     field: str | None = None
     """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
     documents: Unit = "line"
@@ -64,14 +69,20 @@ class Config:
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What a mixture may see beyond its context: none, or all of the text before (rows of the recent past)."""
+    """What a mixture may see beyond its context, by rows of the recent past. none: nothing. document: what stands before in the
+    document. window:W: the last W tokens. all: all of the text before."""
+    rows: tuple[str, ...] = SUBWORD_ROWS
+    """The rows of a mixture. offsets: single tokens, 1 to 8 back. contexts-4, contexts-8: contexts of 1 to 4 or 8 tokens. gaps,
+    gaps-of-three: two or three tokens with a gap. skips: contexts that leave out the nearest token, or two. words,
+    word-classes: of characters, the part of the word and the words before, or classes of these. confidence: an exponent for
+    each of ten kinds of contexts, by how often they occurred, instead of one per row."""
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
     """The models to fit. explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit
     solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed
     rows with a fitted exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney
-    of order 5. mixture: its rows, those of eight offsets and of pairs with a gap, with fitted exponents; see --history.
+    of order 5. mixture: counted rows with fitted exponents; see --rows and --history.
     bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
     smoothing: Smoothing = "kneser-ney"
     """Of the rows of log-linear, iterative-scaling and mixture models."""
@@ -172,6 +183,21 @@ PRESETS = {
         ),
         "docs, solutions that generalise: smoothed rows and fitted exponents, contexts of several tokens, the recent past.",
     ),
+    "shakespeare": Preset(
+        Config(
+            out="runs/shakespeare",
+            corpus="text",
+            documents="file",
+            split="end",
+            tokenizer="char",
+            methods=("ngram", "mixture"),
+            radius=(1,),
+            rows=CHARACTER_ROWS,
+            history=("none", "window:256"),
+            calibration_positions=100_000,
+        ),
+        "characters, nanoGPT's split of tiny Shakespeare (--train input.txt): the first 90 % and the last 10 % of one text.",
+    ),
     "large": Preset(
         Config(
             out="runs/large",
@@ -230,8 +256,17 @@ def check(config: Config) -> None:
             f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
             "takes --features cat and a smoothing row by row, which noise is not"
         )
-    if "all" in config.history and "mixture" not in config.methods:
-        raise ValueError("--history all without a mixture: only --methods mixture reads the text before")
+    check_rows(config.rows)
+    for history in config.history:
+        window_of(history)
+    if set(config.history) != {"none"} and "mixture" not in config.methods:
+        raise ValueError(
+            f"--history {' '.join(config.history)} without a mixture: only --methods mixture reads the text before"
+        )
+    if {"words", "word-classes"} & set(config.rows) and config.tokenizer != "char":
+        raise ValueError(f"--rows {' '.join(config.rows)} with --tokenizer {config.tokenizer}: words need --tokenizer char")
+    if config.split != "blocks" and (config.dev or not config.train):
+        raise ValueError(f"--split {config.split}: it cuts the files of --train where there is no --dev")
     if "optimum" in config.methods and min(config.radius) > 2:
         raise ValueError(f"--methods optimum with --radius {' '.join(map(str, config.radius))}: it has K = 1 and 2 only")
     if config.optimizer != "adagrad":

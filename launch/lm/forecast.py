@@ -17,8 +17,7 @@ from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.ngram_mixture import RADIUS
-from jexplicit.lm.fits.training_text import TrainingText
+from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.runs.progress import human, show
 from jexplicit.runs.tables import Column, rich_table
 from launch.lm.config import Config

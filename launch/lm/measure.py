@@ -16,7 +16,7 @@ from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.evaluation import evaluate, sampled_positions
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS
+from jexplicit.lm.fits.ngram_mixture import CHAIN, rows_radius
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
@@ -55,7 +55,8 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
             yield {"method": method, "features": "none", "radius": len(CHAIN), "history": "none"}
         elif method == "mixture":
             yield from (
-                {"method": method, "features": "cat", "radius": RADIUS, "history": history} for history in config.history
+                {"method": method, "features": "cat", "radius": rows_radius(config.rows), "history": history}
+                for history in config.history
             )
         else:
             for features, radius in itertools.product(config.features, config.radius):
@@ -105,6 +106,7 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
     row = {
         **name,
         "train_perplexity": train.perplexity,
+        "dev_loss": dev.loss,
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
         "dev_positions": dev.positions,
@@ -123,7 +125,8 @@ def options_of(config: Config, name: dict[str, Any]) -> Options:
     """The flags that a fit looks at, for one model."""
     flags = {f.name: getattr(config, f.name) for f in fields(Options) if hasattr(config, f.name)}
     chosen = {key: value for key, value in name.items() if key in flags and value != "none"}
-    shared = {key: value for key, value in flags.items() if not isinstance(value, tuple)}  # what rows vary by is in their name
+    varied = ("features", "radius", "history", "bits")  # what rows vary by is in their name
+    shared = {key: value for key, value in flags.items() if key not in varied}
     return Options(**{**shared, **chosen, "train_sample": config.train_sample or None})
 
 

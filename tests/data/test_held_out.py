@@ -96,9 +96,11 @@ def test_the_largest_id_of_a_type_is_held_out_as_any_other(dtype):
     assert (rest.tolist(), held.tolist()) == ([0, 1, 0, last, 0, 4, 0], [0, last, 0])
 
 
-def test_a_single_document_is_refused():
-    with pytest.raises(ValueError, match="a text of one document"):
-        hold_out(np.array([0, 1, 2, 3, 0]), positions=1)
+def test_of_a_single_document_the_last_part_is_held_out():
+    rest, held = hold_out(np.array([0, *range(1, 21), 0]), positions=5, most=0.25)
+    assert (rest.tolist(), held.tolist()) == ([0, *range(1, 16), 0], [0, *range(16, 21), 0])
+    with pytest.raises(ValueError, match="a text of 1 token"):
+        hold_out(np.array([0, 1, 0]), positions=1)
 
 
 @pytest.mark.parametrize("options", [{"positions": 0}, {"positions": 5, "most": 0.0}, {"positions": 5, "blocks": 0}])

@@ -25,7 +25,7 @@ CACHES = pytest.mark.parametrize("successors", [False, True])
 
 
 def cache_of(places=PLACES, length=15, successors=False):
-    return cache_rows(STREAM, places, np.log(P), length=length, successors=successors)
+    return cache_rows(Past(STREAM, places), np.log(P), Cache(length, int(successors)))
 
 
 @CACHES
@@ -85,17 +85,17 @@ def test_a_cache_of_no_tokens_is_refused(length):
     "caches",
     [
         (Cache(1),),
-        (Cache(1, True),),
+        (Cache(1, 1),),
         (Cache(4), Cache(15)),
-        (Cache(4, True), Cache(15, True)),
-        (Cache(3), Cache(6, True), Cache(6), Cache(7)),
-        (Cache(1000, True), Cache(2)),
+        (Cache(4, 1), Cache(15, 1)),
+        (Cache(3), Cache(6, 1), Cache(6), Cache(7)),
+        (Cache(1000, 1), Cache(2)),
     ],
 )
 def test_rows_of_histories_are_those_of_places(caches, dtype, tolerance):
     """At the first places there is no history yet; every document's end is in some history."""
     kind = CacheRows(jnp.log(jnp.asarray(P, dtype)), caches)
-    assert kind.history == max(cache.length + cache.successors for cache in caches)
+    assert kind.history == max(cache.length + cache.match for cache in caches)
     assert kind.tokens == (HISTORY,) * len(caches) and kind.vocab_size == N
     past = Past(STREAM, PLACES)
     read = histories(past, kind.history)
@@ -112,7 +112,7 @@ def test_rows_of_histories_are_those_of_places(caches, dtype, tolerance):
 
 @CACHES
 def test_the_row_of_a_history_is_its_loop(successors):
-    cache = Cache(5, successors)
+    cache = Cache(5, int(successors))
     kind = CacheRows(jnp.log(P), (cache,))
     for place, history in zip(PLACES, histories(Past(STREAM, PLACES), kind.history), strict=True):
         c = np.array(recent_counts(STREAM, int(place), 5, N, successors=successors))
@@ -122,10 +122,10 @@ def test_the_row_of_a_history_is_its_loop(successors):
 
 def test_a_longer_history_than_a_cache_reads_changes_nothing():
     history = jnp.asarray(histories(Past(STREAM, PLACES[-1:]), 40)[0])
-    for cache in (Cache(6), Cache(6, True)):
+    for cache in (Cache(6), Cache(6, 1)):
         kind = CacheRows(jnp.log(P), (cache,))
         np.testing.assert_array_equal(kind.read(None, history)[0], kind.read(None, history[: kind.history])[0])
 
 
 def test_names_say_what_a_cache_looks_at():
-    assert CacheRows(jnp.log(P), (Cache(50), Cache(7, True))).names == ("cache 50", "cache 7 successors")
+    assert CacheRows(jnp.log(P), (Cache(50), Cache(7, 1))).names == ("cache 50", "cache 7 after 1")

@@ -20,6 +20,7 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, histories, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
+from jexplicit.lm.fits.ngram_mixture import CHARACTER_ROWS
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import LanguageModel
@@ -43,6 +44,7 @@ KINDS = {
     "optimum": ("optimum", {"radius": 2, "optimum_iterations": 3}),
     "mixture": ("mixture", {}),
     "mixture, history all": ("mixture", {"history": "all"}),
+    "mixture, rows of words, window:40": ("mixture", {"rows": CHARACTER_ROWS, "history": "window:40"}),
     "bitcipher": ("bitcipher", {"radius": 2, "bits": 8}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "explicit, sharded tables": ("explicit", {"radius": 2}),
@@ -87,7 +89,8 @@ def fitted(kind: str) -> LanguageModel:
         counts = {"sparse_counts": count_sparse(train, radius=2, vocab_size=N)}
     elif kind == "explicit, sharded tables":
         counts = {"sharded_counts": count_sharded(train, radius=2, vocab_size=N, mesh=data_mesh(4))}
-    data = TrainingText(train, N, eos=True, **counts)
+    letters = np.arange(N) % 4 > 0  # of a text of characters, as which rows of words read it
+    data = TrainingText(train, N, eos=True, letters=letters, **counts)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
     return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 

@@ -187,7 +187,7 @@ def test_a_prompt_with_a_token_that_the_model_does_not_have_has_no_next_one():
 
 # The recent past
 
-CACHED = (Cache(4), Cache(9), Cache(9, successors=True))
+CACHED = (Cache(4), Cache(9), Cache(9, match=1))
 
 
 def model_with_caches(eos):
@@ -205,7 +205,7 @@ def slow_log_p(model, p, text):
     x = [text[-k] if k <= ended else PAD for k in (1, 2)]
     logits = a[0] * np.log(p) + sum(a[1 + k] * np.asarray(tables[k])[x[k]] for k in range(2))
     for exponent, cache in zip(a[3:], CACHED, strict=True):
-        c = np.array(recent_counts(stream, len(stream), cache.length, N, successors=cache.successors))
+        c = np.array(recent_counts(stream, len(stream), cache.length, N, successors=bool(cache.match)))
         logits = logits + exponent * np.log(1 + c / (max(np.sum(c > 0), 1) * p))
     return log_softmax(logits)
 

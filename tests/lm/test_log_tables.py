@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from reference import log_linear as log_linear_loop
 
+from jexplicit.lm.rows import log_tables as log_tables_module
 from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, blocks, log_probabilities, ranges, select, sparse_row
 
 N, M = 7, 150  # outputs; positions, more than two blocks
@@ -194,14 +195,20 @@ def test_probabilities_of_all_outputs_sum_to_one():
     np.testing.assert_allclose(np.exp(log_p).reshape(20, N).sum(axis=1), 1, rtol=1e-12)
 
 
-def test_progress_counts_positions_and_ends_with_all():
+def test_progress_counts_positions_and_ends_with_all(monkeypatch):
+    monkeypatch.setattr(log_tables_module, "_outputs_of_smallest_block", 1)
     tables, exponents, positions, Y = random_model()
     seen = []
     log_probabilities(as_log_tables(tables, 3), exponents, positions, Y, progress=lambda *done: seen.append(done))
     assert seen == [(64, M), (128, M), (M, M)]
 
 
-def test_all_blocks_have_one_shape_and_count_every_position_once():
+def test_all_blocks_have_one_shape_and_count_every_position_once(monkeypatch):
+    tables, exponents, positions, Y = random_model()
+    whole = log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
+    assert len(list(blocks(as_log_tables(tables, 3), positions, Y))) == 1  # of few outputs a block has more positions
+    monkeypatch.setattr(log_tables_module, "_outputs_of_smallest_block", 1)
+    np.testing.assert_array_equal(log_probabilities(as_log_tables(tables, 3), exponents, positions, Y), whole)
     tables, _, positions, Y = random_model()
     every = list(blocks(as_log_tables(tables, 3), positions, Y))
     assert len({tuple(part.shape for part in block) for block in every}) == 1

@@ -33,7 +33,7 @@ def model(request, tokenizer):
     explicit = explicit_language_model(counts, features="cat", radius=2)
     if request.param == "explicit":
         return explicit
-    past = CacheRows(jnp.log(unigram(counts[0])), (Cache(5), Cache(9, successors=True)))
+    past = CacheRows(jnp.log(unigram(counts[0])), (Cache(5), Cache(9, match=1)))
     return LanguageModel((*explicit.rows, past), np.array([*explicit.exponents, 0.5, 0.3], np.float32), "cat", False)
 
 

@@ -18,7 +18,8 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import Past, histories, log_probabilities, read_text
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
-from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS, mixture_rows, ngram_model
+from jexplicit.lm.fits.ngram_mixture import CHAIN, mixture_rows, ngram_model
+from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.lm.model import (
     NOTHING,
     Constant,
@@ -63,8 +64,8 @@ def model_of(name):
     ngrams = functools.partial(smoothed_ngrams, text.X, text.Y, vocab_size=N)
     if name == "n-gram":
         return ngram_model(ngrams(offsets=CHAIN), np.bincount(text.Y, minlength=N), eos=True)
-    rows = mixture_rows(lambda offsets: ngrams(offsets=offsets), count_sparse(STREAM, radius=RADIUS, vocab_size=N), eos=True)
-    rows = (*rows, CacheRows(rows[0].row, (Cache(5), Cache(20, successors=True))))
+    rows = mixture_rows(TrainingText(STREAM, N, eos=True))
+    rows = (*rows, CacheRows(rows[0].row, (Cache(5), Cache(20, match=1))))
     exponents = np.random.default_rng(0).uniform(0.1, 0.6, sum(len(kind.names) for kind in rows))
     return LanguageModel(rows, exponents.astype(np.float32), "cat", True)
 

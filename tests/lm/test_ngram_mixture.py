@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from reference import PAD, Chain, log_linear, random_documents, stream_of, windows
 
-from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import evaluate, histories, log_probabilities, read_tables, read_text, score
@@ -21,14 +20,15 @@ from jexplicit.lm.fits.ngram_mixture import (
     CACHES,
     CHAIN,
     GAPS,
-    RADIUS,
+    exponent_names,
     fit_mixture,
     mixture_rows,
     ngram_model,
     starting_exponents,
     with_history,
 )
-from jexplicit.lm.model import HISTORY, LanguageModel
+from jexplicit.lm.fits.training_text import RADIUS, TrainingText
+from jexplicit.lm.model import HISTORY, LanguageModel, window_of
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.smoothing import SMOOTHINGS
@@ -52,14 +52,13 @@ def ngrams_of(offsets, eos=False):
 
 
 @functools.cache
-def counts_of(radius=RADIUS):
-    return count_sparse(STREAM, radius=radius, vocab_size=N)
+def training_text(eos: bool = False):
+    return TrainingText(STREAM, N, eos=eos)
 
 
 @functools.cache
 def rows_of(eos: bool = False, history: Any = "all", smoothing: Any = "kneser-ney"):
-    ngrams = functools.partial(ngrams_of, eos=eos)
-    return mixture_rows(ngrams, counts_of(), eos=eos, smoothing=smoothing, history=history)
+    return mixture_rows(training_text(eos), smoothing=smoothing, history=history)
 
 
 def model_of(exponents, eos=False, rows=None):
@@ -71,7 +70,7 @@ def names_of(rows):
 
 
 NAMES = ("unigram", *(f"offset {k}" for k in range(1, 9)), *(f"context {n}" for n in range(1, 5)))
-NAMES += ("gap 1, 3", "gap 2, 3", "gap 1, 4", "gap 2, 4", "cache 50", "cache 400", "cache 2000", "cache 2000 successors")
+NAMES += ("gap 1, 3", "gap 2, 3", "gap 1, 4", "gap 2, 4", "cache 50", "cache 400", "cache 2000", "cache 2000 after 1")
 KNESER_NEY = np.array([float(name.split()[0] in ("unigram", "context")) for name in NAMES])
 SOME = np.random.default_rng(0).uniform(0.1, 0.9, len(NAMES))
 
@@ -336,20 +335,15 @@ def test_a_fit_begins_near_the_nearest_tokens():
 
 
 def test_counting_in_threads_builds_each_group_once_and_says_so():
-    seen, built = [], []
-
-    def ngrams(offsets):
-        built.append(offsets)
-        return ngrams_of(offsets)
-
-    again = mixture_rows(ngrams, counts_of(), progress=lambda *done: seen.append(done))
+    seen, text = [], TrainingText(STREAM, N)
+    again = mixture_rows(text, progress=lambda *done: seen.append(done))
     assert seen == [(done + 1, 1 + len(GAPS)) for done in range(1 + len(GAPS))]
-    assert sorted(built) == sorted([CHAIN, *GAPS])
     assert tuple(kind.offsets for kind in again[3:]) == (CHAIN, *GAPS)
+    assert all(one is two for one, two in zip(again, mixture_rows(text), strict=True))  # nothing is counted twice
 
 
 def test_the_size_is_that_of_all_rows_that_are_read():
-    pairs = [np.count_nonzero(C.toarray()[:, 1:]) for C in counts_of()]  # without ends of documents
+    pairs = [np.count_nonzero(C.toarray()[:, 1:]) for C in training_text().sparse_counts(RADIUS)]  # without ends of documents
     offsets = sum(4 * N + 4 * (N + 1) + (2 + 4) * entries for entries in pairs)
     read = [*ngrams_of(CHAIN).rows, *(ngrams_of(gap).rows[1] for gap in GAPS)]
     children = [*ngrams_of(CHAIN).children, *(ngrams_of(gap).children[0] for gap in GAPS)]
@@ -372,6 +366,85 @@ def test_a_cache_reads_what_it_is_asked_for():
         assert log_p == pytest.approx(logits[text.Y[at]] - np.log(np.sum(np.exp(logits))), abs=ATOL)
 
 
-def test_counts_of_a_smaller_radius_are_refused():
-    with pytest.raises(ValueError, match="counts of offsets 1..2: the mixture reads 8; count with radius 8"):
-        mixture_rows(ngrams_of, counts_of(2))
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        ((), "a mixture of no rows: choose some of offsets"),
+        (("offsets", "trigrams"), "rows trigrams: choose from offsets, .*, and confidence"),
+        (("words",), "rows of words and no letters"),
+    ],
+)
+def test_rows_that_there_are_not_are_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        mixture_rows(training_text(), names)
+
+
+# Histories
+
+
+@pytest.mark.parametrize("history", ["none", "document", "window:40", "all"])
+def test_a_history_sees_what_it_says_and_nothing_else(history):
+    """The farthest token that a row reads changes it; tokens farther back, or before the document, do not."""
+    W = window_of(history)
+    model = LanguageModel(rows_of(history=history), np.full(len(names_of(rows_of(history=history))), 0.3, np.float32))
+    assert (model.history > 0) == (history != "none") and (W is None or model.history == W)
+    stream = stream_of(random_documents(seed=5, number=6, vocab_size=N, longest=60))
+    text = text_of(stream)
+    m = np.array([len(text.Y) - 1])
+    place, start = int(text.past.places[m[0]]), int(np.flatnonzero(stream[:-1] == PAD)[-1])
+    first = {"none": max(start, place - RADIUS), "document": start, "all": 0}.get(history, place - (W or 0))
+    before = distribution(model, text, m)
+    tokens = np.flatnonzero(stream)
+    for changed, seen in ((tokens[tokens < first], False), (tokens[(tokens >= first) & (tokens < place)], True)):
+        other = stream.copy()
+        other[changed] = stream[changed] % (N - 1) + 1
+        after = distribution(model, text_of(other)._replace(Y=text.Y), m)
+        assert (np.max(np.abs(after - before)) > 100 * ATOL) == (seen and len(changed) > 0)
+
+
+@pytest.mark.parametrize("history", ["document", "window:40"])
+def test_logits_of_a_history_are_what_is_evaluated(history):
+    model, text = LanguageModel(rows_of(history=history), np.full(len(names_of(rows_of(history=history))), 0.3)), text_of(HELD)
+    m = np.array([0, 1, 2, 3, 30, 77, 150])
+    past = histories(text.past.take(m), model.history)
+    found = jax.jit(jax.vmap(model.logits))(jnp.asarray(text.X[m]), jnp.asarray(past))
+    np.testing.assert_allclose(jax.nn.log_softmax(found), distribution(model, text, m), rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("history", ["window", "window:", "window:31", "window:x", "past", ""])
+def test_histories_that_there_are_not_are_refused(history):
+    with pytest.raises(ValueError, match="choose none, document, window:W"):
+        mixture_rows(training_text(), history=history)
+
+
+# Confidence
+
+
+def test_an_exponent_for_each_confidence_is_that_of_its_context():
+    """Equal exponents of all confidences are one exponent; others are those that a loop over the counts chooses."""
+    names = ("contexts-4", "confidence")
+    plain, rows = mixture_rows(training_text(), ("contexts-4",)), mixture_rows(training_text(), names)
+    text, m = text_of(HELD), np.arange(0, 100, 3)
+    a = np.array([0.6, 0.5, 0.4, 0.3, 0.2])
+    spread = np.array([a[["unigram", *(f"context {n}" for n in range(1, 5))].index(name)] for name in exponent_names(rows)])
+    one, several = LanguageModel(plain, a.astype(np.float32)), LanguageModel(rows, spread.astype(np.float32))
+    own = text._replace(X=text.X[:, :4])
+    np.testing.assert_allclose(distribution(several, own, m), distribution(one, own, m), rtol=0, atol=ATOL)
+
+    X, Y = windows(DOCUMENTS, RADIUS)
+    exponents = np.random.default_rng(0).uniform(0.1, 1, len(spread))
+    model = LanguageModel(rows, exponents.astype(np.float32))
+    found, parts = distribution(model, own, m), explain(model, own.X[m], own.Y[m])
+    jitted = jax.jit(jax.vmap(model.logits))(jnp.asarray(own.X[m]))
+    np.testing.assert_allclose(jax.nn.log_softmax(jitted), found, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(parts.log_probability, found[np.arange(len(m)), own.Y[m]], rtol=0, atol=ATOL)
+    unweighed = explain(LanguageModel(plain, np.ones(5, np.float32)), own.X[m], own.Y[m])
+    for at, x in enumerate(own.X[m]):
+        for n in (2, 3, 4):
+            after = [int(y) for context, y in zip(X, Y, strict=True) if tuple(context[:n]) == tuple(x[:n])]
+            if not after:
+                continue
+            times = sum(len(after) >= bound for bound in (2, 4, 11, 51))
+            confidence = 2 * times + (len(set(after)) > 1)
+            exponent = exponents[2 + 10 * (n - 2) + confidence]  # after those of the unigram and of context 1
+            assert parts.logits[at, n] == pytest.approx(exponent * unweighed.logits[at, n], abs=ATOL)

@@ -37,6 +37,7 @@ def fit_exponents(
     Y: Integer[np.ndarray, " M"],
     start: Float[np.ndarray, " S"],
     *,
+    guess: Float[np.ndarray, " S"] | None = None,
     ridge: float = 1e-4,
     tolerance: float = 1e-5,
     iterations: int = 30,
@@ -49,6 +50,7 @@ def fit_exponents(
         positions: which rows and which exponents each position reads.
         Y: [M] targets.
         start: [S] first exponents. The penalty ties an exponent that the positions say little about to its start.
+        guess: [S] where the iterations begin; default, at the start.
         ridge: strength of the penalty, nats per position.
         tolerance: of the largest entry of the gradient.
         iterations: at most; every one is a pass over the positions.
@@ -69,7 +71,10 @@ def fit_exponents(
         raise ValueError("no held-out positions: hold out more of the text")
     check_exponents(positions, len(start))
     start = np.asarray(start, np.float64)
-    a, here = start, _Objective(np.inf, np.zeros(len(start)), np.eye(len(start)), np.inf)
+    a, here = (
+        start if guess is None else np.asarray(guess, np.float64),
+        _Objective(np.inf, np.zeros(len(start)), np.eye(len(start)), np.inf),
+    )
     step, passes = np.zeros(len(start)), 0
     for passes in range(1, iterations + 1):
         there = _objective(tables, positions, Y, a + step, start, ridge)
@@ -98,10 +103,11 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
     nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
     for block in blocks(tables, positions, Y):
         parts = _moments(tables.dense, tables.bases, a, block)
-        g = block.exponents
+        g = block.exponents.astype(np.int64)
         nll += float(parts[0])
-        np.add.at(gradient, g, parts[1])
-        np.add.at(hessian, (g[:, :, None], g[:, None, :]), parts[2])
+        gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
+        pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
+        hessian += np.bincount(pairs, np.ravel(parts[2]), minlength=S * S).reshape(S, S)
     loss, off = nll / len(Y), a - start
     value = loss + ridge / 2 * float(off @ off)
     return _Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)

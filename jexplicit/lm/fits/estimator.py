@@ -9,9 +9,9 @@ from typing import Any
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.fits.fit import DENSE, METHODS, choose_tables, fit_model
-from jexplicit.lm.fits.ngram_mixture import RADIUS
-from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.fits.training_text import RADIUS, Options, TrainingText, Watch
 from jexplicit.lm.model import Features, History
+from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.memory import host_bytes
@@ -40,7 +40,8 @@ def fit(
         texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
             A string is always a text, never a file.
         method: one of jexplicit.METHODS. The mixture predicts best and explicit is the paper's closed form.
-        history: what a mixture sees beyond its context: all of the text before, or `none`. Other methods see their context.
+        history: what a mixture sees beyond its context: `all` of the text before, the `document`, the last W tokens
+            (`window:W`), or `none`. Other methods see their context.
         features, radius: `sum` or `cat` of so many context tokens, for the methods that take them.
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
@@ -74,9 +75,10 @@ def fit(
     tables = choose_tables([method], N, K, host_bytes())
     if tables == "sparse" and method in DENSE and method != "explicit":
         raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-    text = TrainingText(stream, N, eos=eos, mesh=data_mesh())
+    shape: Any = {"eos": eos, "mesh": data_mesh(), "letters": letters_of(own)}
+    text = TrainingText(stream, N, **shape)
     if tables == "sparse":
-        text = TrainingText(stream, N, eos=eos, mesh=data_mesh(), sparse_counts=text.sparse_counts(K))
+        text = TrainingText(stream, N, sparse_counts=text.sparse_counts(K), **shape)
     model, info = fit_model(method, text, settings, watch)
     about = {
         "method": method,

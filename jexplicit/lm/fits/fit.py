@@ -29,7 +29,7 @@ from jexplicit.lm.fits.log_linear import (
     own_rows,
     shared_rows,
 )
-from jexplicit.lm.fits.ngram_mixture import CHAIN, RADIUS, fit_mixture, ngram_model, with_history
+from jexplicit.lm.fits.ngram_mixture import CHAIN, exponent_names, fit_mixture, mixture_rows, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
@@ -191,7 +191,7 @@ def _exponents_held_out(
     text: TrainingText, options: Options, watch: Watch, rows: OffsetRows, solve: Callable[..., OffsetRows]
 ) -> Calibration:
     """The exponents of rows of this kind, from documents that the rows `solve` makes have not seen."""
-    rest, held = text.parts
+    rest, held = text.parts(options.calibration_positions)
     K = len(rows.tables)
     X, Y = contexts(held, K, eos=text.eos)
     m = _drawn(options, len(Y))
@@ -256,22 +256,23 @@ def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -
 
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
-    rest, held = text.parts
-    held_out = read_text(held, RADIUS, eos=text.eos)
-    m = _drawn(options, len(held_out.Y))
+    rest, held = text.parts(options.calibration_positions)
+    shape: Any = {"smoothing": options.smoothing, "history": options.history}
     with watch.stage("mixture: rows without held-out text", "groups") as progress:
-        rows = with_history(rest.mixture_rows(options.smoothing, progress), options.history)
+        rows = mixture_rows(rest, options.rows, **shape, progress=progress)
+        held_out = read_text(held, max(kind.radius for kind in rows), eos=text.eos)
+        m = _drawn(options, len(held_out.Y))
         rows = dense_where_small(LanguageModel(rows, unit_exponents(rows))).rows  # once for all the fits below
     begin = time.perf_counter()
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
-        fitted = fit_mixture(rows, held_out, m, progress=progress)
+        fitted = fit_mixture(rows, held_out, m, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
     fit_seconds = time.perf_counter() - begin
     if options.history == "none":
         _log_steps(rows, held_out, m, watch)
     _log_step(watch, f"mixture, history {options.history}", len(fitted.exponents), fitted.loss)
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
-        rows = with_history(text.mixture_rows(options.smoothing, progress), options.history)
+        rows = mixture_rows(text, options.rows, **shape, progress=progress)
     model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos)
     info = {
         "table_seconds": time.perf_counter() - begin,
@@ -285,20 +286,36 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     return FitResult(model, info)
 
 
+_step_names = {
+    "offset": "and tokens at eight offsets",
+    "gap": "and tokens with a gap",
+    "skip": "and contexts without the nearest tokens",
+    "word": "and the part of the word, and the words before",
+    "class": "and classes of the words before",
+}
+_prior_positions = 1.5  # that the penalty on the exponents is worth, of a text too small to fit many of them
+_positions_of_a_step = 15_000
+
+
 def _log_steps(rows: tuple[Any, ...], held_out: Text, m: np.ndarray, watch: Watch) -> None:
     """What each kind of row buys on the way to the mixture, on the held-out positions."""
-    names = [name for kind in rows for name in kind.names]
-    chain = np.array([float(name.split()[0] in ("unigram", "context")) for name in names], np.float32)
+    names = exponent_names(rows)
+    kinds = list(dict.fromkeys(name.split()[0] for name in names))
+    chain = [kind for kind in kinds if kind in ("unigram", "context")]
+    others = [kind for kind in kinds if kind not in chain]
+    m = m[:: -(-len(m) // _positions_of_a_step)]
     with watch.stage("mixture: what each step buys") as progress:
-        X, past = held_out.X[m], held_out.past.take(m)
-        log_p = log_probabilities(LanguageModel(rows, chain), X, held_out.Y[m], past=past)
-        steps = [("Kneser-Ney 5-gram", 0, -float(log_p.mean(dtype=np.float64)))]
-        for step, kinds in (
-            ("its five levels weighed", ("unigram", "context")),
-            ("and tokens at eight offsets", ("unigram", "context", "offset")),
-        ):
-            scalars = sum(name.split()[0] in kinds for name in names)
-            steps.append((step, scalars, fit_mixture(rows, held_out, m, kinds=kinds, progress=progress).loss))
+        steps = []
+        if "context" in chain:
+            ones = LanguageModel(rows, np.array([float(name.split()[0] in chain) for name in names], np.float32))
+            log_p = log_probabilities(ones, held_out.X[m][:, : ones.radius], held_out.Y[m], past=held_out.past.take(m))
+            order = 1 + len({name for name in names if name.startswith("context")})
+            steps.append((f"Kneser-Ney {order}-gram", 0, -float(log_p.mean(dtype=np.float64))))
+        for n in range(len(others)):  # with all of them it is the mixture itself
+            wanted = (*chain, *others[:n])
+            scalars = sum(name.split()[0] in wanted for name in names)
+            step = _step_names[others[n - 1]] if n else "its levels weighed" if steps else "the unigram"
+            steps.append((step, scalars, fit_mixture(rows, held_out, m, kinds=wanted, progress=progress).loss))
     for step in steps:
         _log_step(watch, *step)
 

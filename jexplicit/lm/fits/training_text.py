@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Bool
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, count
@@ -16,13 +19,14 @@ from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.data.held_out import hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.lm.evaluation import Text, read_text
-from jexplicit.lm.fits.ngram_mixture import RADIUS, mixture_rows
-from jexplicit.lm.model import Features, History
+from jexplicit.lm.model import Features
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
 from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.devices import data_mesh
 
+_threads = min(2, os.cpu_count() or 1)  # each holds some copies of the text
+RADIUS = 8  # of the contexts that mixtures and n-grams are counted from
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
 
@@ -32,7 +36,8 @@ class Options:
 
     features: Features = "cat"
     radius: int = 1
-    history: History = "none"
+    history: str = "none"
+    rows: tuple[str, ...] = ("offsets", "contexts-4", "gaps")
     smoothing: Smoothing = "kneser-ney"
     calibration: Literal["held-out", "leave-one-out"] = "held-out"
     calibration_positions: int = 15_000
@@ -86,6 +91,7 @@ class TrainingText:
         counts: C_1 .. C_K of the stream, where they are at hand.
         sparse_counts: the same as sparse tables.
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
+        letters: [N] which tokens are letters, in a text of characters; for rows of words.
 
     Example:
         >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
@@ -103,11 +109,13 @@ class TrainingText:
         counts: Counts = (),
         sparse_counts: SparseCounts = (),
         sharded_counts: ShardedCounts | None = None,
+        letters: Bool[np.ndarray, " N"] | None = None,
     ):
+        self.letters = letters
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
-        self._mixture_rows: dict[str, tuple[Any, ...]] = {}
+        self._made: dict[Any, Any] = {}
 
     @property
     def in_memory(self) -> np.ndarray:
@@ -133,18 +141,23 @@ class TrainingText:
             self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
         return self._sparse[:radius]
 
-    @functools.cached_property
-    def parts(self) -> "tuple[TrainingText, np.ndarray]":
-        """The text in two parts, the larger one to count and the other to fit exponents on."""
+    def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
+        """The text in two parts, the larger one to count and the other to fit exponents on, at so many positions."""
+        wanted = max(_held_out_tokens, int(_held_out_share * len(self.stream)), positions)
+        return self.once(("parts", wanted), lambda: self._hold_out(wanted))
+
+    def _hold_out(self, positions: int) -> "tuple[TrainingText, np.ndarray]":
         stream = self.in_memory
-        rest, held = hold_out(stream, positions=max(_held_out_tokens, int(_held_out_share * len(stream))))
-        held_counts = count(held, radius=len(self._counts), vocab_size=self.vocab_size, mesh=self.mesh) if self._counts else ()
-        counts = tuple(C - H for C, H in zip(self._counts, held_counts, strict=True))  # nothing is counted twice
-        return TrainingText(rest, self.vocab_size, eos=self.eos, mesh=self.mesh, counts=counts), held
+        rest, held = hold_out(stream, positions=positions)
+        whole = len(rest) + len(held) == len(stream) + 1  # of a single document, pairs across the cut are in neither part
+        known = self._counts if whole else ()
+        held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
+        counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
+        return TrainingText(rest, self.vocab_size, eos=self.eos, mesh=self.mesh, counts=counts, letters=self.letters), held
 
     @functools.cached_property
     def predictions(self) -> Text:
-        """Contexts of the mixture's radius, and targets."""
+        """Contexts of RADIUS tokens, and targets."""
         return read_text(self.in_memory, RADIUS, eos=self.eos)
 
     def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
@@ -154,10 +167,22 @@ class TrainingText:
             self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
         return self._ngrams[offsets]
 
-    def mixture_rows(self, smoothing: Smoothing, progress: Callable[[int, int], None]) -> tuple[Any, ...]:
-        """The rows of the mixture, without caches."""
-        if smoothing not in self._mixture_rows:
-            _ = self.predictions  # made once, before several threads ask for it
-            options: Any = {"eos": self.eos, "smoothing": smoothing, "progress": progress}
-            self._mixture_rows[smoothing] = mixture_rows(self.ngrams, self.sparse_counts(RADIUS), **options)
-        return self._mixture_rows[smoothing]
+    def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
+        """Count and smooth the contexts at several offsets, some of them at once."""
+        _ = self.predictions  # made once, before several threads ask for it
+        done = []
+
+        def build(offsets: tuple[int, ...]) -> None:
+            self.ngrams(offsets)
+            done.append(offsets)
+            if progress:
+                progress(len(done), len(groups))
+
+        with ThreadPoolExecutor(_threads) as pool:  # NumPy sorts without the interpreter's lock
+            list(pool.map(build, groups))
+
+    def once(self, name: Any, make: Callable[[], Any]) -> Any:
+        """What `make` makes of this text, kept by a name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]

@@ -1,63 +1,87 @@
 """Rows of the recent past: what occurred in the last tokens is likelier to occur again.
 
-    row[i] = log(1 + c_i / (n₊ p_i)),
+    row[i] = log(1 + c_i / (n₊ b_i)),
 
-c_i counts token i among the last tokens, and n₊ different ones are there: the unigram of the past with a Dirichlet
-prior at p, over p. The past goes across the borders of documents.
+c_i counts token i among the last tokens, or among those of them that followed the same tokens as the target does, and n₊
+different ones are there: the unigram of the past with a Dirichlet prior at the base distribution b, over b. The past goes
+across the borders of documents.
 
 Source: Kuhn & De Mori 1990 for the cache; as a log-linear row, this project.
 """
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import HISTORY, NOTHING, pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, ranges
 
 _counters = 1 << 23  # at a time
+_longest_part = 16  # letters of a word that are matched
 
 
 class Cache(NamedTuple):
-    """A row of the last `length` tokens, or only of those that followed the previous token there."""
+    """A row of the last `length` tokens, or only of those that followed the last `match` tokens there.
+
+    length: tokens that are counted.
+    match: how many tokens before a counted one must be those before the target.
+    word: count what followed the same part of a word instead, from its first letter on.
+    """
 
     length: int
-    successors: bool = False
+    match: int = 0
+    word: bool = False
+
+    @property
+    def name(self) -> str:
+        """Such as "cache 400" or "cache 2000 after 1"."""
+        return f"cache {self.length}" + (" in words" if self.word else f" after {self.match}" if self.match else "")
+
+    @property
+    def reach(self) -> int:
+        """How many tokens back it looks."""
+        return self.length + (_longest_part + 1 if self.word else self.match)
 
 
 @pytree
 class CacheRows:
     """A row for each of several caches.
 
-    log_p: [N] log unigram.
+    log_base: [N] log of the base distribution: the unigram, or of few tokens the uniform one.
     caches: what each row looks at.
+    letters: [N] which tokens are letters, for caches in words.
+    within_documents: whether nothing before the document is seen.
     """
 
-    log_p: Any
+    log_base: Any
     caches: tuple[Cache, ...] = static()
+    letters: Any = None
+    within_documents: bool = static(False)
 
-    names = property(lambda self: tuple(f"cache {c.length}{' successors' if c.successors else ''}" for c in self.caches))
+    names = property(lambda self: tuple(cache.name for cache in self.caches))
     tokens = property(lambda self: (HISTORY,) * len(self.caches))
     radius = property(lambda self: 1)
-    history = property(lambda self: max((c.length + c.successors for c in self.caches), default=0))
-    vocab_size = property(lambda self: self.log_p.shape[0])
+    history = property(lambda self: max((cache.reach for cache in self.caches), default=0))
+    vocab_size = property(lambda self: self.log_base.shape[0])
 
     def read(self, context, history=None):
-        return [recent_row(history, self.log_p, cache) for cache in self.caches]
+        if self.within_documents and history is not None:
+            history = jnp.where(jnp.cumsum(history == PAD) > 0, NOTHING, history)
+        return [recent_row(history, self.log_base, cache, self.letters) for cache in self.caches]
 
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
         """A sparse table of a row per position for each cache."""
-        log_p, own = np.asarray(self.log_p, np.float64), np.arange(len(X))
-        read = past.stream, past.places, log_p
-        return [
-            (cache_rows(*read, length=c.length, successors=c.successors, starts=past.starts), own, None) for c in self.caches
-        ]
+        log_base, own = np.asarray(self.log_base, np.float64), np.arange(len(X))
+        letters = None if self.letters is None else np.asarray(self.letters)
+        past = past.within_documents() if self.within_documents else past
+        return [(cache_rows(past, log_base, cache, letters), own, None) for cache in self.caches]
 
 
-def recent_row(history: Any, log_p: Any, cache: Cache) -> Float[Array, " N"]:
+def recent_row(history: Any, log_base: Any, cache: Cache, letters: Any = None) -> Float[Array, " N"]:
     """The row of one cache after one history, nearest token first: pure.
 
     Example:
@@ -65,74 +89,116 @@ def recent_row(history: Any, log_p: Any, cache: Cache) -> Float[Array, " N"]:
         >>> jnp.exp(row).round(3).tolist()  # 1 + 2 / (1 * 0.5)
         [1.0, 5.0, 1.0]
     """
-    log_p = jnp.asarray(log_p)
-    N, recent = len(log_p), history[: cache.length]
+    log_base = jnp.asarray(log_base)
+    N, length = len(log_base), min(cache.length, len(history) + cache.length - cache.reach)
+    recent = history[:length]
     counted = (recent != PAD) & (recent != NOTHING)
-    if cache.successors:
-        before = history[1 : cache.length + 1]
-        counted = counted[: len(before)] & (before == history[0])
-    ids = jnp.where(counted, recent[: len(counted)], N)
-    c = jnp.zeros(N, log_p.dtype).at[ids].add(1, mode="drop")
-    different = jnp.maximum((c > 0).sum(), 1).astype(log_p.dtype)
-    return jnp.log1p(c / (different * jnp.exp(log_p)))
+    if cache.word:
+        counted &= _same_part(history, jnp.asarray(letters), length)
+    for t in range(cache.match):
+        counted &= history[1 + t : 1 + t + length] == history[t]
+    c = jnp.zeros(N, log_base.dtype).at[jnp.where(counted, recent, N)].add(1, mode="drop")
+    different = jnp.maximum((c > 0).sum(), 1).astype(log_base.dtype)
+    return jnp.log1p(c / (different * jnp.exp(log_base)))
+
+
+def _same_part(history: Array, letters: Bool[Array, " N"], length: int) -> Bool[Array, " length"]:
+    """Which of the last places follow the same part of a word as the target does."""
+    inside = (history >= 0) & letters[jnp.maximum(history, 0)]
+    letters_before = jnp.cumprod(inside[: _longest_part + 1]).sum()
+    same = letters_before <= _longest_part
+    for t in range(_longest_part):
+        same &= (history[1 + t : 1 + t + length] == history[t]) | (t >= letters_before)
+    return same & ~jax.lax.dynamic_slice(inside, (1 + letters_before,), (length,))
 
 
 def cache_rows(
-    stream: np.ndarray,
-    targets: Int[np.ndarray, " M"],
-    log_p: Float[np.ndarray, " N"],
-    *,
-    length: int,
-    successors: bool = False,
-    starts: Int[np.ndarray, " M"] | None = None,
+    past: Any, log_base: Float[np.ndarray, " N"], cache: Cache, letters: Bool[np.ndarray, " N"] | None = None
 ) -> SparseRows:
-    """Rows of the recent past, `row_m[i] = log(1 + c_i / (n₊ p_i))`: a Dirichlet-smoothed unigram of the last tokens over p.
-
-    c_i counts token i among the `length` tokens before position m, borders of documents ignored, and n₊ is the number of
-    different tokens there (the strength that Witten and Bell give the prior). Row m is read by position m alone.
+    """The rows of one cache at many places of a text; row m is read by position m alone.
 
     Args:
-        stream: [L] token ids.
-        targets: places in the stream of the M targets.
-        log_p: [N] log unigram.
-        length: tokens to look back.
-        successors: count only what followed the previous token where that occurred before.
-        starts: [M] place of a `<pad>` that each target's past begins from; default, the start of the stream.
+        past: the text as `stream` [L], the M `places` of the targets in it, and where the past of each `starts`, or None.
+        log_base: [N] log of the base distribution.
+        cache: what is counted.
+        letters: [N] which tokens are letters, for a cache in words.
 
     Raises:
-        ValueError: a length below 1.
+        ValueError: a length below 1; a cache in words without letters.
 
     Example:
-        >>> rows = cache_rows(np.array([0, 1, 1, 2]), np.array([3]), np.log([0.25, 0.5, 0.25]), length=2)
+        >>> from jexplicit.lm.evaluation import Past
+        >>> rows = cache_rows(Past(np.array([0, 1, 1, 2]), np.array([3])), np.log([0.25, 0.5, 0.25]), Cache(2))
         >>> rows.outputs.tolist(), np.exp(rows.values).round(3).tolist()  # 1 + 2 / (1 * 0.5)
         ([1], [5.0])
 
     Source: Kuhn & De Mori 1990 for the cache; as a log-linear row, this project.
     """
-    if length < 1:
-        raise ValueError(f"cache of {length} tokens: look back at least one")
-    N, per_block = len(log_p), max(1, _counters // len(log_p))
-    starts = np.zeros(len(targets), np.int64) if starts is None else starts
-    blocks = [slice(m, m + per_block) for m in range(0, len(targets), per_block)]
-    parts = [_recent(stream, targets[m], starts[m], N, length, successors) for m in blocks]
-    keys = np.concatenate([part[0] + b * per_block * N for b, part in enumerate(parts)])
-    counts = np.concatenate([part[1] for part in parts])
-    different = np.bincount(keys // N, minlength=len(targets))
-    values = np.log1p(counts / (different[keys // N] * np.exp(log_p[keys % N])))
-    start = np.searchsorted(keys, np.arange(len(targets) + 1) * N)
-    return SparseRows(start, (keys % N).astype(np.int32), values.astype(np.float32))
+    if cache.length < 1:
+        raise ValueError(f"cache of {cache.length} tokens: look back at least one")
+    if cache.word and letters is None:
+        raise ValueError("a cache in words, and no letters: say which tokens are letters")
+    N, M = len(log_base), len(past.places)
+    first = max(0, int(past.places.min(initial=0)) - cache.reach)  # nothing before it is looked at
+    stream, targets = past.stream[first : int(past.places.max(initial=0)) + 1].astype(np.int64), past.places - first
+    starts = np.zeros(M, np.int64) if past.starts is None else np.maximum(past.starts - first, 0)
+    key = _keys(stream, N, cache, letters)
+    per_block = max(1, _counters // max(N, cache.length))
+    parts = []
+    for m in range(0, M, per_block):
+        block = slice(m, m + per_block)
+        counts = _recent(stream, targets[block], starts[block], N, cache.length, key)
+        cells = np.flatnonzero(counts)
+        parts.append((cells + m * N, counts[cells]))
+    cells = np.concatenate([cells for cells, _ in parts] or [np.zeros(0, np.int64)])
+    counts = np.concatenate([counts for _, counts in parts] or [np.zeros(0, np.int64)])
+    different = np.bincount(cells // N, minlength=M)
+    values = np.log1p(counts / (different[cells // N] * np.exp(log_base[cells % N])))
+    start = np.searchsorted(cells, np.arange(M + 1) * N)
+    return SparseRows(start, (cells % N).astype(np.int32), values.astype(np.float32))
+
+
+def _keys(stream: np.ndarray, N: int, cache: Cache, letters: np.ndarray | None) -> np.ndarray | None:
+    """Numbers of places, equal where what a cache matches is equal up to there; None for a cache that matches nothing."""
+    if cache.word and letters is not None:
+        return part_numbers(stream, letters)
+    if not cache.match:
+        return None
+    key = stream
+    for t in range(1, cache.match):
+        before = np.concatenate([np.full(min(t, len(stream)), N), stream[:-t]])  # N: before the start of the text
+        key = np.unique(key * (N + 1) + before, return_inverse=True)[1]
+    return key
+
+
+def part_numbers(stream: Int[np.ndarray, " L"], letters: Bool[np.ndarray, " N"]) -> Int[np.ndarray, " L"]:
+    """A number for the part of a word that ends at each place, the same for the same letters; parts too long match none.
+
+    Example:
+        >>> part_numbers(np.array([1, 1, 2, 1, 1]), np.array([False, True, False])).tolist()  # "a", "aa", " ", "a", "aa"
+        [1, 2, 0, 1, 2]
+    """
+    inside, place = letters[stream], np.arange(len(stream))
+    begun = inside & ~np.concatenate([[False], inside[:-1]])
+    depth = np.where(inside, place - np.maximum.accumulate(np.where(begun, place, 0)), -1)
+    number = np.where(depth >= _longest_part, -1 - place, 0)
+    last = 0
+    for d in range(_longest_part):
+        at = np.flatnonzero(depth == d)
+        before = number[at - 1] if d else np.zeros(len(at), np.int64)
+        number[at] = 1 + last + np.unique(before * len(letters) + stream[at], return_inverse=True)[1]
+        last = int(number[at].max(initial=last))
+    return number
 
 
 def _recent(
-    stream: np.ndarray, targets: np.ndarray, starts: np.ndarray, N: int, length: int, successors: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Keys `position * N + token` of what occurred in the recent past of a few positions, sorted, and how often."""
+    stream: np.ndarray, targets: np.ndarray, starts: np.ndarray, N: int, length: int, key: np.ndarray | None
+) -> np.ndarray:
+    """How often each token occurred in the recent past of a few positions, [positions * N]."""
     first = np.maximum(targets - length, starts + 1)
     n = np.maximum(targets - first, 0)
     m, place = np.repeat(np.arange(len(targets)), n), ranges(first, first + n)
     counted = stream[place] != PAD
-    if successors:
-        counted &= stream[place - 1] == np.repeat(stream[targets - 1], n)
-    counts = np.bincount(m[counted] * N + stream[place[counted]], minlength=len(targets) * N)
-    keys = np.flatnonzero(counts)
-    return keys, counts[keys]
+    if key is not None:
+        counted &= key[place - 1] == np.repeat(key[targets - 1], n)
+    return np.bincount(m[counted] * N + stream[place[counted]], minlength=len(targets) * N)

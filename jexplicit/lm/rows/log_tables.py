@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import pad_to
 
+_outputs_of_smallest_block = 1 << 11
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
 
@@ -156,8 +157,9 @@ def log_probabilities(
 
 
 def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]) -> Iterator[Block]:
-    """The positions a block at a time: on a CPU its rows stay in the cache."""
+    """The positions a block at a time: on a CPU its rows stay in the cache, and of few outputs a block has more positions."""
     B = 64 if jax.default_backend() == "cpu" else 1024
+    B *= max(1, min(64, _outputs_of_smallest_block // tables.outputs, 1 << (max(len(Y) - 1, 0) // B).bit_length()))
     T, S = len(tables.dense), len(tables.sparse)
     if positions.rows.shape[1] != T + S:
         raise ValueError(

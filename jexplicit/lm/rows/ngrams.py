@@ -40,12 +40,14 @@ class Ngrams(NamedTuple):
     children: of every level but the last.
     rows: of every level.
     lower: [N] the distribution that the first level backs off to.
+    totals: of every level, how often each context occurred.
     """
 
     offsets: tuple[int, ...]
     children: tuple[Children, ...]
     rows: tuple[SparseRows, ...]
     lower: Float[np.ndarray, " N"]
+    totals: tuple[Int[np.ndarray, " _"], ...]
 
 
 @pytree
@@ -58,6 +60,8 @@ class NgramRows:
     longest: entries of the longest row of each level that is read.
     vocabulary: N.
     row_names: what each row is.
+    confidence: for each level that is read, which of its exponents a context takes, by how much is known of it; empty for one
+        exponent per row.
     """
 
     children: tuple[Children, ...]
@@ -66,33 +70,73 @@ class NgramRows:
     longest: tuple[int, ...] = static()
     vocabulary: int = static()
     row_names: tuple[str, ...] = static()
+    confidence: tuple[Any, ...] = ()
 
     names = property(lambda self: self.row_names)
     tokens = property(lambda self: self.offsets[-len(self.rows) :])  # a row is what the last token of its context adds
     radius = property(lambda self: max(self.offsets))
     history = property(lambda self: 0)
     vocab_size = property(lambda self: self.vocabulary)
+    exponents_per_row = property(lambda self: (len(CONFIDENCES) if self.confidence else 1,) * len(self.rows))
+
+    def numbers(self, context):
+        """The number of the context of every level that is read, -1 where it never occurred."""
+        return context_numbers(self.children, self.offsets, context)[-len(self.rows) :]
+
+    def buckets(self, context):
+        """Which exponent each row takes; of a context that never occurred, whose row is zero, any."""
+        if not self.confidence:
+            return jnp.zeros(len(self.rows), jnp.int32)
+        return jnp.stack([jnp.asarray(c)[n] for c, n in zip(self.confidence, self.numbers(context), strict=True)]).astype(
+            jnp.int32
+        )
 
     def read(self, context, history=None):
-        numbers = context_numbers(self.children, self.offsets, context)[-len(self.rows) :]
+        numbers = self.numbers(context)
         return [
             sparse_row(rows, n, self.vocabulary, longest)
             for rows, n, longest in zip(self.rows, numbers, self.longest, strict=True)
         ]
 
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
-        """The sparse rows of every level, and which of them each context reads."""
+    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, ...]]:
+        """The sparse rows of every level, and which of them, and of their exponents, each context reads."""
         parts = [X[m : m + _contexts_per_call].astype(np.int32) for m in range(0, len(X), _contexts_per_call)]
         numbers = np.concatenate([np.asarray(_numbers_of(self.children, self.offsets, part)) for part in parts])
         columns = numbers.T[-len(self.rows) :]
-        return [(rows, column, None) for rows, column in zip(self.rows, columns, strict=True)]
+        tables = [(rows, column, None) for rows, column in zip(self.rows, columns, strict=True)]
+        if not self.confidence:
+            return tables
+        return [
+            (*table, np.asarray(c)[column].astype(np.int64))
+            for table, column, c in zip(tables, columns, self.confidence, strict=True)
+        ]
 
 
-def ngram_rows(ngrams: Ngrams, names: tuple[str, ...]) -> NgramRows:
-    """The rows of the last levels, as many as there are names, as rows of a language model."""
-    rows = ngrams.rows[-len(names) :]
+CONFIDENCES = tuple(
+    f"{times} times{only}" for times in ("1", "2-3", "4-10", "11-50", "more") for only in (", one successor", "")
+)
+"""What tells the exponents of a row apart: how often its context occurred, and whether only one output ever followed it."""
+_times = (2, 4, 11, 51)
+
+
+def ngram_rows(ngrams: Ngrams, names: tuple[str, ...], *, confidence: bool = False) -> NgramRows:
+    """The rows of the last levels, as many as there are names, as rows of a language model.
+
+    Args:
+        ngrams: smoothed contexts.
+        names: of the rows.
+        confidence: an exponent for each of CONFIDENCES instead of one for each row.
+    """
+    rows, totals = ngrams.rows[-len(names) :], ngrams.totals[-len(names) :]
     longest = tuple(table.longest for table in rows)
-    return NgramRows(ngrams.children, rows, ngrams.offsets, longest, len(ngrams.lower), names)
+    known = tuple(_confidence(*level) for level in zip(totals, rows, strict=True)) if confidence else ()
+    return NgramRows(ngrams.children, rows, ngrams.offsets, longest, len(ngrams.lower), names, known)
+
+
+def _confidence(totals: np.ndarray, rows: SparseRows) -> Array:
+    """Which of CONFIDENCES each context has."""
+    different = np.diff(np.asarray(rows.start).astype(np.int64))
+    return jnp.asarray(2 * np.searchsorted(_times, totals, side="right") + (different > 1), jnp.uint8)
 
 
 def context_numbers(
@@ -146,6 +190,7 @@ def smoothed_ngrams(
     *,
     offsets: tuple[int, ...],
     vocab_size: int,
+    sizes: tuple[int, ...] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ngrams:
     """Count and smooth the contexts at some offsets: modified Kneser-Ney rows of every length up to `len(offsets)`.
@@ -157,6 +202,8 @@ def smoothed_ngrams(
         Y: [M] targets.
         offsets: (1, 2, 3, 4) for the n-gram model of order 5; (1, 3) for a pair with a gap. Each at most K.
         vocab_size: N.
+        sizes: for each offset how many ids its column of X has, where these are no tokens but what a view makes of them;
+            default, N.
         progress: called with (levels done, levels in all).
 
     Raises:
@@ -175,38 +222,41 @@ def smoothed_ngrams(
         raise ValueError(f"offsets {offsets}: give different numbers of tokens back, from 1 to the {K} that contexts have")
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
-    context, keys, entries = X[:, offsets[0] - 1].astype(np.int64), [], []
+    sizes = sizes or (N,) * len(offsets)
+    context, keys, entries, totals = X[:, offsets[0] - 1].astype(np.int64), [], [], []
     for level, offset in enumerate(offsets):
         if level:
-            found, context = np.unique(context * N + X[:, offset - 1], return_inverse=True)
+            found, context = np.unique(context * sizes[level] + X[:, offset - 1], return_inverse=True)
             keys.append(found)
+        totals.append(np.bincount(context, minlength=len(keys[-1]) if level else sizes[0]))
         entries.append(_Entries(*np.unique(context * N + Y, return_counts=True)))
         if progress:
             progress(level + 1, len(offsets))
-    entries = [*(_continuations(*pair, N) for pair in zip(entries, entries[1:], keys, strict=False)), entries[-1]]
+    shorter_of = [found // size for found, size in zip(keys, sizes[1:], strict=True)]
+    entries = [*(_continuations(*pair, N) for pair in zip(entries, entries[1:], shorter_of, strict=False)), entries[-1]]
     lower = np.asarray(unigram(jnp.asarray(np.bincount(entries[0].keys % N, minlength=N), jnp.float32)), np.float64)
     rows, shorter = [], None
     for level, entry in enumerate(entries):
-        contexts = N if level == 0 else len(keys[level - 1])
-        P_lower = lower[entry.keys % N] if shorter is None else _shorter_P(entry, keys[level - 1], shorter, N)
+        contexts = sizes[0] if level == 0 else len(keys[level - 1])
+        P_lower = lower[entry.keys % N] if shorter is None else _shorter_P(entry, shorter_of[level - 1], shorter, N)
         P, values = _smoothed(entry, P_lower, N)
         rows.append(_as_rows(entry, values, contexts, N))
         shorter = entry, P
-    contexts_of_level = [N, *(len(found) for found in keys)]
-    children = tuple(_children(found, R, N) for found, R in zip(keys, contexts_of_level, strict=False))
-    return Ngrams(offsets, children, tuple(rows), lower)
+    contexts_of_level = [sizes[0], *map(len, keys)]
+    children = tuple(_children(*level) for level in zip(keys, contexts_of_level, sizes[1:], strict=False))
+    return Ngrams(offsets, children, tuple(rows), lower, tuple(totals))
 
 
-def _continuations(short: _Entries, long: _Entries, long_contexts: np.ndarray, N: int) -> _Entries:
+def _continuations(short: _Entries, long: _Entries, shorter_of: np.ndarray, N: int) -> _Entries:
     """The pairs of a level with the number of different longer contexts they occurred in."""
-    keys = (long_contexts // N)[long.keys // N] * N + long.keys % N
+    keys = shorter_of[long.keys // N] * N + long.keys % N
     return _Entries(short.keys, np.bincount(np.searchsorted(short.keys, keys), minlength=len(short.keys)))
 
 
-def _shorter_P(entry: _Entries, contexts: np.ndarray, shorter: tuple[_Entries, np.ndarray], N: int) -> np.ndarray:
+def _shorter_P(entry: _Entries, shorter_of: np.ndarray, shorter: tuple[_Entries, np.ndarray], N: int) -> np.ndarray:
     """`P(i|h')` of every pair (h, i): what occurred after h occurred after h' too."""
     (short, P) = shorter
-    return P[np.searchsorted(short.keys, (contexts // N)[entry.keys // N] * N + entry.keys % N)]
+    return P[np.searchsorted(short.keys, shorter_of[entry.keys // N] * N + entry.keys % N)]
 
 
 def _smoothed(entry: _Entries, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
@@ -225,9 +275,9 @@ def _as_rows(entry: _Entries, values: np.ndarray, contexts: int, N: int) -> Spar
     return SparseRows(_small(start, 2**31), _small(entry.keys % N, N), jnp.asarray(values, jnp.float32))
 
 
-def _children(keys: np.ndarray, contexts: int, N: int) -> Children:
-    """The sorted keys `shorter context * N + token` as the children of each shorter context."""
-    return Children(_small(np.searchsorted(keys, np.arange(contexts + 1) * N), 2**31), _small(keys % N, N))
+def _children(keys: np.ndarray, contexts: int, size: int) -> Children:
+    """The sorted keys `shorter context * size + id` as the children of each shorter context."""
+    return Children(_small(np.searchsorted(keys, np.arange(contexts + 1) * size), 2**31), _small(keys % size, size))
 
 
 def _small(ids: np.ndarray, bound: int) -> Array:
