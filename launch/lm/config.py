@@ -196,7 +196,8 @@ PRESETS = {
             history=("none", "window:256"),
             calibration_positions=100_000,
         ),
-        "characters, nanoGPT's split of tiny Shakespeare (--train input.txt): the first 90 % and the last 10 % of one text.",
+        "characters, with --train input.txt of tiny Shakespeare: the first 90 % to count, the last 10 % to predict, as nanoGPT "
+        "splits it; 3 minutes and 3 GB on 2 CPU cores. 1.445 nats per character, from the last 256 characters 1.398.",
     ),
     "large": Preset(
         Config(

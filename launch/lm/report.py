@@ -1,6 +1,7 @@
 """Tables of a launch.lm run: on the terminal and in report.md, the paper's numbers beside ours."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,11 @@ PAPER_TABLE: dict[str, dict[str, dict[int, tuple[float, float]]]] = {
 }
 
 _about_results = """\
-Perplexity is `exp` of the mean negative log-likelihood in nats per token. *explicit* is the paper's closed form with its
-noise model; *unigram* has no context; *bigram* is interpolated Kneser-Ney. *history* is what a model sees beyond its context:
-only *all* reads the text before. One counting pass serves every row, so its seconds are stated once. Dev perplexity is over all
-positions unless --dev-sample bounds them; train perplexity over those in the column *positions*.
+Perplexity is `exp` of the mean negative log-likelihood in nats per token, which *nats* shows of dev. *explicit* is the paper's
+closed form with its noise model; *unigram* has no context; *bigram* is interpolated Kneser-Ney. *history* is what a model sees
+beyond its context of K tokens: nothing, what stands before in the document, the last W tokens (*window:W*), or all of the text
+before. One counting pass serves every row, so its seconds are stated once. Dev perplexity is over all positions unless
+--dev-sample bounds them; train perplexity over those in the column *positions*.
 
 *Bits per byte* and *word perplexity* are of the dev text whatever its tokens are, so they compare with those of other
 tokenizers, and of lm-evaluation-harness: words stand between white space, and a sample of positions is scaled to all of them.
@@ -62,9 +64,8 @@ _about_generalising = """\
 All are sums of log rows of counts, as the explicit solution is; *scalars* is how many numbers were fitted, by Newton's method
 on documents held out of the counts. *log-linear* has smoothed rows and an exponent per offset. *iterative-scaling* sweeps on
 from there, without gradients: expected co-occurrences come within a discount of the observed ones. *ngram* is modified
-Kneser-Ney of order 5. *mixture* weighs its rows, those of eight offsets and of pairs of tokens with a gap; with history *all*
-also rows of the recent past. *bitcipher* is the explicit solution with fewer features than tokens. *MB* are those of the model,
-*seconds* all that it takes after the counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
+Kneser-Ney of order 5. *mixture* weighs the rows that `--rows` names; with a history also rows of the recent past. *bitcipher*
+is the explicit solution with fewer features than tokens. *MB* are those of the model, *seconds* all that it takes after the counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
 """
 
 
@@ -92,7 +93,8 @@ _model = [
     Column("history", "history"),
 ]
 _train, _dev = Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f", bold=True)
-_perplexities = [_train, _dev]
+_nats = Column("nats", lambda row: math.log(row["dev_perplexity"]), ".4f")
+_perplexities = [_train, _dev, _nats]
 _beside_paper = [
     _train,
     Column("paper", lambda row: _paper(row, 0), ".1f"),
