@@ -65,7 +65,8 @@ All are sums of log rows of counts, as the explicit solution is; *scalars* is ho
 on documents held out of the counts. *log-linear* has smoothed rows and an exponent per offset. *iterative-scaling* sweeps on
 from there, without gradients: expected co-occurrences come within a discount of the observed ones. *ngram* is modified
 Kneser-Ney of order 5. *mixture* weighs the rows that `--rows` names; with a history also rows of the recent past. *bitcipher*
-is the explicit solution with fewer features than tokens. *MB* are those of the model, *seconds* all that it takes after the counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
+is the explicit solution with fewer features than tokens. *MB* are those of the model, *seconds* all that it takes after the
+counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
 """
 
 
