@@ -147,6 +147,7 @@ def test_split_settings():
         split_documents(["one", "two"], every=1)
 
 
+@pytest.mark.slow
 def test_docs_corpus_is_large_unique_and_reproducible():
     corpus = docs_corpus()
     documents = corpus.train + corpus.dev

@@ -352,6 +352,7 @@ def check_round_trip(tokenizer, documents):
         assert tokenizer.unk_id in ids or tokenizer.decode(ids) == expected
 
 
+@pytest.mark.slow
 def test_docs_round_trip():
     corpus = docs_corpus()
     tokenizer = train_tokenizer(corpus.train)

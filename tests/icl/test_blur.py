@@ -283,6 +283,7 @@ def meta_trained():
     return meta(genomes())
 
 
+@pytest.mark.slow
 def test_the_meta_gradient_is_that_of_finite_differences():
     """float64, central differences of 1e-5 along two directions: their error is 1e-10 of third derivatives, 1e-6 allowed."""
     genome = random_genome(jax.random.key(0), 2, dtype=np.float64)

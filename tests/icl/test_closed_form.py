@@ -53,6 +53,7 @@ def test_the_paper_s_setting():
     assert one_step_loss(PAPER, optimal_rate(PAPER)) == pytest.approx(0.206229, abs=5e-7)
 
 
+@pytest.mark.slow
 def test_it_is_the_loss_of_200_000_tasks():
     losses = simulated_losses(one_step, sample_tasks(jax.random.key(5), PAPER, 200_000), optimal_rate(PAPER))
     assert losses.mean() == pytest.approx(0.2071, abs=0.0016)  # the reference, itself +- 0.0010, and four of our 0.0004

@@ -57,6 +57,7 @@ def test_two_of_the_four_scalars_are_gd_plus_plus():
     np.testing.assert_allclose(predict_diagonal(jnp.asarray(rates), few), theirs, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior():
     start = gd_plus_plus_rates(jax.random.key(1), LAW, 2, contexts=200)
     two = fit_diagonal(BATCH, start, plus_plus=True)

@@ -65,7 +65,7 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tm
         assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("kind", [pytest.param("dense", marks=pytest.mark.slow), "sparse"])
 def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]

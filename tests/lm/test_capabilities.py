@@ -20,7 +20,6 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, histories, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
-from jexplicit.lm.fits.ngram_mixture import CHARACTER_ROWS
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import LanguageModel
@@ -44,7 +43,7 @@ KINDS = {
     "optimum": ("optimum", {"radius": 2, "optimum_iterations": 3}),
     "mixture": ("mixture", {}),
     "mixture, history all": ("mixture", {"history": "all"}),
-    "mixture, rows of words, window:40": ("mixture", {"rows": CHARACTER_ROWS, "history": "window:40"}),
+    "mixture, rows of words, window:40": ("mixture", {"rows": ("contexts-4", "words", "confidence"), "history": "window:40"}),
     "bitcipher": ("bitcipher", {"radius": 2, "bits": 8}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "explicit, sharded tables": ("explicit", {"radius": 2}),
