@@ -191,10 +191,10 @@ def _build_words(classes: Sequence[int], text: TrainingText, smoothing: Smoothin
     """Contexts of the part of the word and the words before, or classes of these."""
     view, columns, Y = text.once("words", lambda: _word_contexts(text))
     if classes:
-        view = replace(
-            view, classes=tuple(jnp.asarray(c) for c in text.once("classes", lambda: _classes(view, columns, Y, text)))
-        )
-        columns = view_contexts(view, _wide_contexts(text, view.radius).X)
+        found = text.once("classes", lambda: _classes(view, columns, Y, text))
+        view = replace(view, classes=tuple(map(jnp.asarray, found)))
+        words = columns[:, [WORDS["one"] - 1, WORDS["two"] - 1]]
+        columns = np.concatenate([columns, *(classes_of[words] for classes_of in found)], axis=1)  # as the view has them
         groups = [(f"class {C}", (1, 5 + 2 * n, 6 + 2 * n), 2) for n, C in enumerate(classes)]
     else:
         groups = [("word since", (1, 3, 4), 3), ("word part", (2, 3, 4), 3), ("word skip", (1, 4), 1)]
@@ -213,14 +213,10 @@ def _letters(text: TrainingText) -> np.ndarray:
     return text.letters
 
 
-def _wide_contexts(text: TrainingText, radius: int) -> Text:
-    return read_text(text.in_memory, radius, eos=text.eos)
-
-
 def _word_contexts(text: TrainingText) -> tuple[Any, np.ndarray, np.ndarray]:
     """The view of a text's words, what it says of every position, and the targets."""
     view = word_view(text.in_memory, _letters(text), radius=WORD_RADIUS)
-    X, Y, _ = _wide_contexts(text, view.radius)
+    X, Y, _ = read_text(text.in_memory, view.radius, eos=text.eos)
     return view, view_contexts(view, X), Y
 
 

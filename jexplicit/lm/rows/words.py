@@ -8,7 +8,6 @@ Strings are numbered by a trie, whose nodes a context walks through from its old
 numbers, pure.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -84,7 +83,7 @@ class WordView:
         return jnp.stack([since, part, one, two, *classes])
 
 
-@functools.partial(jax.jit)
+@jax.jit
 def _views(view: WordView, X: Array) -> Array:
     return jax.vmap(view)(X)
 
