@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import pad_to
 
-_outputs_of_smallest_block = 1 << 11
+_cells_of_a_row = 1 << 17  # of a block on a CPU: what its rows hold together stays near the caches
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
 
@@ -157,9 +157,10 @@ def log_probabilities(
 
 
 def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]) -> Iterator[Block]:
-    """The positions a block at a time: on a CPU its rows stay in the cache, and of few outputs a block has more positions."""
-    B = 64 if jax.default_backend() == "cpu" else 1024
-    B *= max(1, min(64, _outputs_of_smallest_block // tables.outputs, 1 << (max(len(Y) - 1, 0) // B).bit_length()))
+    """The positions a block at a time, more of them where there are few outputs."""
+    cells = _cells_of_a_row if jax.default_backend() == "cpu" else _cells_of_a_row << 5
+    B = 1 << min(cells // tables.outputs, len(Y), 1 << 12).bit_length() - 1 if len(Y) else 1
+    B = max(4, B)
     T, S = len(tables.dense), len(tables.sparse)
     if positions.rows.shape[1] != T + S:
         raise ValueError(
