@@ -229,12 +229,6 @@ def test_the_size_is_that_of_all_children_and_rows():
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(kind)) == rows + children
 
 
-def test_progress_counts_the_levels():
-    seen = []
-    ngrams_of((1, 2, 3), progress=lambda *done: seen.append(done))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
 @pytest.mark.parametrize("offsets", [(), (1, 1), (0, 1), (1, 5), (-1,)])
 def test_offsets_that_contexts_do_not_have_are_refused(offsets):
     with pytest.raises(ValueError, match="different numbers of tokens back, from 1 to the 4"):

@@ -10,7 +10,6 @@ context that never occurred adds nothing, which is an exact back-off.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
+from jexplicit.counts.contexts import Level, count_contexts
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
 from jexplicit.lm.smoothing import discounts, unigram
@@ -177,13 +177,6 @@ def _numbers_of(children: tuple[Children, ...], offsets: tuple[int, ...], X: Arr
     return jax.vmap(functools.partial(context_numbers, children, offsets))(X)
 
 
-class _Entries(NamedTuple):
-    """Pairs (context, output) of one level: sorted keys `context * N + output`, and counts."""
-
-    keys: np.ndarray
-    counts: np.ndarray
-
-
 def smoothed_ngrams(
     X: Integer[np.ndarray, "M K"],
     Y: Integer[np.ndarray, " M"],
@@ -191,7 +184,6 @@ def smoothed_ngrams(
     offsets: tuple[int, ...],
     vocab_size: int,
     sizes: tuple[int, ...] | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Ngrams:
     """Count and smooth the contexts at some offsets: modified Kneser-Ney rows of every length up to `len(offsets)`.
 
@@ -204,7 +196,6 @@ def smoothed_ngrams(
         vocab_size: N.
         sizes: for each offset how many ids its column of X has, where these are no tokens but what a view makes of them;
             default, N.
-        progress: called with (levels done, levels in all).
 
     Raises:
         ValueError: offsets that are not different, or outside 1 .. K; no position.
@@ -223,43 +214,26 @@ def smoothed_ngrams(
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
     sizes = sizes or (N,) * len(offsets)
-    context, keys, entries, totals = X[:, offsets[0] - 1].astype(np.int64), [], [], []
-    for level, offset in enumerate(offsets):
-        if level:
-            found, context = np.unique(context * sizes[level] + X[:, offset - 1], return_inverse=True)
-            keys.append(found)
-        totals.append(np.bincount(context, minlength=len(keys[-1]) if level else sizes[0]))
-        entries.append(_Entries(*np.unique(context * N + Y, return_counts=True)))
-        if progress:
-            progress(level + 1, len(offsets))
-    shorter_of = [found // size for found, size in zip(keys, sizes[1:], strict=True)]
-    entries = [*(_continuations(*pair, N) for pair in zip(entries, entries[1:], shorter_of, strict=False)), entries[-1]]
-    lower = np.asarray(unigram(jnp.asarray(np.bincount(entries[0].keys % N, minlength=N), jnp.float32)), np.float64)
+    levels = count_contexts([X[:, offset - 1] for offset in offsets], Y, sizes, N)
+    lower = np.asarray(unigram(jnp.asarray(np.bincount(levels[0].keys % N, minlength=N), jnp.float32)), np.float64)
     rows, shorter = [], None
-    for level, entry in enumerate(entries):
-        contexts = sizes[0] if level == 0 else len(keys[level - 1])
-        P_lower = lower[entry.keys % N] if shorter is None else _shorter_P(entry, shorter_of[level - 1], shorter, N)
-        P, values = _smoothed(entry, P_lower, N)
-        rows.append(_as_rows(entry, values, contexts, N))
-        shorter = entry, P
-    contexts_of_level = [sizes[0], *map(len, keys)]
-    children = tuple(_children(*level) for level in zip(keys, contexts_of_level, sizes[1:], strict=False))
-    return Ngrams(offsets, children, tuple(rows), lower, tuple(totals))
+    for level, size in zip(levels, sizes, strict=True):
+        P_lower = lower[level.keys % N] if shorter is None else _shorter_P(level, level.contexts // size, *shorter, N)
+        P, values = _smoothed(level, P_lower, N)
+        rows.append(_as_rows(level, values, N))
+        shorter = level, P
+    children = tuple(
+        _children(longer, len(level.contexts), size) for level, longer, size in zip(levels, levels[1:], sizes[1:], strict=False)
+    )
+    return Ngrams(offsets, children, tuple(rows), lower, tuple(level.totals for level in levels))
 
 
-def _continuations(short: _Entries, long: _Entries, shorter_of: np.ndarray, N: int) -> _Entries:
-    """The pairs of a level with the number of different longer contexts they occurred in."""
-    keys = shorter_of[long.keys // N] * N + long.keys % N
-    return _Entries(short.keys, np.bincount(np.searchsorted(short.keys, keys), minlength=len(short.keys)))
-
-
-def _shorter_P(entry: _Entries, shorter_of: np.ndarray, shorter: tuple[_Entries, np.ndarray], N: int) -> np.ndarray:
+def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarray, N: int) -> np.ndarray:
     """`P(i|h')` of every pair (h, i): what occurred after h occurred after h' too."""
-    (short, P) = shorter
-    return P[np.searchsorted(short.keys, shorter_of[entry.keys // N] * N + entry.keys % N)]
+    return P[np.searchsorted(shorter.keys, shorter_of[level.keys // N] * N + level.keys % N)]
 
 
-def _smoothed(entry: _Entries, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
+def _smoothed(entry: Level, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
     """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred."""
     D = np.concatenate([[0], np.asarray(discounts(jnp.asarray(entry.counts, jnp.float32), modified=True), np.float64)])
     taken, context = D[np.minimum(entry.counts, 3)], entry.keys // N
@@ -270,13 +244,14 @@ def _smoothed(entry: _Entries, P_lower: np.ndarray, N: int) -> tuple[np.ndarray,
     return P, np.log1p((entry.counts - taken) / backed_off)
 
 
-def _as_rows(entry: _Entries, values: np.ndarray, contexts: int, N: int) -> SparseRows:
-    start = np.searchsorted(entry.keys, np.arange(contexts + 1) * N)
-    return SparseRows(_small(start, 2**31), _small(entry.keys % N, N), jnp.asarray(values, jnp.float32))
+def _as_rows(level: Level, values: np.ndarray, N: int) -> SparseRows:
+    start = np.searchsorted(level.keys, np.arange(len(level.contexts) + 1) * N)
+    return SparseRows(_small(start, 2**31), _small(level.keys % N, N), jnp.asarray(values, jnp.float32))
 
 
-def _children(keys: np.ndarray, contexts: int, size: int) -> Children:
-    """The sorted keys `shorter context * size + id` as the children of each shorter context."""
+def _children(longer: Level, contexts: int, size: int) -> Children:
+    """The contexts of a level as the children of those that they extend."""
+    keys = longer.contexts
     return Children(_small(np.searchsorted(keys, np.arange(contexts + 1) * size), 2**31), _small(keys % size, size))
 
 

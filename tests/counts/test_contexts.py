@@ -1,0 +1,66 @@
+"""Counts of contexts against dictionaries; integers, so nothing is approximate."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from jexplicit.counts import contexts
+from jexplicit.counts.contexts import count_contexts
+
+SIZES, N = (3, 5, 4, 2), 6
+
+
+def text(seed: int = 0, length: int = 300):
+    rng = np.random.default_rng(seed)
+    columns = [rng.integers(0, size, length).astype(np.uint8) for size in SIZES]
+    return columns, rng.integers(0, N, length).astype(np.uint8)
+
+
+@pytest.fixture(params=[2**63 - 1, 100, 40], ids=["one number", "numbered once", "numbered often"])
+def largest(request, monkeypatch):
+    """Keys are numbered again where they would grow too large; how large that is changes nothing."""
+    monkeypatch.setattr(contexts, "_largest", request.param)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_every_level_is_that_of_dictionaries(length, largest):
+    columns, Y = text()
+    found = count_contexts(columns[:length], Y, SIZES[:length], N)
+    positions = [
+        (tuple(int(c) for c in position[:length]), int(position[-1])) for position in zip(*columns[:length], Y, strict=True)
+    ]
+    numbers = {(i,): i for i in range(SIZES[0])}
+    pairs = Counter(positions)
+    counts = {length: pairs}  # of the longest how often; then in how many longer ones
+    for n in range(length - 1, 0, -1):
+        counts[n] = Counter((context[:n], y) for context, y in counts[n + 1])
+    for n, level in enumerate(found, 1):
+        assert len(level.contexts) == len(level.totals) == (SIZES[0] if n == 1 else len({x[:n] for x, _ in positions}))
+        if n > 1:
+            known = sorted({x[:n] for x, _ in positions})
+            keys = [numbers[x[:-1]] * SIZES[n - 1] + x[-1] for x in known]
+            assert level.contexts.tolist() == keys
+            numbers = {x: number for number, x in enumerate(known)}
+        totals = Counter(numbers[x[:n]] for x, _ in positions)
+        assert level.totals.tolist() == [totals[number] for number in range(len(level.contexts))]
+        expected = sorted((numbers[x] * N + y, n) for (x, y), n in counts[n].items())
+        assert list(zip(level.keys.tolist(), level.counts.tolist(), strict=True)) == expected
+
+
+def test_ids_at_the_largest_value_of_their_type_do_not_wrap():
+    columns, Y = [np.array([255, 255], np.uint8), np.array([65535, 0], np.uint16)], np.array([255, 0], np.uint8)
+    one, two = count_contexts(columns, Y, (256, 65536), 256)
+    assert one.keys.tolist() == [255 * 256, 255 * 256 + 255] and one.totals[255] == 2
+    assert two.contexts.tolist() == [255 * 65536, 255 * 65536 + 65535]
+    assert two.keys.tolist() == [0, 256 + 255]
+
+
+def test_the_order_of_positions_changes_nothing():
+    columns, Y = text()
+    order = np.random.default_rng(1).permutation(len(Y))
+    for one, other in zip(
+        count_contexts(columns, Y, SIZES, N), count_contexts([c[order] for c in columns], Y[order], SIZES, N), strict=True
+    ):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
