@@ -22,12 +22,14 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.model import Constant, LanguageModel, TokenTables, unit_exponents
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.log_tables import SparseRows
 from jexplicit.lm.rows.network import NetworkRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
-from jexplicit.lm.rows.words import WordRows, WordView
+from jexplicit.lm.rows.views import ViewRows
+from jexplicit.lm.rows.words import WordView
 from jexplicit.nn.networks import MLPLanguageModel
 
 _format = 2
@@ -38,7 +40,9 @@ _types = (
     SparseTables,
     CodedTables,
     NgramRows,
-    WordRows,
+    ViewRows,
+    ClassView,
+    ClassOfOutput,
     WordView,
     CacheRows,
     NetworkRows,

@@ -13,7 +13,8 @@ from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.ngram_mixture import mixture_rows, starting_exponents, with_history
+from jexplicit.lm.fits.mixture_rows import mixture_rows, with_history
+from jexplicit.lm.fits.ngram_mixture import starting_exponents
 from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.model import History, LanguageModel, dense_where_small
 from launch.bench.harness import Comparison, losses_differ

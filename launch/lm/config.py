@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from jexplicit.data.corpora import Split
 from jexplicit.data.text import Unit
 from jexplicit.lm.fits.fit import Method
-from jexplicit.lm.fits.ngram_mixture import CHARACTER_ROWS, SUBWORD_ROWS, check_rows
+from jexplicit.lm.fits.mixture_rows import CHARACTER_ROWS, SUBWORD_ROWS, check_rows
 from jexplicit.lm.model import Features, History, window_of
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.nn.optimizers import optax_optimizer

@@ -16,7 +16,7 @@ from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.evaluation import evaluate, sampled_positions
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.fits.ngram_mixture import CHAIN, rows_radius
+from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model

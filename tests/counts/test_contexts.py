@@ -30,7 +30,7 @@ def test_every_level_is_that_of_dictionaries(length, largest):
     positions = [
         (tuple(int(c) for c in position[:length]), int(position[-1])) for position in zip(*columns[:length], Y, strict=True)
     ]
-    numbers = {(i,): i for i in range(SIZES[0])}
+    numbers: dict[tuple[int, ...], int] = {(i,): i for i in range(SIZES[0])}
     pairs = Counter(positions)
     counts = {length: pairs}  # of the longest how often; then in how many longer ones
     for n in range(length - 1, 0, -1):

@@ -15,7 +15,7 @@ from jexplicit import METHODS, encode_documents, evaluate, load_model
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.lm.fits import fit as lm_fit
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.ngram_mixture import CACHES, CHAIN, GAPS, RADIUS
+from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
 from launch import explain, sample, score
 from launch.lm import measure as lm_measure
 from launch.lm import report as lm_report

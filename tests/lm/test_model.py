@@ -18,7 +18,8 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import Past, histories, log_probabilities, read_text
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
-from jexplicit.lm.fits.ngram_mixture import CHAIN, mixture_rows, ngram_model
+from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
+from jexplicit.lm.fits.ngram_mixture import ngram_model
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.lm.model import (
     NOTHING,

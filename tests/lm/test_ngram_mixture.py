@@ -16,17 +16,8 @@ from reference import PAD, Chain, log_linear, random_documents, stream_of, windo
 from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import evaluate, histories, log_probabilities, read_tables, read_text, score
-from jexplicit.lm.fits.ngram_mixture import (
-    CACHES,
-    CHAIN,
-    GAPS,
-    exponent_names,
-    fit_mixture,
-    mixture_rows,
-    ngram_model,
-    starting_exponents,
-    with_history,
-)
+from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, mixture_rows, with_history
+from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, ngram_model, starting_exponents
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.lm.model import HISTORY, LanguageModel, window_of
 from jexplicit.lm.rows.cache import Cache, CacheRows

@@ -13,12 +13,14 @@ from reference import PAD, Chain
 
 from jexplicit.lm.evaluation import Past, histories, read_tables, read_text
 from jexplicit.lm.fits.calibration import fit_exponents
-from jexplicit.lm.fits.ngram_mixture import WORD_RADIUS, exponent_names, mixture_rows
+from jexplicit.lm.fits.mixture_rows import WORD_RADIUS, mixture_rows
+from jexplicit.lm.fits.ngram_mixture import exponent_names
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.model import LanguageModel, unit_exponents
 from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows, part_numbers
 from jexplicit.lm.rows.log_tables import log_probabilities
-from jexplicit.lm.rows.words import EMPTY, UNKNOWN, WordRows, view_contexts, word_view
+from jexplicit.lm.rows.views import ViewRows, view_contexts
+from jexplicit.lm.rows.words import EMPTY, UNKNOWN, word_view
 
 LETTERS = "abc"
 CHARACTERS = LETTERS + " ,\n"
@@ -104,7 +106,7 @@ def test_rows_of_words_are_kneser_ney_of_the_words():
     """Since the last word, then the word before and the one before that: the rows add up to the chain's probabilities."""
     rows = mixture_rows(text(), ("words",))
     kind = rows[-1]
-    assert isinstance(kind, WordRows)
+    assert isinstance(kind, ViewRows)
     train, other = (read_text(s, WORD_RADIUS) for s in (STREAM, OTHER))
     V = view_contexts(kind.view, train.X)
     slow = Chain(V[:, [0, 2, 3]], train.Y, (1, 2, 3), N)

@@ -6,7 +6,7 @@ With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +114,7 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
 
 
 @jax.jit
-def _moments(dense: tuple[Array, ...], bases: Array | None, exponents: Array, block: Block) -> tuple[Array, Array, Array]:
+def _moments(dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block) -> tuple[Array, Array, Array]:
     """Loss, expected less observed rows, and covariance of the rows, of each position of a block."""
     W = feature_rows(dense, bases, block)
     log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)

@@ -29,7 +29,8 @@ from jexplicit.lm.fits.log_linear import (
     own_rows,
     shared_rows,
 )
-from jexplicit.lm.fits.ngram_mixture import CHAIN, exponent_names, fit_mixture, mixture_rows, ngram_model
+from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
+from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch

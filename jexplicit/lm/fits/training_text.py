@@ -25,7 +25,7 @@ from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.devices import data_mesh
 
-_threads = min(2, os.cpu_count() or 1)  # each holds some copies of the text
+THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
 RADIUS = 8  # of the contexts that mixtures and n-grams are counted from
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
@@ -178,7 +178,7 @@ class TrainingText:
             if progress:
                 progress(len(done), len(groups))
 
-        with ThreadPoolExecutor(_threads) as pool:  # NumPy sorts without the interpreter's lock
+        with ThreadPoolExecutor(THREADS) as pool:  # NumPy sorts without the interpreter's lock
             list(pool.map(build, groups))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:

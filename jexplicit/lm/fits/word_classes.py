@@ -9,60 +9,55 @@ Source: Levy & Goldberg 2014 for PPMI and its SVD; Brown et al. 1992 for classes
 """
 
 import numpy as np
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int
 from scipy.sparse import coo_array, csr_array, hstack
 from sklearn.cluster import KMeans
 from sklearn.utils.extmath import randomized_svd
 
+from jexplicit.counts.sparse import SparseCounts
 from jexplicit.data.contexts import PAD
 
-_distances = (-2, -1, 1, 2)
 
-
-def neighbour_ppmi(stream: Integer[np.ndarray, " L"], vocab_size: int) -> csr_array:
+def neighbour_ppmi(counts: SparseCounts) -> csr_array:
     """Positive pointwise mutual information of every token with its neighbours, [N, 4 N].
 
     Args:
-        stream: [L] ids; `<pad>` is no neighbour, and none is counted across it.
-        vocab_size: N.
+        counts: C_1 and C_2 of jexplicit.counts.sparse; `<pad>` is no neighbour.
 
     Example:
-        >>> neighbour_ppmi(np.array([0, 1, 2, 1, 2, 0]), 3).toarray()[1].round(2).tolist()  # 2 stands right of 1, twice
+        >>> from jexplicit.counts.sparse import count_sparse
+        >>> counts = count_sparse(np.array([0, 1, 2, 1, 2, 0]), radius=2, vocab_size=3)
+        >>> neighbour_ppmi(counts).toarray()[1].round(2).tolist()  # 2 stands left of 1, and right of it, at a distance of 1
         [0.0, 0.69, 0.0, 0.0, 0.0, 0.69, 0.0, 0.0, 0.69, 0.0, 0.69, 0.0]
     """
-    tokens, N = stream.astype(np.int64), vocab_size
-    n = np.bincount(tokens, minlength=N).astype(float)
+    n = np.asarray(counts[0].sum(axis=0)).astype(float)
     n[PAD] = 0
-    q = n**0.75 / (n**0.75).sum()
-    documents = np.cumsum(tokens == PAD)
-    blocks = []
-    for d in _distances:
-        own, other = (slice(None, -d), slice(d, None)) if d > 0 else (slice(-d, None), slice(None, d))
-        i, j = tokens[own], tokens[other]
-        inside = (i != PAD) & (j != PAD) & (documents[own] == documents[other])
-        cells, counts = np.unique(i[inside] * N + j[inside], return_counts=True)
-        i, j = cells // N, cells % N
-        total = np.bincount(i, counts, minlength=N)
-        information = np.log(counts / (total[i] * q[j]))
-        kept = information > 0
-        blocks.append(coo_array((information[kept], (i[kept], j[kept])), shape=(N, N)))
-    return csr_array(hstack(blocks))
+    q = n**0.75 / np.sum(n**0.75)
+    C_1, C_2 = counts[:2]
+    return csr_array(hstack([_positive_information(coo_array(C), q) for C in (C_2.T, C_1.T, C_1, C_2)]))
 
 
-def word_vectors(
-    stream: Integer[np.ndarray, " L"], vocab_size: int, *, dimensions: int = 150, seed: int = 0
-) -> Float[np.ndarray, "N D"]:
+def _positive_information(C: coo_array, q: Float[np.ndarray, " N"]) -> coo_array:
+    i, j = C.coords
+    inside = (i != PAD) & (j != PAD)
+    i, j, n = i[inside], j[inside], C.data[inside]
+    information = np.log(n / (np.bincount(i, n, minlength=len(q))[i] * q[j]))
+    kept = information > 0
+    return coo_array((information[kept], (i[kept], j[kept])), shape=C.shape)
+
+
+def word_vectors(counts: SparseCounts, *, dimensions: int = 150, seed: int = 0) -> Float[np.ndarray, "N D"]:
     """A vector of length 1 for every token that has neighbours, and zeros for the others.
 
     Args:
-        stream: [L] ids.
-        vocab_size: N.
+        counts: C_1 and C_2 of a text.
         dimensions: D, at most one less than N.
         seed: of the random projection of the SVD.
     """
-    P = neighbour_ppmi(stream, vocab_size)
-    U, s, _ = randomized_svd(P, min(dimensions, vocab_size - 1), random_state=seed)
-    vectors = U * np.sqrt(s)
+    N = len(counts[0].indptr) - 1
+    P = neighbour_ppmi(counts).astype(np.float32)
+    U, s, _ = randomized_svd(P, min(dimensions, N - 1), n_iter=3, random_state=seed)  # pyright: ignore[reportArgumentType]
+    vectors = U.astype(np.float64) * np.sqrt(s)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 

@@ -138,20 +138,16 @@ def cache_rows(
         raise ValueError(f"cache of {cache.length} tokens: look back at least one")
     if cache.word and letters is None:
         raise ValueError("a cache in words, and no letters: say which tokens are letters")
-    N, M = len(log_base), len(past.places)
+    N, M, length = len(log_base), len(past.places), cache.length
     first = max(0, int(past.places.min(initial=0)) - cache.reach)  # nothing before it is looked at
     stream, targets = past.stream[first : int(past.places.max(initial=0)) + 1].astype(np.int64), past.places - first
     starts = np.zeros(M, np.int64) if past.starts is None else np.maximum(past.starts - first, 0)
+    first = np.maximum(targets - length, starts + 1)
     key = _keys(stream, N, cache, letters)
-    per_block = max(1, _counters // max(N, cache.length))
-    parts = []
-    for m in range(0, M, per_block):
-        block = slice(m, m + per_block)
-        counts = _recent(stream, targets[block], starts[block], N, cache.length, key)
-        cells = np.flatnonzero(counts)
-        parts.append((cells + m * N, counts[cells]))
-    cells = np.concatenate([cells for cells, _ in parts] or [np.zeros(0, np.int64)])
-    counts = np.concatenate([counts for _, counts in parts] or [np.zeros(0, np.int64)])
+    if key is None:
+        cells, counts = _in_windows(stream, first, targets, N, length)
+    else:
+        cells, counts = _after_the_same(stream, first, targets, N, key)
     different = np.bincount(cells // N, minlength=M)
     values = np.log1p(counts / (different[cells // N] * np.exp(log_base[cells % N])))
     start = np.searchsorted(cells, np.arange(M + 1) * N)
@@ -191,14 +187,27 @@ def part_numbers(stream: Int[np.ndarray, " L"], letters: Bool[np.ndarray, " N"])
     return number
 
 
-def _recent(
-    stream: np.ndarray, targets: np.ndarray, starts: np.ndarray, N: int, length: int, key: np.ndarray | None
-) -> np.ndarray:
-    """How often each token occurred in the recent past of a few positions, [positions * N]."""
-    first = np.maximum(targets - length, starts + 1)
-    n = np.maximum(targets - first, 0)
-    m, place = np.repeat(np.arange(len(targets)), n), ranges(first, first + n)
-    counted = stream[place] != PAD
-    if key is not None:
-        counted &= key[place - 1] == np.repeat(key[targets - 1], n)
-    return np.bincount(m[counted] * N + stream[place[counted]], minlength=len(targets) * N)
+def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, length: int) -> tuple[Any, Any]:
+    """Cells `m * N + token`, and counts, of the tokens from `first` to a target, a few targets at a time."""
+    per_block, parts = max(1, _counters // max(N, length)), []
+    for begin in range(0, max(1, len(targets)), per_block):
+        m = slice(begin, begin + per_block)
+        n = np.maximum(targets[m] - first[m], 0)
+        tokens = stream[ranges(first[m], first[m] + n)]
+        cell = np.repeat(np.arange(len(n)) * N, n) + tokens
+        counts = np.bincount(cell[tokens != PAD], minlength=len(n) * N)
+        cells = np.flatnonzero(counts)
+        parts.append((cells + begin * N, counts[cells]))
+    cells, counts = zip(*parts, strict=True)
+    return np.concatenate(cells), np.concatenate(counts)
+
+
+def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, key: np.ndarray) -> tuple[Any, Any]:
+    """The same of those tokens that follow a place with the key of the place before the target."""
+    L, own = len(stream), np.unique(key, return_inverse=True)[1]
+    order = np.argsort(own, kind="stable")  # the places of each key, side by side in the order of the text
+    places = own[order] * L + order
+    low, high = (np.searchsorted(places, own[targets - 1] * L + place - 1) for place in (np.minimum(first, targets), targets))
+    tokens = stream[order[ranges(low, high)] + 1]
+    cell = np.repeat(np.arange(len(targets)) * N, high - low) + tokens
+    return np.unique(cell[tokens != PAD], return_counts=True)

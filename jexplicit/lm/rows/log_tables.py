@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import pad_to
+from jexplicit.lm.model import pytree
 
 _cells_of_a_row = 1 << 17  # of a block on a CPU: what its rows hold together stays near the caches
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
@@ -56,15 +57,34 @@ def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) ->
     return jnp.zeros(N, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
 
 
+@pytree
+class Gathered:
+    """A table [R, N] of few different columns: column i is column `column_of_output[i]` of a smaller one [R, C].
+
+    Example:
+        >>> Gathered(jnp.array([[5.0, 7.0]]), jnp.array([1, 1, 0]))[jnp.array([0])].tolist()
+        [[7.0, 7.0, 5.0]]
+    """
+
+    rows: Any
+    column_of_output: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, r: Any) -> Any:
+        return jnp.asarray(self.rows)[r][:, self.column_of_output]
+
+
 class LogTables(NamedTuple):
     """The tables that a position reads, dense ones first; a table may be there several times.
 
-    dense: [R, N] each.
+    dense: [R, N] each, the first an array; others may be Gathered.
     sparse: rows that are zero but for their entries.
     bases: [S, N] what is added to every row of a sparse table; default, nothing.
     """
 
-    dense: tuple[Float[Array, "_ N"], ...]
+    dense: tuple[Any, ...]
     sparse: tuple[SparseRows, ...] = ()
     bases: Any = None
 
@@ -189,7 +209,7 @@ def check_exponents(positions: Positions, S: int) -> None:
     _check_within(positions.exponents, S, "exponent {} of {}")
 
 
-def feature_rows(dense: tuple[Array, ...], bases: Array | None, block: Block) -> Float[Array, "B G N"]:
+def feature_rows(dense: tuple[Any, ...], bases: Array | None, block: Block) -> Float[Array, "B G N"]:
     """All rows of a block's positions, dense and sparse alike."""
     (B, G), N = block.exponents.shape, dense[0].shape[1]
     read = [table[block.rows[:, t]] for t, table in enumerate(dense)]
@@ -208,7 +228,7 @@ def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block:
 
 
 @jax.jit
-def _log_probabilities(dense: tuple[Array, ...], bases: Array | None, exponents: Array, block: Block) -> Array:
+def _log_probabilities(dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block) -> Array:
     log_p = jax.nn.log_softmax(mixed_logits(feature_rows(dense, bases, block), exponents, block), axis=1)
     return jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0]
 

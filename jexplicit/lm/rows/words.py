@@ -18,10 +18,8 @@ from jaxtyping import Array, Bool, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.model import pytree, static
-from jexplicit.lm.rows.ngrams import NgramRows
 
 EMPTY, UNKNOWN = 0, 1  # nodes of every trie: of no character, and of all strings that it does not have
-_contexts_per_call = 1 << 16
 _deepest = 24  # characters of the longest string of a trie
 _largest_table = 1 << 28  # cells
 
@@ -81,50 +79,6 @@ class WordView:
         (since, part, one, two), _ = jax.lax.scan(step, state, context[: self.radius][::-1].astype(jnp.int32))
         classes = [jnp.asarray(c)[word].astype(jnp.int32) for c in self.classes for word in (one, two)]
         return jnp.stack([since, part, one, two, *classes])
-
-
-@jax.jit
-def _views(view: WordView, X: Array) -> Array:
-    return jax.vmap(view)(X)
-
-
-def view_contexts(view: WordView, X: Integer[np.ndarray, "M K"]) -> Int[np.ndarray, "M columns"]:
-    """What many contexts say of words."""
-    parts = [X[m : m + _contexts_per_call] for m in range(0, len(X), _contexts_per_call)]
-    return np.concatenate([np.asarray(_views(view, part)) for part in parts])
-
-
-@pytree
-class WordRows:
-    """Rows of what a context says of words, for several choices of columns.
-
-    view: from characters to numbers.
-    parts: rows of contexts of these numbers; their offsets are columns of the view, from 1.
-    """
-
-    view: WordView
-    parts: tuple[NgramRows, ...]
-
-    names = property(lambda self: tuple(name for part in self.parts for name in part.names))
-    tokens = property(lambda self: (1,) * len(self.names))
-    radius = property(lambda self: self.view.radius)
-    history = property(lambda self: 0)
-    vocab_size = property(lambda self: self.parts[0].vocab_size)
-    exponents_per_row = property(lambda self: tuple(n for part in self.parts for n in part.exponents_per_row))
-
-    def read(self, context, history=None):
-        numbers = self.view(context)
-        return [row for part in self.parts for row in part.read(numbers)]
-
-    def buckets(self, context):
-        """Which exponent each row takes."""
-        numbers = self.view(context)
-        return jnp.concatenate([part.buckets(numbers) for part in self.parts])
-
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, ...]]:
-        """The rows of many contexts."""
-        numbers = view_contexts(self.view, X)
-        return [table for part in self.parts for table in part.log_tables(numbers)]
 
 
 def word_view(stream: Integer[np.ndarray, " L"], letters: Bool[np.ndarray, " N"], *, radius: int = 48) -> WordView:
