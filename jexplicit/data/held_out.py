@@ -1,8 +1,12 @@
 """Documents held out of a token stream, to choose parameters on text that was not counted."""
 
 import numpy as np
+from jaxtyping import Bool
 
 from jexplicit.data.contexts import PAD
+
+_span_nats = 64
+_odd = np.array([1000003, 0x9E3779B97F4A7C15], np.uint64)  # of a polynomial hash
 
 
 def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
@@ -56,3 +60,59 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
     of_token = np.repeat(chosen, lengths)
     first, others = stream[:1], stream[1:]
     return np.concatenate([first, others[~of_token]]), np.concatenate([first, others[of_token]])
+
+
+def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
+    """The same text with documents of at most so many tokens: long ones are cut into pieces of about one length.
+
+    Of a text of a few long documents, pieces spread over it are a better sample than one of the documents.
+
+    Example:
+        >>> cut_documents(np.array([0, 1, 2, 3, 4, 5, 0, 6, 0]), 3).tolist()
+        [0, 1, 2, 0, 3, 4, 5, 0, 6, 0]
+    """
+    pads = np.flatnonzero(stream == PAD)
+    lengths = np.diff(pads) - 1
+    pieces = np.maximum(1, -(-lengths // longest))
+    document = np.repeat(np.arange(len(lengths)), pieces - 1)
+    nth = np.arange(len(document)) - np.repeat(np.cumsum(pieces - 1) - (pieces - 1), pieces - 1) + 1
+    return np.insert(stream, pads[document] + 1 + nth * lengths[document] // pieces[document], PAD)
+
+
+def copied(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: float = 0.2) -> Bool[np.ndarray, " L"]:
+    """Which tokens stand in a passage that another stream has too, word for word or nearly.
+
+    Parameters fitted on such passages would trust long contexts too much: new text is no copy. A passage is `block` tokens, and
+    a copy where more than a share `most` of its spans occur in the other stream. A span is so long that it does not occur twice
+    by chance: its tokens have 64 nats of unigram entropy.
+
+    Args:
+        stream: [L] token ids.
+        other: token ids of another text.
+        block: tokens of a passage.
+        most: share of spans that new text may have in common with the other.
+
+    Example:
+        >>> text = np.random.default_rng(0).integers(1, 100, 2000)
+        >>> new = np.random.default_rng(1).integers(1, 100, 400)
+        >>> copied(np.concatenate([new, text[500:900]]), text).mean()
+        np.float64(0.5)
+    """
+    f = np.bincount(other) / max(1, len(other))
+    entropy = -np.sum(f[f > 0] * np.log(f[f > 0]))
+    n = int(np.ceil(_span_nats / max(entropy, 1e-3)))
+    if n > min(len(stream), len(other)):
+        return np.zeros(len(stream), bool)
+    known, spans = np.sort(_spans(other, n)), _spans(stream, n)
+    there = known[np.minimum(np.searchsorted(known, spans), len(known) - 1)] == spans
+    passage = np.arange(len(stream)) // block
+    hits = np.bincount(passage[n - 1 :], there, minlength=passage[-1] + 1)
+    return (hits > most * np.bincount(passage))[passage]
+
+
+def _spans(stream: np.ndarray, n: int) -> np.ndarray:
+    """A hash of every n neighbours."""
+    tokens, hashed = stream.astype(np.uint64), np.zeros(len(stream) - n + 1, np.uint64)
+    for k in range(n):
+        hashed = hashed * _odd[0] ^ tokens[k : len(tokens) - n + 1 + k] * _odd[1]  # modulo 2^64
+    return hashed

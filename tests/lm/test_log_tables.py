@@ -196,7 +196,7 @@ def test_probabilities_of_all_outputs_sum_to_one():
 
 
 def test_progress_counts_positions_and_ends_with_all(monkeypatch):
-    monkeypatch.setattr(log_tables_module, "_outputs_of_smallest_block", 1)
+    monkeypatch.setattr(log_tables_module, "_cells_of_a_row", 64 * N)
     tables, exponents, positions, Y = random_model()
     seen = []
     log_probabilities(as_log_tables(tables, 3), exponents, positions, Y, progress=lambda *done: seen.append(done))
@@ -207,7 +207,7 @@ def test_all_blocks_have_one_shape_and_count_every_position_once(monkeypatch):
     tables, exponents, positions, Y = random_model()
     whole = log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
     assert len(list(blocks(as_log_tables(tables, 3), positions, Y))) == 1  # of few outputs a block has more positions
-    monkeypatch.setattr(log_tables_module, "_outputs_of_smallest_block", 1)
+    monkeypatch.setattr(log_tables_module, "_cells_of_a_row", 64 * N)
     np.testing.assert_array_equal(log_probabilities(as_log_tables(tables, 3), exponents, positions, Y), whole)
     tables, _, positions, Y = random_model()
     every = list(blocks(as_log_tables(tables, 3), positions, Y))

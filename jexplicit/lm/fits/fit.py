@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
+from jexplicit.data.held_out import copied
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
@@ -262,7 +263,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     with watch.stage("mixture: rows without held-out text", "groups") as progress:
         rows = mixture_rows(rest, options.rows, **shape, progress=progress)
         held_out = read_text(held, max(kind.radius for kind in rows), eos=text.eos)
-        m = _drawn(options, len(held_out.Y))
+        m = _drawn(options, _new_positions(rest, held_out))
         rows = dense_where_small(LanguageModel(rows, unit_exponents(rows))).rows  # once for all the fits below
     begin = time.perf_counter()
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
@@ -329,9 +330,15 @@ def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch)
     return FitResult(*train_language_model(start, text, options, watch))
 
 
-def _drawn(options: Options, positions: int) -> np.ndarray:
+def _new_positions(rest: TrainingText, held_out: Text) -> np.ndarray:
+    """The held-out positions in passages that the rest of the text does not have too; all where most are such copies."""
+    new = np.flatnonzero(~copied(held_out.past.stream, rest.in_memory)[held_out.past.places])
+    return new if 2 * len(new) > len(held_out.Y) else np.arange(len(held_out.Y))
+
+
+def _drawn(options: Options, positions: int | np.ndarray) -> np.ndarray:
     """Which held-out positions the exponents are fitted on."""
-    size = min(options.calibration_positions, positions)
+    size = min(options.calibration_positions, positions if isinstance(positions, int) else len(positions))
     return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))
 
 

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
-from jexplicit.data.held_out import hold_out
+from jexplicit.data.contexts import PAD
+from jexplicit.data.held_out import cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.lm.evaluation import Text, read_text
 from jexplicit.lm.model import Features
@@ -27,6 +28,7 @@ from jexplicit.runs.devices import data_mesh
 
 THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
 RADIUS = 8  # of the contexts that mixtures and n-grams are counted from
+_pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
 
@@ -148,8 +150,10 @@ class TrainingText:
 
     def _hold_out(self, positions: int) -> "tuple[TrainingText, np.ndarray]":
         stream = self.in_memory
+        if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
+            stream = cut_documents(stream, max(_shortest_piece, positions // _pieces))
         rest, held = hold_out(stream, positions=positions)
-        whole = len(rest) + len(held) == len(stream) + 1  # of a single document, pairs across the cut are in neither part
+        whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
         known = self._counts if whole else ()
         held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
         counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice

@@ -179,8 +179,8 @@ def log_probabilities(
 def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]) -> Iterator[Block]:
     """The positions a block at a time, more of them where there are few outputs."""
     cells = _cells_of_a_row if jax.default_backend() == "cpu" else _cells_of_a_row << 5
-    B = 1 << min(cells // tables.outputs, len(Y), 1 << 12).bit_length() - 1 if len(Y) else 1
-    B = max(4, B)
+    most = 1 << max(4, min(4096, cells // tables.outputs)).bit_length() - 1
+    B = min(most, 1 << max(len(Y) - 1, 0).bit_length())
     T, S = len(tables.dense), len(tables.sparse)
     if positions.rows.shape[1] != T + S:
         raise ValueError(
