@@ -75,10 +75,10 @@ def fit_mixture(
         columns = np.flatnonzero(start[positions.exponents].any(axis=0)).tolist()
         tables, positions = select(tables, positions, columns)
     Y, fit = held_out.Y[m], partial(fit_exponents, tables, ridge=ridge, tolerance=1e-4, progress=progress)
-    if len(m) < 8 * _positions_of_a_guess:
+    if len(m) < 2 * _positions_of_a_guess:
         return fit(positions, Y, start)
     some = slice(None, None, len(m) // _positions_of_a_guess)  # most of Newton's steps need few positions
-    return fit(positions, Y, start, guess=fit(positions.take(some), Y[some], start).exponents)
+    return fit(positions, Y, start, guess=fit(positions.take(some), Y[some], start))
 
 
 def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:

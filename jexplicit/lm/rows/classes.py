@@ -97,4 +97,4 @@ class ClassOfOutput:
             )
             known = np.flatnonzero(column[m] >= 0)
             rows[known] += table[column[m][known]].toarray()
-        return [(Gathered(rows, jnp.asarray(self.class_of)), which, None)]
+        return [(Gathered(jnp.asarray(rows), jnp.asarray(self.class_of)), which, None)]  # on the device once for all blocks
