@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from jexplicit.data.corpora import Split
 from jexplicit.data.text import Unit
 from jexplicit.lm.fits.fit import Method
-from jexplicit.lm.fits.mixture_rows import CHARACTER_ROWS, SUBWORD_ROWS, check_rows
+from jexplicit.lm.fits.mixture_rows import CHARACTER_ROWS, CLASS_ROWS, SUBWORD_ROWS, check_rows
 from jexplicit.lm.model import Features, History, window_of
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.nn.optimizers import optax_optimizer
@@ -73,7 +73,8 @@ class Config:
     document. window:W: the last W tokens. all: all of the text before."""
     rows: tuple[str, ...] = SUBWORD_ROWS
     """The rows of a mixture. offsets: single tokens, 1 to 8 back. contexts-4, contexts-8: contexts of 1 to 4 or 8 tokens. gaps,
-    gaps-of-three: two or three tokens with a gap. skips: contexts that leave out the nearest token, or two. words,
+    gaps-of-three: two or three tokens with a gap. classes: contexts of classes of tokens, and the class of the next one. skips:
+    contexts that leave out the nearest token, or two. words,
     word-classes: of characters, the part of the word and the words before, or classes of these. confidence: an exponent for
     each of ten kinds of contexts, by how often they occurred, instead of one per row."""
     eos: bool = False
@@ -198,6 +199,32 @@ PRESETS = {
         ),
         "characters, with --train input.txt of tiny Shakespeare: the first 90 % to count, the last 10 % to predict, as nanoGPT "
         "splits it; 3 minutes and 3 GB on 2 CPU cores. 1.445 nats per character, from the last 256 characters 1.398.",
+    ),
+    "words": Preset(
+        Config(
+            out="runs/words",
+            corpus="text",
+            tokenizer="word",
+            vocab_size=10_000,
+            eos=True,
+            methods=("ngram", "mixture"),
+            radius=(1,),
+            rows=CLASS_ROWS,
+            history=("none", "all"),
+        ),
+        "WORDS",
+    ),
+    "babylm-mixture": Preset(
+        Config(
+            out="runs/babylm-mixture",
+            corpus="text",
+            methods=("ngram", "mixture"),
+            radius=(1,),
+            rows=CLASS_ROWS,
+            history=("none", "document", "all"),
+            calibration_positions=30_000,
+        ),
+        "BABYLM",
     ),
     "large": Preset(
         Config(

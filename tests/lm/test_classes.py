@@ -17,7 +17,7 @@ from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.model import LanguageModel, unit_exponents
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
-from jexplicit.lm.rows.log_tables import feature_rows
+from jexplicit.lm.rows.log_tables import blocks, feature_rows
 from jexplicit.lm.rows.ngrams import NgramRows
 from jexplicit.lm.rows.views import ViewRows
 
@@ -31,6 +31,17 @@ OTHER = stream_of(random_documents(seed=22, number=12, vocab_size=N, longest=14)
 def class_rows(confidence: bool = False) -> ViewRows:
     names = ("classes", "confidence") if confidence else ("classes",)
     return mixture_rows(TrainingText(STREAM, N), names)[1]
+
+
+@functools.cache
+def other_contexts() -> np.ndarray:
+    return read_text(OTHER, 4).X[:40]
+
+
+def rows_of(part) -> list[np.ndarray]:
+    """Every row of a part after each of the contexts."""
+    read = jax.jit(jax.vmap(lambda x: part.read(class_rows().view(x))))
+    return [np.asarray(row) for row in read(jnp.asarray(other_contexts(), jnp.int32))]
 
 
 def classes_of(n: int) -> np.ndarray:
@@ -57,10 +68,10 @@ def test_tokens_after_classes_are_the_kneser_ney_rows_of_a_text_of_classes(clust
     text, of = read_text(STREAM, 4), classes_of(clustering)
     slow = Chain(of[text.X], text.Y, (1, 2, 3), N)
     part = class_rows().parts[clustering]
-    assert isinstance(part, NgramRows) and part.names[2] == f"class of {CLASSES[clustering]}, 3 before"
+    assert isinstance(part, NgramRows)
+    assert part.names[2] == f"class of {CLASSES[clustering]}, 3 before"
     seen = 0
-    for x in read_text(OTHER, 4).X[:40]:
-        rows = part.read(class_rows().view(jnp.asarray(x)))
+    for x, *rows in zip(other_contexts(), *rows_of(part), strict=True):
         context = tuple(of[x[:3]].tolist())
         for level, row in enumerate(rows, 1):
             expected = np.zeros(N)
@@ -84,12 +95,11 @@ def test_the_next_class_is_that_of_a_kneser_ney_model_of_classes(part):
     contexts = (lambda X: X) if of_tokens else (lambda X: of[X])
     slow = Chain(contexts(text.X), of[text.Y], levels, C)
     p = np.maximum(np.bincount(of[text.Y], minlength=C), 1) / max(1, len(text.Y))
-    for x in read_text(OTHER, 4).X[:40]:
+    for x, row in zip(other_contexts(), *rows_of(kind), strict=True):
         context = tuple(contexts(x)[: len(levels)].tolist())
         expected = np.log([slow.P(context, c) / p[c] for c in range(C)])[of]
-        (row,) = kind.read(class_rows().view(jnp.asarray(x)))
         occurs = of > 0  # what never occurs has a pseudo-count in place of a frequency
-        difference = np.asarray(row)[occurs] - expected[occurs]
+        difference = row[occurs] - expected[occurs]
         np.testing.assert_allclose(difference - difference[0], 0, rtol=0, atol=ROW)
 
 
@@ -99,13 +109,12 @@ def test_read_one_by_one_and_as_tables_the_rows_are_the_same(confidence):
     model = LanguageModel(rows, unit_exponents(rows))
     text = read_text(OTHER, model.radius)
     tables, positions = read_tables(model, text.X)
-    from jexplicit.lm.rows.log_tables import blocks
 
     block = next(iter(blocks(tables, positions, text.Y)))
     W = np.asarray(feature_rows(tables.dense, tables.bases, block))[: len(text.Y)].sum(axis=1)
-    one_by_one = np.stack([np.sum(model.read(jnp.asarray(x)), axis=0) for x in text.X])[: len(W)]
+    one_by_one = jax.jit(jax.vmap(lambda x: sum(model.read(x))))(jnp.asarray(text.X[: len(W)], jnp.int32))
     np.testing.assert_allclose(W, one_by_one, rtol=0, atol=10 * ROW)
-    log_p = jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x)))(jnp.asarray(text.X, jnp.int32))
+    log_p = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(text.X, jnp.int32))
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-5)
     found = log_probabilities(model, text.X, text.Y)
     np.testing.assert_allclose(

@@ -43,6 +43,7 @@ def fit_exponents(
     guess: Calibration | None = None,
     ridge: float = 1e-4,
     tolerance: float = 1e-5,
+    gain: float = 0.0,
     iterations: int = 30,
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
@@ -56,7 +57,8 @@ def fit_exponents(
         guess: a fit of a part of the positions: the iterations begin there, and its Hessian serves for all of them, so that a
             pass costs a mean of the rows and not their covariance. Default, they begin at the start.
         ridge: strength of the penalty, nats per position.
-        tolerance: of the largest entry of the gradient.
+        tolerance: of the largest entry of the gradient, where the iterations end.
+        gain: they also end where the next step would lower the loss by less, in nats per position.
         iterations: at most; every one is a pass over the positions.
         progress: called with (passes done, most passes).
 
@@ -82,9 +84,8 @@ def fit_exponents(
         if progress:
             progress(passes, iterations)
         worse = there.value > here.value + 1e-6  # rounding of float32 losses aside, a short enough Newton step lowers the loss
-        if known is not None and (worse or 2 * _largest(there) > _largest(here) > tolerance):
-            known = None  # what it was taken from says too little of some exponents
-            step = np.zeros(S) if worse else step
+        if worse and known is not None:  # the positions that it was taken from say too little of some exponents
+            step, known = np.zeros(S), None
             continue
         if worse:
             step = step / 2
@@ -93,6 +94,8 @@ def fit_exponents(
         if _largest(here) < tolerance:
             break
         step = -np.linalg.lstsq(here.hessian, here.gradient, rcond=1e-10)[0]
+        if -step @ here.gradient / 2 < gain:
+            break
     return Calibration(a, here.loss, _largest(here), passes, here.hessian)
 
 

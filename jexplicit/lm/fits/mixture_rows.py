@@ -35,7 +35,10 @@ WORDS = {"since": 1, "part": 2, "one": 3, "two": 4}  # columns of a view
 WORD_RADIUS = 48  # characters in which the words of a context stand
 WORD_CLASSES = (30, 150, 500)
 CLASSES = (60, 200, 500)  # of tokens
-CACHES = (Cache(50), Cache(400), Cache(2000), Cache(2000, match=1))
+CACHES = (
+    *(Cache(length) for length in (50, 400, 2000, 10_000)),
+    *(Cache(length, match) for length, match in ((2000, 1), (20_000, 1), (20_000, 2), (20_000, 3))),
+)
 NEAR = (0, 1, 2, 3, 4, 6)  # tokens that caches of a window match
 
 
@@ -55,6 +58,7 @@ class RowKind(NamedTuple):
 
 
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
+CLASS_ROWS = (*SUBWORD_ROWS, "classes", "confidence")
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")
 
 
