@@ -5,7 +5,6 @@ With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g 
     dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,14 +23,12 @@ class Calibration(NamedTuple):
     loss: nats per held-out position, penalty left out.
     gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
     passes: over the positions; one more than Newton's steps, where none was halved.
-    hessian: [S, S] of what was minimised; where a guess was given, its own.
     """
 
     exponents: Float[np.ndarray, " S"]
     loss: float
     gradient: float
     passes: int
-    hessian: Float[np.ndarray, "S S"]
 
 
 def fit_exponents(
@@ -40,7 +37,7 @@ def fit_exponents(
     Y: Integer[np.ndarray, " M"],
     start: Float[np.ndarray, " S"],
     *,
-    guess: Calibration | None = None,
+    guess: Float[np.ndarray, " S"] | None = None,
     ridge: float = 1e-4,
     tolerance: float = 1e-5,
     gain: float = 0.0,
@@ -54,8 +51,7 @@ def fit_exponents(
         positions: which rows and which exponents each position reads.
         Y: [M] targets.
         start: [S] first exponents. The penalty ties an exponent that the positions say little about to its start.
-        guess: a fit of a part of the positions: the iterations begin there, and its Hessian serves for all of them, so that a
-            pass costs a mean of the rows and not their covariance. Default, they begin at the start.
+        guess: [S] where the iterations begin; default, at the start.
         ridge: strength of the penalty, nats per position.
         tolerance: of the largest entry of the gradient, where the iterations end.
         gain: they also end where the next step would lower the loss by less, in nats per position.
@@ -77,26 +73,20 @@ def fit_exponents(
         raise ValueError("no held-out positions: hold out more of the text")
     check_exponents(positions, len(start))
     start, S = np.asarray(start, np.float64), len(start)
-    a, known = (start, None) if guess is None else (guess.exponents, guess.hessian)
-    here, step, passes = _Objective(np.inf, np.full(S, np.inf), np.eye(S), np.inf), np.zeros(S), 0
+    a = start if guess is None else np.asarray(guess, np.float64)
+    here, step, passes = _Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0
     for passes in range(1, iterations + 1):
-        there = _objective(tables, positions, Y, a + step, start, ridge, known)
+        there = _objective(tables, positions, Y, a + step, start, ridge)
         if progress:
             progress(passes, iterations)
-        worse = there.value > here.value + 1e-6  # rounding of float32 losses aside, a short enough Newton step lowers the loss
-        if worse and known is not None:  # the positions that it was taken from say too little of some exponents
-            step, known = np.zeros(S), None
-            continue
-        if worse:
+        if there.value > here.value + 1e-6:  # rounding of float32 losses aside, a short enough Newton step lowers the loss
             step = step / 2
             continue
         a, here = a + step, there
-        if _largest(here) < tolerance:
-            break
         step = -np.linalg.lstsq(here.hessian, here.gradient, rcond=1e-10)[0]
-        if -step @ here.gradient / 2 < gain:
+        if np.abs(here.gradient).max() < tolerance or -step @ here.gradient / 2 < gain:
             break
-    return Calibration(a, here.loss, _largest(here), passes, here.hessian)
+    return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
 
 
 class _Objective(NamedTuple):
@@ -106,50 +96,31 @@ class _Objective(NamedTuple):
     loss: float
 
 
-def _largest(objective: _Objective) -> float:
-    return float(np.abs(objective.gradient).max())
-
-
-def _objective(
-    tables: LogTables,
-    positions: Positions,
-    Y: np.ndarray,
-    a: np.ndarray,
-    start: np.ndarray,
-    ridge: float,
-    known: np.ndarray | None = None,
-) -> _Objective:
-    """Value, gradient and Hessian of the penalised loss per position; the Hessian is not computed where one is known."""
+def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray, start: np.ndarray, ridge: float):
+    """Value, gradient and Hessian of the penalised loss per position."""
     S = len(a)
     nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
     for block in blocks(tables, positions, Y):
-        parts = _moments(tables.dense, tables.bases, a, block, known is None)
+        parts = _moments(tables.dense, tables.bases, a, block)
         g = block.exponents.astype(np.int64)
         nll += float(parts[0])
         gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
-        if known is None:
-            pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
-            hessian += np.bincount(pairs, np.ravel(parts[2]), minlength=S * S).reshape(S, S)
+        pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
+        hessian += np.bincount(pairs, np.ravel(parts[2]), minlength=S * S).reshape(S, S)
     loss, off = nll / len(Y), a - start
     value = loss + ridge / 2 * float(off @ off)
-    hessian = hessian / len(Y) + ridge * np.eye(S) if known is None else known
-    return _Objective(value, gradient / len(Y) + ridge * off, hessian, loss)
+    return _Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)
 
 
-@functools.partial(jax.jit, static_argnums=4)
-def _moments(
-    dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block, covariances: bool
-) -> tuple[Array, Array, Array | None]:
-    """Loss, expected less observed rows, and where wanted covariance of the rows, of each position of a block."""
+@jax.jit
+def _moments(dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block) -> tuple[Array, Array, Array]:
+    """Loss, expected less observed rows, and covariance of the rows, of each position of a block."""
     W = feature_rows(dense, bases, block)
     log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
     p = jnp.exp(log_p)
     mean = jnp.einsum("bgn,bn->bg", W, p)
     observed = jnp.take_along_axis(W, block.y[:, None, None], axis=2)[:, :, 0]
+    covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
     weight = block.weight.astype(W.dtype)
     loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] @ weight
-    gradient = (mean - observed) * weight[:, None]
-    if not covariances:
-        return loss, gradient, None
-    covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
-    return loss, gradient, covariance * weight[:, None, None]
+    return loss, (mean - observed) * weight[:, None], covariance * weight[:, None, None]

@@ -293,7 +293,8 @@ _step_names = {
     "gap": "and tokens with a gap",
     "skip": "and contexts without the nearest tokens",
     "word": "and the part of the word, and the words before",
-    "class": "and classes of the words before",
+    "class": "and contexts of classes",
+    "next": "and the class of the next token",
 }
 _prior_positions = 1.5  # that the penalty on the exponents is worth, of a text too small to fit many of them
 _positions_of_a_step = 15_000

@@ -79,7 +79,7 @@ def fit_mixture(
     if len(m) < 2 * _positions_of_a_guess:
         return fit(positions, Y, start, gain=_least_gain)
     some = slice(None, None, len(m) // _positions_of_a_guess)  # most of Newton's steps need few positions
-    guess = fit(positions.take(some), Y[some], start, gain=10 * _least_gain)
+    guess = fit(positions.take(some), Y[some], start, gain=10 * _least_gain).exponents
     return fit(positions, Y, start, guess=guess, gain=_least_gain)
 
 
