@@ -17,12 +17,12 @@ from jaxtyping import Float, Int
 from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
-from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row
-from jexplicit.lm.rows.log_tables import select
+from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row, first_exponents
+from jexplicit.lm.rows.log_tables import Positions, select
 from jexplicit.lm.rows.ngrams import Ngrams
 
 _positions_of_a_guess = 5000
-_least_gain = 2e-6  # nats per position: 0.0002 % of a perplexity
+_least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
 _starts = {  # where a fit begins, by kind of row
     "unigram": 0.6,
     "context": 0.7,
@@ -65,7 +65,8 @@ def fit_mixture(
         held_out: the text to fit on.
         m: which of its positions.
         kinds: which rows the model has, by the first word of their names; the exponents of the others are 0. Default, all.
-        ridge: strength of the penalty on the distance from `starting_exponents`.
+        ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
+            best single ones.
         progress: called with (passes done, most passes).
     """
     model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
@@ -76,10 +77,14 @@ def fit_mixture(
         columns = np.flatnonzero(start[positions.exponents].any(axis=0)).tolist()
         tables, positions = select(tables, positions, columns)
     Y, fit = held_out.Y[m], partial(fit_exponents, tables, ridge=ridge, progress=progress)
-    if len(m) < 2 * _positions_of_a_guess:
-        return fit(positions, Y, start, gain=_least_gain)
-    some = slice(None, None, len(m) // _positions_of_a_guess)  # most of Newton's steps need few positions
-    guess = fit(positions.take(some), Y[some], start, gain=10 * _least_gain).exponents
+    some = slice(None, None, max(1, len(m) // _positions_of_a_guess))  # most of Newton's steps need few positions
+    per_row = [n for kind in rows for n in exponents_per_row(kind)]
+    row, guess = np.repeat(np.arange(len(per_row)), per_row), None
+    if len(per_row) < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
+        tied = Positions(positions.rows[some], row[positions.exponents[some]])
+        start = fit(tied, Y[some], start[first_exponents(rows)], gain=_least_gain).exponents[row]
+    if len(some_Y := Y[some]) < len(Y):
+        guess = fit(positions.take(some), some_Y, start, gain=_least_gain).exponents
     return fit(positions, Y, start, guess=guess, gain=_least_gain)
 
 
