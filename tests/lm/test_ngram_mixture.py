@@ -1,6 +1,6 @@
 """The mixture of n-gram rows: a distribution over every output, of the past alone, with Kneser-Ney as a special case.
 
-Tolerances: rows are float32 and up to 10; a position adds up 22 of them with float32 exponents, so that its logits, and the
+Tolerances: rows are float32 and up to 10; a position adds up 25 of them with float32 exponents, so that its logits, and the
 log softmax, are right to some 20 eps of that: 2e-5. A mean loss over positions is right to as much.
 """
 
@@ -61,7 +61,8 @@ def names_of(rows):
 
 
 NAMES = ("unigram", *(f"offset {k}" for k in range(1, 9)), *(f"context {n}" for n in range(1, 5)))
-NAMES += ("gap 1, 3", "gap 2, 3", "gap 1, 4", "gap 2, 4", "cache 50", "cache 400", "cache 2000", "cache 2000 after 1")
+NAMES += ("gap 1, 3", "gap 2, 3", "gap 1, 4", "gap 2, 4", *(f"cache {length}" for length in (50, 400, 2000, 10000)))
+NAMES += ("cache 2000 after 1", *(f"cache 20000 after {n}" for n in (1, 2, 3)))
 KNESER_NEY = np.array([float(name.split()[0] in ("unigram", "context")) for name in NAMES])
 SOME = np.random.default_rng(0).uniform(0.1, 0.9, len(NAMES))
 
@@ -120,8 +121,8 @@ def test_names_say_what_each_exponent_weighs():
     assert names_of(rows_of(history="none")) == names_of(with_history(rows_of(), "none")) == NAMES[: -len(CACHES)]
     assert names_of(with_history(rows_of(history="none"), "all")) == names_of(with_history(rows_of(), "all")) == NAMES
     # a row of several tokens counts for the one that is furthest back
-    assert model.tokens == (None, *range(1, 9), 1, 2, 3, 4, 3, 3, 4, 4, *[HISTORY] * 4)
-    assert (model.radius, model.history, model.vocab_size, model.ordered) == (RADIUS, 2001, N, True)
+    assert model.tokens == (None, *range(1, 9), 1, 2, 3, 4, 3, 3, 4, 4, *[HISTORY] * 8)
+    assert (model.radius, model.history, model.vocab_size, model.ordered) == (RADIUS, 20003, N, True)
 
 
 def test_every_table_is_read_and_weighed_by_its_own_exponent():
@@ -339,7 +340,7 @@ def test_the_size_is_that_of_all_rows_that_are_read():
     read = [*ngrams_of(CHAIN).rows, *(ngrams_of(gap).rows[1] for gap in GAPS)]
     children = [*ngrams_of(CHAIN).children, *(ngrams_of(gap).children[0] for gap in GAPS)]
     several = sum(rows.nbytes for rows in read) + sum(part.nbytes for level in children for part in level)
-    model = model_of(SOME[:-4], rows=rows_of(history="none"))
+    model = model_of(SOME[: -len(CACHES)], rows=rows_of(history="none"))
     assert model.nbytes == 4 * N + offsets + 4 * N + several + 4 * len(model.names)
 
 

@@ -76,16 +76,17 @@ def fit_mixture(
     if kinds:  # the unigram is always read
         columns = np.flatnonzero(start[positions.exponents].any(axis=0)).tolist()
         tables, positions = select(tables, positions, columns)
-    Y, fit = held_out.Y[m], partial(fit_exponents, tables, ridge=ridge, progress=progress)
+    Y, gain = held_out.Y[m], _least_gain if len(m) > _positions_of_a_guess else 0.0  # few positions cost little
+    fit = partial(fit_exponents, tables, ridge=ridge, gain=gain, progress=progress)
     some = slice(None, None, max(1, len(m) // _positions_of_a_guess))  # most of Newton's steps need few positions
     per_row = [n for kind in rows for n in exponents_per_row(kind)]
     row, guess = np.repeat(np.arange(len(per_row)), per_row), None
     if len(per_row) < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
         tied = Positions(positions.rows[some], row[positions.exponents[some]])
-        start = fit(tied, Y[some], start[first_exponents(rows)], gain=_least_gain).exponents[row]
+        start = fit(tied, Y[some], start[first_exponents(rows)]).exponents[row]
     if len(some_Y := Y[some]) < len(Y):
-        guess = fit(positions.take(some), some_Y, start, gain=_least_gain).exponents
-    return fit(positions, Y, start, guess=guess, gain=_least_gain)
+        guess = fit(positions.take(some), some_Y, start).exponents
+    return fit(positions, Y, start, guess=guess)
 
 
 def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:
