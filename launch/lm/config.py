@@ -221,7 +221,7 @@ PRESETS = {
             methods=("ngram", "mixture"),
             radius=(1,),
             rows=CLASS_ROWS,
-            history=("none", "document", "all"),
+            history=("none", "all"),
             calibration_positions=30_000,
         ),
         "BABYLM",

@@ -126,7 +126,7 @@ def heads_and_tails():
 
 @pytest.mark.parametrize("start", [-3.0, 0.5, 6.0])
 def test_an_exponent_of_a_coin_is_that_worked_by_hand(start):
-    # from 6 Newton's first step goes to about -1000: steps are halved until one lowers the loss
+    # from 6 Newton's first step goes to about -1000: steps are damped until one lowers the loss
     tables, positions, Y = heads_and_tails()
     fitted = fit_exponents(tables, positions, np.array(Y), np.array([start]), ridge=0, tolerance=1e-12)
     assert fitted.exponents[0] == pytest.approx(0.5, abs=1e-11)

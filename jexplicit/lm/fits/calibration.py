@@ -15,6 +15,8 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.rows.log_tables import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
 
+_damping = 0.03  # the least, of the mean curvature
+
 
 class Calibration(NamedTuple):
     """The outcome of `fit_exponents`.
@@ -22,7 +24,7 @@ class Calibration(NamedTuple):
     exponents: [S].
     loss: nats per held-out position, penalty left out.
     gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
-    passes: over the positions; one more than Newton's steps, where none was halved.
+    passes: over the positions; one more than Newton's steps, where none went too far.
     """
 
     exponents: Float[np.ndarray, " S"]
@@ -67,23 +69,24 @@ def fit_exponents(
         >>> fit_exponents(tables, heads, np.array([0, 0, 1]), np.ones(1), ridge=0).exponents.round(3).tolist()  # log 2 / log 4
         [0.5]
 
-    Source: Klakow 1998 for log-linear interpolation; Newton's method with halved steps.
+    Source: Klakow 1998 for log-linear interpolation; Newton's method with Levenberg's damping where a step goes too far.
     """
     if not len(Y):
         raise ValueError("no held-out positions: hold out more of the text")
     check_exponents(positions, len(start))
     start, S = np.asarray(start, np.float64), len(start)
     a = start if guess is None else np.asarray(guess, np.float64)
-    here, step, passes = _Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0
+    here, step, passes, damping = _Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0, 0.0
     for passes in range(1, iterations + 1):
         there = _objective(tables, positions, Y, a + step, start, ridge)
         if progress:
             progress(passes, iterations)
-        if there.value > here.value + 1e-6:  # rounding of float32 losses aside, a short enough Newton step lowers the loss
-            step = step / 2
-            continue
-        a, here = a + step, there
-        step = -np.linalg.lstsq(here.hessian, here.gradient, rcond=1e-10)[0]
+        worse = there.value > here.value + 1e-6  # rounding of float32 losses aside, a short enough step lowers the loss
+        if not worse:
+            a, here = a + step, there
+        least = _damping * float(np.trace(here.hessian)) / S
+        damping = max(8 * damping, least) if worse else damping / 8 if damping > least else 0.0
+        step = -np.linalg.lstsq(here.hessian + damping * np.eye(S), here.gradient, rcond=1e-10)[0]
         if np.abs(here.gradient).max() < tolerance or -step @ here.gradient / 2 < gain:
             break
     return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)

@@ -84,8 +84,8 @@ def fit_mixture(
     if len(per_row) < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
         tied = Positions(positions.rows[some], row[positions.exponents[some]])
         start = fit(tied, Y[some], start[first_exponents(rows)]).exponents[row]
-    if len(some_Y := Y[some]) < len(Y):
-        guess = fit(positions.take(some), some_Y, start).exponents
+    elif len(m) >= 2 * _positions_of_a_guess:
+        guess = fit(positions.take(some), Y[some], start).exponents
     return fit(positions, Y, start, guess=guess)
 
 
