@@ -123,9 +123,9 @@ def _objective(
     S = len(a)
     nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
     for block in blocks(tables, positions, Y):
-        parts = _moments(tables.dense, tables.bases, a, block, known is None)
+        parts = moments(tables.dense, tables.bases, a, block, known is None)
         g = block.exponents.astype(np.int64)
-        nll += float(parts[0])
+        nll += float(np.sum(parts[0], dtype=np.float64))
         gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
         if known is None:
             pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
@@ -137,9 +137,9 @@ def _objective(
 
 
 @functools.partial(jax.jit, static_argnums=4)
-def _moments(
+def moments(
     dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block, covariances: bool
-) -> tuple[Array, Array, Array | None]:
+) -> tuple[Float[Array, " B"], Float[Array, "B G"], Float[Array, "B G G"] | None]:
     """Loss, expected less observed rows, and where wanted covariance of the rows, of each position of a block."""
     W = feature_rows(dense, bases, block)
     log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
@@ -147,7 +147,7 @@ def _moments(
     mean = jnp.einsum("bgn,bn->bg", W, p)
     observed = jnp.take_along_axis(W, block.y[:, None, None], axis=2)[:, :, 0]
     weight = block.weight.astype(W.dtype)
-    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] @ weight
+    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] * weight
     gradient = (mean - observed) * weight[:, None]
     if not covariances:
         return loss, gradient, None
