@@ -1,13 +1,14 @@
 """Exponents fitted on minimal pairs, against slow loops in NumPy and finite differences."""
 
 import functools
+import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import log_linear as log_linear_loop
 
-from jexplicit import encode_documents, train_tokenizer
+from jexplicit import encode_documents, fit, train_tokenizer
 from jexplicit.data.pairs import MinimalPair
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
@@ -18,6 +19,7 @@ from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.minimal_pairs import preferences
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.log_tables import LogTables, Positions
+from launch.lm import run as lm
 
 N, M, PAIRS = 6, 120, 30
 
@@ -204,6 +206,20 @@ def test_what_is_held_out_of_the_pairs_does_not_change_the_fit():
     assert info["pairs"] == 50 and 0 <= info["pair_accuracy_before"] <= 1
 
 
+def test_one_call_and_a_run_of_the_command_have_the_same_model(tmp_path):
+    model = fit(corpus(), history="none", vocab_size=90, calibration="pairs", calibration_positions=300)
+    assert model.about["pairs"] <= 60 and model.about["pair_accuracy"] > 0.5
+    (tmp_path / "train.txt").write_text("\n".join(corpus()))
+    (tmp_path / "dev.txt").write_text("You often paint a garden.\nHe never helps in a house.")
+    flags = "--methods mixture --calibration pairs --vocab-size 90 --calibration-positions 300 --samples 0 --radius 1 --quiet"
+    files = [f"--train={tmp_path / 'train.txt'}", f"--dev={tmp_path / 'dev.txt'}", f"--out={tmp_path / 'run'}"]
+    assert lm.main([*files, *flags.split()]) == 0
+    rows = json.loads((tmp_path / "run" / "results.json").read_text())["rows"]
+    row = next(row for row in rows if row["method"] == "mixture")
+    assert row["calibration"] == "pairs" and row["pairs"] == model.about["pairs"]
+    np.testing.assert_allclose(row["exponents"], model.about["exponents"], rtol=0, atol=1e-4)
+
+
 # What is refused
 
 
@@ -220,6 +236,11 @@ def test_texts_without_pairs_are_refused():
     other = TrainingText(encode_documents(tokenizer, ["to be or not to be"] * 40), tokenizer.vocab_size, tokenizer=tokenizer)
     with pytest.raises(ValueError, match="no inflected form among 4 different words: .* use calibration 'held-out'"):
         pairs_of_text(other, other.parts()[1])
+
+
+def test_a_call_for_another_method_is_refused():
+    with pytest.raises(ValueError, match="calibration='pairs' with method 'ngram': only a mixture"):
+        fit(corpus(), "ngram", calibration="pairs")
 
 
 @pytest.mark.parametrize("method", ["log-linear", "iterative-scaling"])

@@ -4,8 +4,8 @@ With `D_n(a) = log p(good) - log p(bad)`, sums over the tokens of each sentence,
 
     1/n sum_n log(1 + exp(-D_n(a))) + ridge/2 ||a - start||²,    dD_n/da_g = sum_m ± (r_g[y_m] - E_p[r_g]),
 
-by Gauss-Newton with halved steps: `J^T diag(s (1 - s)) J / n + ridge I`, with J = dD/da and s = 1 / (1 + exp(D)). The positions that both
-sentences have cancel, and are not read.
+by Gauss-Newton with halved steps: for the Hessian stands `J^T diag(s (1 - s)) J / n + ridge I`, where J = dD/da and
+s = 1 / (1 + exp(D)). The positions that both sentences have cancel, and are not read.
 """
 
 from collections.abc import Callable, Sequence
