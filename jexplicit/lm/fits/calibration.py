@@ -125,7 +125,7 @@ def _objective(
     for block in blocks(tables, positions, Y):
         parts = moments(tables.dense, tables.bases, a, block, known is None)
         g = block.exponents.astype(np.int64)
-        nll += float(np.sum(parts[0], dtype=np.float64))
+        nll += float(np.asarray(parts[0], np.float64).sum())
         gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
         if known is None:
             pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
