@@ -87,9 +87,10 @@ class Config:
     bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
     smoothing: Smoothing = "kneser-ney"
     """Of the rows of log-linear, iterative-scaling and mixture models."""
-    calibration: Literal["held-out", "leave-one-out"] = "held-out"
-    """What the exponents of log-linear models are fitted on: documents held out of the counts (2 in 100), or counted positions,
-    each with its own pair left out (cat only)."""
+    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
+    """What exponents are fitted on. held-out: documents held out of the counts (2 in 100). leave-one-out: of log-linear models,
+    counted positions, each with its own pair left out (cat only). pairs: of mixtures, which of two held-out sentences is the
+    good one, where the other has another form of a word (walk, walks); forms are found by counts."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
     sweeps: PositiveInt = 10
@@ -226,6 +227,19 @@ PRESETS = {
         ),
         "BABYLM",
     ),
+    "grammar": Preset(
+        Config(
+            out="runs/grammar",
+            corpus="text",
+            methods=("ngram", "mixture"),
+            radius=(1,),
+            rows=CLASS_ROWS,
+            calibration="pairs",
+            calibration_positions=30_000,
+        ),
+        "exponents for minimal pairs: babylm-mixture without history, fitted to tell sentences of held-out text from the same "
+        "with another form of a word.",
+    ),
     "large": Preset(
         Config(
             out="runs/large",
@@ -283,6 +297,12 @@ def check(config: Config) -> None:
         raise ValueError(
             f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
             "takes --features cat and a smoothing row by row, which noise is not"
+        )
+    fitted = {"log-linear", "iterative-scaling"} & set(config.methods)
+    if config.calibration == "pairs" and ("mixture" not in config.methods or fitted):
+        raise ValueError(
+            f"--calibration pairs with --methods {' '.join(config.methods)}: only a mixture is fitted on minimal pairs; use "
+            "--methods mixture, or --calibration held-out"
         )
     check_rows(config.rows)
     for history in config.history:

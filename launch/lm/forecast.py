@@ -6,6 +6,7 @@ is fitted and evaluated there twice, the first time with compilation.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,6 +117,8 @@ def _model_seconds(config: Config, name: dict[str, Any], stream: np.ndarray, sam
     method, radius = name["method"], name["radius"]
     passes = _passes.get(method)
     options = options_of(config, name)
+    if options.calibration == "pairs":  # of which a part of the text may have none
+        options = replace(options, calibration="held-out")
     if passes:
         options = type(options)(**{**vars(options), passes: 1})
     seconds = []

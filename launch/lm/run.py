@@ -271,7 +271,8 @@ def count_or_load(
     N, path = text.tokenizer.vocab_size, folder.path
 
     def training(**counts: Any) -> TrainingText:
-        return TrainingText(text.train, N, eos=config.eos, mesh=mesh, letters=letters_of(text.tokenizer), **counts)
+        shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
+        return TrainingText(text.train, N, **shape, **counts)
 
     if kind == "dense" and has_counts(path) and len(counts := load_counts(path)) >= K:
         return training(counts=counts), folder.events("count")[-1]["seconds"]

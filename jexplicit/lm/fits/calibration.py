@@ -5,6 +5,7 @@ With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g 
     dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,9 +105,9 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
     S = len(a)
     nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
     for block in blocks(tables, positions, Y):
-        parts = _moments(tables.dense, tables.bases, a, block)
+        parts = moments(tables.dense, tables.bases, a, block, True)
         g = block.exponents.astype(np.int64)
-        nll += float(parts[0])
+        nll += float(np.asarray(parts[0], np.float64).sum())
         gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
         pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
         hessian += np.bincount(pairs, np.ravel(parts[2]), minlength=S * S).reshape(S, S)
@@ -115,15 +116,20 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
     return _Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)
 
 
-@jax.jit
-def _moments(dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block) -> tuple[Array, Array, Array]:
-    """Loss, expected less observed rows, and covariance of the rows, of each position of a block."""
+@functools.partial(jax.jit, static_argnums=4)
+def moments(
+    dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block, covariances: bool
+) -> tuple[Float[Array, " B"], Float[Array, "B G"], Float[Array, "B G G"] | None]:
+    """Loss, expected less observed rows, and where wanted covariance of the rows, of each position of a block."""
     W = feature_rows(dense, bases, block)
     log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
     p = jnp.exp(log_p)
     mean = jnp.einsum("bgn,bn->bg", W, p)
     observed = jnp.take_along_axis(W, block.y[:, None, None], axis=2)[:, :, 0]
-    covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
     weight = block.weight.astype(W.dtype)
-    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] @ weight
-    return loss, (mean - observed) * weight[:, None], covariance * weight[:, None, None]
+    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] * weight
+    gradient = (mean - observed) * weight[:, None]
+    if not covariances:
+        return loss, gradient, None
+    covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
+    return loss, gradient, covariance * weight[:, None, None]

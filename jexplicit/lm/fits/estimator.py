@@ -66,6 +66,8 @@ def fit(
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     settings = _options(options, features=features, radius=radius, history=history if method == "mixture" else "none")
+    if settings.calibration == "pairs" and method != "mixture":
+        raise ValueError(f"calibration='pairs' with method {method!r}: only a mixture is fitted on minimal pairs")
     read = _read_texts(texts, field, documents)
     own = make_tokenizer(tokenizer, read, vocab_size)
     stream = encode_documents(own, read)
@@ -75,7 +77,7 @@ def fit(
     tables = choose_tables([method], N, K, host_bytes())
     if tables == "sparse" and method in DENSE and method != "explicit":
         raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-    shape: Any = {"eos": eos, "mesh": data_mesh(), "letters": letters_of(own)}
+    shape: Any = {"eos": eos, "mesh": data_mesh(), "letters": letters_of(own), "tokenizer": own}
     text = TrainingText(stream, N, **shape)
     if tables == "sparse":
         text = TrainingText(stream, N, sparse_counts=text.sparse_counts(K), **shape)

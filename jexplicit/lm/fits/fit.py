@@ -9,13 +9,14 @@ What several methods share, the counts and the held-out part of a text, is made 
 import functools
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
 from jexplicit.data.held_out import copied
+from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
@@ -33,6 +34,7 @@ from jexplicit.lm.fits.log_linear import (
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
 from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.fits.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.model import LanguageModel, dense_where_small, unit_exponents
@@ -97,8 +99,10 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
-    start = time.perf_counter()
-    fitted = METHODS[method](text, options or Options(), watch or Watch())
+    options, start = options or Options(), time.perf_counter()
+    if options.calibration == "pairs" and method in ("log-linear", "iterative-scaling"):
+        raise ValueError(f"calibration 'pairs' with method {method!r}: only a mixture is fitted on them; use 'held-out'")
+    fitted = METHODS[method](text, options, watch or Watch())
     jax.block_until_ready(fitted.model)
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
 
@@ -272,20 +276,42 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     if options.history == "none":
         _log_steps(rows, held_out, m, watch)
     _log_step(watch, f"mixture, history {options.history}", len(fitted.exponents), fitted.loss)
+    exponents, loss, more = fitted.exponents, fitted.loss, {}
+    if options.calibration == "pairs":
+        begin = time.perf_counter()
+        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, fitted.exponents, held_out, m)
+        fit_seconds += time.perf_counter() - begin
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
         rows = mixture_rows(text, options.rows, **shape, progress=progress)
-    model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos)
+    model = LanguageModel(rows, np.asarray(exponents, np.float32), "cat", text.eos)
     info = {
         "table_seconds": time.perf_counter() - begin,
         "fit_seconds": fit_seconds,
-        "exponents": [float(a) for a in fitted.exponents],
+        "exponents": [float(a) for a in exponents],
         "rows": list(model.names),
-        "held_out_perplexity": float(np.exp(fitted.loss)),
+        "held_out_perplexity": float(np.exp(loss)),
         "smoothing": options.smoothing,
-        "scalars": len(fitted.exponents),
+        "scalars": len(exponents),
+        **more,
     }
     return FitResult(model, info)
+
+
+def _exponents_of_pairs(
+    text: TrainingText, options: Options, watch: Watch, rows: tuple[Any, ...], start: np.ndarray, held_out: Text, m: np.ndarray
+) -> tuple[np.ndarray, float, dict[str, Any]]:
+    """The exponents for minimal pairs of the held-out text, from those of the text, and the loss that they have on it."""
+    most = options.calibration_positions // _positions_of_a_pair
+    stream = held_out.past.stream
+    with watch.stage("mixture: minimal pairs"):
+        pairs = text.once(("pairs", most, options.seed), lambda: pairs_of_text(text, stream, most=most, seed=options.seed))
+    model = LanguageModel(rows, np.asarray(start, np.float32), "cat", text.eos)
+    with watch.stage(f"mixture: exponents of minimal pairs, history {options.history}") as progress:
+        fitted, info = fit_to_pairs(model, cast(Tokenizer, text.tokenizer), pairs, progress=progress)
+        model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos)
+        log_p = log_probabilities(model, held_out.X[m], held_out.Y[m], past=held_out.past.take(m))
+    return fitted.exponents, -float(log_p.mean(dtype=np.float64)), {**info, "calibration": options.calibration}
 
 
 _step_names = {
@@ -298,6 +324,7 @@ _step_names = {
 }
 _prior_positions = 1.5  # that the penalty on the exponents is worth, of a text too small to fit many of them
 _positions_of_a_step = 8_000
+_positions_of_a_pair = 5
 
 
 def _log_steps(rows: tuple[Any, ...], held_out: Text, m: np.ndarray, watch: Watch) -> None:

@@ -19,6 +19,7 @@ from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.data.held_out import cut_documents, hold_out
 from jexplicit.data.shards import Stream
+from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, read_text
 from jexplicit.lm.model import Features
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
@@ -41,7 +42,7 @@ class Options:
     history: str = "none"
     rows: tuple[str, ...] = ("offsets", "contexts-4", "gaps")
     smoothing: Smoothing = "kneser-ney"
-    calibration: Literal["held-out", "leave-one-out"] = "held-out"
+    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
     calibration_positions: int = 15_000
     sweeps: int = 10
     discount: float | None = None
@@ -94,6 +95,7 @@ class TrainingText:
         sparse_counts: the same as sparse tables.
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
         letters: [N] which tokens are letters, in a text of characters; for rows of words.
+        tokenizer: that made the stream; for minimal pairs.
 
     Example:
         >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
@@ -112,8 +114,9 @@ class TrainingText:
         sparse_counts: SparseCounts = (),
         sharded_counts: ShardedCounts | None = None,
         letters: Bool[np.ndarray, " N"] | None = None,
+        tokenizer: Tokenizer | None = None,
     ):
-        self.letters = letters
+        self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
@@ -157,7 +160,8 @@ class TrainingText:
         known = self._counts if whole else ()
         held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
         counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
-        return TrainingText(rest, self.vocab_size, eos=self.eos, mesh=self.mesh, counts=counts, letters=self.letters), held
+        shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
+        return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
 
     @functools.cached_property
     def predictions(self) -> Text:
