@@ -208,14 +208,14 @@ def test_logits_of_single_positions_are_the_model_that_is_evaluated(eos):
     past = histories(text.past.take(m), model.history)
     found = jax.jit(jax.vmap(model.logits))(jnp.asarray(text.X[m]), jnp.asarray(past))
     np.testing.assert_allclose(jax.nn.log_softmax(found), distribution(model, text, m), rtol=0, atol=ATOL)
-    with pytest.raises(ValueError, match="a model that reads the last 2001 tokens, and no history"):
+    with pytest.raises(ValueError, match="a model that reads the last 20003 tokens, and no history"):
         model.logits(jnp.asarray(text.X[0]))
 
 
 def test_positions_without_their_past_are_refused():
     text = text_of(HELD)
     for function in (log_probabilities, explain):
-        with pytest.raises(ValueError, match="reads the last 2001 tokens: say where the positions stand"):
+        with pytest.raises(ValueError, match="reads the last 20003 tokens: say where the positions stand"):
             function(model_of(SOME), text.X[:3], text.Y[:3])
 
 

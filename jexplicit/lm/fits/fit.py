@@ -323,7 +323,7 @@ _step_names = {
     "next": "and the class of the next token",
 }
 _prior_positions = 1.5  # that the penalty on the exponents is worth, of a text too small to fit many of them
-_positions_of_a_step = 8_000
+_positions_of_a_step = 5_000
 _positions_of_a_pair = 5
 
 

@@ -76,7 +76,7 @@ def fit_mixture(
     if kinds:  # the unigram is always read
         columns = np.flatnonzero(start[positions.exponents].any(axis=0)).tolist()
         tables, positions = select(tables, positions, columns)
-    Y, gain = held_out.Y[m], _least_gain if len(m) > _positions_of_a_guess else 0.0  # few positions cost little
+    Y, gain = held_out.Y[m], _least_gain if len(m) >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, tables, ridge=ridge, gain=gain, progress=progress)
     some = slice(None, None, max(1, len(m) // _positions_of_a_guess))  # most of Newton's steps need few positions
     per_row = [n for kind in rows for n in exponents_per_row(kind)]
