@@ -21,14 +21,14 @@ from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_con
 from jexplicit.data.shards import Stream
 from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, first_exponents, has_unit_exponents, is_token_model
 from jexplicit.lm.rows.explicit import with_targets
-from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows
+from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, SplitRows, map_in_threads
 from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
 from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
 
 Progress = Callable[[int, int], None]
 
 _window = 1 << 22  # positions
-_positions_per_call = 1 << 14
+_positions_per_call = 1 << 12
 
 
 class Evaluation(NamedTuple):
@@ -204,13 +204,17 @@ def log_probabilities(
     if not _has_log_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
         return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
-    model, out = dense_where_small(model), []
-    for first in range(0, len(Y), _positions_per_call):
+    model, out, exponents = dense_where_small(model), [], np.asarray(model.exponents)
+
+    def read(first: int) -> np.ndarray:
         m = slice(first, first + _positions_per_call)
         tables, positions = read_tables(model, X[m], past and past.take(m))
-        out.append(read_log_probabilities(tables, np.asarray(model.exponents), positions, Y[m]))
+        return read_log_probabilities(tables, exponents, positions, Y[m])
+
+    for log_p in map_in_threads(read, range(0, len(Y), _positions_per_call)):
+        out.append(log_p)
         if progress:
-            progress(min(first + _positions_per_call, len(Y)), len(Y))
+            progress(min(len(out) * _positions_per_call, len(Y)), len(Y))
     return np.concatenate(out)
 
 
@@ -236,8 +240,8 @@ def read_tables(
     first = np.append(first_exponents(model.rows), len(model.exponents))
     used = [all_rows or not g or bool(np.any(np.asarray(model.exponents[first[g] : first[g + 1]]))) for g in range(len(read))]
     numbered = [(first[g], *table) for g, table in enumerate(read) if used[g]]
-    dense = [table for table in numbered if not isinstance(table[1], SparseRows)]
-    sparse = [table for table in numbered if isinstance(table[1], SparseRows)]
+    dense = [table for table in numbered if not isinstance(table[1], SparseRows | SplitRows)]
+    sparse = [table for table in numbered if isinstance(table[1], SparseRows | SplitRows)]
     bases = None
     if any(base is not None for _, _, _, base, *_ in sparse):
         zero = np.zeros(model.vocab_size, np.float32)

@@ -331,11 +331,17 @@ def has_unit_exponents(model: LanguageModel) -> bool:
 
 
 def dense_where_small(model: LanguageModel, *, most: int = 1 << 30) -> LanguageModel:
-    """The same model with sparse rows of single tokens as dense tables, where these fit in `most` bytes: faster to read."""
+    """The same model, faster to read for many positions: its sparse rows of single tokens as dense tables where these fit in
+    `most` bytes, and of all others the long rows."""
     N, sparse = model.vocab_size, [kind for kind in model.rows if hasattr(kind, "dense")]
-    if not sparse or sum(len(kind.bases) for kind in sparse) * 4 * N * N > most:
-        return model
-    return replace(model, rows=tuple(kind.dense() if hasattr(kind, "dense") else kind for kind in model.rows))
+    small = sum(len(kind.bases) for kind in sparse) * 4 * N * N <= most
+
+    def fast(kind: Any) -> Any:
+        if small and hasattr(kind, "dense"):
+            return kind.dense()
+        return kind.split_long() if hasattr(kind, "split_long") else kind
+
+    return replace(model, rows=tuple(fast(kind) for kind in model.rows))
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:

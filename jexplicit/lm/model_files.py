@@ -92,7 +92,7 @@ def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if type(value).__name__ in _known and isinstance(value, SparseRows | Children | Cache):
         return {"type": type(value).__name__, "fields": _describe(value._asdict(), name, tensors)}
     if dataclasses.is_dataclass(value) and type(value).__name__ in _known:
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in ("parent",)}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in ("parent", "split")}
         if isinstance(value, MLPLanguageModel):
             fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k != "name"}
         return {"type": type(value).__name__, "fields": _describe(fields, name, tensors)}

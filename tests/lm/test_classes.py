@@ -111,7 +111,7 @@ def test_read_one_by_one_and_as_tables_the_rows_are_the_same(confidence):
     tables, positions = read_tables(model, text.X)
 
     block = next(iter(blocks(tables, positions, text.Y)))
-    W = np.asarray(feature_rows(tables.dense, tables.bases, block))[: len(text.Y)].sum(axis=1)
+    W = np.asarray(feature_rows(tables.arrays, block))[: len(text.Y)].sum(axis=1)
     one_by_one = jax.jit(jax.vmap(lambda x: sum(model.read(x))))(jnp.asarray(text.X[: len(W)], jnp.int32))
     np.testing.assert_allclose(W, one_by_one, rtol=0, atol=10 * ROW)
     log_p = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(text.X, jnp.int32))

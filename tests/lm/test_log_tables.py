@@ -11,7 +11,22 @@ import pytest
 from reference import log_linear as log_linear_loop
 
 from jexplicit.lm.rows import log_tables as log_tables_module
-from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, blocks, log_probabilities, ranges, select, sparse_row
+from jexplicit.lm.rows.log_tables import (
+    LogTables,
+    Positions,
+    SparseRows,
+    SplitRows,
+    blocks,
+    feature_rows,
+    log_probabilities,
+    map_in_threads,
+    mixed_logits,
+    ranges,
+    select,
+    sparse_row,
+    split_rows,
+    summed_logits,
+)
 
 N, M = 7, 150  # outputs; positions, more than two blocks
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-4}
@@ -196,7 +211,7 @@ def test_probabilities_of_all_outputs_sum_to_one():
 
 
 def test_progress_counts_positions_and_ends_with_all(monkeypatch):
-    monkeypatch.setattr(log_tables_module, "_cells_of_a_row", 64 * N)
+    monkeypatch.setattr(log_tables_module, "_cells_of_logits", 64 * N)
     tables, exponents, positions, Y = random_model()
     seen = []
     log_probabilities(as_log_tables(tables, 3), exponents, positions, Y, progress=lambda *done: seen.append(done))
@@ -207,12 +222,44 @@ def test_all_blocks_have_one_shape_and_count_every_position_once(monkeypatch):
     tables, exponents, positions, Y = random_model()
     whole = log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
     assert len(list(blocks(as_log_tables(tables, 3), positions, Y))) == 1  # of few outputs a block has more positions
-    monkeypatch.setattr(log_tables_module, "_cells_of_a_row", 64 * N)
+    monkeypatch.setattr(log_tables_module, "_cells_of_rows", 64 * N)
+    monkeypatch.setattr(log_tables_module, "_cells_of_logits", 64 * N)
     np.testing.assert_array_equal(log_probabilities(as_log_tables(tables, 3), exponents, positions, Y), whole)
     tables, _, positions, Y = random_model()
-    every = list(blocks(as_log_tables(tables, 3), positions, Y))
-    assert len({tuple(part.shape for part in block) for block in every}) == 1
-    assert [block.weight.sum() for block in every] == [64, 64, M - 128]
+    for summed in (None, np.ones(3)):
+        every = list(blocks(as_log_tables(tables, 3), positions, Y, summed=summed))
+        assert len({tuple(part.shape for part in block) for block in every}) == 1
+        assert [block.weight.sum() for block in every] == [64, 64, M - 128]
+
+
+@DTYPES
+@pytest.mark.parametrize("long", [1, 3, N + 1])
+def test_long_rows_read_dense_are_the_same_rows(dtype, long, monkeypatch):
+    """Of a share of the outputs on: all rows are long, some, or none; positions without a row read zeros."""
+    monkeypatch.setattr(log_tables_module, "_long_row", long)
+    tables, exponents, positions, Y = random_model()
+    bases = jnp.asarray(np.random.default_rng(7).normal(size=(2, N)), dtype)
+    plain = as_log_tables(tables, 3, dtype)._replace(bases=bases)
+    split = plain._replace(sparse=tuple(split_rows(table, N) for table in plain.sparse if isinstance(table, SparseRows)))
+    kinds = {type(table) for table in split.sparse}
+    assert kinds == ({SparseRows} if long == 1 else {SplitRows})  # no row has more than all outputs
+    rows = [len(table.long) for table in split.sparse if isinstance(table, SplitRows)]
+    assert long == 1 or (0 < rows[0] < 6 if long == 3 else True)
+    expected = log_probabilities(plain, exponents, positions, Y)
+    np.testing.assert_allclose(log_probabilities(split, exponents, positions, Y), expected, rtol=0, atol=TOLERANCE[dtype])
+    a = jnp.asarray(exponents, dtype)
+    (one,), (other,) = (list(blocks(tables, positions, Y)) for tables in (plain, split))
+    (summed,) = blocks(split, positions, Y, summed=np.asarray(a))
+    W = feature_rows(split.arrays, other)
+    np.testing.assert_allclose(W[:M], feature_rows(plain.arrays, one)[:M], rtol=0, atol=TOLERANCE[dtype])
+    logits = summed_logits(split.arrays, a, summed)
+    np.testing.assert_allclose(logits[:M], mixed_logits(W, a, other)[:M], rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_an_error_in_a_thread_reaches_the_caller_and_order_is_kept():
+    assert list(map_in_threads(lambda n: n * n, range(50))) == [n * n for n in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        list(map_in_threads(lambda n: 1 // (n - 20), range(50)))
 
 
 @pytest.mark.parametrize("features", [4, 6])

@@ -7,14 +7,24 @@ With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g 
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.rows.log_tables import Block, LogTables, Positions, blocks, check_exponents, feature_rows, mixed_logits
+from jexplicit.lm.rows.log_tables import (
+    Arrays,
+    Block,
+    LogTables,
+    Positions,
+    blocks,
+    check_exponents,
+    feature_rows,
+    map_in_threads,
+    mixed_logits,
+)
 
 _damping = 0.03  # the least, of the mean curvature
 
@@ -103,9 +113,12 @@ class _Objective(NamedTuple):
 def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray, start: np.ndarray, ridge: float):
     """Value, gradient and Hessian of the penalised loss per position."""
     S = len(a)
-    nll, gradient, hessian = 0.0, np.zeros(S), np.zeros((S, S))
-    for block in blocks(tables, positions, Y):
-        parts = moments(tables.dense, tables.bases, a, block, True)
+    nll, gradient, hessian, arrays = 0.0, np.zeros(S), np.zeros((S, S)), tables.arrays
+
+    def read(block: Block) -> tuple[Block, list[np.ndarray]]:
+        return block, [np.asarray(part) for part in moments(arrays, a, block, True)]
+
+    for block, parts in map_in_threads(read, blocks(tables, positions, Y)):
         g = block.exponents.astype(np.int64)
         nll += float(np.asarray(parts[0], np.float64).sum())
         gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
@@ -116,12 +129,12 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
     return _Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)
 
 
-@functools.partial(jax.jit, static_argnums=4)
+@functools.partial(jax.jit, static_argnums=3)
 def moments(
-    dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block, covariances: bool
+    arrays: Arrays, exponents: Array, block: Block, covariances: bool
 ) -> tuple[Float[Array, " B"], Float[Array, "B G"], Float[Array, "B G G"] | None]:
     """Loss, expected less observed rows, and where wanted covariance of the rows, of each position of a block."""
-    W = feature_rows(dense, bases, block)
+    W = feature_rows(arrays, block)
     log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
     p = jnp.exp(log_p)
     mean = jnp.einsum("bgn,bn->bg", W, p)

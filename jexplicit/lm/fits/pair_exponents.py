@@ -25,7 +25,7 @@ from jexplicit.lm.fits.calibration import moments
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.minimal_pairs import judgement
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.rows.log_tables import LogTables, Positions, blocks, check_exponents, log_probabilities
+from jexplicit.lm.rows.log_tables import LogTables, Positions, blocks, check_exponents, log_probabilities, map_in_threads
 
 _fewest_pairs = 10
 _prior_pairs = 10  # that the penalty is worth
@@ -146,9 +146,8 @@ def _position_slopes(
     tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M G"]]:
     """`log p` of every position, and its slope in the exponent of each row that it reads: the row less its expectation."""
-    log_p, slopes = [], []
-    for block in blocks(tables, positions, Y):
-        loss, excess, _ = moments(tables.dense, tables.bases, a, block, False)
+    log_p, slopes, arrays = [], [], tables.arrays
+    for loss, excess, _ in map_in_threads(lambda block: moments(arrays, a, block, False), blocks(tables, positions, Y)):
         log_p.append(-np.asarray(loss, np.float64))
         slopes.append(-np.asarray(excess))
     return np.concatenate(log_p)[: len(Y)], np.concatenate(slopes)[: len(Y)]

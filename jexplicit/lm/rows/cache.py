@@ -9,6 +9,7 @@ across the borders of documents.
 Source: Kuhn & De Mori 1990 for the cache; as a log-linear row, this project.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +21,10 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import HISTORY, NOTHING, pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, ranges
 
-_counters = 1 << 23  # at a time
+_targets_at_once = 128
 _longest_part = 16  # letters of a word that are matched
+
+_Counted = tuple[Int[np.ndarray, " M"], Int[np.ndarray, " E"], Float[np.ndarray, " E"]]
 
 
 class Cache(NamedTuple):
@@ -144,14 +147,11 @@ def cache_rows(
     starts = np.zeros(M, np.int64) if past.starts is None else np.maximum(past.starts - first, 0)
     first = np.maximum(targets - length, starts + 1)
     key = _keys(stream, N, cache, letters)
-    if key is None:
-        cells, counts = _in_windows(stream, first, targets, N, length)
-    else:
-        cells, counts = _after_the_same(stream, first, targets, N, key)
-    different = np.bincount(cells // N, minlength=M)
-    values = np.log1p(counts / (different[cells // N] * np.exp(log_base[cells % N])))
-    start = np.searchsorted(cells, np.arange(M + 1) * N)
-    return SparseRows(start, (cells % N).astype(np.int32), values.astype(np.float32))
+    counted = _in_windows(stream, first, targets, N) if key is None else _after_the_same(stream, first, targets, N, key)
+    b = np.exp(log_base).astype(np.float32)
+    parts = [(n, tokens, np.log1p(counts / (np.repeat(n, n).astype(np.float32) * b[tokens]))) for n, tokens, counts in counted]
+    n, tokens, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return SparseRows(np.concatenate([[0], np.cumsum(n)]), tokens, values)
 
 
 def _keys(stream: np.ndarray, N: int, cache: Cache, letters: np.ndarray | None) -> np.ndarray | None:
@@ -187,22 +187,35 @@ def part_numbers(stream: Int[np.ndarray, " L"], letters: Bool[np.ndarray, " N"])
     return number
 
 
-def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, length: int) -> tuple[Any, Any]:
-    """Cells `m * N + token`, and counts, of the tokens from `first` to a target, a few targets at a time."""
-    per_block, parts = max(1, _counters // max(N, length)), []
-    for begin in range(0, max(1, len(targets)), per_block):
-        m = slice(begin, begin + per_block)
-        n = np.maximum(targets[m] - first[m], 0)
-        tokens = stream[ranges(first[m], first[m] + n)]
-        cell = np.repeat(np.arange(len(n)) * N, n) + tokens
-        counts = np.bincount(cell[tokens != PAD], minlength=len(n) * N)
-        cells = np.flatnonzero(counts)
-        parts.append((cells + begin * N, counts[cells]))
-    cells, counts = zip(*parts, strict=True)
-    return np.concatenate(cells), np.concatenate(counts)
+def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int) -> Iterator[_Counted]:
+    """What the tokens from `first` to each target are: how many different ones, which, and how often.
+
+    Targets that stand side by side share most of these tokens; what they share is counted once.
+    """
+    for begin in range(0, max(1, len(targets)), _targets_at_once):
+        low, high = first[begin : begin + _targets_at_once], targets[begin : begin + _targets_at_once]
+        of_all = slice(low.max(initial=0), high.min(initial=len(stream)))
+        if of_all.start >= of_all.stop:
+            of_all = slice(0, 0)
+            place, m = ranges(low, high), np.repeat(np.arange(len(low)), high - low)
+        else:
+            before, after = of_all.start - low, high - of_all.stop
+            place = np.concatenate([ranges(low, low + before), ranges(high - after, high)])
+            m = np.concatenate([np.repeat(np.arange(len(low)), n) for n in (before, after)])
+        shared = np.bincount(stream[of_all], minlength=N)
+        seen = np.flatnonzero(shared + np.bincount(stream[place], minlength=N))
+        seen = seen[seen != PAD]
+        column = np.full(N, len(seen))  # <pad> has the last, which is left out
+        column[seen] = np.arange(len(seen))
+        table = np.zeros((len(low), len(seen) + 1), np.float32)
+        cells, times = np.unique(m * (len(seen) + 1) + column[stream[place]], return_counts=True)
+        table.ravel()[cells] = times
+        table = table[:, :-1] + shared[seen].astype(np.float32)
+        some = np.flatnonzero(table)
+        yield np.count_nonzero(table, axis=1), np.tile(seen.astype(np.int32), len(low))[some], table.ravel()[some]
 
 
-def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, key: np.ndarray) -> tuple[Any, Any]:
+def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, key: np.ndarray) -> Iterator[_Counted]:
     """The same of those tokens that follow a place with the key of the place before the target."""
     L, own = len(stream), np.unique(key, return_inverse=True)[1]
     order = np.argsort(own, kind="stable")  # the places of each key, side by side in the order of the text
@@ -210,4 +223,6 @@ def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, 
     low, high = (np.searchsorted(places, own[targets - 1] * L + place - 1) for place in (np.minimum(first, targets), targets))
     tokens = stream[order[ranges(low, high)] + 1]
     cell = np.repeat(np.arange(len(targets)) * N, high - low) + tokens
-    return np.unique(cell[tokens != PAD], return_counts=True)
+    cells, counts = np.unique(cell[tokens != PAD], return_counts=True)
+    m, tokens = np.divmod(cells, N)
+    yield np.bincount(m, minlength=len(targets)), tokens.astype(np.int32), counts.astype(np.float32)

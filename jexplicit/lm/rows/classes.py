@@ -20,6 +20,8 @@ from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import Gathered
 from jexplicit.lm.rows.ngrams import NgramRows
 
+_fewest_rows = 1 << 12  # that a table is filled up to, and then to a power of two: few shapes are compiled
+
 
 @pytree
 class ClassView:
@@ -89,7 +91,8 @@ class ClassOfOutput:
         length = np.argmax((numbers > 0) * np.arange(1, 1 + numbers.shape[1]), axis=1)
         first = np.cumsum([0, 1, *(len(table.start) for table, _, _ in read[:-1])])
         _, m, which = np.unique(first[length] + numbers[np.arange(len(X)), length], return_index=True, return_inverse=True)
-        rows = np.tile(np.asarray(self.base, np.float32), (len(m), 1))
+        size = max(len(m), min(len(X), _fewest_rows))
+        rows = np.tile(np.asarray(self.base, np.float32), (1 << (size - 1).bit_length(), 1))
         for (start, outputs, values), column, _ in read:
             shape = (len(start) - 1, rows.shape[1])
             table = csr_array(

@@ -6,7 +6,11 @@ from it are kept. With the rows fixed the loss is convex in the exponents a (jex
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +21,10 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import pad_to
 from jexplicit.lm.model import pytree
 
-_cells_of_a_row = 1 << 17  # of a block on a CPU: what its rows hold together stays near the caches
+_cells_of_rows = 1 << 17  # of a block on a CPU, every row apart: what they hold together stays near the caches
+_cells_of_logits = 1 << 19  # of a block whose rows are summed
+_threads = min(8, os.cpu_count() or 1)
+_long_row = 8  # a row with more than 1/8 of the outputs is faster to read with its zeros
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
 
@@ -57,6 +64,39 @@ def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) ->
     return jnp.zeros(N, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
 
 
+class SplitRows(NamedTuple):
+    """Sparse rows, and the long ones of them with their zeros, which are faster to read.
+
+    entries: all rows.
+    long: [n] the numbers of the long rows, in their order.
+    dense: [n + 1, N] these rows, and a row of zeros for all others.
+    """
+
+    entries: SparseRows
+    long: Any
+    dense: Any
+
+
+def split_rows(rows: SparseRows, N: int) -> SparseRows | SplitRows:
+    """Sparse rows with the long ones kept dense too; where none is long, as they are.
+
+    Example:
+        >>> rows = SparseRows(np.array([0, 3, 4]), np.array([0, 2, 9, 5]), np.array([1.0, 2.0, 3.0, 4.0]))
+        >>> split = split_rows(rows, 16)
+        >>> split.long.tolist(), split.dense.sum(axis=1).tolist()
+        ([0], [6.0, 0.0])
+    """
+    start, outputs, values = (np.asarray(part) for part in rows)
+    first, last = start[:-1], start[1:]
+    long = np.flatnonzero((last - first) * _long_row > N)
+    if not len(long):
+        return rows
+    dense = np.zeros((len(long) + 1, N), values.dtype)
+    entry = ranges(first[long].astype(np.int64), last[long])
+    dense[np.repeat(np.arange(len(long)), last[long] - first[long]), outputs[entry]] = values[entry]
+    return SplitRows(rows, long, jnp.asarray(dense))
+
+
 @pytree
 class Gathered:
     """A table [R, N] of few different columns: column i is column `column_of_output[i]` of a smaller one [R, C].
@@ -85,13 +125,27 @@ class LogTables(NamedTuple):
     """
 
     dense: tuple[Any, ...]
-    sparse: tuple[SparseRows, ...] = ()
+    sparse: tuple[SparseRows | SplitRows, ...] = ()
     bases: Any = None
+
+    @property
+    def arrays(self) -> "Arrays":
+        """What a block of positions reads on the device."""
+        long = tuple(table.dense if isinstance(table, SplitRows) else None for table in self.sparse)
+        return Arrays(self.dense, long, self.bases)
 
     @property
     def outputs(self) -> int:
         """N."""
         return self.dense[0].shape[1]
+
+
+class Arrays(NamedTuple):
+    """The tables on the device: dense ones, long rows of sparse ones (None where it has none), and bases."""
+
+    dense: tuple[Any, ...]
+    long: tuple[Any, ...]
+    bases: Any
 
 
 class Positions(NamedTuple):
@@ -129,10 +183,12 @@ def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> t
 class Block(NamedTuple):
     """A few positions, on their way to the device; the last block of a text is filled with positions of weight 0.
 
-    rows [B, T] of the dense tables; sparse entries as places in the flattened [B, S, N] and their values; exponents [B, G].
+    rows [B, T] of the dense tables; long [B, S] of the long rows of the sparse ones; exponents [B, G]. Sparse entries as places
+    in the flattened [B, S, N], or [B, N] where they are summed, and their values.
     """
 
     rows: Int[np.ndarray, "B T"]
+    long: Int[np.ndarray, "B S"]
     places: Int[np.ndarray, " E"]
     values: Float[np.ndarray, " E"]
     exponents: Int[np.ndarray, "B G"]
@@ -167,18 +223,32 @@ def log_probabilities(
         [0.5]
     """
     check_exponents(positions, len(exponents))
-    out = []
+    out, arrays = [], tables.arrays
     a = np.asarray(exponents, tables.dense[0].dtype)
-    for block in blocks(tables, positions, Y):
-        out.append(np.asarray(_log_probabilities(tables.dense, tables.bases, a, block)))
+    for log_p in map_in_threads(lambda block: _log_probabilities(arrays, a, block), blocks(tables, positions, Y, summed=a)):
+        out.append(log_p)
         if progress:
-            progress(min(len(out) * len(block.y), len(Y)), len(Y))
+            progress(min(len(out) * len(log_p), len(Y)), len(Y))
     return np.concatenate(out)[: len(Y)]
 
 
-def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]) -> Iterator[Block]:
-    """The positions a block at a time, more of them where there are few outputs."""
-    cells = _cells_of_a_row if jax.default_backend() == "cpu" else _cells_of_a_row << 5
+def blocks(
+    tables: LogTables,
+    positions: Positions,
+    Y: Integer[np.ndarray, " M"],
+    *,
+    summed: Float[np.ndarray, " S"] | None = None,
+) -> Iterator[Block]:
+    """The positions a block at a time, more of them where there are few outputs.
+
+    Args:
+        tables: dense and sparse log tables.
+        positions: which rows, and which exponents.
+        Y: [M] targets.
+        summed: exponents by which the sparse rows are weighed and summed; default, every row is kept apart.
+    """
+    cells = _cells_of_rows if summed is None else _cells_of_logits
+    cells = cells if jax.default_backend() == "cpu" else cells << 5
     most = 1 << max(4, min(4096, cells // tables.outputs)).bit_length() - 1
     B = min(most, 1 << max(len(Y) - 1, 0).bit_length())
     T, S = len(tables.dense), len(tables.sparse)
@@ -191,11 +261,13 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
     for m in range(0, len(Y), B):
         rows, exponents = positions.take(slice(m, m + B))
         n = len(rows)
-        places, values = _entries(tables, rows[:, T:])
+        long = _long_rows(tables, rows[:, T:])
+        places, values = _entries(tables, rows[:, T:], long, None if summed is None else summed[exponents[:, T:]])
         length = max(_smallest_pad, 1 << (len(places) - 1).bit_length()) if S else 0
-        out_of_range = B * S * tables.outputs
+        out_of_range = B * (S if summed is None else 1) * tables.outputs
         yield Block(
             pad_to(rows[:, :T], B, 0),
+            pad_to(long, B, 0),
             pad_to(places, length, out_of_range),
             np.pad(values, (0, length - len(values))),
             pad_to(exponents, B, 0),
@@ -204,13 +276,32 @@ def blocks(tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"]
         )
 
 
+def map_in_threads(f: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """`f` of every item, in their order, a few at once: NumPy and XLA read a block of positions on one core.
+
+    Example:
+        >>> list(map_in_threads(abs, [-1, 2, -3]))
+        [1, 2, 3]
+    """
+    items, waiting = iter(items), deque()
+    for item in itertools.islice(items, 1):
+        yield f(item)  # what it compiles is compiled once, before several ask for it
+    with ThreadPoolExecutor(_threads) as pool:
+        for item in items:
+            waiting.append(pool.submit(f, item))
+            if len(waiting) > _threads:
+                yield waiting.popleft().result()
+        yield from (one.result() for one in waiting)
+
+
 def check_exponents(positions: Positions, S: int) -> None:
     """Refuse positions with an exponent outside 0 .. S - 1."""
     _check_within(positions.exponents, S, "exponent {} of {}")
 
 
-def feature_rows(dense: tuple[Any, ...], bases: Array | None, block: Block) -> Float[Array, "B G N"]:
+def feature_rows(arrays: Arrays, block: Block) -> Float[Array, "B G N"]:
     """All rows of a block's positions, dense and sparse alike."""
+    dense, long, bases = arrays
     (B, G), N = block.exponents.shape, dense[0].shape[1]
     read = [table[block.rows[:, t]] for t, table in enumerate(dense)]
     zeros = jnp.zeros(B * (G - len(dense)) * N, dense[0].dtype)
@@ -218,7 +309,8 @@ def feature_rows(dense: tuple[Any, ...], bases: Array | None, block: Block) -> F
     sparse = sparse.reshape(B, -1, N)
     if bases is not None:
         sparse = sparse + bases[None].astype(sparse.dtype)
-    return jnp.concatenate([jnp.stack(read, axis=1), sparse], axis=1)
+    read += [sparse[:, s] if table is None else sparse[:, s] + table[block.long[:, s]] for s, table in enumerate(long)]
+    return jnp.stack(read, axis=1)
 
 
 def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block: Block) -> Float[Array, "B N"]:
@@ -227,23 +319,61 @@ def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block:
     return functools.reduce(jnp.add, [a[:, g, None] * W[:, g] for g in range(W.shape[1])])
 
 
-@jax.jit
-def _log_probabilities(dense: tuple[Any, ...], bases: Array | None, exponents: Array, block: Block) -> Array:
-    log_p = jax.nn.log_softmax(mixed_logits(feature_rows(dense, bases, block), exponents, block), axis=1)
-    return jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0]
+def summed_logits(arrays: Arrays, exponents: Float[Array, " S"], block: Block) -> Float[Array, "B N"]:
+    """The same of a block whose sparse entries are summed already: the rows apart are never held."""
+    dense, long, bases = arrays
+    N, T = dense[0].shape[1], len(dense)
+    a = exponents[block.exponents]
+    parts = [a[:, t, None] * table[block.rows[:, t]] for t, table in enumerate(dense)]
+    parts += [a[:, T + s, None] * table[block.long[:, s]] for s, table in enumerate(long) if table is not None]
+    if bases is not None:
+        parts.append(jnp.matmul(a[:, T:], bases.astype(a.dtype), precision="highest"))
+    if long:
+        zeros = jnp.zeros(len(a) * N, a.dtype)
+        parts.append(zeros.at[block.places].add(block.values.astype(a.dtype), mode="drop").reshape(-1, N))
+    return functools.reduce(jnp.add, parts)
 
 
-def _entries(tables: LogTables, rows: Integer[np.ndarray, "B S"]) -> tuple[np.ndarray, np.ndarray]:
-    """Places in the flattened [B, S, N], and values, of the sparse entries that a block reads."""
+def _log_probabilities(arrays: Arrays, exponents: np.ndarray, block: Block) -> np.ndarray:
+    return np.asarray(_log_p_of_targets(_summed_logits(arrays, exponents, block), block.y))
+
+
+_summed_logits = jax.jit(summed_logits)
+
+
+@jax.jit  # apart from the logits: XLA on a CPU would make these anew for the maximum, the sum and the target
+def _log_p_of_targets(logits: Array, y: Array) -> Array:
+    return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0] - jax.nn.logsumexp(logits, axis=1)
+
+
+def _long_rows(tables: LogTables, rows: Integer[np.ndarray, "B S"]) -> Int[np.ndarray, "B S"]:
+    """Which long row each position reads of every table, or the row of zeros."""
+    found = np.zeros(rows.shape, np.int32)
+    for s, table in enumerate(tables.sparse):
+        if isinstance(table, SplitRows):
+            n = np.searchsorted(table.long, rows[:, s])
+            own = table.long[np.minimum(n, len(table.long) - 1)] == rows[:, s]
+            found[:, s] = np.where(own, n, len(table.long))
+    return found
+
+
+def _entries(
+    tables: LogTables, rows: Integer[np.ndarray, "B S"], long: Int[np.ndarray, "B S"], weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places in the flattened [B, S, N] and values of the sparse entries that a block reads; weighed, places in [B, N]."""
     S, N = len(tables.sparse), tables.outputs
     places, values = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
     for s, table in enumerate(tables.sparse):
-        b = np.flatnonzero(rows[:, s] >= 0)
+        read = rows[:, s] >= 0
+        if isinstance(table, SplitRows):
+            read &= long[:, s] == len(table.long)
+            table = table.entries
+        b = np.flatnonzero(read)
         start, outputs, entry_values = (np.asarray(part) for part in table)
         first, last = start[rows[b, s]].astype(np.int64), start[rows[b, s] + 1]
-        entry = ranges(first, last)
-        places.append(np.repeat((b * S + s) * N, last - first) + outputs[entry])
-        values.append(entry_values[entry])
+        n, entry = last - first, ranges(first, last)
+        places.append(np.repeat((b * S + s if weights is None else b) * N, n) + outputs[entry])
+        values.append(entry_values[entry] if weights is None else entry_values[entry] * np.repeat(weights[b, s], n))
     return np.concatenate(places), np.concatenate(values)
 
 

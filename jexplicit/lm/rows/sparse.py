@@ -12,7 +12,8 @@ Outputs that were never seen share one column of pseudo-observations and so one 
 """
 
 import functools
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from scipy.sparse import csr_array
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
-from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
+from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts, noise_model
 
@@ -42,6 +43,7 @@ class SparseTables(RowsByOffset):
     slopes: [N] for every different table, `pᵀδ`; empty without a weight.
     unseen: [N] for every different table; empty where every output was seen.
     longest: entries of the longest row of each table.
+    split: the corrections with the long rows dense, for reading many positions; empty where they are read as they are.
     """
 
     bases: tuple[Any, ...]
@@ -52,6 +54,7 @@ class SparseTables(RowsByOffset):
     slopes: tuple[Any, ...] = ()
     unseen: tuple[Any, ...] = ()
     name: str = static("offset")
+    split: tuple[SparseRows | SplitRows, ...] = ()
 
     vocab_size = property(lambda self: len(self.bases[0]))
 
@@ -77,11 +80,18 @@ class SparseTables(RowsByOffset):
         tables = tuple(_dense_table(self, t, rows) for t in range(len(self.bases)))
         return TokenTables(tables, self.table_of_offset, self.name)
 
+    def split_long(self) -> "SparseTables":
+        """The same rows, faster to read for many positions."""
+        return replace(
+            cast(Any, self), split=self.split or tuple(split_rows(rows, self.vocab_size) for rows in self.corrections)
+        )
+
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
         """The sparse rows of every offset, the tokens there, and the base row that they go on."""
         if self.weight is not None or self.unseen:
             return self.dense().log_tables(X)
-        return [(self.corrections[t], X[:, k], self.bases[t]) for k, t in enumerate(self.table_of_offset)]
+        corrections = self.split or self.corrections
+        return [(corrections[t], X[:, k], self.bases[t]) for k, t in enumerate(self.table_of_offset)]
 
     def log_partition(self, X: np.ndarray, *, mesh: Any = None, progress: Any = None) -> np.ndarray:
         """`log Z(x)` of many contexts; see jexplicit.lm.rows.sparse_partition."""

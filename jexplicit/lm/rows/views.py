@@ -4,7 +4,8 @@ A view is a pytree that maps a context [K] to a few numbers, purely, and says ho
 it reads (`radius`). Rows of contexts of such numbers are those of jexplicit.lm.rows.ngrams.
 """
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,11 @@ class ViewRows:
         """Which exponent each row takes."""
         numbers = self.view(context)
         return jnp.concatenate([part.buckets(numbers) for part in self.parts])
+
+    def split_long(self) -> "ViewRows":
+        """The same rows, faster to read for many positions."""
+        parts = tuple(part.split_long() if hasattr(part, "split_long") else part for part in self.parts)
+        return replace(cast(Any, self), parts=parts)
 
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, ...]]:
         """The rows of many contexts."""
