@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from jexplicit.data.corpora import Split
 from jexplicit.data.text import Unit
 from jexplicit.lm.fits.fit import Method
-from jexplicit.lm.fits.mixture_rows import CHARACTER_ROWS, CLASS_ROWS, SUBWORD_ROWS, check_rows
+from jexplicit.lm.fits.mixture_rows import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, check_rows
 from jexplicit.lm.model import Features, History, window_of
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.nn.optimizers import optax_optimizer
@@ -73,10 +73,10 @@ class Config:
     document. window:W: the last W tokens. all: all of the text before."""
     rows: tuple[str, ...] = SUBWORD_ROWS
     """The rows of a mixture. offsets: single tokens, 1 to 8 back. contexts-4, contexts-8: contexts of 1 to 4 or 8 tokens. gaps,
-    gaps-of-three: two or three tokens with a gap. classes: contexts of classes of tokens, and the class of the next one. skips:
-    contexts that leave out the nearest token, or two. words,
-    word-classes: of characters, the part of the word and the words before, or classes of these. confidence: an exponent for
-    each of ten kinds of contexts, by how often they occurred, instead of one per row."""
+    gaps-of-three: two or three tokens with a gap. classes: contexts of classes of tokens, and the class of the next one.
+    coarse: which class is next after three, where frequent tokens are classes of their own. skips: contexts that leave out the
+    nearest token, or two. words, word-classes: of characters, the part of the word and the words before, or classes of these.
+    confidence: an exponent for each of ten kinds of contexts, by how often they occurred, instead of one per row."""
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
@@ -90,7 +90,7 @@ class Config:
     calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
     """What exponents are fitted on. held-out: documents held out of the counts (2 in 100). leave-one-out: of log-linear models,
     counted positions, each with its own pair left out (cat only). pairs: of mixtures, which of two held-out sentences is the
-    good one, where the other has another form of a word (walk, walks); forms are found by counts."""
+    good one, where the other is the same with a word moved, left out, put in or replaced."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
     sweeps: PositiveInt = 10
@@ -233,14 +233,19 @@ PRESETS = {
         Config(
             out="runs/grammar",
             corpus="text",
-            methods=("ngram", "mixture"),
+            vocab_size=30_000,
+            methods=("mixture",),
             radius=(1,),
-            rows=CLASS_ROWS,
+            rows=GRAMMAR_ROWS,
             calibration="pairs",
-            calibration_positions=30_000,
+            calibration_positions=10_000,
+            tables="sparse",
+            train_sample=20_000,
+            dev_sample=20_000,
         ),
-        "exponents for minimal pairs: babylm-mixture without history, fitted to tell sentences of held-out text from the same "
-        "with another form of a word.",
+        "minimal pairs of grammar, with --train and --dev: a 4-gram in which frequent subwords stand for themselves and others "
+        "for classes, exponents fitted to tell sentences of held-out text from the same with a word moved, dropped, put in or "
+        "replaced; 10 M words in 10 minutes on 2 busy CPU cores. BLiMP: 61.2 %, a Kneser-Ney 5-gram 54.2 %.",
     ),
     "large": Preset(
         Config(

@@ -168,7 +168,7 @@ def test_differences_are_the_preferences_of_the_model(history, eos):
     # sums of some 30 float32 log-probabilities
     np.testing.assert_allclose(found.differences(np.asarray(model.exponents), len(pairs)), expected, rtol=0, atol=1e-4)
     whole = encode_documents(tokenizer, [sentence for pair in pairs for sentence in (pair.good, pair.bad)])
-    assert (len(found.Y) < len(score(model, whole)) / 2) == (history == "none")
+    assert (len(found.Y) < 0.7 * len(score(model, whole))) == (history == "none")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])
@@ -190,9 +190,17 @@ def test_a_mixture_fitted_on_pairs_tells_more_of_them_apart(history):
     assert info["calibration"] == "pairs" and "pairs" not in plain.info and info["scalars"] == len(info["exponents"])
     assert 10 <= info["pairs"] <= 200 and info["pair_accuracy"] >= info["pair_accuracy_before"]
     assert info["held_out_perplexity"] > plain.info["held_out_perplexity"]  # it is paid for
-    pairs = pairs_of_text(training_text(), training_text().parts(1000)[1], seed=3)
-    margin = [np.mean(np.logaddexp(0, -preferences(model, tokenizer_of(), pairs))) for model in (plain.model, fitted.model)]
-    assert margin[1] < margin[0]
+
+
+def test_the_pairs_that_are_fitted_on_are_told_apart_more_surely():
+    text, tokenizer = training_text(), tokenizer_of()
+    rest, held = text.parts(1000)
+    rows = mixture_rows(rest, ("offsets", "contexts-4"))
+    pairs, start = pairs_of_text(text, held, most=100), starting_exponents(rows)
+    fitted, _ = fit_to_pairs(LanguageModel(rows, start.astype(np.float32)), tokenizer, pairs)
+    model = [LanguageModel(rows, np.asarray(a, np.float32)) for a in (start, fitted.exponents)]
+    loss = [np.mean(np.logaddexp(0, -preferences(m, tokenizer, pairs[len(pairs) // 5 :]))) for m in model]
+    assert loss[1] < loss[0] and loss[1] == pytest.approx(fitted.loss, abs=1e-5)
 
 
 def test_what_is_held_out_of_the_pairs_does_not_change_the_fit():
@@ -232,9 +240,9 @@ def test_texts_without_pairs_are_refused():
     ends = np.flatnonzero(held == 0)
     with pytest.raises(ValueError, match="minimal pairs of held-out text: give more text"):
         pairs_of_text(text, held[: ends[4] + 1])
-    tokenizer = train_tokenizer(["to be or not to be"] * 40, kind="char")
-    other = TrainingText(encode_documents(tokenizer, ["to be or not to be"] * 40), tokenizer.vocab_size, tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="no inflected form among 4 different words: .* use calibration 'held-out'"):
+    short = train_tokenizer(["to be or"] * 40, kind="char")
+    other = TrainingText(encode_documents(short, ["to be or"] * 40), short.vocab_size, tokenizer=short)
+    with pytest.raises(ValueError, match="and 0 minimal pairs .* of four words or more, or use calibration 'held-out'"):
         pairs_of_text(other, other.parts()[1])
 
 

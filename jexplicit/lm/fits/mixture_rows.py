@@ -35,6 +35,7 @@ WORDS = {"since": 1, "part": 2, "one": 3, "two": 4}  # columns of a view
 WORD_RADIUS = 48  # characters in which the words of a context stand
 WORD_CLASSES = (30, 150, 500)
 CLASSES = (60, 200, 500)  # of tokens
+COARSE = ((300, 50), (500, 100), (1000, 100))  # so many frequent tokens stand for themselves, and classes of all others
 CACHES = (
     *(Cache(length) for length in (50, 400, 2000, 10_000)),
     *(Cache(length, match) for length, match in ((2000, 1), (20_000, 1), (20_000, 2), (20_000, 3))),
@@ -59,6 +60,7 @@ class RowKind(NamedTuple):
 
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "confidence")
+GRAMMAR_ROWS = ("coarse",)
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")
 
 
@@ -218,12 +220,50 @@ def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -
         return (ViewRows(view, tuple(pool.map(lambda job: job(), jobs))),)
 
 
-def _token_classes(text: TrainingText) -> list[np.ndarray]:
-    """[N] the class of every token, for each clustering; `<pad>`, and what never occurs, are class 0."""
-    counts = text.sparse_counts(2)
+def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
+    """Which class is next after three, where frequent tokens are classes of their own; and a class shared by its tokens."""
+    X, Y, _ = text.predictions
+    classes = text.once("coarse classes", lambda: _coarse_classes(text))
+    view = ClassView(tuple(map(jnp.asarray, classes)), radius=3)
+
+    def class_after(n: int) -> Any:
+        of = classes[n]
+        C = int(of.max()) + 1
+        counted = smoothed_ngrams(of[X[:, :3]], of[Y], offsets=(1, 2, 3), vocab_size=C, sizes=(C,) * 3)
+        chain = ngram_rows(counted._replace(offsets=view.columns(n + 1, 3)), ("level",) * 3)
+        name = f"next of {COARSE[n][0]} tokens and {COARSE[n][1]} classes"
+        return ClassOfOutput(chain, jnp.asarray(np.log(counted.lower), jnp.float32), view.classes[n], name)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        chains = tuple(pool.map(class_after, range(len(classes))))
+    size = np.bincount(classes[0])[classes[0]]
+    return Constant(jnp.asarray(-np.log(size), jnp.float32), "class shared"), ViewRows(view, chains)
+
+
+def _coarse_classes(text: TrainingText) -> list[np.ndarray]:
+    """[N] the class of every token for each of COARSE: clusters of the rare ones, then the frequent ones."""
+    f = _token_counts(text)
+    order, vectors = np.argsort(-f, kind="stable"), word_vectors(text.sparse_counts(2))
+    found, half = [], np.count_nonzero(f) // 2  # of a small vocabulary no more than half are frequent
+    for frequent, classes in COARSE:
+        alone = order[: min(frequent, half)]
+        rare = f.copy()
+        rare[alone] = 0
+        of = cluster(vectors, rare, classes)
+        of[alone] = of.max() + 1 + np.arange(len(alone))
+        found.append(of.astype(np.uint16))
+    return found
+
+
+def _token_counts(text: TrainingText) -> np.ndarray:
     f = np.bincount(text.predictions.Y, minlength=text.vocab_size)
     f[PAD] = 0
-    vectors = word_vectors(counts)
+    return f
+
+
+def _token_classes(text: TrainingText) -> list[np.ndarray]:
+    """[N] the class of every token, for each clustering; `<pad>`, and what never occurs, are class 0."""
+    f, vectors = _token_counts(text), word_vectors(text.sparse_counts(2))
     return [cluster(vectors, f, C).astype(np.uint16) for C in CLASSES]
 
 
@@ -280,6 +320,7 @@ ROWS = {
     "gaps-of-three": RowKind("three tokens with a gap", partial(_build_last, GAPS_OF_THREE), 4, GAPS_OF_THREE),
     "skips": RowKind("contexts that leave out the nearest token, or two", _build_skips, 6, SKIPS),
     "classes": RowKind("classes of tokens: contexts of them, and which one is next", _build_classes, 4),
+    "coarse": RowKind("which class is next after three, frequent tokens being classes of their own", _build_coarse, 3),
     "words": RowKind("of characters: the part of the word, and the words before", partial(_build_words, ()), WORD_RADIUS),
     "word-classes": RowKind(
         "of characters: the same with classes of the words", partial(_build_words, WORD_CLASSES), WORD_RADIUS

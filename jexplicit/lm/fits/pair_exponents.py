@@ -17,7 +17,7 @@ from jaxtyping import Float, Integer
 from scipy.special import expit
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.inflections import count_words, inflected_forms, swap_words
+from jexplicit.data.corruptions import corrupt_sentences
 from jexplicit.data.pairs import MinimalPair
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.evaluation import read_tables, read_text
@@ -175,7 +175,7 @@ def pair_positions(model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[M
 
 
 def pairs_of_text(text: TrainingText, held: np.ndarray, *, most: int | None = None, seed: int = 0) -> list[MinimalPair]:
-    """Minimal pairs made from the held-out part of a text, with words that have other forms in the whole of it.
+    """Minimal pairs made from the held-out part of a text: its sentences, and the same spoiled.
 
     Args:
         text: the whole text, with its tokenizer.
@@ -184,18 +184,16 @@ def pairs_of_text(text: TrainingText, held: np.ndarray, *, most: int | None = No
         seed: of what is drawn.
 
     Raises:
-        ValueError: no tokenizer, no word with another form, or too few sentences with one.
+        ValueError: no tokenizer, or too few sentences.
     """
     if text.tokenizer is None:
         raise ValueError("calibration 'pairs' and a text without a tokenizer: give TrainingText(..., tokenizer=...)")
-    remedy = "give more text, of words that inflect, or use calibration 'held-out'"
-    words = count_words(_documents(text.in_memory, text.tokenizer))
-    forms = inflected_forms(words)
-    if not forms:
-        raise ValueError(f"calibration 'pairs' and no inflected form among {len(words)} different words: {remedy}")
-    pairs = swap_words(_documents(held, text.tokenizer), forms, most=most, seed=seed)
+    pairs = corrupt_sentences(_documents(held, text.tokenizer), most=most, seed=seed)
     if len(pairs) < _fewest_pairs:
-        raise ValueError(f"calibration 'pairs' and {len(pairs)} minimal pairs of held-out text: {remedy}")
+        raise ValueError(
+            f"calibration 'pairs' and {len(pairs)} minimal pairs of held-out text: give more text, in sentences of four words "
+            "or more, or use calibration 'held-out'"
+        )
     return pairs
 
 
