@@ -26,6 +26,7 @@ from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.log_tables import SparseRows
 from jexplicit.lm.rows.network import NetworkRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
+from jexplicit.lm.rows.repeats import RepeatRows
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
@@ -45,6 +46,7 @@ _types = (
     ClassOfOutput,
     WordView,
     CacheRows,
+    RepeatRows,
     NetworkRows,
     MLPLanguageModel,
 )

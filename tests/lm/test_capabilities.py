@@ -43,7 +43,10 @@ KINDS = {
     "optimum": ("optimum", {"radius": 2, "optimum_iterations": 3}),
     "mixture": ("mixture", {}),
     "mixture, history all": ("mixture", {"history": "all"}),
-    "mixture, rows of classes": ("mixture", {"rows": ("contexts-4", "classes", "confidence"), "history": "document"}),
+    "mixture, rows of classes": (
+        "mixture",
+        {"rows": ("contexts-4", "classes", "repeats", "confidence"), "history": "document"},
+    ),
     "mixture, rows of words, window:40": ("mixture", {"rows": ("contexts-4", "words", "confidence"), "history": "window:40"}),
     "bitcipher": ("bitcipher", {"radius": 2, "bits": 8}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),

@@ -22,6 +22,7 @@ from jexplicit.lm.model import Constant, window_of
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows, smoothed_ngrams
+from jexplicit.lm.rows.repeats import RepeatRows
 from jexplicit.lm.rows.sparse import SparseTables, relative_frequencies, smoothed_offset_rows, targets_of
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, word_view
@@ -36,6 +37,7 @@ WORD_RADIUS = 48  # characters in which the words of a context stand
 WORD_CLASSES = (30, 150, 500)
 CLASSES = (60, 200, 500)  # of tokens
 COARSE = ((300, 50), (500, 100), (1000, 100))  # so many frequent tokens stand for themselves, and classes of all others
+REPEATS = (4, 16)  # nearest tokens of a context that may come again
 CACHES = (
     *(Cache(length) for length in (50, 400, 2000, 10_000)),
     *(Cache(length, match) for length, match in ((2000, 1), (20_000, 1), (20_000, 2), (20_000, 3))),
@@ -59,7 +61,7 @@ class RowKind(NamedTuple):
 
 
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
-CLASS_ROWS = (*SUBWORD_ROWS, "classes", "confidence")
+CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
 GRAMMAR_ROWS = ("coarse",)
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")
 
@@ -220,6 +222,10 @@ def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -
         return (ViewRows(view, tuple(pool.map(lambda job: job(), jobs))),)
 
 
+def _build_repeats(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
+    return (RepeatRows(unigram_row(_target_counts(text)).row, REPEATS),)
+
+
 def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
     """Which class is next after three, where frequent tokens are classes of their own; and a class shared by its tokens."""
     X, Y, _ = text.predictions
@@ -321,6 +327,7 @@ ROWS = {
     "skips": RowKind("contexts that leave out the nearest token, or two", _build_skips, 6, SKIPS),
     "classes": RowKind("classes of tokens: contexts of them, and which one is next", _build_classes, 4),
     "coarse": RowKind("which class is next after three, frequent tokens being classes of their own", _build_coarse, 3),
+    "repeats": RowKind("the nearest 4 and 16 tokens, which may come again", _build_repeats, max(REPEATS)),
     "words": RowKind("of characters: the part of the word, and the words before", partial(_build_words, ()), WORD_RADIUS),
     "word-classes": RowKind(
         "of characters: the same with classes of the words", partial(_build_words, WORD_CLASSES), WORD_RADIUS

@@ -31,6 +31,7 @@ _starts = {  # where a fit begins, by kind of row
     "word": 0.3,
     "class": 0.1,
     "next": 0.1,
+    "repeat": 0.2,
     "cache": 0.2,
 }
 
