@@ -213,6 +213,19 @@ def test_a_kind_is_left_out_of_the_mixture_of_every_history_on_the_positions_of_
     assert left_out["none", "gap"] == steps["none", "offset"]  # the last kind left out is the step before
 
 
+@pytest.mark.slow
+def test_rows_of_mixtures_say_what_they_took(finished):
+    promised = {"method", "history", "dev_loss", "dev_perplexity", "exponents", "tables"}
+    promised |= {"table_seconds", "fit_seconds", "eval_seconds", "peak_bytes"}
+    for row in rows(finished):
+        assert row["peak_bytes"] > row["bytes"] and row["peak_bytes"] > 10**7
+        if row["method"] == "mixture":
+            assert promised <= set(row) and row["dev_loss"] == pytest.approx(np.log(row["dev_perplexity"]))
+            assert 0 < row["table_seconds"] + row["fit_seconds"] < row["solve_seconds"]
+    peaks = [row["peak_bytes"] for row in rows(finished)]
+    assert peaks == sorted(peaks)
+
+
 # The report
 
 
