@@ -31,7 +31,7 @@ KIND_NAMES = {
 }
 """Kinds of rows, by the first word of the rows' names."""
 CHAIN_KINDS = ("unigram", "context")  # which every mixture keeps
-_most_positions = 5_000
+_most_positions = 3_000
 _prior_positions = 10  # that the mixture's exponents are worth
 _least_gain = 1e-4  # nats per position: 0.01 % of a perplexity
 
