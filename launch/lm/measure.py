@@ -23,6 +23,7 @@ from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_to
 from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.memory import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
@@ -76,7 +77,7 @@ def measure(job: Job, name: dict[str, Any]) -> None:
     if method in _once_at_1 and radius == 1:
         twin = next((row for row in rows if (row["method"], row["radius"]) == (method, 1)), None)
         if twin:
-            job.folder.add_row({**twin, **name})
+            job.folder.add_row({**twin, **name, "peak_bytes": peak_bytes()})
             return
     watch = watch_of(job, name)
     fitted = fit_model(method, job.training, options_of(job.config, name), watch)
@@ -117,6 +118,7 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
         "tables": job.tables,
         **job.about,
         **more,
+        "peak_bytes": peak_bytes(),
     }
     job.folder.add_row(row)
 

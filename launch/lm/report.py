@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from jexplicit.lm.fits.ablation import kind_name
 from jexplicit.runs.folder import read_config, read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 from launch.lm import figures
@@ -68,6 +69,21 @@ Kneser-Ney of order 5. *mixture* weighs the rows that `--rows` names; with a his
 is the explicit solution with fewer features than tokens. *MB* are those of the model, *seconds* all that it takes after the
 counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
 """
+
+_about_row_kinds = """\
+Perplexity of mixtures with fewer kinds of rows, on {positions:,} of the held-out positions. *Added*: with this kind and those
+of the rows above it, from the n-gram model on. *Left out*: with all kinds but this one, and how much higher that is than with
+all of them, which the row *nothing* is. All are fitted on the positions that they are measured on, from the exponents of the
+mixture, so a kind with many *scalars* looks a little better than it is.
+"""
+_row_kind_columns = [
+    Column("history", "history"),
+    Column("rows", "rows"),
+    Column("scalars", "scalars", "d"),
+    Column("added", "added", ".2f"),
+    Column("left out", "left_out", ".2f"),
+    Column("increase", "increase", "+.1%"),
+]
 
 
 def scaling_path(out: Path, features: str, radius: int) -> Path:
@@ -277,13 +293,7 @@ def _generalising_section(out: Path, rows: Sequence[Row]) -> list[str]:
     if _of(rows, "log-linear", "iterative-scaling"):
         figures.perplexity_by_method(rows, folder / "methods.png")
         lines += ["![dev perplexity by method](figures/methods.png)", ""]
-    if steps := {event["step"]: event for event in read_events(out, "step")}:
-        step_columns = [
-            Column("model", "step"),
-            Column("scalars", "scalars", "d"),
-            Column("perplexity", "held_out_perplexity", ".2f"),
-        ]
-        lines += ["What each step buys, on the held-out positions:", *markdown_table(step_columns, steps.values())]
+    lines += _row_kinds(out)
     if fitted := _of(rows, "log-linear"):
         figures.exponents_by_offset(fitted, folder / "exponents.png")
         lines += [*_exponents(fitted), "![exponents](figures/exponents.png)", ""]
@@ -294,6 +304,29 @@ def _generalising_section(out: Path, rows: Sequence[Row]) -> list[str]:
         figures.perplexity_by_bits(coded, folder / "bits.png")
         lines += ["![perplexity and memory by bits](figures/bits.png)", ""]
     return lines
+
+
+def _row_kinds(out: Path) -> list[str]:
+    """What each kind of row buys a mixture of every history; what a resumed run measured again counts once."""
+    steps, ablations = read_events(out, "step"), read_events(out, "ablation")
+    if not steps:
+        return []
+    whole = {event["history"]: event for event in ablations if event["without"] is None}
+    lines: dict[tuple[str, str], Row] = {}
+    for event in steps:
+        name = kind_name(event["kind"]) if event["kind"] else event["step"]
+        line = {"history": event["history"], "rows": name, "scalars": event["scalars"], "added": event["held_out_perplexity"]}
+        lines[event["history"], name] = line
+    for event in ablations:
+        all_of_them, kind, perplexity = whole[event["history"]], event["without"], event["held_out_perplexity"]
+        line = lines.setdefault((event["history"], kind_name(kind) if kind else "nothing"), {"history": event["history"]})
+        line |= {"rows": kind_name(kind) if kind else "nothing", "left_out": perplexity}
+        line["scalars"] = all_of_them["scalars"] - event["scalars"] if kind else event["scalars"]
+        line["increase"] = perplexity / all_of_them["held_out_perplexity"] - 1 if kind else None
+    histories = list(dict.fromkeys(event["history"] for event in steps))
+    ordered = sorted(lines.values(), key=lambda line: (histories.index(line["history"]), line["rows"] == "nothing"))
+    about = _about_row_kinds.format(positions=max(event["positions"] for event in steps))
+    return ["### What each kind of row buys", "", about, *markdown_table(_row_kind_columns, ordered)]
 
 
 def _exponents(rows: Sequence[Row]) -> list[str]:

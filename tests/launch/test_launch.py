@@ -66,8 +66,8 @@ def rows(out) -> list[dict]:
     return json.loads((out / "results.json").read_text())["rows"]
 
 
-def without_seconds(row: dict) -> dict:
-    return {name: value for name, value in row.items() if not name.endswith("seconds")}
+def without_costs(row: dict) -> dict:
+    return {name: value for name, value in row.items() if not name.endswith(("seconds", "peak_bytes"))}
 
 
 def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
@@ -81,7 +81,7 @@ def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
     ]
     promised = "method features radius train_perplexity dev_perplexity train_tokens dev_tokens vocab_size".split()
     for row in rows(finished):
-        assert {*promised, "history", "count_seconds", "solve_seconds", "eval_seconds"} <= set(row)
+        assert {*promised, "history", "count_seconds", "solve_seconds", "eval_seconds", "peak_bytes"} <= set(row)
         assert row["history"] == "none"
         assert 1 < row["train_perplexity"] < 60 and np.isfinite(row["dev_perplexity"])
 
@@ -229,10 +229,10 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(finished, files, tm
     assert len(rows(out)) == 2
     monkeypatch.setattr(lm_measure, "evaluate", evaluate_all)
     assert lm.main(["--out", str(out), "--resume"]) == 0
-    assert [without_seconds(r) for r in rows(out)] == [without_seconds(r) for r in rows(finished)]
+    assert [without_costs(r) for r in rows(out)] == [without_costs(r) for r in rows(finished)]
     one, other = load_model(tmp_path / "x.safetensors"), load_model(exported)
     assert_same_arrays(one.model, other.model)
-    assert one.tokenizer.pieces() == other.tokenizer.pieces() and without_seconds(one.about) == without_seconds(other.about)
+    assert one.tokenizer.pieces() == other.tokenizer.pieces() and without_costs(one.about) == without_costs(other.about)
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_a_killed_run_resumes_to_the_same_rows(files, tmp_path):
         process.wait()
     for finishing in ([*command, "--resume"], [sys.executable, "-m", "launch.lm", *flags(files, whole)]):
         subprocess.run(finishing, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert [without_seconds(r) for r in rows(out)] == [without_seconds(r) for r in rows(whole)]
+    assert [without_costs(r) for r in rows(out)] == [without_costs(r) for r in rows(whole)]
 
 
 def test_a_corrected_command_needs_no_new_folder(files, tmp_path):
@@ -441,8 +441,8 @@ def test_interrupted_training_resumes_to_the_same_rows(trained, files, tmp_path,
     out = tmp_path / "run"
     assert lm.main(flags(files, out, *TRAINING)) == 130
     assert lm.main(["--out", str(out), "--resume"]) == 0
-    untimed = [{k: v for k, v in without_seconds(r).items() if k != "positions_per_second"} for r in rows(out)]
-    assert untimed == [{k: v for k, v in without_seconds(r).items() if k != "positions_per_second"} for r in rows(trained)]
+    untimed = [{k: v for k, v in without_costs(r).items() if k != "positions_per_second"} for r in rows(out)]
+    assert untimed == [{k: v for k, v in without_costs(r).items() if k != "positions_per_second"} for r in rows(trained)]
 
 
 @pytest.mark.slow

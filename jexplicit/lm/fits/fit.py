@@ -18,6 +18,7 @@ from jexplicit.data.contexts import contexts
 from jexplicit.data.held_out import copied
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
+from jexplicit.lm.fits.ablation import log_row_kinds
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.log_linear import (
@@ -32,7 +33,7 @@ from jexplicit.lm.fits.log_linear import (
     shared_rows,
 )
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
-from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, ngram_model
+from jexplicit.lm.fits.ngram_mixture import fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.fits.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.training import train_language_model
@@ -262,20 +263,16 @@ def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -
 
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
-    rest, held = text.parts(options.calibration_positions)
     shape: Any = {"smoothing": options.smoothing, "history": options.history}
     with watch.stage("mixture: rows without held-out text", "groups") as progress:
+        begin = time.perf_counter()
+        rest, held = text.parts(options.calibration_positions)
         rows = mixture_rows(rest, options.rows, **shape, progress=progress)
+        table_seconds = time.perf_counter() - begin
         held_out = read_text(held, max(kind.radius for kind in rows), eos=text.eos)
         m = _drawn(options, _new_positions(rest, held_out))
         rows = dense_where_small(LanguageModel(rows, unit_exponents(rows))).rows  # once for all the fits below
-    begin = time.perf_counter()
-    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
-        fitted = fit_mixture(rows, held_out, m, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
-    fit_seconds = time.perf_counter() - begin
-    if options.history == "none":
-        _log_steps(rows, held_out, m, watch)
-    _log_step(watch, f"mixture, history {options.history}", len(fitted.exponents), fitted.loss)
+    fitted, fit_seconds = _exponents_of_mixture(options, watch, rows, held_out, m)
     exponents, loss, more = fitted.exponents, fitted.loss, {}
     if options.calibration == "pairs":
         begin = time.perf_counter()
@@ -286,7 +283,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         rows = mixture_rows(text, options.rows, **shape, progress=progress)
     model = LanguageModel(rows, np.asarray(exponents, np.float32), "cat", text.eos)
     info = {
-        "table_seconds": time.perf_counter() - begin,
+        "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,
         "exponents": [float(a) for a in exponents],
         "rows": list(model.names),
@@ -296,6 +293,19 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         **more,
     }
     return FitResult(model, info)
+
+
+def _exponents_of_mixture(
+    options: Options, watch: Watch, rows: tuple[Any, ...], held_out: Text, m: np.ndarray
+) -> tuple[Calibration, float]:
+    """The exponents for held-out text, and the seconds that they took; what each kind of row buys is logged."""
+    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
+        begin = time.perf_counter()
+        read = held_out_rows(rows, held_out, m)
+        fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
+        seconds = time.perf_counter() - begin
+    log_row_kinds(read, fitted.exponents, watch, history=options.history)
+    return fitted, seconds
 
 
 def _exponents_of_pairs(
@@ -314,44 +324,8 @@ def _exponents_of_pairs(
     return fitted.exponents, -float(log_p.mean(dtype=np.float64)), {**info, "calibration": options.calibration}
 
 
-_step_names = {
-    "offset": "and tokens at eight offsets",
-    "gap": "and tokens with a gap",
-    "skip": "and contexts without the nearest tokens",
-    "word": "and the part of the word, and the words before",
-    "class": "and contexts of classes",
-    "next": "and the class of the next token",
-}
 _prior_positions = 1.5  # that the penalty on the exponents is worth, of a text too small to fit many of them
-_positions_of_a_step = 5_000
 _positions_of_a_pair = 5
-
-
-def _log_steps(rows: tuple[Any, ...], held_out: Text, m: np.ndarray, watch: Watch) -> None:
-    """What each kind of row buys on the way to the mixture, on the held-out positions."""
-    names = exponent_names(rows)
-    kinds = list(dict.fromkeys(name.split()[0] for name in names))
-    chain = [kind for kind in kinds if kind in ("unigram", "context")]
-    others = [kind for kind in kinds if kind not in chain]
-    m = m[:: -(-len(m) // _positions_of_a_step)]
-    with watch.stage("mixture: what each step buys") as progress:
-        steps = []
-        if "context" in chain:
-            ones = LanguageModel(rows, np.array([float(name.split()[0] in chain) for name in names], np.float32))
-            log_p = log_probabilities(ones, held_out.X[m][:, : ones.radius], held_out.Y[m], past=held_out.past.take(m))
-            order = 1 + len({name for name in names if name.startswith("context")})
-            steps.append((f"Kneser-Ney {order}-gram", 0, -float(log_p.mean(dtype=np.float64))))
-        for n in range(len(others)):  # with all of them it is the mixture itself
-            wanted = (*chain, *others[:n])
-            scalars = sum(name.split()[0] in wanted for name in names)
-            step = _step_names[others[n - 1]] if n else "its levels weighed" if steps else "the unigram"
-            steps.append((step, scalars, fit_mixture(rows, held_out, m, kinds=wanted, progress=progress).loss))
-    for step in steps:
-        _log_step(watch, *step)
-
-
-def _log_step(watch: Watch, step: str, scalars: int, loss: float) -> None:
-    watch.log(event="step", step=step, scalars=scalars, held_out_perplexity=float(np.exp(loss)))
 
 
 def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:

@@ -7,18 +7,17 @@ and 0 elsewhere, the mixture is the Kneser-Ney n-gram model itself.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row, first_exponents
-from jexplicit.lm.rows.log_tables import Positions, select
+from jexplicit.lm.rows.log_tables import LogTables, Positions, select
 from jexplicit.lm.rows.ngrams import Ngrams
 
 _positions_of_a_guess = 5000
@@ -50,6 +49,59 @@ def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -
     return LanguageModel(rows, np.ones(1 + len(chain.offsets), np.float32), "none", eos)
 
 
+class HeldOutRows(NamedTuple):
+    """What the positions of a held-out text read of counted rows: read once, for several fits.
+
+    rows: the kinds.
+    tables, positions: what is read of them.
+    Y: [M] targets.
+    """
+
+    rows: tuple[Any, ...]
+    tables: LogTables
+    positions: Positions
+    Y: Int[np.ndarray, " M"]
+
+    @property
+    def names(self) -> list[str]:
+        """The row of every exponent."""
+        return exponent_names(self.rows)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of rows: first words of their names."""
+        return list(dict.fromkeys(name.split()[0] for name in self.names))
+
+    def has(self, kinds: Sequence[str]) -> Bool[np.ndarray, " S"]:
+        """Which exponents weigh rows of some kinds."""
+        return np.array([name.split()[0] in kinds for name in self.names])
+
+    def scalars(self, kinds: Sequence[str]) -> int:
+        """How many exponents some kinds have."""
+        return int(self.has(kinds).sum())
+
+    def only(self, exponents: Float[np.ndarray, " S"], kinds: Sequence[str]) -> Float[np.ndarray, " S"]:
+        """The exponents of some kinds, 0 for the others."""
+        return np.where(self.has(kinds), exponents, 0)
+
+    def take(self, m: slice | np.ndarray) -> "HeldOutRows":
+        """Some of the positions."""
+        return self._replace(positions=self.positions.take(m), Y=self.Y[m])
+
+    def of_kinds(self, kinds: Sequence[str]) -> "HeldOutRows":
+        """What the rows of some kinds are; exponents keep their numbers."""
+        columns = np.flatnonzero(self.has(kinds)[self.positions.exponents].any(axis=0)).tolist()
+        tables, positions = select(self.tables, self.positions, columns)
+        return self._replace(tables=tables, positions=positions)
+
+
+def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
+    """Read what positions m of a text need of rows of another one."""
+    model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
+    tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m), all_rows=True)
+    return HeldOutRows(model.rows, tables, positions, held_out.Y[m])
+
+
 def fit_mixture(
     rows: tuple[Any, ...],
     held_out: Text,
@@ -70,22 +122,30 @@ def fit_mixture(
             best single ones.
         progress: called with (passes done, most passes).
     """
-    model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
-    start = model.exponents * np.array([not kinds or name.split()[0] in kinds for name in exponent_names(rows)])
-    X, past = held_out.X[m][:, : model.radius], held_out.past.take(m)
-    tables, positions = read_tables(replace(model, exponents=start), X, past, all_rows=not kinds)
-    if kinds:  # the unigram is always read
-        columns = np.flatnonzero(start[positions.exponents].any(axis=0)).tolist()
-        tables, positions = select(tables, positions, columns)
-    Y, gain = held_out.Y[m], _least_gain if len(m) >= _positions_of_a_guess else 0.0  # few positions cost little
-    fit = partial(fit_exponents, tables, ridge=ridge, gain=gain, progress=progress)
-    some = slice(None, None, max(1, len(m) // _positions_of_a_guess))  # most of Newton's steps need few positions
-    per_row = [n for kind in rows for n in exponents_per_row(kind)]
+    return fit_rows(held_out_rows(rows, held_out, m), kinds=kinds, ridge=ridge, progress=progress)
+
+
+def fit_rows(
+    read: HeldOutRows,
+    *,
+    kinds: Sequence[str] | None = None,
+    ridge: float = 1e-4,
+    progress: Callable[[int, int], None] | None = None,
+) -> Calibration:
+    """The same as `fit_mixture`, of rows that have been read."""
+    start = starting_exponents(read.rows)
+    if kinds:
+        read, start = read.of_kinds(kinds), read.only(start, kinds)
+    positions, Y, M = read.positions, read.Y, len(read.Y)
+    gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
+    fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, progress=progress)
+    some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
+    per_row = [n for kind in read.rows for n in exponents_per_row(kind)]
     row, guess = np.repeat(np.arange(len(per_row)), per_row), None
     if len(per_row) < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
         tied = Positions(positions.rows[some], row[positions.exponents[some]])
-        start = fit(tied, Y[some], start[first_exponents(rows)]).exponents[row]
-    elif len(m) >= 2 * _positions_of_a_guess:
+        start = fit(tied, Y[some], start[first_exponents(read.rows)]).exponents[row]
+    elif M >= 2 * _positions_of_a_guess:
         guess = fit(positions.take(some), Y[some], start).exponents
     return fit(positions, Y, start, guess=guess)
 
