@@ -51,16 +51,22 @@ def count_contexts(
     (number, *longer), y, n = _distinct(columns, Y, sizes, N)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
     contexts = [np.arange(sizes[0])]
-    totals = [np.bincount(number, n, minlength=sizes[0]).astype(np.int64)]
+    totals = [np.bincount(number, n, minlength=sizes[0]).astype(np.int32)]
     for c, size in zip(longer, sizes[1:], strict=True):
         begins[1:] |= c[1:] != c[:-1]
-        contexts.append(number[begins] * size + c[begins])
-        number = np.cumsum(begins) - 1
-        totals.append(np.bincount(number, n).astype(np.int64))
-    pairs = [(number * N + y, n)]
-    for level in range(len(longer), 0, -1):
-        keys = pairs[-1][0]
-        pairs.append(np.unique((contexts[level] // sizes[level])[keys // N] * N + keys % N, return_counts=True))
+        contexts.append(number[begins].astype(np.int64) * size + c[begins])
+        number = np.cumsum(begins, dtype=np.int32) - 1
+        totals.append(np.bincount(number, n).astype(np.int32))
+    pairs = [(number.astype(np.int64) * N + y, n)]
+    del number, y, n, longer, begins  # large, as is all that follows
+    for level in range(len(contexts) - 1, 0, -1):
+        context, y = np.divmod(pairs[-1][0], N)
+        keys = (contexts[level] // sizes[level])[context]
+        keys *= N
+        keys += y
+        del context, y
+        keys, counts = np.unique(keys, return_counts=True)
+        pairs.append((keys, counts.astype(np.int32)))
     return [Level(*level) for level in zip(contexts, totals, *zip(*reversed(pairs), strict=True), strict=True)]
 
 
@@ -77,7 +83,7 @@ def _distinct(
         key, bound = key * size + digit, bound * size
         steps.append(size)
     key, n = np.unique(key, return_counts=True)
-    digits = []
+    n, digits = n.astype(np.int32), []
     for step in reversed(steps):
         if isinstance(step, np.ndarray):
             key = step[key]

@@ -223,16 +223,18 @@ def smoothed_ngrams(
     sizes = sizes or (N,) * len(offsets)
     levels = count_contexts([X[:, offset - 1] for offset in offsets], Y, sizes, N)
     lower = np.asarray(unigram(jnp.asarray(np.bincount(levels[0].keys % N, minlength=N), jnp.float32)), np.float64)
-    rows, shorter = [], None
-    for level, size in zip(levels, sizes, strict=True):
-        P_lower = lower[level.keys % N] if shorter is None else _shorter_P(level, level.contexts // size, *shorter, N)
-        P, values = _smoothed(level, P_lower, N)
-        rows.append(_as_rows(level, values, N))
-        shorter = level, P
     children = tuple(
         _children(longer, len(level.contexts), size) for level, longer, size in zip(levels, levels[1:], sizes[1:], strict=False)
     )
-    return Ngrams(offsets, children, tuple(rows), lower, tuple(level.totals for level in levels))
+    totals = tuple(level.totals for level in levels)
+    rows, shorter, P = [], None, lower
+    for size in sizes:
+        level = levels.pop(0)  # and so no level is kept for longer than it is needed
+        P = P[level.keys % N] if shorter is None else _shorter_P(level, level.contexts // size, shorter, P, N)
+        P, values = _smoothed(level, P, N)
+        rows.append(_as_rows(level, values, N))
+        shorter = level
+    return Ngrams(offsets, children, tuple(rows), lower, totals)
 
 
 def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarray, N: int) -> np.ndarray:
@@ -243,17 +245,20 @@ def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarr
 def _smoothed(entry: Level, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
     """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred."""
     D = np.concatenate([[0], np.asarray(discounts(jnp.asarray(entry.counts, jnp.float32), modified=True), np.float64)])
-    taken, context = D[np.minimum(entry.counts, 3)], entry.keys // N
-    freed = np.bincount(context, weights=taken)[context]
-    total = np.bincount(context, weights=entry.counts)[context]
-    backed_off = freed * P_lower
-    P = (entry.counts - taken + backed_off) / total
-    return P, np.log1p((entry.counts - taken) / backed_off)
+    context = (entry.keys // N).astype(np.int32)
+    taken = D[np.minimum(entry.counts, 3)]
+    kept, freed = entry.counts - taken, np.bincount(context, weights=taken)
+    backed_off = taken  # its place
+    np.multiply(freed[context], P_lower, out=backed_off)
+    values = np.log1p(kept / backed_off).astype(np.float32)
+    kept += backed_off
+    kept /= np.bincount(context, weights=entry.counts)[context]
+    return kept, values
 
 
 def _as_rows(level: Level, values: np.ndarray, N: int) -> SparseRows:
     start = np.searchsorted(level.keys, np.arange(len(level.contexts) + 1) * N)
-    return SparseRows(_small(start, 2**31), _small(level.keys % N, N), jnp.asarray(values, jnp.float32))
+    return SparseRows(_small(start, 2**31), _small(level.keys % N, N), jnp.asarray(values))
 
 
 def _children(longer: Level, contexts: int, size: int) -> Children:
