@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.lm.fits.calibration import fit_exponents, moments
+from jexplicit.lm.fits.calibration import fit_exponents, objective
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows
 from jexplicit.lm.fits.training_text import Watch
-from jexplicit.lm.rows.log_tables import blocks, log_probabilities
+from jexplicit.lm.rows.log_tables import log_probabilities
 
 KIND_NAMES = {
     "offset": "tokens at eight offsets",
@@ -27,6 +27,7 @@ KIND_NAMES = {
     "word": "the part of the word, and the words before",
     "class": "contexts of classes",
     "next": "the class of the next token",
+    "repeat": "tokens of the context that come again",
     "cache": "the text before",
 }
 """Kinds of rows, by the first word of the rows' names."""
@@ -104,8 +105,7 @@ def refitted_losses(
         nats per position, by choice; equal choices are fitted once.
     """
     ridge, choices = _prior_positions / len(read.Y), list(dict.fromkeys(choices))
-    gradient, hessian = _slopes(read, exponents)
-    hessian += ridge * np.eye(len(exponents))
+    _, gradient, hessian, _ = objective(read.tables, read.positions, read.Y, exponents, exponents, ridge)
     losses = {}
     for kinds in choices:
         near, kept = read.only(exponents, kinds), read.has(kinds)
@@ -117,17 +117,6 @@ def refitted_losses(
         if progress:
             progress(len(losses), len(choices))
     return losses
-
-
-def _slopes(read: HeldOutRows, a: Float[np.ndarray, " S"]) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S S"]]:
-    """Gradient and Hessian of the loss per position."""
-    gradient, hessian = np.zeros(len(a)), np.zeros((len(a), len(a)))
-    for block in blocks(read.tables, read.positions, read.Y):
-        _, slopes, covariances = moments(read.tables.dense, read.tables.bases, a, block, True)
-        g = block.exponents
-        np.add.at(gradient, g, np.asarray(slopes))
-        np.add.at(hessian, (g[:, :, None], g[:, None, :]), np.asarray(covariances))
-    return gradient / len(read.Y), hessian / len(read.Y)
 
 
 def _chain_loss(read: HeldOutRows) -> float:

@@ -87,9 +87,9 @@ def fit_exponents(
     check_exponents(positions, len(start))
     start, S = np.asarray(start, np.float64), len(start)
     a = start if guess is None else np.asarray(guess, np.float64)
-    here, step, passes, damping = _Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0, 0.0
+    here, step, passes, damping = Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0, 0.0
     for passes in range(1, iterations + 1):
-        there = _objective(tables, positions, Y, a + step, start, ridge)
+        there = objective(tables, positions, Y, a + step, start, ridge)
         if progress:
             progress(passes, iterations)
         worse = there.value > here.value + 1e-6  # rounding of float32 losses aside, a short enough step lowers the loss
@@ -103,14 +103,16 @@ def fit_exponents(
     return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
 
 
-class _Objective(NamedTuple):
+class Objective(NamedTuple):
+    """What a fit minimises at one place: value and slopes with the penalty, and the loss without it, in nats per position."""
+
     value: float
     gradient: np.ndarray
     hessian: np.ndarray
     loss: float
 
 
-def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray, start: np.ndarray, ridge: float):
+def objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray, start: np.ndarray, ridge: float):
     """Value, gradient and Hessian of the penalised loss per position."""
     S = len(a)
     nll, gradient, hessian, arrays = 0.0, np.zeros(S), np.zeros((S, S)), tables.arrays
@@ -126,7 +128,7 @@ def _objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.nda
         hessian += np.bincount(pairs, np.ravel(parts[2]), minlength=S * S).reshape(S, S)
     loss, off = nll / len(Y), a - start
     value = loss + ridge / 2 * float(off @ off)
-    return _Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)
+    return Objective(value, gradient / len(Y) + ridge * off, hessian / len(Y) + ridge * np.eye(S), loss)
 
 
 @functools.partial(jax.jit, static_argnums=3)
