@@ -21,8 +21,9 @@ from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_con
 from jexplicit.data.shards import Stream
 from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, first_exponents, has_unit_exponents, is_token_model
 from jexplicit.lm.rows.explicit import with_targets
-from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, SplitRows, map_in_threads
+from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, SplitRows
 from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
+from jexplicit.lm.rows.threads import map_in_threads
 from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
 
 Progress = Callable[[int, int], None]

@@ -13,6 +13,7 @@ from reference import random_documents, stream_of
 from jexplicit.lm.evaluation import log_probabilities, read_text
 from jexplicit.lm.fits import ablation
 from jexplicit.lm.fits.ablation import CHAIN_KINDS, log_row_kinds, refitted_losses
+from jexplicit.lm.fits.calibration import objective
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
 from jexplicit.lm.fits.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText, Watch
@@ -87,11 +88,16 @@ def test_left_out_kinds_are_told_apart():
 def test_the_hessian_is_the_slope_of_the_gradient():
     read, exponents = mixture()
     read = read.take(slice(None, None, 7))
-    gradient, hessian = ablation._slopes(read, exponents)
+
+    def slopes(a):
+        found = objective(read.tables, read.positions, read.Y, a, a, 0)
+        return found.gradient, found.hessian
+
+    gradient, hessian = slopes(exponents)
     step = 0.01
     for s in (0, 3, 10, len(exponents) - 1):
         e = step * np.eye(len(exponents))[s]
-        up, down = (ablation._slopes(read, exponents + sign * e)[0] for sign in (1, -1))
+        up, down = (slopes(exponents + sign * e)[0] for sign in (1, -1))
         np.testing.assert_allclose((up - down) / (2 * step), hessian[s], rtol=0, atol=1e-3)  # float32, and the third derivative
         rise = (loss_of(read, exponents + e, KINDS) - loss_of(read, exponents - e, KINDS)) / (2 * step)
         assert rise == pytest.approx(gradient[s], abs=1e-3)

@@ -12,6 +12,7 @@ from reference import log_linear as log_linear_loop
 
 from jexplicit.lm.rows import log_tables as log_tables_module
 from jexplicit.lm.rows.log_tables import (
+    Gathered,
     LogTables,
     Positions,
     SparseRows,
@@ -19,14 +20,15 @@ from jexplicit.lm.rows.log_tables import (
     blocks,
     feature_rows,
     log_probabilities,
-    map_in_threads,
     mixed_logits,
+    only_read,
     ranges,
     select,
     sparse_row,
     split_rows,
     summed_logits,
 )
+from jexplicit.lm.rows.threads import map_in_threads
 
 N, M = 7, 150  # outputs; positions, more than two blocks
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-4}
@@ -302,3 +304,21 @@ def test_no_ranges_are_an_empty_one():
 def test_the_size_of_sparse_rows_is_that_of_their_arrays():
     rows = sparse_rows(np.eye(3, dtype=np.float32))
     assert rows.nbytes == 4 * 8 + 3 * 4 + 3 * 4
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_tables_of_only_the_rows_that_are_read_are_read_alike(split, monkeypatch):
+    monkeypatch.setattr(log_tables_module, "_long_row", 3)
+    tables, exponents, positions, Y = random_model(positions=12)
+    whole = as_log_tables(tables, 3)._replace(bases=jnp.asarray(np.random.default_rng(7).normal(size=(2, N))))
+    columns = jnp.asarray([0, 1, 1, 0, 2, 2, 0])
+    whole = whole._replace(dense=(whole.dense[0], Gathered(whole.dense[1][:, :3], columns), whole.dense[2]))
+    if split:
+        whole = whole._replace(sparse=tuple(split_rows(table, N) for table in whole.sparse if isinstance(table, SparseRows)))
+    few, read = only_read(whole, positions, N)
+    for g, table in enumerate((*few.dense, *(t.entries if isinstance(t, SplitRows) else t for t in few.sparse))):
+        rows = len(table.start) - 1 if isinstance(table, SparseRows) else len(table)
+        assert rows == len(set(positions.rows[:, g].tolist()) - {-1}) <= len(tables[g])
+    expected = log_probabilities(whole, exponents, positions, Y)
+    np.testing.assert_allclose(log_probabilities(few, exponents, read, Y), expected, rtol=0, atol=1e-13)
+    assert np.any(positions.rows != read.rows)  # they are numbered anew

@@ -22,9 +22,9 @@ from jexplicit.lm.rows.log_tables import (
     blocks,
     check_exponents,
     feature_rows,
-    map_in_threads,
     mixed_logits,
 )
+from jexplicit.lm.rows.threads import map_in_threads
 
 _damping = 0.03  # the least, of the mean curvature
 

@@ -32,13 +32,13 @@ from jexplicit.lm.fits.log_linear import (
     own_rows,
     shared_rows,
 )
-from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
-from jexplicit.lm.fits.ngram_mixture import fit_rows, held_out_rows, ngram_model
+from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows, reads_words, rows_radius, with_history
+from jexplicit.lm.fits.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.fits.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
-from jexplicit.lm.model import LanguageModel, dense_where_small, unit_exponents
+from jexplicit.lm.model import Constant, LanguageModel
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.rows.sharded import sharded_language_model
@@ -263,24 +263,38 @@ def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -
 
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
-    shape: Any = {"smoothing": options.smoothing, "history": options.history}
-    with watch.stage("mixture: rows without held-out text", "groups") as progress:
-        begin = time.perf_counter()
-        rest, held = text.parts(options.calibration_positions)
-        rows = mixture_rows(rest, options.rows, **shape, progress=progress)
-        table_seconds = time.perf_counter() - begin
-        held_out = read_text(held, max(kind.radius for kind in rows), eos=text.eos)
-        m = _drawn(options, _new_positions(rest, held_out))
-        rows = dense_where_small(LanguageModel(rows, unit_exponents(rows))).rows  # once for all the fits below
-    fitted, fit_seconds = _exponents_of_mixture(options, watch, rows, held_out, m)
-    exponents, loss, more = fitted.exponents, fitted.loss, {}
+    begin = time.perf_counter()
+    shape: Any = {"smoothing": options.smoothing}
+    rest, held = text.parts(options.calibration_positions)
+    held_out = read_text(held, rows_radius(options.rows), eos=text.eos)
+
+    def read_held_out() -> tuple[HeldOutRows, np.ndarray]:
+        with watch.stage("mixture: rows without held-out text", "groups") as progress:
+            rows = mixture_rows(rest, options.rows, **shape, progress=progress)
+            m = _drawn(options, _new_positions(rest, held_out))
+            read = held_out_rows(rows, held_out, m)
+        if options.calibration != "pairs":
+            rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
+        return read, m
+
+    name = ("held-out rows", options.rows, options.smoothing, options.calibration_positions, options.calibration, options.seed)
+    read, m = text.once(name, read_held_out)
+    table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
+    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
+        letters = text.letters if reads_words(options.rows) else None
+        caches = with_history((Constant(read.tables.dense[0][0]),), options.history, letters)[1:]
+        read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
+        fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
+    exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
+    log_row_kinds(read, exponents, watch, history=options.history)
     if options.calibration == "pairs":
         begin = time.perf_counter()
-        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, fitted.exponents, held_out, m)
+        rows = mixture_rows(rest, options.rows, **shape, history=options.history)
+        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, exponents, held_out, m)
         fit_seconds += time.perf_counter() - begin
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
-        rows = mixture_rows(text, options.rows, **shape, progress=progress)
+        rows = mixture_rows(text, options.rows, **shape, history=options.history, progress=progress)
     model = LanguageModel(rows, np.asarray(exponents, np.float32), "cat", text.eos)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
@@ -293,19 +307,6 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         **more,
     }
     return FitResult(model, info)
-
-
-def _exponents_of_mixture(
-    options: Options, watch: Watch, rows: tuple[Any, ...], held_out: Text, m: np.ndarray
-) -> tuple[Calibration, float]:
-    """The exponents for held-out text, and the seconds that they took; what each kind of row buys is logged."""
-    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
-        begin = time.perf_counter()
-        read = held_out_rows(rows, held_out, m)
-        fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
-        seconds = time.perf_counter() - begin
-    log_row_kinds(read, fitted.exponents, watch, history=options.history)
-    return fitted, seconds
 
 
 def _exponents_of_pairs(

@@ -96,7 +96,12 @@ def mixture_rows(
         return (unigram_row(_target_counts(text)), *kinds)
 
     rows = text.once(("mixture", tuple(names), smoothing), count)
-    return with_history(rows, history, text.letters if {"words", "word-classes"} & set(names) else None)
+    return with_history(rows, history, text.letters if reads_words(names) else None)
+
+
+def reads_words(names: Sequence[str]) -> bool:
+    """Whether some rows are of the words that characters stand in; then so are the caches beside them."""
+    return bool({"words", "word-classes"} & set(names))
 
 
 def rows_radius(names: Sequence[str]) -> int:

@@ -8,16 +8,18 @@ and 0 elsewhere, the mixture is the Kneser-Ney n-gram model itself.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
-from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row, first_exponents
-from jexplicit.lm.rows.log_tables import LogTables, Positions, select
+from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row
+from jexplicit.lm.rows.log_tables import LogTables, Positions, only_read, select
 from jexplicit.lm.rows.ngrams import Ngrams
 
 _positions_of_a_guess = 5000
@@ -50,22 +52,22 @@ def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -
 
 
 class HeldOutRows(NamedTuple):
-    """What the positions of a held-out text read of counted rows: read once, for several fits.
+    """What the positions of a held-out text read of counted rows, and nothing else of them: for several fits.
 
-    rows: the kinds.
-    tables, positions: what is read of them.
+    names: the row of every exponent.
+    tables, positions: what is read.
     Y: [M] targets.
     """
 
-    rows: tuple[Any, ...]
+    names: tuple[str, ...]
     tables: LogTables
     positions: Positions
     Y: Int[np.ndarray, " M"]
 
     @property
-    def names(self) -> list[str]:
-        """The row of every exponent."""
-        return exponent_names(self.rows)
+    def row(self) -> Int[np.ndarray, " S"]:
+        """The number of the row of every exponent; those of one row stand side by side."""
+        return np.cumsum([False, *(one != other for one, other in pairwise(self.names))])
 
     @property
     def kinds(self) -> list[str]:
@@ -94,12 +96,22 @@ class HeldOutRows(NamedTuple):
         tables, positions = select(self.tables, self.positions, columns)
         return self._replace(tables=tables, positions=positions)
 
+    def beside(self, more: "HeldOutRows") -> "HeldOutRows":
+        """These rows and more sparse ones, read at the same positions."""
+        bases = self.tables.bases
+        if bases is not None:
+            bases = jnp.concatenate([bases, jnp.zeros((len(more.tables.sparse), bases.shape[1]), bases.dtype)])
+        tables = LogTables(self.tables.dense, self.tables.sparse + more.tables.sparse, bases)
+        rows = np.concatenate([self.positions.rows, more.positions.rows], axis=1)
+        exponents = np.concatenate([self.positions.exponents, len(self.names) + more.positions.exponents], axis=1)
+        return HeldOutRows(self.names + more.names, tables, Positions(rows, exponents), self.Y)
+
 
 def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
     """Read what positions m of a text need of rows of another one."""
     model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
     tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m), all_rows=True)
-    return HeldOutRows(model.rows, tables, positions, held_out.Y[m])
+    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions, model.vocab_size), held_out.Y[m])
 
 
 def fit_mixture(
@@ -133,18 +145,17 @@ def fit_rows(
     progress: Callable[[int, int], None] | None = None,
 ) -> Calibration:
     """The same as `fit_mixture`, of rows that have been read."""
-    start = starting_exponents(read.rows)
+    start = np.array([_guess(name) for name in read.names])
     if kinds:
         read, start = read.of_kinds(kinds), read.only(start, kinds)
     positions, Y, M = read.positions, read.Y, len(read.Y)
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
-    per_row = [n for kind in read.rows for n in exponents_per_row(kind)]
-    row, guess = np.repeat(np.arange(len(per_row)), per_row), None
-    if len(per_row) < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
+    row, guess = read.row, None
+    if row[-1] + 1 < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
         tied = Positions(positions.rows[some], row[positions.exponents[some]])
-        start = fit(tied, Y[some], start[first_exponents(read.rows)]).exponents[row]
+        start = fit(tied, Y[some], start[np.unique(row, return_index=True)[1]]).exponents[row]
     elif M >= 2 * _positions_of_a_guess:
         guess = fit(positions.take(some), Y[some], start).exponents
     return fit(positions, Y, start, guess=guess)
@@ -152,8 +163,7 @@ def fit_rows(
 
 def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:
     """Rough guesses that a fit starts from."""
-    guesses = [_guess(name) for name in exponent_names(rows)]
-    return np.array(guesses)
+    return np.array([_guess(name) for name in exponent_names(rows)])
 
 
 def _guess(name: str) -> float:

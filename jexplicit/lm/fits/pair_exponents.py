@@ -25,7 +25,8 @@ from jexplicit.lm.fits.calibration import moments
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.minimal_pairs import judgement
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.rows.log_tables import LogTables, Positions, blocks, check_exponents, log_probabilities, map_in_threads
+from jexplicit.lm.rows.log_tables import LogTables, Positions, blocks, check_exponents, log_probabilities
+from jexplicit.lm.rows.threads import map_in_threads
 
 _fewest_pairs = 10
 _prior_pairs = 10  # that the penalty is worth

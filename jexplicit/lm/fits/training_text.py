@@ -194,3 +194,9 @@ class TrainingText:
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
+
+    def forget(self) -> None:
+        """Drop what was made of this text, to make room; it is made again where it is asked for."""
+        self._made.clear()
+        self._ngrams.clear()
+        self.__dict__.pop("predictions", None)

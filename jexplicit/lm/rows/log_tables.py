@@ -6,11 +6,8 @@ from it are kept. With the rows fixed the loss is convex in the exponents a (jex
 """
 
 import functools
-import itertools
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +17,10 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import pad_to
 from jexplicit.lm.model import pytree
+from jexplicit.lm.rows.threads import map_in_threads
 
 _cells_of_rows = 1 << 17  # of a block on a CPU, every row apart: what they hold together stays near the caches
 _cells_of_logits = 1 << 19  # of a block whose rows are summed
-_threads = min(8, os.cpu_count() or 1)
 _long_row = 8  # a row with more than 1/8 of the outputs is faster to read with its zeros
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
 
@@ -180,6 +177,32 @@ def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> t
     return LogTables(dense, sparse, bases), Positions(positions.rows[:, columns], positions.exponents[:, columns])
 
 
+def only_read(tables: LogTables, positions: Positions, N: int) -> tuple[LogTables, Positions]:
+    """The same with only those rows that the positions read, so that the tables need not be kept.
+
+    Example:
+        >>> tables = LogTables((jnp.arange(6.0).reshape(3, 2),))
+        >>> few, read = only_read(tables, Positions(np.array([[2], [2]]), np.array([[0], [0]])), 2)
+        >>> few.dense[0].tolist(), read.rows.tolist()
+        ([[4.0, 5.0]], [[0], [0]])
+    """
+    rows, T = positions.rows.copy(), len(tables.dense)
+    dense, sparse = [], []
+    for t, table in enumerate(tables.dense):
+        used, rows[:, t] = np.unique(rows[:, t], return_inverse=True)
+        dense.append(replace(table, rows=table.rows[used]) if isinstance(table, Gathered) else table[used])
+    for s, table in enumerate(tables.sparse):
+        start, outputs, values = (np.asarray(part) for part in (table.entries if isinstance(table, SplitRows) else table))
+        used, which = np.unique(rows[:, T + s], return_inverse=True)
+        nothing = int(used[0] < 0)
+        first, last = start[used[nothing:]].astype(np.int64), start[used[nothing:] + 1]
+        entry = ranges(first, last)
+        few = SparseRows(np.concatenate([[0], np.cumsum(last - first)]), outputs[entry], values[entry])
+        sparse.append(split_rows(few, N))
+        rows[:, T + s] = which - nothing
+    return LogTables(tuple(dense), tuple(sparse), tables.bases), Positions(rows, positions.exponents)
+
+
 class Block(NamedTuple):
     """A few positions, on their way to the device; the last block of a text is filled with positions of weight 0.
 
@@ -274,24 +297,6 @@ def blocks(
             pad_to(Y[m : m + B], B, 0),
             (np.arange(B) < n).astype(np.float32),
         )
-
-
-def map_in_threads(f: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """`f` of every item, in their order, a few at once: NumPy and XLA read a block of positions on one core.
-
-    Example:
-        >>> list(map_in_threads(abs, [-1, 2, -3]))
-        [1, 2, 3]
-    """
-    items, waiting = iter(items), deque()
-    for item in itertools.islice(items, 1):
-        yield f(item)  # what it compiles is compiled once, before several ask for it
-    with ThreadPoolExecutor(_threads) as pool:
-        for item in items:
-            waiting.append(pool.submit(f, item))
-            if len(waiting) > _threads:
-                yield waiting.popleft().result()
-        yield from (one.result() for one in waiting)
 
 
 def check_exponents(positions: Positions, S: int) -> None:
