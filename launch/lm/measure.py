@@ -29,7 +29,7 @@ from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
 from launch.lm.report import label, scaling_path
 
-_positions_one_by_one = 50_000  # of the train perplexity of models that are read position by position
+_positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _once_at_1 = ("cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
 
 
