@@ -341,7 +341,8 @@ def dense_where_small(model: LanguageModel, *, most: int = 1 << 30) -> LanguageM
             return kind.dense()
         return kind.split_long() if hasattr(kind, "split_long") else kind
 
-    return replace(model, rows=tuple(fast(kind) for kind in model.rows))
+    rows = tuple(fast(kind) for kind in model.rows)
+    return model if all(new is old for new, old in zip(rows, model.rows, strict=True)) else replace(model, rows=rows)
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
