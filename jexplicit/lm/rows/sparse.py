@@ -81,10 +81,11 @@ class SparseTables(RowsByOffset):
         return TokenTables(tables, self.table_of_offset, self.name)
 
     def split_long(self) -> "SparseTables":
-        """The same rows, faster to read for many positions."""
-        return replace(
-            cast(Any, self), split=self.split or tuple(split_rows(rows, self.vocab_size) for rows in self.corrections)
-        )
+        """The same rows, faster to read for many positions; with a weight they are read as dense tables anyway."""
+        if self.weight is not None or self.unseen:
+            return self
+        split = self.split or tuple(split_rows(rows, self.vocab_size) for rows in self.corrections)
+        return replace(cast(Any, self), split=split)
 
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
         """The sparse rows of every offset, the tokens there, and the base row that they go on."""
