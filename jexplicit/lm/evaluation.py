@@ -5,7 +5,7 @@ logits of the targets, and at K = 1 nothing but the counts. A model of several t
 position, a block at a time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +19,13 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
 from jexplicit.data.shards import Stream
+from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, first_exponents, has_unit_exponents, is_token_model
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, SplitRows
 from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
 from jexplicit.lm.rows.threads import map_in_threads
 from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
-
-Progress = Callable[[int, int], None]
 
 _window = 1 << 22  # positions
 _positions_per_call = 1 << 12

@@ -13,7 +13,7 @@ from reference import PAD, Chain, random_documents, stream_of
 
 from jexplicit.lm.evaluation import log_probabilities, read_tables, read_text
 from jexplicit.lm.fits.mixture_rows import CLASSES, COARSE, mixture_rows
-from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture
+from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, fit_rows, held_out_rows
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.model import LanguageModel, unit_exponents
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
@@ -128,7 +128,7 @@ def test_the_exponents_of_classes_are_fitted_with_the_others():
     names = exponent_names(rows)
     assert sum(name.startswith("class of") for name in names) == 9 and sum(name.startswith("next class") for name in names) == 6
     fitted = fit_mixture(rows, held, np.arange(len(held.Y)))
-    without = fit_mixture(rows, held, np.arange(len(held.Y)), kinds=("unigram", "context"))
+    without = fit_rows(held_out_rows(rows, held, np.arange(len(held.Y))).of_kinds(("unigram", "context")))
     assert fitted.loss < without.loss
     assert len(fitted.exponents) == len(names)
 

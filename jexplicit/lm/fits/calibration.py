@@ -6,7 +6,6 @@ With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g 
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
+from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.rows.log_tables import (
     Arrays,
     Block,
@@ -30,12 +30,12 @@ _damping = 0.03  # the least, of the mean curvature
 
 
 class Calibration(NamedTuple):
-    """The outcome of `fit_exponents`.
+    """The outcome of `fit_exponents`, or of `fit_pair_exponents`.
 
     exponents: [S].
-    loss: nats per held-out position, penalty left out.
+    loss: nats per held-out position, or per minimal pair, penalty left out.
     gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
-    passes: over the positions; one more than Newton's steps, where none went too far.
+    passes: over the positions; one more than the steps, where none went too far.
     """
 
     exponents: Float[np.ndarray, " S"]
@@ -55,7 +55,7 @@ def fit_exponents(
     tolerance: float = 1e-5,
     gain: float = 0.0,
     iterations: int = 30,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Calibration:
     """The exponents with the lowest loss on positions that the tables have not seen, `min_a L(a) + ridge/2 ||a - start||²`.
 

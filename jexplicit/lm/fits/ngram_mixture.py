@@ -6,7 +6,7 @@ What is fitted is one exponent per row, or one for each of a few confidences. Wi
 and 0 elsewhere, the mixture is the Kneser-Ney n-gram model itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
@@ -119,9 +120,8 @@ def fit_mixture(
     held_out: Text,
     m: np.ndarray,
     *,
-    kinds: Sequence[str] | None = None,
     ridge: float = 1e-4,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Calibration:
     """The exponents with the lowest loss on positions m of a text that the rows have not seen.
 
@@ -129,25 +129,16 @@ def fit_mixture(
         rows: of another text.
         held_out: the text to fit on.
         m: which of its positions.
-        kinds: which rows the model has, by the first word of their names; the exponents of the others are 0. Default, all.
         ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
             best single ones.
         progress: called with (passes done, most passes).
     """
-    return fit_rows(held_out_rows(rows, held_out, m), kinds=kinds, ridge=ridge, progress=progress)
+    return fit_rows(held_out_rows(rows, held_out, m), ridge=ridge, progress=progress)
 
 
-def fit_rows(
-    read: HeldOutRows,
-    *,
-    kinds: Sequence[str] | None = None,
-    ridge: float = 1e-4,
-    progress: Callable[[int, int], None] | None = None,
-) -> Calibration:
+def fit_rows(read: HeldOutRows, *, ridge: float = 1e-4, progress: Progress | None = None) -> Calibration:
     """The same as `fit_mixture`, of rows that have been read."""
     start = np.array([_guess(name) for name in read.names])
-    if kinds:
-        read, start = read.of_kinds(kinds), read.only(start, kinds)
     positions, Y, M = read.positions, read.Y, len(read.Y)
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, progress=progress)

@@ -8,7 +8,7 @@ by Gauss-Newton with halved steps: for the Hessian stands `J^T diag(s (1 - s)) J
 s = 1 / (1 + exp(D)). The positions that both sentences have cancel, and are not read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ from scipy.special import expit
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corruptions import corrupt_sentences
 from jexplicit.data.pairs import MinimalPair
-from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import read_tables, read_text
-from jexplicit.lm.fits.calibration import moments
+from jexplicit.lm.fits.calibration import Calibration, moments
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.minimal_pairs import judgement
 from jexplicit.lm.model import LanguageModel
@@ -31,8 +31,6 @@ from jexplicit.lm.rows.threads import map_in_threads
 _fewest_pairs = 10
 _prior_pairs = 10  # that the penalty is worth
 _held_out_part = 5  # one pair in so many is not fitted on
-
-Progress = Callable[[int, int], None]
 
 
 class PairPositions(NamedTuple):
@@ -58,21 +56,6 @@ class PairPositions(NamedTuple):
         return np.bincount(self.pair, self.sign * log_p, minlength=pairs)
 
 
-class PairCalibration(NamedTuple):
-    """The outcome of `fit_pair_exponents`.
-
-    exponents: [S].
-    loss: nats per pair, penalty left out.
-    gradient: largest entry of the gradient of what was minimised; 0 at a minimum.
-    passes: over the positions.
-    """
-
-    exponents: Float[np.ndarray, " S"]
-    loss: float
-    gradient: float
-    passes: int
-
-
 def fit_pair_exponents(
     tables: LogTables,
     positions: Positions,
@@ -85,7 +68,7 @@ def fit_pair_exponents(
     gain: float = 1e-6,
     iterations: int = 30,
     progress: Progress | None = None,
-) -> PairCalibration:
+) -> Calibration:
     """The exponents with the lowest logistic loss on minimal pairs.
 
     Args:
@@ -140,7 +123,7 @@ def fit_pair_exponents(
         step = -np.linalg.lstsq(hessian, gradient, rcond=1e-10)[0]
         if -step @ gradient / 2 < gain:
             break
-    return PairCalibration(a, loss, float(np.abs(gradient).max()), passes)
+    return Calibration(a, loss, float(np.abs(gradient).max()), passes)
 
 
 def _position_slopes(
@@ -205,7 +188,7 @@ def _documents(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
 
 def fit_to_pairs(
     model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair], *, progress: Progress | None = None
-) -> tuple[PairCalibration, dict[str, Any]]:
+) -> tuple[Calibration, dict[str, Any]]:
     """The exponents of a model fitted on four fifths of some pairs, from those that it has.
 
     Args:

@@ -9,13 +9,13 @@ across the borders of documents.
 Source: Kuhn & De Mori 1990 for the cache; as a log-linear row, this project.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import HISTORY, NOTHING, pytree, static
@@ -24,7 +24,8 @@ from jexplicit.lm.rows.log_tables import SparseRows, ranges
 _targets_at_once = 128
 _longest_part = 16  # letters of a word that are matched
 
-_Counted = tuple[Int[np.ndarray, " M"], Int[np.ndarray, " E"], Float[np.ndarray, " E"]]
+Counted = tuple[Int[np.ndarray, " M"], Int[np.ndarray, " E"], Float[np.ndarray, " E"]]
+"""Counts of the tokens of M rows: how many different ones each has, which, row after row, and how often."""
 
 
 class Cache(NamedTuple):
@@ -148,10 +149,22 @@ def cache_rows(
     first = np.maximum(targets - length, starts + 1)
     key = _keys(stream, N, cache, letters)
     counted = _in_windows(stream, first, targets, N) if key is None else _after_the_same(stream, first, targets, N, key)
-    b = np.exp(log_base).astype(np.float32)
-    parts = [(n, tokens, np.log1p(counts / (np.repeat(n, n).astype(np.float32) * b[tokens]))) for n, tokens, counts in counted]
+    return rows_of_counts(counted, np.exp(log_base))
+
+
+def rows_of_counts(counted: Iterable[Counted], b: Float[np.ndarray, " N"]) -> SparseRows:
+    """The rows `log(1 + c_i / (n₊ b_i))` of counts, some rows at a time."""
+    b = b.astype(np.float32)
+    parts = [(n, tokens, np.log1p(c / (np.repeat(n, n).astype(np.float32) * b[tokens]))) for n, tokens, c in counted]
     n, tokens, values = (np.concatenate(part) for part in zip(*parts, strict=True))
     return SparseRows(np.concatenate([[0], np.cumsum(n)]), tokens, values)
+
+
+def count_tokens(m: Int[np.ndarray, " L"], tokens: Integer[np.ndarray, " L"], M: int, N: int) -> Counted:
+    """What the tokens of each of M rows are, where m is the row of each; <pad> is not counted."""
+    cells, counts = np.unique((m.astype(np.int64) * N + tokens)[tokens != PAD], return_counts=True)
+    m, tokens = np.divmod(cells, N)
+    return np.bincount(m, minlength=M), tokens.astype(np.int32), counts.astype(np.float32)
 
 
 def _keys(stream: np.ndarray, N: int, cache: Cache, letters: np.ndarray | None) -> np.ndarray | None:
@@ -187,8 +200,8 @@ def part_numbers(stream: Int[np.ndarray, " L"], letters: Bool[np.ndarray, " N"])
     return number
 
 
-def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int) -> Iterator[_Counted]:
-    """What the tokens from `first` to each target are: how many different ones, which, and how often.
+def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int) -> Iterator[Counted]:
+    """What the tokens from `first` to each target are.
 
     Targets that stand side by side share most of these tokens; what they share is counted once.
     """
@@ -215,14 +228,11 @@ def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: i
         yield np.count_nonzero(table, axis=1), np.tile(seen.astype(np.int32), len(low))[some], table.ravel()[some]
 
 
-def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, key: np.ndarray) -> Iterator[_Counted]:
+def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int, key: np.ndarray) -> Iterator[Counted]:
     """The same of those tokens that follow a place with the key of the place before the target."""
     L, own = len(stream), np.unique(key, return_inverse=True)[1]
     order = np.argsort(own, kind="stable")  # the places of each key, side by side in the order of the text
     places = own[order] * L + order
     low, high = (np.searchsorted(places, own[targets - 1] * L + place - 1) for place in (np.minimum(first, targets), targets))
     tokens = stream[order[ranges(low, high)] + 1]
-    cell = np.repeat(np.arange(len(targets)) * N, high - low) + tokens
-    cells, counts = np.unique(cell[tokens != PAD], return_counts=True)
-    m, tokens = np.divmod(cells, N)
-    yield np.bincount(m, minlength=len(targets)), tokens.astype(np.int32), counts.astype(np.float32)
+    yield count_tokens(np.repeat(np.arange(len(targets)), high - low), tokens, len(targets), N)

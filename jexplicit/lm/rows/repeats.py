@@ -11,9 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import HISTORY, pytree, static
-from jexplicit.lm.rows.cache import Cache, recent_row
+from jexplicit.lm.rows.cache import Cache, count_tokens, recent_row, rows_of_counts
 from jexplicit.lm.rows.log_tables import SparseRows
 
 
@@ -51,10 +50,5 @@ class RepeatRows:
 
 def repeat_rows(X: np.ndarray, b: np.ndarray) -> SparseRows:
     """The rows of many contexts [M, W]; row m is read by position m alone."""
-    M, N = len(X), len(b)
-    m, k = np.nonzero(X != PAD)
-    cells, c = np.unique(m * N + X[m, k], return_counts=True)
-    m, tokens = np.divmod(cells, N)
-    different = np.bincount(m, minlength=M)
-    values = np.log1p(c / (different[m] * b[tokens])).astype(np.float32)
-    return SparseRows(np.concatenate([[0], np.cumsum(different)]), tokens.astype(np.int32), values)
+    M, W = X.shape
+    return rows_of_counts([count_tokens(np.repeat(np.arange(M), W), X.ravel(), M, len(b))], b)
