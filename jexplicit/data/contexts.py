@@ -147,12 +147,17 @@ def window_contexts(
 
 
 def distinct_contexts(
-    X: Integer[np.ndarray, "M K"], *, ordered: bool = True
+    X: Integer[np.ndarray, "M K"], times: Integer[np.ndarray, " M"] | None = None, *, ordered: bool = True
 ) -> tuple[Integer[np.ndarray, "u K"], Int[np.ndarray, " u"]]:
     """Each different context once, and how often it occurs.
 
     The partition function of a softmax depends on the context alone, so it is computed once per different context. Sum
     features do not see the order of the tokens (`ordered=False`), which makes still fewer contexts different.
+
+    Args:
+        X: [M, K] contexts.
+        times: [M] how often each row of X stands for one; default, once.
+        ordered: whether the order of the tokens counts.
 
     Returns:
         the different contexts [u, K] and their counts [u], which sum to M.
@@ -171,5 +176,9 @@ def distinct_contexts(
         if bound * N >= 2**63:  # too many possible contexts for one integer: keep only those that occur
             key, bound = np.unique(key, return_inverse=True)[1].astype(np.int64), len(X)
         key, bound = key * N + column.astype(np.int64), bound * N
-    _, first, n = np.unique(key, return_index=True, return_counts=True)
+    if times is None:
+        _, first, n = np.unique(key, return_index=True, return_counts=True)
+    else:
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        n = np.bincount(which, times, minlength=len(first)).astype(np.int64)
     return X[first], n

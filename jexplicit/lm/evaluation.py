@@ -134,17 +134,18 @@ def evaluate(
         C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
         X, Y, times = C.row[wanted, None], C.col[wanted], C.data[wanted]
-        tokens, which = np.unique(X[:, 0], return_inverse=True)
-        distinct, n = tokens[:, None], np.bincount(which, times)
     else:
         X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-        times = np.ones(len(Y), np.int64)
-        distinct, n = distinct_contexts(X, ordered=model.ordered)
+        times = None
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
+    n = np.ones(len(Y), np.int64) if times is None else times
+    if hasattr(kind, "log_probabilities"):
+        return Evaluation(-float(n @ kind.log_probabilities(X, Y).astype(np.float64)), int(n.sum(dtype=np.int64)))
+    distinct, often = distinct_contexts(X, times, ordered=model.ordered)
     log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
-    nll = n @ log_Z - times @ kind.target_logits(X, Y).astype(np.float64)
-    return Evaluation(float(nll), int(times.sum(dtype=np.int64)))
+    nll = often @ log_Z - n @ kind.target_logits(X, Y).astype(np.float64)
+    return Evaluation(float(nll), int(n.sum(dtype=np.int64)))
 
 
 def score(
@@ -200,6 +201,8 @@ def log_probabilities(
     if not len(Y):
         return np.zeros(0, np.float32)
     if kind := _fast_kind(model):
+        if hasattr(kind, "log_probabilities"):
+            return kind.log_probabilities(X, Y)
         return kind.target_logits(X, Y) - kind.log_partition(X, mesh=mesh, progress=progress)
     if not _has_log_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
@@ -355,7 +358,8 @@ def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None)
 def _fast_kind(model: LanguageModel) -> Any | None:
     """The only kind of a model, where it has fast functions of contexts of its own."""
     kind = model.rows[0]
-    return kind if len(model.rows) == 1 and hasattr(kind, "log_partition") and has_unit_exponents(model) else None
+    fast = hasattr(kind, "log_partition") or hasattr(kind, "log_probabilities")
+    return kind if len(model.rows) == 1 and fast and has_unit_exponents(model) else None
 
 
 def _has_log_tables(model: LanguageModel) -> bool:

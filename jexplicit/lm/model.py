@@ -4,8 +4,8 @@
 
 A model is a tuple of *kinds of rows* and the exponents a of their rows. A kind holds arrays and says which rows a context
 reads: a table per offset (here), codes (jexplicit.lm.rows.bitcipher), sparse rows over a base row (sparse), columns spread over
-devices (sharded), contexts of several tokens (ngrams), the recent past (cache), or a network (network). The explicit solution
-and Kneser-Ney have exponents 1, mixtures have fitted ones.
+devices (sharded), contexts of several tokens (ngrams, backoff), the recent past (cache), or a network (network). The explicit
+solution and Kneser-Ney have exponents 1, mixtures have fitted ones.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.
@@ -64,8 +64,9 @@ def pytree(cls: type) -> type:
 class Rows(Protocol):
     """A kind of rows.
 
-    A kind may also have `log_partition(X, mesh=, progress=)` and `target_logits(X, Y)`, host functions over many contexts that
-    are faster than reading every row; and `log_tables(X, past)`, the rows of many positions for jexplicit.lm.rows.log_tables.
+    A kind may also have host functions over many contexts that are faster than reading every row: `log_partition(X, mesh=,
+    progress=)` and `target_logits(X, Y)`, or `log_probabilities(X, Y)` where no partition function is needed; and
+    `log_tables(X, past)`, the rows of many positions for jexplicit.lm.rows.log_tables.
     A kind with several exponents for a row says how many by `exponents_per_row`, and which of them a context takes by
     `buckets(context)`, [rows] numbers from 0.
     """

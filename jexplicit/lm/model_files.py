@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.model import Constant, LanguageModel, TokenTables, unit_exponents
+from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
@@ -41,6 +42,7 @@ _types = (
     SparseTables,
     CodedTables,
     NgramRows,
+    BackOffChain,
     ViewRows,
     ClassView,
     ClassOfOutput,

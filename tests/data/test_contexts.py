@@ -102,6 +102,16 @@ def test_a_malformed_stream_is_refused_with_the_way_to_build_one(stream):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
+def test_a_row_that_stands_for_several_contexts_counts_as_often(ordered):
+    X, _ = contexts(stream_of(DOCUMENTS), 3)
+    times = np.arange(len(X)) % 4
+    one, other = (distinct_contexts(*some, ordered=ordered) for some in ((np.repeat(X, times, axis=0),), (X, times)))
+    there = other[1] > 0
+    np.testing.assert_array_equal(other[0][there], one[0])
+    np.testing.assert_array_equal(other[1][there], one[1])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
 def test_distinct_contexts_and_their_counts_make_up_all_contexts(ordered):
     X, _ = contexts(stream_of(DOCUMENTS), 3)
     distinct, n = distinct_contexts(X, ordered=ordered)

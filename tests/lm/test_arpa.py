@@ -50,7 +50,7 @@ def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False)
 
 def without_some(model: LanguageModel) -> LanguageModel:
     """The model with every other entry of its first sparse rows 0, which dense rows do not tell from others."""
-    unigram, first, chain = model.rows
+    unigram, first, chain = model.rows[0].kinds
     table = first.corrections[0]
     table = table._replace(values=np.where(np.arange(len(table.values)) % 2, table.values, 0))
     return replace(model, rows=(unigram, replace(first, corrections=(table,)), chain))

@@ -238,3 +238,10 @@ def test_offsets_that_contexts_do_not_have_are_refused(offsets):
 def test_a_text_without_positions_is_refused():
     with pytest.raises(ValueError, match="no position"):
         smoothed_ngrams(X[:0], Y[:0], offsets=(1,), vocab_size=N)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b", "c")])
+def test_rows_are_of_levels_that_there_are(names):
+    ngrams = smoothed_ngrams(np.array([[1, 2], [2, 1]]), np.array([1, 2]), offsets=(1, 2), vocab_size=3)
+    with pytest.raises(ValueError, match=f"{len(names)} names of rows for 2 levels"):
+        ngram_rows(ngrams, names)

@@ -1,5 +1,6 @@
 """N-gram models as back-off chains: the numbers that an ARPA file has, of the rows that a model has."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.log_tables import SparseRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sparse import SparseTables
@@ -88,7 +90,7 @@ def _chain_rows(model: LanguageModel) -> tuple[np.ndarray, list[SparseRows], tup
     base, exponents = np.zeros(model.vocab_size), iter(np.asarray(model.exponents, np.float64).tolist())
     rows: list[SparseRows] = []
     children: tuple[Children, ...] = ()
-    for kind in model.rows:
+    for kind in itertools.chain(*(some.kinds if isinstance(some, BackOffChain) else (some,) for some in model.rows)):
         if isinstance(kind, Constant):
             base = base + next(exponents) * np.asarray(kind.row, np.float64)
         elif not rows and kind.radius == 1 and (read := _one_token_rows(kind, model.features)):

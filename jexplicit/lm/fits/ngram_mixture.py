@@ -20,6 +20,7 @@ from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row
+from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.log_tables import LogTables, Positions, only_read, select
 from jexplicit.lm.rows.ngrams import Ngrams
 
@@ -48,8 +49,8 @@ def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -
 
     Source: Chen & Goodman 1999, Sec. 4.
     """
-    rows = (unigram_row(f), *chain_rows(chain, f))
-    return LanguageModel(rows, np.ones(1 + len(chain.offsets), np.float32), "none", eos)
+    rows = BackOffChain(unigram_row(f), *chain_rows(chain, f), chain.log_gamma)
+    return LanguageModel((rows,), np.ones(1 + len(chain.offsets), np.float32), "none", eos)
 
 
 class HeldOutRows(NamedTuple):

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts.contexts import Level, count_contexts
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
+from jexplicit.lm.rows.look_up import find_entry
 from jexplicit.lm.smoothing import discounts, unigram
 
 _contexts_per_call = 1 << 16
@@ -42,6 +43,7 @@ class Ngrams(NamedTuple):
     rows: of every level.
     lower: [N] the distribution that the first level backs off to.
     totals: of every level, how often each context occurred.
+    log_gamma: of every level, the log of what each context leaves to the shorter one; 0 where it never occurred.
     """
 
     offsets: tuple[int, ...]
@@ -49,6 +51,7 @@ class Ngrams(NamedTuple):
     rows: tuple[SparseRows, ...]
     lower: Float[np.ndarray, " N"]
     totals: tuple[Int[np.ndarray, " _"], ...]
+    log_gamma: tuple[Float[np.ndarray, " _"], ...]
 
 
 @pytree
@@ -133,7 +136,12 @@ def ngram_rows(ngrams: Ngrams, names: tuple[str, ...], *, confidence: bool = Fal
         ngrams: smoothed contexts.
         names: of the rows.
         confidence: an exponent for each of CONFIDENCES instead of one for each row.
+
+    Raises:
+        ValueError: no names, or more than levels.
     """
+    if not 0 < len(names) <= len(ngrams.rows):
+        raise ValueError(f"{len(names)} names of rows for {len(ngrams.rows)} levels: name from 1 to all of them, the last ones")
     rows, totals = ngrams.rows[-len(names) :], ngrams.totals[-len(names) :]
     longest = tuple(table.longest for table in rows)
     known = tuple(_confidence(*level) for level in zip(totals, rows, strict=True)) if confidence else ()
@@ -159,24 +167,9 @@ def context_numbers(
     """
     numbers = [context[offsets[0] - 1].astype(jnp.int32)]
     for level, offset in zip(children, offsets[1:], strict=True):
-        numbers.append(_child(level, numbers[-1], context[offset - 1].astype(jnp.int32)))
+        most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
+        numbers.append(find_entry(*level, numbers[-1], context[offset - 1].astype(jnp.int32), most))
     return jnp.stack(numbers)
-
-
-def _child(children: Children, r: Array, token: Array) -> Array:
-    """The number of the context that extends context r by a token, or -1."""
-    start, tokens = jnp.asarray(children.start), jnp.asarray(children.tokens)
-    first, end = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
-
-    def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = (low + high) // 2
-        right = tokens.at[middle].get(mode="clip").astype(jnp.int32) < token
-        return jnp.where(right & (low < high), middle + 1, low), jnp.where(right | (low >= high), high, middle)
-
-    found = jax.lax.fori_loop(0, max(1, len(tokens)).bit_length(), halve, (first, end))[0]
-    there = (r >= 0) & (found < end) & (tokens.at[found].get(mode="clip").astype(jnp.int32) == token)
-    return jnp.where(there, found, -1)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -227,14 +220,15 @@ def smoothed_ngrams(
         _children(longer, len(level.contexts), size) for level, longer, size in zip(levels, levels[1:], sizes[1:], strict=False)
     )
     totals = tuple(level.totals for level in levels)
-    rows, shorter, P = [], None, lower
+    rows, log_gamma, shorter, P = [], [], None, lower
     for size in sizes:
         level = levels.pop(0)  # and so no level is kept for longer than it is needed
         P = P[level.keys % N] if shorter is None else _shorter_P(level, level.contexts // size, shorter, P, N)
-        P, values = _smoothed(level, P, N)
+        P, values, left = _smoothed(level, P, N)
+        log_gamma.append(left)
         rows.append(_as_rows(level, values, N))
         shorter = level
-    return Ngrams(offsets, children, tuple(rows), lower, totals)
+    return Ngrams(offsets, children, tuple(rows), lower, totals, tuple(log_gamma))
 
 
 def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarray, N: int) -> np.ndarray:
@@ -242,18 +236,20 @@ def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarr
     return P[np.searchsorted(shorter.keys, shorter_of[level.keys // N] * N + level.keys % N)]
 
 
-def _smoothed(entry: Level, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
-    """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred."""
+def _smoothed(entry: Level, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred, and `log γ(h)` of every context."""
     D = np.concatenate([[0], np.asarray(discounts(jnp.asarray(entry.counts, jnp.float32), modified=True), np.float64)])
     context = (entry.keys // N).astype(np.int32)
     taken = D[np.minimum(entry.counts, 3)]
-    kept, freed = entry.counts - taken, np.bincount(context, weights=taken)
+    kept, freed = entry.counts - taken, np.bincount(context, weights=taken, minlength=len(entry.contexts))
+    total = np.bincount(context, weights=entry.counts, minlength=len(entry.contexts))
     backed_off = taken  # its place
     np.multiply(freed[context], P_lower, out=backed_off)
     values = np.log1p(kept / backed_off).astype(np.float32)
     kept += backed_off
-    kept /= np.bincount(context, weights=entry.counts)[context]
-    return kept, values
+    kept /= total[context]
+    log_gamma = np.log(np.divide(freed, total, out=np.ones_like(total), where=total > 0)).astype(np.float32)
+    return kept, values, log_gamma
 
 
 def _as_rows(level: Level, values: np.ndarray, N: int) -> SparseRows:

@@ -1,0 +1,113 @@
+"""Log-probabilities by look-ups alone, against the softmax of the same rows and a dictionary.
+
+Tolerances: rows are float32 and add up to at most some 20 nats, so a sum of five errs by 1e-5; look-ups are exact.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import random_documents, stream_of
+
+from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
+from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
+from jexplicit.lm.fits.ngram_mixture import ngram_model
+from jexplicit.lm.model import LanguageModel, dense_where_small, unit_exponents
+from jexplicit.lm.model_files import read_model_file, save_model
+from jexplicit.lm.rows import backoff
+from jexplicit.lm.rows.backoff import BackOffChain
+from jexplicit.lm.rows.log_tables import SparseRows
+from jexplicit.lm.rows.look_up import entry_value, find_entry
+from jexplicit.lm.rows.ngrams import smoothed_ngrams
+
+N = 256  # ids up to the largest of uint8
+ATOL = 1e-5
+RNG = np.random.default_rng(0)
+
+
+def text(seed, eos=True):
+    """Of frequent ids at the end of the vocabulary."""
+    documents = [[N - i for i in document] for document in random_documents(seed, 30, N, 25)]
+    return read_text(stream_of(documents, np.uint8), 4, eos=eos)
+
+
+@functools.cache
+def model_of(eos=True):
+    X, Y, _ = text(1, eos)
+    chain = smoothed_ngrams(X, Y, offsets=(1, 2, 3, 4), vocab_size=N)
+    return ngram_model(chain, np.bincount(Y, minlength=N), eos=eos)
+
+
+def by_softmax(model, X):
+    return jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X, jnp.int32))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
+    sizes = [0, 1, 7, 200, 0, 3, N]
+    ids = [np.sort(RNG.choice(N, n, replace=False)) for n in sizes]
+    rows = SparseRows(
+        np.cumsum([0, *sizes]).astype(np.int32),
+        np.concatenate(ids).astype(dtype),
+        RNG.normal(size=sum(sizes)).astype(np.float32),
+    )
+    known = {(r, int(i)): e for e, (r, i) in enumerate((r, i) for r, row in enumerate(ids) for i in row)}
+    r, i = (grid.ravel().astype(np.int32) for grid in np.meshgrid(np.arange(-1, len(sizes)), np.arange(N), indexing="ij"))
+    expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
+    for most in (N, 100_000):
+        found = jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most))(jnp.asarray(r), jnp.asarray(i))
+        np.testing.assert_array_equal(found, expected)
+    values = jax.vmap(functools.partial(entry_value, rows, most=N))(jnp.asarray(r), jnp.asarray(i))
+    np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
+
+
+@pytest.mark.parametrize("eos", [True, False])
+def test_look_ups_are_the_softmax_of_the_rows(eos):
+    model, (X, Y, past) = model_of(eos), text(2, eos)
+    log_p = by_softmax(model, X)
+    expected = np.take_along_axis(np.asarray(log_p), Y[:, None].astype(int), axis=1)[:, 0]
+    np.testing.assert_allclose(log_probabilities(model, X, Y), expected, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(score(model, past.stream), expected, rtol=0, atol=ATOL)
+    assert evaluate(model, past.stream).loss == pytest.approx(-expected.mean(), abs=ATOL)
+    some = np.random.default_rng(3).choice(len(Y), 20, replace=False)
+    assert evaluate(model, past.stream, sample=20, seed=3).loss == pytest.approx(-expected[some].mean(), abs=ATOL)
+    assert len(np.unique(expected)) > 20 and Y.max() == N - 1
+
+
+def test_the_same_rows_without_the_wrapper_are_read_by_partition_functions_and_agree():
+    X, Y, _ = text(1)
+    chain, f = smoothed_ngrams(X, Y, offsets=(1, 2, 3, 4), vocab_size=N), np.bincount(Y, minlength=N)
+    rows = (unigram_row(f), *chain_rows(chain, f))
+    plain = LanguageModel(rows, unit_exponents(rows), "none", True)
+    X, Y, _ = text(2)
+    np.testing.assert_allclose(log_probabilities(plain, X, Y), log_probabilities(model_of(), X, Y), rtol=0, atol=ATOL)
+
+
+def test_other_exponents_are_not_a_distribution_by_construction():
+    model, (X, Y, past) = model_of(), text(2)
+    weighed = dataclasses.replace(model, exponents=np.array([1, 0.7, 0.6, 0.5, 0.4], np.float32))
+    expected = np.take_along_axis(np.asarray(by_softmax(weighed, X)), Y[:, None].astype(int), axis=1)[:, 0]
+    np.testing.assert_allclose(log_probabilities(weighed, X, Y), expected, rtol=0, atol=ATOL)
+    assert evaluate(weighed, past.stream).loss == pytest.approx(-expected.mean(), abs=ATOL)
+    fast = dense_where_small(weighed)
+    np.testing.assert_allclose(by_softmax(fast, X[:9]), by_softmax(weighed, X[:9]), rtol=0, atol=ATOL)
+
+
+def test_positions_in_several_calls_are_those_in_one(monkeypatch):
+    X, Y, _ = text(2)
+    whole = log_probabilities(model_of(), X, Y)
+    monkeypatch.setattr(backoff, "_positions_per_call", 64)
+    assert len(Y) % 64
+    np.testing.assert_array_equal(log_probabilities(model_of(), X, Y), whole)
+    assert model_of().rows[0].log_probabilities(X[:0], Y[:0]).shape == (0,)
+
+
+def test_a_file_has_the_same_distribution(tmp_path):
+    X, Y, _ = text(2)
+    save_model(tmp_path / "ngram.safetensors", model_of())
+    found, _, _ = read_model_file(tmp_path / "ngram.safetensors")
+    assert isinstance(found.rows[0], BackOffChain) and found.names == model_of().names
+    np.testing.assert_array_equal(log_probabilities(found, X, Y), log_probabilities(model_of(), X, Y))
