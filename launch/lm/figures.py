@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
-from jexplicit.runs.figures import figure, legend_outside, plain_ticks
+from jexplicit.runs.figures import COLOURS, figure, legend_outside, plain_ticks
 
 Curves = dict[tuple[str, str, int], list[dict[str, Any]]]
 
@@ -257,3 +257,20 @@ def perplexity_by_bits(rows: Sequence[dict[str, Any]], path: Path) -> None:
             plain_ticks(ax.xaxis)
             plain_ticks(ax.yaxis)
         legend_outside(axes[0, 1])
+
+
+def row_kinds(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """How much perplexity rises without each kind of row, a group of bars per history."""
+    lines = [line for line in lines if line.get("increase") is not None]
+    kinds, histories = (list(dict.fromkeys(line[key] for line in reversed(lines))) for key in ("rows", "history"))
+    height = 0.8 / len(histories)
+    with figure(path, size=(7.4, 1.3 + 0.42 * len(kinds))) as axes:
+        ax = axes[0, 0]
+        for n, history in enumerate(histories):
+            own = [line for line in lines if line["history"] == history]
+            places = [kinds.index(line["rows"]) + (n - (len(histories) - 1) / 2) * height for line in own]
+            ax.barh(places, [100 * line["increase"] for line in own], height, color=COLOURS[n], label=f"history {history}")
+        ax.set(yticks=range(len(kinds)), yticklabels=kinds, xlabel="rise of perplexity without this kind (%)")
+        ax.grid(False, axis="y")
+        handles, labels = ax.get_legend_handles_labels()
+        ax.legend(handles[::-1], labels[::-1], fontsize=8, frameon=False, loc="best")

@@ -326,7 +326,11 @@ def _row_kinds(out: Path) -> list[str]:
     histories = list(dict.fromkeys(event["history"] for event in steps))
     ordered = sorted(lines.values(), key=lambda line: (histories.index(line["history"]), line["rows"] == "nothing"))
     about = _about_row_kinds.format(positions=max(event["positions"] for event in steps))
-    return ["### What each kind of row buys", "", about, *markdown_table(_row_kind_columns, ordered)]
+    told = ["### What each kind of row buys", "", about, *markdown_table(_row_kind_columns, ordered)]
+    if all(line.get("increase") is None for line in ordered):
+        return told
+    figures.row_kinds(ordered, out / "figures" / "rows.png")
+    return [*told, "![what perplexity rises by without each kind of row](figures/rows.png)", ""]
 
 
 def _exponents(rows: Sequence[Row]) -> list[str]:

@@ -3,6 +3,7 @@
 Tolerances: the same tables and positions give the same perplexity up to the order of a float32 sum, 1e-6.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -18,7 +19,9 @@ from jexplicit.lm.fits import fit as lm_fit
 from jexplicit.lm.fits.ablation import kind_name
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
+from jexplicit.runs import figures as runs_figures
 from launch import explain, sample, score
+from launch.lm import figures
 from launch.lm import measure as lm_measure
 from launch.lm import report as lm_report
 from launch.lm import run as lm
@@ -235,6 +238,7 @@ def test_the_report_shows_all_of_it(finished):
     assert (
         "## Solutions that generalise" in report and "### What each kind of row buys" in report and "Fitted exponents" in report
     )
+    assert "(figures/rows.png)" in report and (finished / "figures" / "rows.png").stat().st_size > 5000
     for row in rows(finished):
         name = f"bitcipher, {row['bits']} bits" if row["method"] == "bitcipher" else row["method"]
         assert f"| {name} | {row['features']} | {row['radius']} | {row['history']} | {row['scalars']} |" in report
@@ -250,7 +254,7 @@ def test_the_report_shows_all_of_it(finished):
         increase = f"{perplexity / whole[history]['held_out_perplexity'] - 1:+.1%}" if kind else ""
         cells = (history, kind_name(kind) if kind else "nothing", scalars, added.get((history, kind), ""))
         assert f"| {' | '.join(map(str, cells))} | {perplexity:.2f} | {increase} |" in report
-    assert linked_figures(finished) == {"perplexity", "scaling", "methods", "exponents", "sweeps", "bits"}
+    assert linked_figures(finished) == {"perplexity", "scaling", "methods", "rows", "exponents", "sweeps", "bits"}
 
 
 @pytest.mark.slow
@@ -484,3 +488,25 @@ def test_wrong_flags_are_refused_with_the_remedy(files, tmp_path, capsys, wrong,
 @pytest.mark.slow
 def test_every_method_that_is_not_trained_is_in_the_run(finished):
     assert {row["method"] for row in rows(finished)} == set(METHODS) - {"cold", "warm", "optimum"}
+
+
+def test_a_picture_has_a_bar_for_every_kind_left_out_of_every_history(tmp_path):
+    def line(history, rows, **increase):
+        return {"history": history, "rows": rows, **increase}
+
+    lines = [line("none", "Kneser-Ney 5-gram"), line("none", "gaps", increase=0.02), line("none", "nothing", increase=None)]
+    lines += [line("all", "gaps", increase=0.01), line("all", "the text before", increase=0.3)]
+    drawn = {}
+
+    @contextlib.contextmanager
+    def kept(path, **options):
+        with runs_figures.figure(path, **options) as axes:
+            yield axes
+            drawn["widths"] = sorted(round(bar.get_width(), 6) for bar in axes[0, 0].patches)
+            drawn["names"] = [label.get_text() for label in axes[0, 0].get_yticklabels()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "figure", kept)
+        figures.row_kinds(lines, tmp_path / "rows.png")
+    assert drawn == {"widths": [1, 2, 30], "names": ["the text before", "gaps"]}
+    assert (tmp_path / "rows.png").exists()
