@@ -19,14 +19,26 @@ class Level(NamedTuple):
 
     contexts: sorted keys `number of the shorter context * ids + id`; for single ids, all of them.
     totals: how often each occurred.
-    keys: sorted keys `context * N + target` of the pairs that occurred.
-    counts: of the longest contexts how often; of shorter ones in how many contexts that are an id longer.
+    start: the pairs of context c are start[c] .. start[c + 1] - 1.
+    outputs: the target of every pair that occurred, sorted within a context.
+    counts: of the longest contexts how often it did; of shorter ones in how many contexts that are an id longer.
     """
 
     contexts: Int[np.ndarray, " C"]
     totals: Int[np.ndarray, " C"]
-    keys: Int[np.ndarray, " E"]
+    start: Int[np.ndarray, " C_plus_1"]
+    outputs: Integer[np.ndarray, " E"]
     counts: Int[np.ndarray, " E"]
+
+    def of_pairs(self, values: np.ndarray) -> np.ndarray:
+        """The value of its context for every pair."""
+        return np.repeat(values, np.diff(self.start))
+
+    def keys(self, contexts: Int[np.ndarray, " C"], N: int) -> Int[np.ndarray, " E"]:
+        """`context * N + target` of every pair, with other numbers for the contexts."""
+        keys = self.of_pairs(contexts * N)
+        keys += self.outputs
+        return keys
 
 
 def count_contexts(
@@ -42,8 +54,8 @@ def count_contexts(
 
     Example:
         >>> one, two = count_contexts([np.array([1, 1, 1]), np.array([0, 2, 2])], np.array([1, 1, 1]), (3, 3), 2)
-        >>> one.keys.tolist(), one.counts.tolist()  # id 1 before target 1, in the contexts (1, 0) and (1, 2)
-        ([3], [2])
+        >>> one.start.tolist(), one.outputs.tolist(), one.counts.tolist()  # id 1 before target 1, in contexts (1, 0) and (1, 2)
+        ([0, 0, 1, 1], [1], [2])
         >>> two.contexts.tolist(), two.counts.tolist()
         ([3, 5], [1, 2])
     """
@@ -54,20 +66,56 @@ def count_contexts(
     totals = [np.bincount(number, n, minlength=sizes[0]).astype(np.int32)]
     for c, size in zip(longer, sizes[1:], strict=True):
         begins[1:] |= c[1:] != c[:-1]
-        contexts.append(number[begins].astype(np.int64) * size + c[begins])
+        first = np.flatnonzero(begins)
+        contexts.append(number[first].astype(np.int64) * size + c[first])
         number = np.cumsum(begins, dtype=np.int32) - 1
-        totals.append(np.bincount(number, n).astype(np.int32))
-    pairs = [(number.astype(np.int64) * N + y, n)]
+        totals.append(sum_runs(n, np.append(first, len(n))).astype(np.int32))
+    pairs = [(_starts(number, len(contexts[-1])), y.astype(np.min_scalar_type(N - 1)), n)]
     del number, y, n, longer, begins  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
-        context, y = np.divmod(pairs[-1][0], N)
-        keys = (contexts[level] // sizes[level])[context]
-        keys *= N
-        keys += y
-        del context, y
-        keys, counts = np.unique(keys, return_counts=True)
-        pairs.append((keys, counts.astype(np.int32)))
-    return [Level(*level) for level in zip(contexts, totals, *zip(*reversed(pairs), strict=True), strict=True)]
+        keys = Level(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
+        pairs.append(_pairs(*tally(keys), N, len(contexts[level - 1])))
+    return [Level(*level, *pair) for *level, pair in zip(contexts, totals, reversed(pairs), strict=True)]
+
+
+def _pairs(keys: np.ndarray, counts: np.ndarray, N: int, contexts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where contexts start, targets and counts of sorted `context * N + target`."""
+    context, y = _split(keys, N)
+    return _starts(context, contexts), y.astype(np.min_scalar_type(N - 1)), counts
+
+
+def _starts(numbers: np.ndarray, n: int) -> np.ndarray:
+    """Where each of n numbers starts among sorted ones."""
+    return np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=n))])
+
+
+def tally(keys: Int[np.ndarray, " M"]) -> tuple[Int[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+    """The different keys in their order, and how often each occurs; the keys given are sorted in place.
+
+    Example:
+        >>> [part.tolist() for part in tally(np.array([5, 3, 5]))]
+        [[3, 5], [1, 2]]
+    """
+    keys.sort()
+    first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
+    return keys[first], np.diff(first, append=len(keys)).astype(np.int32)
+
+
+def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndarray:
+    """`sum_e values[e]` over start[c] <= e < start[c + 1], for many short runs.
+
+    Example:
+        >>> sum_runs(np.array([1, 2, 3]), np.array([0, 2, 2, 3])).tolist()
+        [3, 0, 3]
+    """
+    until = np.concatenate([[0], np.cumsum(values)])
+    return until[start[1:]] - until[start[:-1]]
+
+
+def _split(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Quotient and remainder; NumPy's own take ten times as long."""
+    quotient = keys // size
+    return quotient, keys - quotient * size
 
 
 def _distinct(
@@ -82,13 +130,13 @@ def _distinct(
             bound = len(values)
         key, bound = key * size + digit, bound * size
         steps.append(size)
-    key, n = np.unique(key, return_counts=True)
-    n, digits = n.astype(np.int32), []
+    key, n = tally(key)
+    digits: list[np.ndarray] = []
     for step in reversed(steps):
         if isinstance(step, np.ndarray):
             key = step[key]
         else:
-            key, digit = np.divmod(key, step)
+            key, digit = _split(key, step)
             digits.append(digit.astype(np.min_scalar_type(step)))
     *ids, y = key, *reversed(digits)
     return ids, y, n

@@ -186,7 +186,12 @@ def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:
 
     Source: Chen & Goodman 1999, Eq. 17 and 26.
     """
-    n1, n2, n3, n4 = (jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4))
+    return discounts_of(jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)]), modified=modified)
+
+
+def discounts_of(n: Float[Array, "4"], *, modified: bool) -> Float[Array, "3"]:
+    """The discounts of a table in which so many counts are 1, 2, 3 and 4."""
+    n1, n2, n3, n4 = n
     D = jnp.where(n1 > 0, n1 / jnp.maximum(n1 + 2 * n2, 1), 0.5)
     one = jnp.stack([D, D, D])
     if not modified:
@@ -194,6 +199,12 @@ def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:
     some = jnp.minimum(jnp.minimum(n1, n2), jnp.minimum(n3, n4)) > 0
     three = jnp.stack([c - (c + 1) * D * after / jnp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
     return jnp.where(some & (three > 0), three, one)
+
+
+def discounts_of_cells(counts: Integer[np.ndarray, " E"], *, modified: bool) -> Float[np.ndarray, "3"]:
+    """The same of the cells of a sparse table, on the host."""
+    n = [np.count_nonzero(counts == c) for c in (1, 2, 3, 4)]
+    return np.asarray(discounts_of(jnp.asarray(n, float), modified=modified), np.float64)
 
 
 def discounted(C: Float[Array, "N I"], D: Float[Array, "3"], lower: Float[Array, " I"]) -> Float[Array, "N I"]:

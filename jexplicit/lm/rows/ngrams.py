@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.counts.contexts import Level, count_contexts
+from jexplicit.counts.contexts import Level, count_contexts, sum_runs
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.look_up import find_entry
-from jexplicit.lm.smoothing import discounts, unigram
+from jexplicit.lm.smoothing import discounts_of_cells, unigram
 
 _contexts_per_call = 1 << 16
 
@@ -215,7 +215,7 @@ def smoothed_ngrams(
         raise ValueError("no position to predict: the text has no tokens")
     sizes = sizes or (N,) * len(offsets)
     levels = count_contexts([X[:, offset - 1] for offset in offsets], Y, sizes, N)
-    lower = np.asarray(unigram(jnp.asarray(np.bincount(levels[0].keys % N, minlength=N), jnp.float32)), np.float64)
+    lower = np.asarray(unigram(jnp.asarray(np.bincount(levels[0].outputs, minlength=N), jnp.float32)), np.float64)
     children = tuple(
         _children(longer, len(level.contexts), size) for level, longer, size in zip(levels, levels[1:], sizes[1:], strict=False)
     )
@@ -223,44 +223,38 @@ def smoothed_ngrams(
     rows, log_gamma, shorter, P = [], [], None, lower
     for size in sizes:
         level = levels.pop(0)  # and so no level is kept for longer than it is needed
-        P = P[level.keys % N] if shorter is None else _shorter_P(level, level.contexts // size, shorter, P, N)
-        P, values, left = _smoothed(level, P, N)
+        P = P[level.outputs] if shorter is None else _shorter_P(level, level.contexts // size, shorter, P, N)
+        P, values, left = _smoothed(level, P)
         log_gamma.append(left)
-        rows.append(_as_rows(level, values, N))
+        rows.append(SparseRows(_small(level.start, 2**31), _small(level.outputs, N), jnp.asarray(values)))
         shorter = level
     return Ngrams(offsets, children, tuple(rows), lower, totals, tuple(log_gamma))
 
 
 def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarray, N: int) -> np.ndarray:
     """`P(i|h')` of every pair (h, i): what occurred after h occurred after h' too."""
-    return P[np.searchsorted(shorter.keys, shorter_of[level.keys // N] * N + level.keys % N)]
+    return P[np.searchsorted(shorter.keys(np.arange(len(shorter.contexts)), N), level.keys(shorter_of, N))]
 
 
-def _smoothed(entry: Level, P_lower: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _smoothed(level: Level, P_lower: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred, and `log γ(h)` of every context."""
-    D = np.concatenate([[0], np.asarray(discounts(jnp.asarray(entry.counts, jnp.float32), modified=True), np.float64)])
-    context = (entry.keys // N).astype(np.int32)
-    taken = D[np.minimum(entry.counts, 3)]
-    kept, freed = entry.counts - taken, np.bincount(context, weights=taken, minlength=len(entry.contexts))
-    total = np.bincount(context, weights=entry.counts, minlength=len(entry.contexts))
+    taken = discounts_of_cells(level.counts, modified=True)[np.minimum(level.counts, 3) - 1]
+    freed, total = sum_runs(taken, level.start), sum_runs(level.counts, level.start)
+    log_gamma = np.log(np.divide(freed, total, out=np.ones(len(total)), where=total > 0)).astype(np.float32)
+    kept = level.counts - taken
     backed_off = taken  # its place
-    np.multiply(freed[context], P_lower, out=backed_off)
+    np.multiply(level.of_pairs(freed), P_lower, out=backed_off)
     values = np.log1p(kept / backed_off).astype(np.float32)
     kept += backed_off
-    kept /= total[context]
-    log_gamma = np.log(np.divide(freed, total, out=np.ones_like(total), where=total > 0)).astype(np.float32)
+    kept /= level.of_pairs(total)
     return kept, values, log_gamma
-
-
-def _as_rows(level: Level, values: np.ndarray, N: int) -> SparseRows:
-    start = np.searchsorted(level.keys, np.arange(len(level.contexts) + 1) * N)
-    return SparseRows(_small(start, 2**31), _small(level.keys % N, N), jnp.asarray(values))
 
 
 def _children(longer: Level, contexts: int, size: int) -> Children:
     """The contexts of a level as the children of those that they extend."""
-    keys = longer.contexts
-    return Children(_small(np.searchsorted(keys, np.arange(contexts + 1) * size), 2**31), _small(keys % size, size))
+    shorter = longer.contexts // size
+    start = np.concatenate([[0], np.cumsum(np.bincount(shorter, minlength=contexts))])
+    return Children(_small(start, 2**31), _small(longer.contexts - shorter * size, size))
 
 
 def _small(ids: np.ndarray, bound: int) -> Array:

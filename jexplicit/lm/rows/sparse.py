@@ -21,12 +21,13 @@ import numpy as np
 from jaxtyping import Array
 from scipy.sparse import csr_array
 
+from jexplicit.counts.contexts import sum_runs
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
-from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts, noise_model
+from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts_of_cells, noise_model
 
 
 @pytree
@@ -76,8 +77,7 @@ class SparseTables(RowsByOffset):
 
     def dense(self) -> TokenTables:
         """The same rows as dense tables, which are faster to read."""
-        rows = jnp.arange(self.vocab_size)
-        tables = tuple(_dense_table(self, t, rows) for t in range(len(self.bases)))
+        tables = tuple(_dense_table(self, t) for t in range(len(self.bases)))
         return TokenTables(tables, self.table_of_offset, self.name)
 
     def split_long(self) -> "SparseTables":
@@ -104,8 +104,16 @@ class SparseTables(RowsByOffset):
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _dense_table(rows: SparseTables, t: int, tokens: Array) -> Array:
-    return jax.lax.map(functools.partial(rows._row, t), tokens, batch_size=64)
+def _dense_table(rows: SparseTables, t: int) -> Array:
+    start, outputs, values = map(jnp.asarray, rows.corrections[t])
+    N = rows.vocab_size
+    table = base = jnp.broadcast_to(jnp.asarray(rows.bases[t], values.dtype), (N, N))
+    if rows.weight is not None:
+        table += jnp.asarray(rows.weight, values.dtype)[:, None] * jnp.asarray(rows.slopes[t], values.dtype)[None]
+    j = jnp.repeat(jnp.arange(N, dtype=jnp.int32), jnp.diff(start), total_repeat_length=len(outputs))
+    flat = j * N + outputs.astype(jnp.int32)
+    table = table.ravel().at[flat].add(values, mode="promise_in_bounds", unique_indices=True).reshape(N, N)
+    return jnp.where(jnp.isneginf(base), jnp.asarray(rows.unseen[t], values.dtype)[:, None], table) if rows.unseen else table
 
 
 def sparse_language_model(
@@ -219,13 +227,11 @@ def _excess(C: csr_array, smoothing: str) -> tuple[np.ndarray, np.ndarray]:
     in_row = np.diff(C.indptr)
     counts = C.data.astype(np.float64)
     if smoothing in ("kneser-ney", "modified-kneser-ney", "absolute-discount"):
-        D = np.asarray(discounts(jnp.asarray(C.data, float), modified=smoothing == "modified-kneser-ney"), np.float64)
+        D = discounts_of_cells(C.data, modified=smoothing == "modified-kneser-ney")
         taken = D[np.minimum(C.data, 3).astype(np.int64) - 1]
         seen = _column_sums(C) if smoothing == "absolute-discount" else np.bincount(C.indices, minlength=len(in_row))
         b = relative_frequencies(seen)
-        row = np.repeat(np.arange(len(in_row)), in_row)
-        freed = np.bincount(row, weights=taken, minlength=len(in_row))
-        return b, (counts - taken) / (freed[row] * b[C.indices])
+        return b, (counts - taken) / (np.repeat(sum_runs(taken, C.indptr), in_row) * b[C.indices])
     if smoothing == "dirichlet":
         b = relative_frequencies(_column_sums(C))
         return b, counts / (np.repeat(in_row, in_row) * b[C.indices])
