@@ -34,7 +34,7 @@ COMMANDS = {
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
     "beam": Entry("launch.beam", "the same with Apache Beam, and count"),
     "bench": Entry("launch.bench.run", "measure the kernels against named peers"),
-    "cache": Entry("launch.cache", "list or clear the cache of tokenised texts"),
+    "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 COMPLETION = "--print-completion"
 _help = f"""usage: jexplicit [-h] [--version] COMMAND ...

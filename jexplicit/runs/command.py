@@ -16,6 +16,7 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.compiled import keep_compiled
 from jexplicit.runs.flags import parse
 from jexplicit.runs.folder import as_started, command_name, experiment_of, read_config
 from jexplicit.runs.progress import console, end_of_reader, silence
@@ -75,7 +76,8 @@ def run_command(
 
     `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
     progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
-    a field declares (jexplicit.runs.bounds) are refused before anything runs. A ValueError or a FloatingPointError becomes one
+    a field declares (jexplicit.runs.bounds) are refused before anything runs. What JAX compiles is kept for the next command
+    (jexplicit.runs.compiled). A ValueError or a FloatingPointError becomes one
     line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader of the output that goes away, as
     `head` does, ends the command without a word.
 
@@ -104,6 +106,7 @@ def run_command(
         argv, default = _defaults(argv, config, presets)
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
+        keep_compiled()
         with silence(progress=quiet, results=as_json):
             found = run(chosen)
         if as_json:
