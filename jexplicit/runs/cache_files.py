@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jexplicit.runs.memory import parse_bytes
+from jexplicit.runs.host import parse_bytes
 
 _name = re.compile("[0-9a-f]{32}")
 _in_use: set[Path] = set()  # entries that this process has read or written: their files may be mapped

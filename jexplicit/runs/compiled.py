@@ -9,8 +9,6 @@ import logging
 import os
 from pathlib import Path
 
-import jax
-
 from jexplicit.runs.cache_files import CacheEntry, cache_folder, cache_limit, shrink
 
 logger = logging.getLogger(__name__)
@@ -56,8 +54,11 @@ def keep_compiled() -> None:
     Raises:
         ValueError: the variable is no number of bytes.
     """
+    import jax  # here, so that `launch.cache` does without
+
     limit, folder = compiled_limit(), compiled_folder()
-    if not limit or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    chosen = jax.config.values
+    if not limit or chosen["jax_compilation_cache_dir"] or not chosen["jax_enable_compilation_cache"]:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -12,8 +12,9 @@ from icl.problems.sine_waves import Network, NonlinearRegression, init_network, 
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
-from launch.icl.config import effort, make_waves
+from launch.icl.config import effort
 from launch.icl.job import TEST, VALIDATION, WAVES, Job, add_rows, has_rows, random_key
+from launch.icl.recipes import make_waves
 from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
 
 _penalties = 10.0 ** np.arange(-8, 3)

@@ -23,7 +23,7 @@ from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_to
 from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.memory import peak_bytes
+from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config

@@ -19,9 +19,9 @@ from jexplicit.lm.fits.ablation import kind_name
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
 from launch import explain, sample, score
+from launch.lm import __main__ as lm
 from launch.lm import measure as lm_measure
 from launch.lm import report as lm_report
-from launch.lm import run as lm
 from launch.lm.report import write_report
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
