@@ -91,7 +91,8 @@ def run(config: Config) -> dict[str, Any]:
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
-    job = Job(config, folder, text, training, mesh, tables, about)
+    dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
+    job = Job(config, folder, text, training, mesh, tables, about, dev_counts)
     for name in wanted_models(config):
         if tables != "sharded" or name["method"] == "explicit":
             with report_of_what_is_there(folder):
@@ -180,7 +181,8 @@ def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
 def read_corpus(config: Config) -> Corpus[list[str]]:
     """The documents that the config asks for, in memory."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
-        reading: Any = {name: getattr(config, name) for name in ("field", "documents", "split")} | {"progress": progress}
+        reading: Any = {name: getattr(config, name) for name in ("field", "documents", "split")}
+        reading |= {"keep": True, "progress": progress}
         corpus = sources.read_corpus(config.corpus, config.train, config.dev, **reading)
         return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
