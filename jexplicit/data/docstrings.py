@@ -23,7 +23,12 @@ logger = logging.getLogger(__name__)
 _HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
-_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # of statements; expressions define nothing
+# What may hold a class or a function, and where: expressions define nothing, and most statements neither.
+_COMPOUND = (
+    *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case),
+)
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _LAYOUT = "1"  # raise it when the same source files no longer give the same documents
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -134,8 +139,7 @@ def _nodes_with_docstrings(tree: ast.AST) -> Iterator[_HasDocstring]:
         if isinstance(node, _HasDocstring):
             yield node
         blocks = (getattr(node, name, None) for name in _BLOCKS)
-        children = [child for block in blocks if isinstance(block, list) for child in block]
-        pending += reversed(children)
+        pending += reversed([child for block in blocks if block for child in block if isinstance(child, _COMPOUND)])
 
 
 def _unique(documents: Iterable[str]) -> list[str]:
