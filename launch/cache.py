@@ -1,10 +1,12 @@
-"""The cache of tokenised texts: what it holds, and how to make room.
+"""The cache of tokenised texts and compiled functions: what it holds, and how to make room.
 
 python -m launch.cache list
 python -m launch.cache clear --older-than 30
 
 It lies in $JEXPLICIT_CACHE_DIR, or in jexplicit in the user's cache folder. Where it holds more than $JEXPLICIT_CACHE_LIMIT
-(default 10GB), the texts that were not used for the longest time are removed when another one is written.
+(default 10GB), the texts that were not used for the longest time are removed when another one is written. What commands compile
+lies in its folder `compiled`, at most $JEXPLICIT_COMPILED_LIMIT (default 1GB; 0 keeps nothing). JAX's own variables, such as
+JAX_COMPILATION_CACHE_DIR, come first; what lies in a folder that they name is not listed here.
 """
 
 import sys
@@ -12,21 +14,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jexplicit.data.cache_files import CacheEntry, cache_entries, cache_folder, cache_limit, clear_cache
 from jexplicit.runs.bounds import NonNegativeFloat
+from jexplicit.runs.cache_files import CacheEntry, cache_entries, cache_folder, cache_limit, clear_cache
 from jexplicit.runs.command import Command, run_subcommand
+from jexplicit.runs.compiled import compiled_entries, compiled_folder, compiled_limit
 from jexplicit.runs.progress import human, show
 from jexplicit.runs.tables import Column, rich_table
 
 
 @dataclass(frozen=True)
 class List:
-    """List the tokenised texts in the cache, with their sizes and when they were last used."""
+    """List the tokenised texts in the cache, with their sizes and when they were last used, and how much is compiled."""
 
 
 @dataclass(frozen=True)
 class Clear:
-    """Remove tokenised texts from the cache; they are made again when they are needed."""
+    """Remove tokenised texts and compiled functions from the cache; they are made again when they are needed."""
 
     older_than: NonNegativeFloat = 0.0
     """Days: remove only what was not used for so long."""
@@ -36,21 +39,31 @@ COLUMNS = (Column("entry", "entry"), Column("MB", "bytes", ",.1f", scale=1e-6), 
 
 
 def list_cache(config: List) -> dict[str, Any]:
-    """Show every entry."""
+    """Show every text, and the compiled functions in one line."""
     folder, limit = cache_folder(), cache_limit()
     found = [_row(entry) for entry in cache_entries(folder)]
-    size = sum(row["bytes"] for row in found)
+    size, compiled = _bytes(found), _in_all(compiled_entries())
     show(rich_table(COLUMNS, found), f"{folder}: {human(size)}B of at most {human(limit)}B")
-    return {"folder": str(folder), "bytes": size, "limit": limit, "entries": found}
+    show(f"{compiled_folder()}: {compiled['files']} files, {human(compiled['bytes'])}B of at most {human(compiled_limit())}B")
+    return {"folder": str(folder), "bytes": size, "limit": limit, "entries": found, "compiled": compiled}
 
 
 def clear(config: Clear) -> dict[str, Any]:
-    """Remove entries."""
+    """Remove texts and compiled functions."""
     folder = cache_folder()
-    found = [_row(entry) for entry in clear_cache(folder, older_than=config.older_than)]
-    size = sum(row["bytes"] for row in found)
-    show(f"{folder}: {len(found)} entries removed, {human(size)}B")
-    return {"folder": str(folder), "bytes": size, "removed": found}
+    found = [_row(entry) for entry in clear_cache(cache_entries(folder), older_than=config.older_than)]
+    size, compiled = _bytes(found), _in_all(clear_cache(compiled_entries(), older_than=config.older_than))
+    show(f"{folder}: {len(found)} texts removed, {human(size)}B")
+    show(f"{compiled_folder()}: {compiled['files']} files removed, {human(compiled['bytes'])}B")
+    return {"folder": str(folder), "bytes": size, "removed": found, "compiled": compiled}
+
+
+def _in_all(entries: list[CacheEntry]) -> dict[str, int]:
+    return {"files": len(entries), "bytes": sum(entry.bytes for entry in entries)}
+
+
+def _bytes(rows: list[dict[str, Any]]) -> int:
+    return sum(row["bytes"] for row in rows)
 
 
 def _row(entry: CacheEntry) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from rich.markup import escape
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import load_model, load_row, model_name, model_rows
-from jexplicit.lm.fits.fit import Method
-from jexplicit.lm.model import Features, History
+from jexplicit.lm.names import Features, History, Method
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import console
 

@@ -17,7 +17,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "lm": Entry("launch.lm.run", "fit language models in closed form, measure and save them"),
+    "lm": Entry("launch.lm.__main__", "fit language models in closed form, measure and save them"),
     "score": Entry("launch.score", "log-probabilities of a text"),
     "next": Entry("launch.next", "the likeliest next tokens of a prompt"),
     "sample": Entry("launch.sample", "continue a prompt"),
@@ -26,15 +26,15 @@ COMMANDS = {
     "judge": Entry("launch.judge.run", "accuracy on minimal pairs of sentences"),
     "harness": Entry("launch.harness.__main__", "lm-evaluation-harness, which knows models of this project"),
     "compare": Entry("launch.compare", "compare runs on one text"),
-    "digits": Entry("launch.digits.run", "classify images by solved and by trained networks"),
+    "digits": Entry("launch.digits.__main__", "classify images by solved and by trained networks"),
     "classify": Entry("launch.classify", "classify images with a model of a run"),
     "networks": Entry("launch.networks.run", "networks trained by gradients, and their diagnostics"),
-    "icl": Entry("launch.icl.run", "does attention learn in context by gradient descent?"),
+    "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
     "blur": Entry("launch.blur.run", "learned update rules"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
     "beam": Entry("launch.beam", "the same with Apache Beam, and count"),
     "bench": Entry("launch.bench.run", "measure the kernels against named peers"),
-    "cache": Entry("launch.cache", "list or clear the cache of tokenised texts"),
+    "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 COMPLETION = "--print-completion"
 _help = f"""usage: jexplicit [-h] [--version] COMMAND ...

@@ -16,10 +16,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
+from icl.names import KINDS as KINDS
+from icl.names import Kind as Kind
+
 QueryShift = Literal["random quadrants", "opposite quadrants", "orthogonal query", "query seen"]
 Shift = Literal["none", QueryShift, "half subspace", "skewed", "x times 1/3", "x times 3", "y times 1/3", "y times 3", "noise"]
-KINDS, SHIFTS = get_args(Kind), get_args(Shift)
+SHIFTS = get_args(Shift)
 _tree_depth = 4
 
 

@@ -75,7 +75,7 @@ def count_contexts(
     for level in range(len(contexts) - 1, 0, -1):
         keys = Level(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
         pairs.append(_pairs(*tally(keys), N, len(contexts[level - 1])))
-    return [Level(*level, *pair) for *level, pair in zip(contexts, totals, reversed(pairs), strict=True)]
+    return [Level(c, total, *pair) for c, total, pair in zip(contexts, totals, reversed(pairs), strict=True)]
 
 
 def _pairs(keys: np.ndarray, counts: np.ndarray, N: int, contexts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
-from jexplicit.data.cache_files import cache_folder, cache_limit, mark_used, shrink
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.sizes import Overlap, TextSizes, overlap, text_sizes
 from jexplicit.data.tokenizers import KINDS, Progress, Tokenizer, encode_documents, make_tokenizer, open_tokenizer
+from jexplicit.runs.cache_files import cache_entries, cache_folder, cache_limit, mark_used, shrink
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def cached_streams(
         Tokenizer and streams, from a cached corpus as read-only memory maps.
 
     Raises:
-        ValueError: the errors of `train_tokenizer`, or of `jexplicit.data.cache_files.cache_limit`.
+        ValueError: the errors of `train_tokenizer`, or of `jexplicit.runs.cache_files.cache_limit`.
 
     >>> import tempfile
     >>> corpus = Corpus("tiny", ["abba"], ["bab"])
@@ -93,7 +93,7 @@ def cached_streams(
     made = TokenizedCorpus(tokenizer, train, dev, False, *about)
     _write_entry(entry, made)
     mark_used(entry)
-    for removed in shrink(folder, limit):
+    for removed in shrink(cache_entries(folder), limit):
         logger.info("%s is removed from the cache, which may hold %d bytes", removed.path, limit)
     return made
 

@@ -1,35 +1,52 @@
 """Corpora with no download: the documentation that a Python installation carries."""
 
 import ast
+import contextlib
 import functools
+import hashlib
+import json
 import logging
 import os
 import re
 import site
+import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jexplicit.data.corpora import Corpus, split_documents
+from jexplicit.runs.cache_files import cache_folder, mark_used
+from jexplicit.runs.files import write_whole
 
 logger = logging.getLogger(__name__)
 _HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
+# What may hold a class or a function, and where: expressions define nothing, and most statements neither.
+_COMPOUND = (
+    *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case),
+)
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+_LAYOUT = "1"  # raise it when the same source files no longer give the same documents
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def docs_corpus() -> Corpus[list[str]]:
+def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
     """Documentation of the Python standard library, cut by `split_documents`: help topics and docstrings, no download.
 
     Documents are whole topics and whole docstrings, so they hold line breaks. Exact duplicates are dropped. The same
     Python release gives the same corpus.
 
+    Args:
+        keep: read what an earlier call left in the cache of the user, and leave it there: parsing takes 6 s of CPU time.
+
     >>> "MappingProxyType" in " ".join(docs_corpus().train)
     True
     """
-    return Corpus("docs", *split_documents(_unique(_standard_library_documents())))
+    documents = _kept_documents() if keep else _standard_library_documents()
+    return Corpus("docs", *split_documents(_unique(documents)))
 
 
 def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:
@@ -57,8 +74,27 @@ def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corp
 def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only where it is needed
 
-    sources = _source_files(Path(sysconfig.get_paths()["stdlib"]))
-    return *(topics[name] for name in sorted(topics)), *_docstrings(sources)
+    return *(topics[name] for name in sorted(topics)), *_docstrings(_standard_library())
+
+
+def _standard_library() -> list[Path]:
+    return _source_files(Path(sysconfig.get_paths()["stdlib"]))
+
+
+def _kept_documents() -> tuple[str, ...]:
+    """The documents from the cache, as long as no source file has changed."""
+    about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _standard_library()]
+    key = hashlib.sha256(json.dumps([sys.version, _LAYOUT, *about]).encode()).hexdigest()
+    path = cache_folder() / key[:32] / "documents.json"
+    try:
+        documents = tuple(json.loads(path.read_text()))
+    except (OSError, ValueError):  # none there, or damaged
+        documents = _standard_library_documents()
+        with contextlib.suppress(OSError, ValueError):  # a cache that cannot be written is done without
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
+    mark_used(path.parent)
+    return documents
 
 
 def _package_folders() -> list[Path]:
@@ -102,8 +138,8 @@ def _nodes_with_docstrings(tree: ast.AST) -> Iterator[_HasDocstring]:
         node = pending.pop()
         if isinstance(node, _HasDocstring):
             yield node
-        if not isinstance(node, ast.expr):  # expressions define nothing and are most of the tree
-            pending += reversed(list(ast.iter_child_nodes(node)))
+        blocks = (getattr(node, name, None) for name in _BLOCKS)
+        pending += reversed([child for block in blocks if block for child in block if isinstance(child, _COMPOUND)])
 
 
 def _unique(documents: Iterable[str]) -> list[str]:

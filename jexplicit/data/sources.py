@@ -19,6 +19,7 @@ def read_corpus(
     split: Split = "blocks",
     feature: str = "text",
     data_dir: str | os.PathLike | None = None,
+    keep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
     """The corpus of a name; the documents of text files and of TFDS are read when they are asked for.
@@ -29,6 +30,7 @@ def read_corpus(
         field, documents: of `text`, see `jexplicit.data.text.read_documents`.
         split: of `text` without dev files, see `jexplicit.data.text.text_corpus`.
         feature, data_dir: of `tfds:NAME`, see `jexplicit.data.tfds.tfds_text`.
+        keep: of `docs`, see `jexplicit.data.docstrings.docs_corpus`.
         progress: of `installed`, called with (source files done, source files in all).
 
     Raises:
@@ -47,4 +49,4 @@ def read_corpus(
         return installed_corpus(progress)
     if name != "docs":
         raise ValueError(f"corpus {name!r}: choose docs, installed or tfds:NAME, or name training files")
-    return docs_corpus()
+    return docs_corpus(keep=keep)

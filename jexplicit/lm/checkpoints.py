@@ -23,7 +23,7 @@ from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, un
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
-from jexplicit.runs.folder import read_config, read_rows
+from jexplicit.runs.results import read_config, read_rows
 
 FROM_COUNTS = ("unigram", "bigram", "explicit")  # solved again from a run's counts
 

@@ -14,7 +14,7 @@ and `tree.map` work on them.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,8 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm import softmax
-
-Features = Literal["sum", "cat"]
-History = str  # none, document, window:W or all; see window_of
+from jexplicit.lm.names import Features as Features
+from jexplicit.lm.names import History as History
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
 SMALLEST_WINDOW = 32

@@ -7,14 +7,15 @@ Every smoothing of counts (`noise_rows`, `add_alpha`, `dirichlet`, `absolute_dis
 positive and sum to 1, an unseen token's row included, so that one can stand in for another.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
+from jexplicit.lm.names import Smoothing as Smoothing
+
 SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
 
 

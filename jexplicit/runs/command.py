@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib
 import inspect
 import json
 import logging
@@ -11,14 +12,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
 from jexplicit.runs.flags import parse
-from jexplicit.runs.folder import as_started, command_name, experiment_of, read_config
+from jexplicit.runs.program import as_started, command_name
 from jexplicit.runs.progress import console, end_of_reader, silence
+from jexplicit.runs.results import experiment_of, read_config
 
 C = TypeVar("C")
 
@@ -34,7 +35,7 @@ class Command(NamedTuple):
     """A subcommand: its config, what it does, and its presets."""
 
     config: Any
-    run: Callable[[Any], Any]
+    run: Callable[[Any], Any] | str
     presets: Mapping[str, Preset] = {}
 
 
@@ -63,7 +64,7 @@ def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: S
 
 
 def run_command(
-    run: Callable[[C], Any],
+    run: Callable[[C], Any] | str,
     config: type[C],
     *,
     presets: Mapping[str, Preset] | None = None,
@@ -75,12 +76,14 @@ def run_command(
 
     `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
     progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
-    a field declares (jexplicit.runs.bounds) are refused before anything runs. A ValueError or a FloatingPointError becomes one
+    a field declares (jexplicit.runs.bounds) are refused before anything runs. What JAX compiles is kept for the next command
+    (jexplicit.runs.compiled). A ValueError or a FloatingPointError becomes one
     line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader of the output that goes away, as
     `head` does, ends the command without a word.
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
+            Or the module whose `run` it is, which is imported once the arguments are read, so that `--help` needs no JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
         prog: the command, for `--help`; default, that of the process.
@@ -105,20 +108,20 @@ def run_command(
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         with silence(progress=quiet, results=as_json):
-            found = run(chosen)
+            found = _ready(run)(chosen)
         if as_json:
             print(json.dumps(found, ensure_ascii=False))
         sys.stdout.flush()
     except BrokenPipeError:
         end_of_reader()
-    except (ValueError, FloatingPointError, jax.errors.JaxRuntimeError) as error:
-        together = jax.distributed.is_initialized()
-        if isinstance(error, jax.errors.JaxRuntimeError) and not together:
+    except (ValueError, FloatingPointError, RuntimeError) as error:
+        of_process = _message_of_process(error)
+        if isinstance(error, RuntimeError) and not of_process:
             raise
         console.quiet = False
-        said = _as_flags(as_started(_message_of_process(error) if together else str(error)), config)
+        said = _as_flags(as_started(of_process or str(error)), config)
         console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
-        if together:  # JAX's exit handler would wait for the other processes, which wait for this one
+        if of_process:  # JAX's exit handler would wait for the other processes, which wait for this one
             sys.stderr.flush()
             os._exit(2)
         return 2
@@ -135,10 +138,23 @@ def _as_flags(text: str, config: Any) -> str:
     return re.sub(rf"(?<![\w-])({names})=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", text)
 
 
-def _message_of_process(error: Exception) -> str:
-    """The message of one process among several; where the runtime has lost another process, with the remedy."""
-    lost = ": another process has ended; start all of them again with --resume" * isinstance(error, jax.errors.JaxRuntimeError)
-    return f"process {jax.process_index()}: {str(error).splitlines()[0]}{lost}"
+def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
+    """The function to run; where its module has imported JAX, what JAX compiles is kept."""
+    function = importlib.import_module(run).run if isinstance(run, str) else run
+    if "jax" in sys.modules:
+        from jexplicit.runs.compiled import keep_compiled
+
+        keep_compiled()
+    return function
+
+
+def _message_of_process(error: Exception) -> str | None:
+    """The message of one process among several, see `jexplicit.runs.processes`; None where there is only this one."""
+    if "jax" not in sys.modules:
+        return None
+    from jexplicit.runs.processes import message_of_process
+
+    return message_of_process(error)
 
 
 def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -> tuple[list[str], C | None]:

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from jexplicit.runs.folder import as_started
+from jexplicit.runs.program import as_started
 
 C = TypeVar("C")
 

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -22,7 +21,9 @@ from rich.table import Table
 
 from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.processes import agree, hold_place, is_first
+from jexplicit.runs.program import command_name
 from jexplicit.runs.progress import console, show
+from jexplicit.runs.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields that config.json does not keep
 # Fields that say where and how a run computes, not what: its continuation may change them.
@@ -65,7 +66,7 @@ class RunFolder:
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
         _check_empty_or_run(self.path)
         self._lock = hold_place(self.path, jax.process_index())
-        _check_experiment(self.path, experiment, "choose another --out")
+        check_experiment(self.path, experiment, "choose another --out")
         # a run without measurements has nothing to lose
         begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
         if begun and not resume:
@@ -133,88 +134,6 @@ def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> 
     return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
 
 
-def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The config and the rows of a finished or interrupted run.
-
-    Args:
-        out: the run folder.
-        experiment: the one that it must be a run of, such as "lm".
-
-    Raises:
-        ValueError: no run, a run of another experiment, no rows yet, or damaged files.
-
-    Example::
-
-        config, rows = read_run("runs/demo", "lm")
-        best = min(rows, key=lambda row: row["dev_perplexity"])
-    """
-    config = read_config(out, experiment)
-    if config is None:
-        raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
-    return config, read_rows(out)
-
-
-def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
-    """The configuration of the run in a folder, or None where there is no run.
-
-    Raises:
-        ValueError: a damaged file, or a run of another experiment than the one given.
-    """
-    path = local_path(out)
-    if not (path / "config.json").exists():
-        return None
-    if experiment is not None:
-        _check_experiment(path, experiment, f"this command reads runs of launch.{experiment}")
-    return {name: value for name, value in _read_stored(path).items() if name != "launcher"}
-
-
-def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
-    """The rows of a run's results.json.
-
-    Raises:
-        ValueError: no results there, or a damaged file.
-    """
-    path = local_path(out) / "results.json"
-    if not path.exists():
-        raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
-    remedy = "delete it and continue the run with --resume, which measures again"
-    rows = _read_object(path, remedy).get("rows")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path} is damaged (it needs `rows`, a list of objects): {remedy}")
-    return rows
-
-
-def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl with this `event`, oldest first, without a last line that a kill cut short.
-
-    Raises:
-        ValueError: a damaged line.
-    """
-    path = local_path(out) / "metrics.jsonl"
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    events = [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
-    return [event for event in events if event.get("event") == name]
-
-
-def experiment_of(config: type) -> str:
-    """The name of the experiment that a config class belongs to: of launch.lm.config, "lm"."""
-    parts = config.__module__.split(".")
-    return parts[1] if parts[0] == "launch" and len(parts) > 1 else parts[-1]
-
-
-def command_name() -> str:
-    """The command that started this process, such as `python -m launch.lm`, or `jexplicit lm` (see launch.cli)."""
-    program = Path(sys.argv[0])
-    if program.name.startswith("jexplicit "):
-        return program.name
-    return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
-
-
-def as_started(text: str) -> str:
-    """A text with the commands in it as they were started: as `jexplicit lm`, or as `python -m launch.lm`."""
-    return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text) if command_name().startswith("jexplicit ") else text
-
-
 def environment() -> dict[str, Any]:
     """Versions, commit, devices and command: what one needs to repeat a run."""
     return {
@@ -254,13 +173,7 @@ def _is_run(path: Path) -> bool:
     """Whether a run has begun there. The config.json of other programs does not make a folder a run."""
     if not (path / "config.json").exists():
         return (path / "metrics.jsonl").exists()
-    return (path / "environment.json").exists() or "launcher" in _read_stored(path)
-
-
-def _check_experiment(path: Path, experiment: str, remedy: str) -> None:
-    stored = _read_stored(path).get("launcher", experiment) if (path / "config.json").exists() else experiment
-    if stored != experiment:
-        raise ValueError(f"{path} is a run of launch.{stored}; {remedy}")
+    return (path / "environment.json").exists() or "launcher" in read_stored(path)
 
 
 def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str]) -> None:
@@ -272,34 +185,6 @@ def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str
     if changed:
         was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
         raise ValueError(f"{path} was run with {was}: resume without changing it, or choose another --out")
-
-
-def _read_stored(path: Path) -> dict[str, Any]:
-    """config.json as it was written."""
-    return _read_object(path / "config.json", "restore it, or choose another --out")
-
-
-def _read_object(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        return _parse(path.read_bytes(), str(path), remedy)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
-
-
-def _parse(text: bytes, what: str, remedy: str) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        ValueError: the text is no such object; the message begins with `what` and ends with `remedy`.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is damaged (not a JSON object): {remedy}")
-    return value
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -62,6 +62,19 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
         )
 
 
+def message_of_process(error: Exception) -> str | None:
+    """What the user of several processes is told of an error, with the remedy where the runtime has lost another process.
+
+    Returns:
+        None for an error of JAX or of a program that has nothing to do with other processes, or where there is only this one.
+    """
+    lost = isinstance(error, jax.errors.JaxRuntimeError)
+    if not jax.distributed.is_initialized() or isinstance(error, RuntimeError) and not lost:
+        return None
+    remedy = ": another process has ended; start all of them again with --resume" * lost
+    return f"process {jax.process_index()}: {str(error).splitlines()[0]}{remedy}"
+
+
 def check_process(coordinator: str, num_processes: int | None, process_id: int | None) -> None:
     """Check the arguments of `join` before it starts anything.
 

@@ -20,7 +20,8 @@ from jexplicit.counts.dense import Counts, DenseCounter
 from jexplicit.counts.stream import Saving, check_stream, feed
 from jexplicit.data.shards import Stream, read_shards
 from jexplicit.runs.devices import use_devices
-from jexplicit.runs.memory import parse_bytes, peak_bytes, within_memory
+from jexplicit.runs.host import parse_bytes, peak_bytes
+from jexplicit.runs.memory import within_memory
 from jexplicit.runs.processes import join, meet, part_of_process, sum_over_processes
 
 _join_seconds = 600  # all configurations start at the same time, on few cores

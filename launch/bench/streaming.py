@@ -15,7 +15,7 @@ from jexplicit.data.shards import ShardWriter
 from jexplicit.data.tokenizers import Progress
 from jexplicit.runs.bounds import PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
-from jexplicit.runs.memory import parse_bytes
+from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.runs.tables import Column
 from launch.bench.counting import StreamTokens, VocabSize, zipf_stream

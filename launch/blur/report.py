@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from jexplicit.runs.folder import read_config, read_events, read_rows
+from jexplicit.runs.results import read_config, read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 from launch.blur.figures import (
     curl_figure,

@@ -1,5 +1,19 @@
+"""Classify images by networks that are solved instead of trained, and by the same networks trained.
+
+python -m launch.digits --out runs/digits
+python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
+"""
+
 import sys
 
-from launch.digits.run import main
+from jexplicit.runs.command import run_command
+from launch.digits.config import PRESETS, Config
 
-sys.exit(main())
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; JAX is imported once the arguments are read."""
+    return run_command("launch.digits.run", Config, presets=PRESETS, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

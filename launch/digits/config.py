@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
-from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
@@ -109,13 +108,3 @@ PRESETS = {
         "92.95 % with one and two layers, patches without backpropagation 98.90 %.",
     ),
 }
-
-
-def check(config: Config) -> None:
-    """Refuse combinations of flags that make no sense, before anything is written."""
-    if not config.methods or not config.layers or not config.stop:
-        raise ValueError("--methods, --layers and --stop need at least one value each")
-    if "features" in config.methods and not config.featurizers:
-        raise ValueError("--methods features without --featurizers: give patches, random or both")
-    if config.optimizer != "adagrad":
-        optax_optimizer(config.optimizer, config.learning_rate)

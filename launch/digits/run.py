@@ -1,8 +1,4 @@
-"""Classify images by networks that are solved instead of trained, and by the same networks trained.
-
-python -m launch.digits --out runs/digits
-python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
-"""
+"""The whole job of launch.digits: images -> solved and trained classifiers -> accuracies, figures, report."""
 
 import functools
 import time
@@ -12,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
-from jexplicit.runs.command import run_command
+from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import methods
-from launch.digits.config import PRESETS, Config, check
+from launch.digits.config import Config
 from launch.digits.methods import Job, Part
 from launch.digits.report import PICTURES, results_table, row_name, write_report, write_scan
 from launch.digits.training import measure_network, measure_stacks
@@ -122,6 +118,11 @@ def mistakes(job: Job, most: int = 40) -> dict[str, Any]:
     return {"images": job.images.test_images[shown], "labels": labels[shown], "guesses": guesses[shown], "title": title}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
+def check(config: Config) -> None:
+    """Refuse combinations of flags that make no sense, before anything is written."""
+    if not config.methods or not config.layers or not config.stop:
+        raise ValueError("--methods, --layers and --stop need at least one value each")
+    if "features" in config.methods and not config.featurizers:
+        raise ValueError("--methods features without --featurizers: give patches, random or both")
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)

@@ -11,6 +11,7 @@ import sys
 
 from rich.markup import escape
 
+from jexplicit.runs.compiled import keep_compiled
 from jexplicit.runs.progress import console
 
 _remedy = "pip install 'jexplicit[eval]'"
@@ -26,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
 
     from launch.harness import model  # noqa: F401  (registers it)
 
+    keep_compiled()
     cli_evaluate()
     return 0
 

@@ -1,17 +1,12 @@
-"""The configuration of launch.icl, its presets, and the tasks and recipes that follow from it."""
+"""The configuration of launch.icl, its presets, and what it refuses. They need no JAX, nor does `--help`."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
 
-from icl.models.batched import Regression
-from icl.problems.function_classes import KINDS, FunctionClass, Kind
-from icl.problems.mixed_noise import MixedNoise
-from icl.problems.sine_waves import Waves
-from icl.tasks import Tasks
-from icl.training import Recipe
+from icl.names import KINDS, Kind
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
-from jexplicit.runs.memory import host_bytes
+from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
@@ -207,51 +202,6 @@ def selected_experiments(config: Config) -> list[str]:
     groups = {"all": LINEAR, "beyond": BEYOND}
     wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
     return [name for name in EXPERIMENTS if name in wanted]
-
-
-def make_tasks(config: Config, *, dim: int | None = None, context: int | None = None) -> Tasks:
-    """The distribution of the tasks: U(-1/2, 1/2) inputs by default."""
-    input_range = 2.0 if config.settings == "paper" else 1.0
-    return Tasks(dim=dim or config.dim, context=context or config.context, input_range=input_range)
-
-
-def make_regression(config: Config, tasks: Tasks, depth: int) -> Regression:
-    """K layers on tasks, with the token clip of the paper's code or text."""
-    return Regression(tasks, depth, clip=10.0 if depth > (3 if config.settings == "code" else 2) else None)
-
-
-def make_noise(config: Config) -> MixedNoise:
-    """Tasks with noise levels of their own, and twice as many pairs as inputs."""
-    levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
-    return MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
-
-
-def make_functions(config: Config, kind: Kind) -> FunctionClass:
-    """A class of functions, with prompts of 2 d + 1 points."""
-    d = config.function_dim
-    return FunctionClass(kind, dim=d, points=2 * d + 1, nonzero=min(3, d))
-
-
-def make_waves(config: Config) -> Waves:
-    """Sine waves of the paper's code or text."""
-    paper = config.waves == "paper"
-    return Waves(context=config.context, amplitude=(0.1, 5.0) if paper else (0.1, 0.5), independent=paper)
-
-
-def make_recipe(config: Config, depth: int) -> Recipe:
-    """The hyperparameters for K layers, from the paper's code or text."""
-    code = config.settings == "code"
-    return Recipe(
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        b2=0.98 if code else 0.999,
-        gradient_clip=1e-3 if code and depth <= 2 else 10.0,
-    )
-
-
-def init_scale(config: Config, depth: int, width: int) -> float:
-    """Variance times fan-in of random weights."""
-    return 0.002 / depth if config.settings == "code" else (0.002 / depth) ** 2 * width
 
 
 _copies = 8  # of a float32 batch and of the weights, while a step is computed

@@ -12,7 +12,7 @@ from icl.training import Recipe
 from launch.icl.config import effort
 from launch.icl.job import TEST, VALIDATION, Job, add_rows, has_rows, random_key
 from launch.icl.predictors import Model, descent_family
-from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
+from launch.icl.training import Measure, batch_loss, split_seeds, train_or_load, training_rows
 
 
 def copy(job: Job) -> None:
@@ -29,17 +29,17 @@ def copy(job: Job) -> None:
         y = gd.predict(split_seeds(gd.weights)[0], batch)
         return {"zero": 0.5 * float(jnp.mean(batch.y_q**2)), "gd": float(half_mse(y, batch.y_q))}
 
-    @jax.jit
+    few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
+    sensitivity = jax.jit(lambda layers, batch: copying.copy_sensitivity(layers, problem.tokens(batch)))
+
     def sensitivities(layers: AttentionLayer) -> Mapping[str, jax.Array]:
-        few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
-        found = copying.copy_sensitivity(layers, problem.tokens(few))
+        found = sensitivity(layers, few)
         return {f"sensitivity_{what}": value for what, value in found._asdict().items()}
 
     def evaluation() -> Measure:
         for name, loss in levels(validation).items():
             job.folder.log(event="reference", model="copy", predictor=name, loss=loss)
-        loss = jax.jit(lambda layers: problem.loss(layers, validation))
-        return lambda layers: {"loss": loss(layers), **sensitivities(layers)}
+        return lambda layers: {"loss": batch_loss(problem, layers, validation), **sensitivities(layers)}
 
     def init(key: jax.Array) -> AttentionLayer:
         return init_layers(key, problem.width, layers=2, scale=0.02 / 2)

@@ -14,8 +14,9 @@ from icl.problems import function_classes as classes
 from icl.problems.function_classes import SHIFTS, FunctionClass, Prompt, Shift
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
-from launch.icl.config import effort, make_functions
+from launch.icl.config import effort
 from launch.icl.job import TEST, Job, add_rows, has_rows, random_key
+from launch.icl.recipes import make_functions
 from launch.icl.training import split_seeds, train_or_load, training_rows, validation_loss
 
 _batch = 64  # prompts per step, as in Garg et al.

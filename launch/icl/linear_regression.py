@@ -11,12 +11,13 @@ from icl.comparison import condition_numbers, curvature_after_step, path_losses
 from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.solvers.descent import gradient_descent
 from icl.solvers.polynomials import context_eigenvalues
-from icl.tasks import Tasks, sample_tasks
+from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.progress import stage
 from launch.icl import predictors
-from launch.icl.config import Effort, make_tasks
+from launch.icl.config import Effort
 from launch.icl.job import CURVATURE, SPECTRUM, VALIDATION, WEIGHTS, Job, add_rows, has_rows, random_key
 from launch.icl.predictors import Family, Model, descent, measure_families, row_of, trained_family
+from launch.icl.recipes import make_tasks
 from launch.icl.training import split_seeds
 
 _dampings = (0.5, 0.75, 1.0)
@@ -78,20 +79,20 @@ def rollout(job: Job) -> None:
     batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
 
     @jax.jit
-    def layer_path(layer: AttentionLayer, damping: jax.Array) -> jax.Array:
+    def layer_path(layer: AttentionLayer, damping: jax.Array, batch: Sequence) -> jax.Array:
         return path_losses(lambda s: roll_out(layer, s, steps=_rollout_steps, damping=damping, y_only=True), batch)
 
     @jax.jit
-    def descent_path(damping: jax.Array) -> jax.Array:
+    def descent_path(damping: jax.Array, batch: Sequence) -> jax.Array:
         return path_losses(lambda s: gradient_descent(s, damping * eta, steps=_rollout_steps), batch)
 
     rows = []
     with stage("roll-out"):
         for damping in _dampings:
-            paths: list[tuple[str, int | None, jax.Array]] = [("gd", None, descent_path(jnp.asarray(damping)))]
+            paths: list[tuple[str, int | None, jax.Array]] = [("gd", None, descent_path(jnp.asarray(damping), batch))]
             for layers, entry in zip(split_seeds(trained.weights), trained.entries, strict=True):
                 layer = jax.tree.map(lambda leaf: leaf[0], layers)
-                paths.append(("trained", entry["seed"], layer_path(layer, jnp.asarray(damping))))
+                paths.append(("trained", entry["seed"], layer_path(layer, jnp.asarray(damping), batch)))
             for name, seed, path in paths:
                 losses = [float(loss) if np.isfinite(loss) else None for loss in path]
                 job.folder.log(event="rollout", predictor=name, seed=seed, damping=damping, losses=losses)

@@ -17,8 +17,9 @@ from icl.solvers.closed_form import exact_moments, optimal_solution, solution_lo
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.runs.progress import stage
-from launch.icl.config import effort, init_scale, make_noise, make_recipe
+from launch.icl.config import effort
 from launch.icl.job import SPECTRUM, TEST, VALIDATION, Job, add_rows, has_rows, random_key
+from launch.icl.recipes import init_scale, make_noise, make_recipe
 from launch.icl.training import split_seeds, train_or_load, training_rows, validation_loss
 
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)

@@ -21,8 +21,9 @@ from icl.solvers.polynomials import Polynomial, context_eigenvalues, optimal_pol
 from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
-from launch.icl.config import Config, Effort, effort, init_scale, make_recipe, make_regression
+from launch.icl.config import Config, Effort, effort
 from launch.icl.job import SPECTRUM, SWEEP, TEST, VALIDATION, Job, add_rows, model_name, random_key
+from launch.icl.recipes import init_scale, make_recipe, make_regression
 from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
 
 _block = 10_000  # test tasks per evaluation

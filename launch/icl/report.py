@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jexplicit.runs.folder import read_config, read_events, read_rows
+from jexplicit.runs.results import read_config, read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table
 from launch.icl import figures
 from launch.icl.config import EXPERIMENTS

@@ -1,27 +1,20 @@
-"""Does attention learn in context by gradient descent? Constructed, solved in closed form, and trained.
+"""The whole job of launch.icl: closed forms -> training -> comparison, figures, report."""
 
-python -m launch.icl --out runs/icl_one
-python -m launch.icl --experiment multi-step --layers 2 --out runs/icl_two
-python -m launch.icl --experiment all --out runs/icl
-python -m launch.icl --experiment copy softmax --out runs/icl_copy
-"""
-
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console
 from launch.icl.attention_variants import finite_data, layernorm, phase, softmax
-from launch.icl.config import PRESETS, Config, check, make_tasks, selected_experiments
+from launch.icl.config import Config, check, selected_experiments
 from launch.icl.copying import copy
 from launch.icl.function_classes import compare_on_functions
 from launch.icl.job import Job
 from launch.icl.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
 from launch.icl.noise import noisy
+from launch.icl.recipes import make_tasks
 from launch.icl.report import write_report
 from launch.icl.sine_waves import nonlinear
 from launch.icl.tables import terminal_table
@@ -60,12 +53,3 @@ def run(config: Config) -> dict[str, Any]:
     folder.log(event="finished", seconds=time.perf_counter() - start)
     # roll-outs and shifted tasks are curves, in the report
     return present_run(folder, terminal_table(folder.rows()), report, start)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

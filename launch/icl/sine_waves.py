@@ -1,5 +1,6 @@
 """The experiment of launch.icl on sine waves: attention on learned features, a control, and ridge regression on the same."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,9 @@ from icl.problems.sine_waves import Network, NonlinearRegression, init_network, 
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
-from launch.icl.config import effort, make_waves
+from launch.icl.config import effort
 from launch.icl.job import TEST, VALIDATION, WAVES, Job, add_rows, has_rows, random_key
+from launch.icl.recipes import make_waves
 from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
 
 _penalties = 10.0 ** np.arange(-8, 3)
@@ -30,7 +32,6 @@ def nonlinear(job: Job) -> None:
     recipes = {"trained": Recipe(config.batch_size, 1e-3, gradient_clip=100.0)}
     recipes["control"] = Recipe(config.batch_size, 3e-4, b2=0.999, gradient_clip=100.0)
     validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
-    losses = jax.jit(lambda network: _losses(problem, network, validation))
     params = {}
     for name, recipe in recipes.items():
 
@@ -38,7 +39,7 @@ def nonlinear(job: Job) -> None:
             return init_network(key, attention=attention)
 
         def evaluation() -> Measure:
-            return losses
+            return lambda network: _losses(problem, network, validation)
 
         every = max(1, min(500, runs.steps // 20))
         params[name] = train_or_load(job, f"nonlinear_{name}", init, problem, recipe, evaluation, effort=runs, every=every)
@@ -47,6 +48,7 @@ def nonlinear(job: Job) -> None:
         _save_waves(job, problem, {name: split_seeds(seeds)[0] for name, seeds in params.items()})
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> Mapping[str, jax.Array]:
     """The losses after and before the layer."""
     y = predict_waves(network, batch, eta=problem.eta)
@@ -55,8 +57,7 @@ def _losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> 
 
 def _measure(job: Job, problem: NonlinearRegression, params: dict[str, Network], validation: Sequence) -> None:
     batch = problem.sample(random_key(job.config, TEST), min(job.config.test_tasks, 10_000))
-    predicted = jax.jit(lambda network: predictions(lambda b: problem.predict(network, b), batch))
-    losses = jax.jit(lambda network: _losses(problem, network, batch))
+    predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
     ridge_loss = jax.jit(
         lambda network, batch, penalty: half_mse(ridge_on_features(network.encoder, batch, penalty), batch.y_q)
     )
@@ -64,10 +65,12 @@ def _measure(job: Job, problem: NonlinearRegression, params: dict[str, Network],
     rows: list[dict[str, Any]] = [{"predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     for n in range(len(runs["trained"])):
         networks = {name: split_seeds(seeds)[n] for name, seeds in params.items()}
-        y = {name: predicted(network) for name, network in networks.items()}
+        y = {name: predicted(network, batch) for name, network in networks.items()}
         for name, network in networks.items():
             run = runs[name][n]
-            measures = losses(network) | (difference(y[name], y["control"])._asdict() if name == "trained" else {})
+            measures = _losses(problem, network, batch) | (
+                difference(y[name], y["control"])._asdict() if name == "trained" else {}
+            )
             rows.append({"predictor": name, **{what: float(value) for what, value in measures.items()}, **run})
             # in float32 the smallest penalties may give NaN
             tried = [float(ridge_loss(network, validation, jnp.asarray(penalty))) for penalty in _penalties]

@@ -1,5 +1,6 @@
 """Trained parameters of launch.icl: loaded where the run has trained them already, else trained, with progress and events."""
 
+import functools
 import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -82,13 +83,19 @@ def train_or_load(
     return jax.tree.map(jnp.asarray, trained.params)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
+    """The loss of parameters on a batch, compiled once for equal problems; a batch that is no argument would be a constant,
+    whose share of the loss XLA computes while it compiles."""
+    return problem.loss(params, batch)
+
+
 def validation_loss(job: Job, problem: TrainingProblem, tasks: int) -> Callable[[], Measure]:
     """An evaluation of the loss alone, on so many validation tasks."""
 
     def evaluation() -> Measure:
         validation = problem.sample(random_key(job.config, VALIDATION), tasks)
-        loss = jax.jit(lambda params: problem.loss(params, validation))
-        return lambda params: {"loss": loss(params)}
+        return lambda params: {"loss": batch_loss(problem, params, validation)}
 
     return evaluation
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
 from jexplicit.runs.figures import COLOURS, figure, legend_outside
-from jexplicit.runs.folder import read_config, read_rows
+from jexplicit.runs.results import read_config, read_rows
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 from launch.lm.report import label
 

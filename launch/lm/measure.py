@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jax.sharding import Mesh
 
+from jexplicit.counts.dense import Counts
 from jexplicit.data.cache import TokenizedCorpus
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
@@ -23,7 +24,7 @@ from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_to
 from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.memory import peak_bytes
+from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
@@ -43,6 +44,7 @@ class Job(NamedTuple):
     mesh: Mesh
     tables: str  # dense, sparse or sharded
     about: dict[str, Any]  # fields that all rows share
+    dev_counts: Counts | None = None  # of dense tables, at K = 1
 
 
 def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
@@ -100,10 +102,10 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
     samples = _positions_one_by_one if one_by_one else config.train_sample, 0 if job.tables == "dense" else config.dev_sample
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
-        counts = job.training.counts(1) if job.tables == "dense" else None
+        counts, dev_counts = (job.training.counts(1), job.dev_counts) if job.tables == "dense" else (None, None)
         read = dense_where_small(model) if one_by_one else model  # once for both texts
         train = evaluate(read, job.text.train, counts=counts, sample=samples[0] or None, **shared)
-        dev = evaluate(read, job.text.dev, sample=samples[1] or None, **shared)
+        dev = evaluate(read, job.text.dev, counts=dev_counts, sample=samples[1] or None, **shared)
     row = {
         **name,
         "train_perplexity": train.perplexity,

@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.lm.fits.ablation import kind_name
-from jexplicit.runs.folder import read_config, read_events, read_rows
+from jexplicit.runs.results import read_config, read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 from launch.lm import figures
 from launch.lm.figures import Curves

@@ -1,8 +1,4 @@
-"""Fit single-layer language models in closed form, in one counting pass, and measure them.
-
-python -m launch.lm --out runs/demo
-python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
-"""
+"""The whole job of launch.lm: text -> tokens -> counts -> models -> perplexities, figures, report."""
 
 import contextlib
 import shutil
@@ -47,14 +43,15 @@ from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.command import run_command
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.folder import RunFolder, present_run, write_json
-from jexplicit.runs.memory import host_bytes, parse_bytes, peak_bytes, within_memory
+from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
+from jexplicit.runs.memory import within_memory
 from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
 from launch.lm.beam import counts_beside_shards
-from launch.lm.config import GROWING, PRESETS, Config, check
+from launch.lm.check import check
+from launch.lm.config import GROWING, Config
 from launch.lm.forecast import forecast
 from launch.lm.measure import Job, measure, wanted_models
 from launch.lm.report import repetition, results_table, write_report
@@ -94,7 +91,8 @@ def run(config: Config) -> dict[str, Any]:
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
-    job = Job(config, folder, text, training, mesh, tables, about)
+    dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
+    job = Job(config, folder, text, training, mesh, tables, about, dev_counts)
     for name in wanted_models(config):
         if tables != "sharded" or name["method"] == "explicit":
             with report_of_what_is_there(folder):
@@ -183,7 +181,8 @@ def read_sharded(folder: Path) -> tuple[TokenizedCorpus, Source]:
 def read_corpus(config: Config) -> Corpus[list[str]]:
     """The documents that the config asks for, in memory."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
-        reading: Any = {name: getattr(config, name) for name in ("field", "documents", "split")} | {"progress": progress}
+        reading: Any = {name: getattr(config, name) for name in ("field", "documents", "split")}
+        reading |= {"keep": True, "progress": progress}
         corpus = sources.read_corpus(config.corpus, config.train, config.dev, **reading)
         return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
@@ -319,8 +318,3 @@ def write_samples(config: Config, folder: RunFolder, best: TextModel | None) -> 
         samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, length, temperature=0.8, top_k=50)
     write_json(folder.path / "samples.json", samples)
     return samples
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)

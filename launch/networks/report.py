@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.runs.folder import read_events, read_rows
+from jexplicit.runs.results import read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table
 from launch.networks.figures import curves_figure, histograms_figure, pictures_figure, ratios_figure, search_figure
 

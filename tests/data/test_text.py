@@ -1,5 +1,6 @@
 """Text corpora: what is a document, what is refused, and how train and dev are cut."""
 
+import ast
 import gzip
 import logging
 import os
@@ -11,6 +12,7 @@ from jexplicit.data import docstrings
 from jexplicit.data.corpora import Corpus, split_documents
 from jexplicit.data.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.runs.cache_files import cache_entries
 
 
 def write(path: Path, data: str | bytes) -> str:
@@ -157,6 +159,63 @@ def test_docs_corpus_is_large_unique_and_reproducible():
     assert any("\n" in document for document in documents)
     docstrings._standard_library_documents.cache_clear()
     assert docs_corpus().sha256 == corpus.sha256
+
+
+def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
+    parsed = ("first topic", "second, with a lone \ud800 surrogate", "third", "fourth")
+    calls = []
+    monkeypatch.setattr(docstrings, "_standard_library_documents", lambda: calls.append(1) or parsed)
+    monkeypatch.setattr(docstrings, "_standard_library", lambda: [tmp_path / "module.py"])
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "module.py").write_text("'a module'")
+    corpus = docs_corpus()
+    assert len(calls) == 1 and not (tmp_path / "cache").exists()
+    assert docs_corpus(keep=True) == docs_corpus(keep=True) == corpus and len(calls) == 2
+    (entry,) = cache_entries(tmp_path / "cache")  # launch.cache lists and clears it
+    (entry.path / "documents.json").write_text("[")
+    assert docs_corpus(keep=True) == corpus and len(calls) == 3
+    (tmp_path / "module.py").write_text("'a longer module'")
+    assert docs_corpus(keep=True) == corpus and len(calls) == 4
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "module.py"))
+    assert docs_corpus(keep=True) == corpus and len(calls) == 5
+
+
+def test_documents_are_found_in_blocks_of_every_kind(tmp_path):
+    (tmp_path / "module.py").write_text(SOURCE)
+    expected = [ast.get_docstring(node) for node in pre_order(ast.parse(SOURCE)) if isinstance(node, docstrings._HasDocstring)]
+    assert docstrings._file_docstrings(tmp_path / "module.py") == list(filter(None, expected)) == list("mabcdefghi")
+
+
+SOURCE = """'m'
+if x:
+    def a(): 'a'
+else:
+    class b:
+        'b'
+        async def c(): 'c'
+try:
+    def d(): 'd'
+except ValueError:
+    def e(): 'e'
+else:
+    def f(): 'f'
+finally:
+    def g(): 'g'
+match x:
+    case 1:
+        def h(): 'h'
+with x:
+    for y in x:
+        def i(): 'i'
+    z = lambda: 'no docstring'
+"""
+
+
+def pre_order(node: ast.AST):
+    """A node and all below it, in the order of the text."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from pre_order(child)
 
 
 def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, monkeypatch, caplog):

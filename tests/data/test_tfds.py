@@ -17,8 +17,8 @@ from jexplicit.counts.beam import tfds_parts
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.data.tfds import tfds_corpus, tfds_text
-from launch.digits.run import main as digits
-from launch.lm.run import main as lm
+from launch.digits.__main__ import main as digits
+from launch.lm.__main__ import main as lm
 from launch.shards import main as shards
 
 ROWS = {

@@ -16,7 +16,7 @@ import tokenizers
 import jexplicit
 from jexplicit.lm.generation import prompt_ids
 from launch import sample, score, shards
-from launch.lm import run as lm
+from launch.lm import __main__ as lm
 from launch.networks.run import main as networks
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()

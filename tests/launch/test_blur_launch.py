@@ -7,7 +7,7 @@ import json
 import pytest
 
 from icl.blur.genome_files import load_genome
-from jexplicit.runs.folder import read_events
+from jexplicit.runs.results import read_events
 from launch.bench import run as bench
 from launch.blur import experiments, measurements
 from launch.blur import run as blur

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from jexplicit.runs.folder import read_rows
+from jexplicit.runs.results import read_rows
 from launch import sample, score
-from launch.lm import run as lm
+from launch.lm import __main__ as lm
 
 WORDS = ["to be", "or not", "that is", "the question", "whether", "nobler", "in the mind", "to suffer"]
 

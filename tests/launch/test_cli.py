@@ -6,17 +6,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import jexplicit
+from jexplicit.lm import names
+from jexplicit.lm.fits import mixture_rows
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.choose import visible
-from launch.digits import run as digits
+from launch.digits import __main__ as digits
 from launch.judge import run as judge
-from launch.lm import run as lm
+from launch.lm import __main__ as lm
 
 ROOT = Path(cli.__file__).parents[1]
 # what the console script of an installation does: the folder of the script, and not the current one, is on sys.path
@@ -81,6 +84,23 @@ def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matt
         seconds.append(time.perf_counter() - start)
         assert answer.returncode == 0 and b"usage: jexplicit" in answer.stdout and not answer.stderr
     assert min(seconds) < 0.5  # promised; it takes 0.1 s
+
+
+@pytest.mark.parametrize("name", ["lm", "icl", "digits", "cache list"])
+def test_help_of_a_command_does_not_import_jax(name, environment):
+    code = "import atexit, sys; atexit.register(lambda: print('imported:', *sys.modules)); from launch.cli import main; main()"
+    command = [sys.executable, "-c", code, *name.split(), "--help"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
+    usage, _, imported = answer.stdout.partition("imported:")
+    assert f"usage: jexplicit {name}" in usage and answer.returncode == 0, answer.stderr
+    slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "jexplicit.api", "icl.api"}
+    assert "tyro" in imported.split() and not slow & set(imported.split())
+
+
+def test_names_of_the_command_line_are_those_of_the_library():
+    assert set(get_args(names.Method)) == set(jexplicit.METHODS)
+    for rows in ("SUBWORD_ROWS", "CLASS_ROWS", "GRAMMAR_ROWS", "CHARACTER_ROWS"):
+        mixture_rows.check_rows(getattr(names, rows))
 
 
 def test_a_command_works_where_another_launch_lies(tmp_path, environment):

@@ -19,13 +19,13 @@ from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.runs.bounds import check_bounds
 from launch.classify import main as classify
+from launch.digits import __main__ as digits
 from launch.digits import methods as digits_methods
-from launch.digits import run as digits
 from launch.digits import training as digits_training
 from launch.digits.classifiers import load_classifier
-from launch.digits.config import check
 from launch.digits.methods import guesses_path
 from launch.digits.report import read_scan, write_report
+from launch.digits.run import check
 from launch.digits.training import stopping_epoch
 
 SMALL = "--limit 200 --epochs 3 --batch-size 50 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12"

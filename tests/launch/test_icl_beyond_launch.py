@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launch.icl import run as icl
+from launch.icl import __main__ as icl
 from launch.icl.config import BEYOND, LINEAR, Config, check, effort, selected_experiments
 from launch.icl.report import SECTIONS
 

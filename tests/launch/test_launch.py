@@ -17,8 +17,8 @@ from jexplicit import contexts, encode_documents, evaluate, load_model
 from jexplicit.lm.fits import training as lm_training
 from jexplicit.nn import training
 from launch import explain, export, sample, score
+from launch.lm import __main__ as lm
 from launch.lm import measure as lm_measure
-from launch.lm import run as lm
 from launch.lm.config import PRESETS
 from launch.lm.report import write_report
 

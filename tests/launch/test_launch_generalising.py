@@ -21,10 +21,10 @@ from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
 from jexplicit.runs import figures as runs_figures
 from launch import explain, sample, score
+from launch.lm import __main__ as lm
 from launch.lm import figures
 from launch.lm import measure as lm_measure
 from launch.lm import report as lm_report
-from launch.lm import run as lm
 from launch.lm.report import write_report
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()

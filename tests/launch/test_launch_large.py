@@ -14,7 +14,7 @@ from jexplicit.data.shards import read_shards
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from launch import shards
-from launch.lm import run as lm
+from launch.lm import __main__ as lm
 
 FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0".split()
 

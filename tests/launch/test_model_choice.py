@@ -11,7 +11,7 @@ from jexplicit.data.text import read_documents
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.fits.estimator import fit
 from launch import explain, export, sample, score
-from launch.lm import run as lm
+from launch.lm import __main__ as lm
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 MEASURES = ("log_probability", "perplexity", "bits_per_byte", "bits_per_character", "word_perplexity")

@@ -19,7 +19,7 @@ from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.minimal_pairs import preferences
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.log_tables import LogTables, Positions
-from launch.lm import run as lm
+from launch.lm import __main__ as lm
 
 N, M, PAIRS = 6, 120, 30
 

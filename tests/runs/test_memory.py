@@ -3,7 +3,8 @@
 import pytest
 
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.memory import check_memory, host_bytes, parse_bytes, peak_bytes, within_memory
+from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
+from jexplicit.runs.memory import check_memory, within_memory
 
 MB, GB = 10**6, 10**9
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from jexplicit.runs import folder as module
-from jexplicit.runs.folder import RunFolder, experiment_of, read_config, read_events, read_rows, read_run
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.results import experiment_of, read_config, read_events, read_rows, read_run
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jexplicit.lm.model import Features, History
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.memory import host_bytes
+from jexplicit.runs.host import host_bytes
 
 _no_features = ("unigram", "bigram", "ngram")
 

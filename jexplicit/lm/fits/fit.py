@@ -39,25 +39,11 @@ from jexplicit.lm.fits.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.model import Constant, LanguageModel
+from jexplicit.lm.names import Method as Method
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
-
-Method = Literal[
-    "unigram",
-    "bigram",
-    "ngram",
-    "explicit",
-    "cold",
-    "warm",
-    "optimum",
-    "log-linear",
-    "iterative-scaling",
-    "mixture",
-    "bitcipher",
-]
-
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")

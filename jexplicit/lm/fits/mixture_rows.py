@@ -19,6 +19,7 @@ from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.training_text import RADIUS, THREADS, TrainingText
 from jexplicit.lm.fits.word_classes import cluster, word_vectors
 from jexplicit.lm.model import Constant, window_of
+from jexplicit.lm.names import SUBWORD_ROWS
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows, smoothed_ngrams
@@ -58,12 +59,6 @@ class RowKind(NamedTuple):
     build: Callable[[TrainingText, Smoothing, bool], tuple[Any, ...]]
     radius: int
     groups: tuple[tuple[int, ...], ...] = ()
-
-
-SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
-CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
-GRAMMAR_ROWS = ("coarse",)
-CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")
 
 
 def mixture_rows(

@@ -11,8 +11,6 @@ Source: Levy & Goldberg 2014 for PPMI and its SVD; Brown et al. 1992 for classes
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array, csr_array, hstack
-from sklearn.cluster import KMeans
-from sklearn.utils.extmath import randomized_svd
 
 from jexplicit.counts.sparse import SparseCounts
 from jexplicit.data.contexts import PAD
@@ -54,6 +52,8 @@ def word_vectors(counts: SparseCounts, *, dimensions: int = 150, seed: int = 0) 
         dimensions: D, at most one less than N.
         seed: of the random projection of the SVD.
     """
+    from sklearn.utils.extmath import randomized_svd
+
     N = len(counts[0].indptr) - 1
     P = neighbour_ppmi(counts).astype(np.float32)
     U, s, _ = randomized_svd(P, min(dimensions, N - 1), n_iter=3, random_state=seed)  # pyright: ignore[reportArgumentType]
@@ -72,6 +72,8 @@ def cluster(
         classes: how many, beside class 0; fewer where there are fewer tokens.
         seed: of the first centres.
     """
+    from sklearn.cluster import KMeans  # scikit-learn takes 2 s of CPU time to import
+
     occurs = np.flatnonzero(counts)
     C = min(classes, len(occurs))
     found = np.zeros(len(counts), np.int64)

@@ -1,24 +1,26 @@
-"""The folder of the token cache: what lies in it, how large it may become, and what is removed first.
+"""The cache of a user: where it lies, how large its parts may become, and what is removed first.
 
-An entry is a folder. It is used when it is read or written, which its modification time says.
+An entry of tokens is a folder; it is used when it is read or written, which its modification time says. Compiled functions
+are in a folder of their own there, see `jexplicit.runs.compiled`.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jexplicit.runs.memory import parse_bytes
+from jexplicit.runs.host import parse_bytes
 
-DEFAULT_LIMIT = "10GB"
 _name = re.compile("[0-9a-f]{32}")
 _in_use: set[Path] = set()  # entries that this process has read or written: their files may be mapped
 
 
 class CacheEntry(NamedTuple):
-    """A tokenised text in the cache: its folder, its size in bytes, and when it was last used, in seconds since 1970."""
+    """A file or folder in the cache, its size in bytes, and when it was last used, in seconds since 1970."""
 
     path: Path
     bytes: int
@@ -32,21 +34,21 @@ def cache_folder(cache_dir: str | os.PathLike | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jexplicit"
 
 
-def cache_limit() -> float:
-    """The most bytes that the cache may hold: `$JEXPLICIT_CACHE_LIMIT`, such as 500MB, or 10 GB.
+def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") -> int:
+    """The most bytes that a part of the cache may hold: what an environment variable says, such as 500MB, or the default.
 
     Raises:
         ValueError: the variable is no number of bytes.
     """
-    given = os.environ.get("JEXPLICIT_CACHE_LIMIT") or DEFAULT_LIMIT
+    given = os.environ.get(variable) or default
     try:
-        return parse_bytes(given)
+        return 0 if given == "0" else parse_bytes(given)
     except ValueError as error:
-        raise ValueError(f"JEXPLICIT_CACHE_LIMIT={given}: {error}") from error
+        raise ValueError(f"{variable}={given}: {error}") from error
 
 
 def cache_entries(folder: Path) -> list[CacheEntry]:
-    """The entries of a cache, least recently used first; other files in the folder are left alone."""
+    """The tokenised texts of a cache, least recently used first; other files in the folder are left alone."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if _name.fullmatch(path.name) and path.is_dir():
@@ -64,13 +66,12 @@ def mark_used(entry: Path) -> None:
         pass
 
 
-def shrink(folder: Path, limit: float) -> list[CacheEntry]:
-    """Remove the least recently used entries until the others fit a limit; those that this process uses stay.
+def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
+    """Remove the first entries, the least recently used, until the others fit a limit; those that this process uses stay.
 
     Returns:
         the entries removed.
     """
-    entries = cache_entries(folder)
     excess, removed = sum(entry.bytes for entry in entries) - limit, []
     for entry in entries:
         if excess <= 0:
@@ -81,17 +82,21 @@ def shrink(folder: Path, limit: float) -> list[CacheEntry]:
     return _remove(removed)
 
 
-def clear_cache(folder: Path, *, older_than: float = 0.0) -> list[CacheEntry]:
+def clear_cache(entries: Sequence[CacheEntry], *, older_than: float = 0.0) -> list[CacheEntry]:
     """Remove the entries that were not used for so many days; 0 removes all.
 
     Returns:
         the entries removed.
     """
     last = time.time() - older_than * 86_400
-    return _remove([entry for entry in cache_entries(folder) if entry.used <= last or not older_than])
+    return _remove([entry for entry in entries if entry.used <= last or not older_than])
 
 
 def _remove(entries: list[CacheEntry]) -> list[CacheEntry]:
-    for entry in entries:
-        shutil.rmtree(entry.path, ignore_errors=True)  # a reader that has it mapped keeps its files
+    for entry in entries:  # a reader that has an entry open or mapped keeps its files
+        if entry.path.is_dir():
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # another process was faster, or the cache is only read
+                entry.path.unlink()
     return [entry for entry in entries if not entry.path.exists()]

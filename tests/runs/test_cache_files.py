@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from jexplicit.data import cache_files
 from jexplicit.data.cache import cached_streams
-from jexplicit.data.cache_files import cache_entries, clear_cache
 from jexplicit.data.corpora import Corpus
+from jexplicit.runs import cache_files
+from jexplicit.runs.cache_files import cache_entries, clear_cache
 from launch import cache
 
 
@@ -51,4 +51,4 @@ def test_the_cache_is_cleared_by_age_and_as_a_whole(tmp_path, monkeypatch, capsy
     os.utime(cache_entries(folder)[0].path, (0, 0))
     assert cache.main(["clear", "--older-than", "30", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["removed"]) == 1 and len(cache_entries(folder)) == 1
-    assert clear_cache(folder) and not cache_entries(folder) and (folder / "notes.txt").exists()
+    assert clear_cache(cache_entries(folder)) and not cache_entries(folder) and (folder / "notes.txt").exists()

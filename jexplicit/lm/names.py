@@ -1,0 +1,26 @@
+"""What the parts of a language model are called, for command lines: JAX is not needed."""
+
+from typing import Literal
+
+Features = Literal["sum", "cat"]
+History = str  # none, document, window:W or all; see window_of
+Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
+Method = Literal[
+    "unigram",
+    "bigram",
+    "ngram",
+    "explicit",
+    "cold",
+    "warm",
+    "optimum",
+    "log-linear",
+    "iterative-scaling",
+    "mixture",
+    "bitcipher",
+]
+
+# Rows of mixtures, by what tokens are.
+SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
+CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
+GRAMMAR_ROWS = ("coarse",)
+CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")

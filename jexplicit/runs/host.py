@@ -1,0 +1,37 @@
+"""Memory of the host: what the machine has, what the process has used, and sizes as a user writes them. JAX is not needed."""
+
+import os
+import re
+import sys
+
+_units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def host_bytes() -> float:
+    """Bytes of memory of this machine; infinity where the system does not report it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
+
+
+def parse_bytes(size: str) -> int:
+    """The number of bytes in a size such as "2GB" (10^9 bytes each) or "512MiB" (2^20 bytes each).
+
+    Raises:
+        ValueError: not a positive number followed by a unit.
+
+    Example:
+        >>> parse_bytes("2GB"), parse_bytes("1.5 GiB")
+        (2000000000, 1610612736)
+    """
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", size, re.ASCII)
+    if not found or found[2].upper() not in _units or float(found[1]) <= 0:
+        raise ValueError(f"memory {size!r}: give a number and a unit, such as 2GB or 512MiB")
+    return int(float(found[1]) * _units[found[2].upper()])
+
+
+def peak_bytes() -> int | None:
+    """Peak resident memory of this process so far, bytes; None where the system does not report it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

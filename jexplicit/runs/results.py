@@ -1,0 +1,112 @@
+"""What commands, reports and figures read of a run folder: its configuration, rows and events. JAX is not needed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jexplicit.runs.files import local_path
+
+
+def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The config and the rows of a finished or interrupted run.
+
+    Args:
+        out: the run folder.
+        experiment: the one that it must be a run of, such as "lm".
+
+    Raises:
+        ValueError: no run, a run of another experiment, no rows yet, or damaged files.
+
+    Example::
+
+        config, rows = read_run("runs/demo", "lm")
+        best = min(rows, key=lambda row: row["dev_perplexity"])
+    """
+    config = read_config(out, experiment)
+    if config is None:
+        raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
+    return config, read_rows(out)
+
+
+def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
+    """The configuration of the run in a folder, or None where there is no run.
+
+    Raises:
+        ValueError: a damaged file, or a run of another experiment than the one given.
+    """
+    path = local_path(out)
+    if not (path / "config.json").exists():
+        return None
+    if experiment is not None:
+        check_experiment(path, experiment, f"this command reads runs of launch.{experiment}")
+    return {name: value for name, value in read_stored(path).items() if name != "launcher"}
+
+
+def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of a run's results.json.
+
+    Raises:
+        ValueError: no results there, or a damaged file.
+    """
+    path = local_path(out) / "results.json"
+    if not path.exists():
+        raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
+    remedy = "delete it and continue the run with --resume, which measures again"
+    rows = _read_object(path, remedy).get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} is damaged (it needs `rows`, a list of objects): {remedy}")
+    return rows
+
+
+def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl with this `event`, oldest first, without a last line that a kill cut short.
+
+    Raises:
+        ValueError: a damaged line.
+    """
+    path = local_path(out) / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    events = [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
+    return [event for event in events if event.get("event") == name]
+
+
+def experiment_of(config: type) -> str:
+    """The name of the experiment that a config class belongs to: of launch.lm.config, "lm"."""
+    parts = config.__module__.split(".")
+    return parts[1] if parts[0] == "launch" and len(parts) > 1 else parts[-1]
+
+
+def check_experiment(path: Path, experiment: str, remedy: str) -> None:
+    """Refuse the folder of a run of another experiment with a ValueError that ends with the remedy."""
+    stored = read_stored(path).get("launcher", experiment) if (path / "config.json").exists() else experiment
+    if stored != experiment:
+        raise ValueError(f"{path} is a run of launch.{stored}; {remedy}")
+
+
+def read_stored(path: Path) -> dict[str, Any]:
+    """config.json as it was written."""
+    return _read_object(path / "config.json", "restore it, or choose another --out")
+
+
+def _read_object(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        return _parse(path.read_bytes(), str(path), remedy)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
+
+
+def _parse(text: bytes, what: str, remedy: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ValueError: the text is no such object; the message begins with `what` and ends with `remedy`.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is damaged (not a JSON object): {remedy}")
+    return value

@@ -1,0 +1,70 @@
+"""Flags of launch.lm that make no sense together, refused before anything is written."""
+
+from jexplicit.lm.fits.mixture_rows import check_rows
+from jexplicit.lm.model import window_of
+from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.runs.files import check_writable
+from jexplicit.runs.host import parse_bytes
+from jexplicit.runs.processes import check_process
+from launch.lm.config import Config
+from launch.shards import check_text_flags
+
+
+def check(config: Config) -> None:
+    """Refuse flags that make no sense, before anything is written."""
+    kind, _, name = config.corpus.partition(":")
+    if kind not in (("shards", "tfds") if name else ("docs", "installed", "text")):
+        raise ValueError(f"--corpus {config.corpus}: choose docs, installed, text, shards:DIR or tfds:NAME")
+    several = config.coordinator is not None
+    if config.coordinator is not None:
+        check_process(config.coordinator, config.num_processes, config.process_id)
+    if not several and (config.num_processes, config.process_id) != (None, None):
+        raise ValueError(
+            f"--num-processes {config.num_processes} --process-id {config.process_id} without --coordinator HOST:PORT"
+        )
+    if config.memory is not None:
+        parse_bytes(config.memory)
+    if config.train and config.corpus not in ("docs", "text"):  # docs is the default
+        raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
+    made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
+    if kind == "shards" and (given := [flag for flag, value in made.items() if value]):
+        raise ValueError(f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised; give it to launch.shards")
+    if config.export is not None:
+        check_writable(config.export, "--export")
+    for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
+        if allowed and (others := set(config.methods) - {"unigram", "bigram", "explicit"}):
+            raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods explicit there")
+    if config.corpus == "text" and not config.train:
+        raise ValueError("--corpus text without --train: name the training files, --train FILES")
+    if config.dev and not config.train:
+        raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
+    check_text_flags(config)
+    for name in ("methods", "features", "radius", "history", "bits"):
+        if not getattr(config, name):
+            raise ValueError(f"--{name} without a value: give at least one")
+    if config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise"):
+        raise ValueError(
+            f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
+            "takes --features cat and a smoothing row by row, which noise is not"
+        )
+    fitted = {"log-linear", "iterative-scaling"} & set(config.methods)
+    if config.calibration == "pairs" and ("mixture" not in config.methods or fitted):
+        raise ValueError(
+            f"--calibration pairs with --methods {' '.join(config.methods)}: only a mixture is fitted on minimal pairs; use "
+            "--methods mixture, or --calibration held-out"
+        )
+    check_rows(config.rows)
+    for history in config.history:
+        window_of(history)
+    if set(config.history) != {"none"} and "mixture" not in config.methods:
+        raise ValueError(
+            f"--history {' '.join(config.history)} without a mixture: only --methods mixture reads the text before"
+        )
+    if {"words", "word-classes"} & set(config.rows) and config.tokenizer != "char":
+        raise ValueError(f"--rows {' '.join(config.rows)} with --tokenizer {config.tokenizer}: words need --tokenizer char")
+    if config.split != "blocks" and (config.dev or not config.train):
+        raise ValueError(f"--split {config.split}: it cuts the files of --train where there is no --dev")
+    if "optimum" in config.methods and min(config.radius) > 2:
+        raise ValueError(f"--methods optimum with --radius {' '.join(map(str, config.radius))}: it has K = 1 and 2 only")
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)

@@ -1,0 +1,121 @@
+"""Compiled functions kept between commands: where they lie, when not, and that what is damaged is compiled again."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import cache
+
+ROOT = Path(__file__).parents[2]
+COMPUTE = """
+import jax, jax.numpy as jnp
+found = []
+jax.monitoring.register_event_listener(lambda event, **more: found.append(event.rsplit("/")[-1]))
+def run(config=None):
+    total = jax.jit(lambda x: jnp.sort(x @ x.T).sum())(jnp.ones((4, 3)))
+    print(float(total), found.count("cache_hits"), jax.config.jax_compilation_cache_dir)
+"""
+COMMAND = f"""
+import sys
+from jexplicit.runs.command import run_command
+from launch.cache import List
+{COMPUTE}
+sys.exit(run_command(run, List, description=""))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "10MB")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def start(program: str = COMMAND) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def answer(process: subprocess.Popen) -> tuple[float, int, str, str]:
+    """The number computed, how many functions were read, the folder of the cache, and what else was printed."""
+    printed, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    total, read, folder = printed.split()
+    return float(total), int(read), folder, errors
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_functions_are_compiled_once_for_several_processes_and_those_that_are_damaged_again(tmp_path):
+    folder = tmp_path / "cache" / "compiled"
+    together = [answer(process) for process in [start(), start()]]
+    assert [total for total, *_ in together] == [48, 48]  # 16 sums of three ones
+    assert all(where == str(folder) and not errors for *_, where, errors in together)
+    kept = files(folder)
+    total, read, _, errors = answer(start())
+    assert total == 48 and read == len(kept) > 0 and not errors and files(folder) == kept
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:50])  # a disk was full
+    total, read, _, errors = answer(start())
+    assert total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"JEXPLICIT_COMPILED_LIMIT": "0"},
+        {"JAX_ENABLE_COMPILATION_CACHE": "false"},
+        {"JAX_COMPILATION_CACHE_DIR": "theirs"},
+        {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1000"},
+        {"JEXPLICIT_CACHE_DIR": "/dev/null/no_folder"},
+    ],
+)
+def test_what_the_user_says_comes_first(tmp_path, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    total, _, folder, errors = answer(start())
+    assert total == 48 and not files(tmp_path) and not errors
+    assert folder == environment.get("JAX_COMPILATION_CACHE_DIR", folder)
+
+
+def test_a_library_that_is_imported_keeps_nothing(tmp_path):
+    assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not files(tmp_path)
+
+
+def test_those_that_were_not_used_go_where_there_are_too_many(tmp_path, monkeypatch):
+    folder = tmp_path / "cache" / "compiled"
+    folder.mkdir(parents=True)
+    for n, name in enumerate(("oldest", "older", "newest")):
+        (folder / name).write_bytes(bytes(1000))
+        os.utime(folder / name, (n, n))
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "2500B")
+    answer(start())
+    names = {path.name for path in files(folder)}
+    assert "oldest" not in names and {"older", "newest"} < names
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "much")
+    assert "JEXPLICIT_COMPILED_LIMIT=much" in start().communicate(timeout=120)[1]
+
+
+def test_the_command_shows_and_clears_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "0")  # this process keeps nothing itself
+    folder = tmp_path / "cache" / "compiled"
+    folder.mkdir(parents=True)
+    for n, name in enumerate(("jit_old-1-cache", "jit_new-2-cache")):
+        (folder / name).write_bytes(bytes(100))
+        if not n:
+            os.utime(folder / name, (0, 0))
+
+    def printed(*arguments: str) -> str:
+        assert cache.main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    assert f"{folder}: 2 files, 200B" in printed("list")
+    assert json.loads(printed("list", "--json"))["compiled"] == {"files": 2, "bytes": 200}
+    assert json.loads(printed("clear", "--older-than", "30", "--json"))["compiled"] == {"files": 1, "bytes": 100}
+    assert f"{folder}: 1 files removed, 100B" in printed("clear") and not files(folder)
