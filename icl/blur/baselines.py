@@ -22,6 +22,7 @@ from icl.blur.learning import accuracy_of, seeded_learners
 from icl.blur.rules import init_synapses, normalise
 from jexplicit.nn.activations import Activation, activation
 from jexplicit.nn.optimizers import OptimizerName, make_optimizer
+from jexplicit.runs.devices import full_precision
 
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""
@@ -29,6 +30,7 @@ RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 Layers = list[dict[str, Array]]  # W [n_in, n_out], and the shift b and scale m of the pre-activations [n_out]
 
 
+@full_precision
 def descent_curve(
     optimizer: OptimizerName,
     rate: Float[Array, ""],

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.lm.evaluation import Past, check_positions, histories
 from jexplicit.lm.model import HISTORY, LanguageModel
 from jexplicit.lm.rows.network import NetworkRows
+from jexplicit.runs.devices import full_precision
 
 
 class Attribution(NamedTuple):
@@ -72,6 +73,7 @@ def explain(
 
 
 @jax.jit
+@full_precision
 def _explain(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
     def one(position):
         x, history, y = position

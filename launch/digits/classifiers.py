@@ -73,6 +73,7 @@ def _load_params(path: Path) -> Any:
     return jax.tree.map(jnp.asarray, load_checkpoint(path)["params"])
 
 
+@full_precision
 def _logits(row: dict[str, Any], params: Any, H: Array) -> Array:
     """Logits of features: of a network with a hidden layer, of a stack of softmax layers, or of one with an intercept."""
     if row["method"] == "network":

@@ -83,6 +83,7 @@ def _measure(job: Job, experiment: str, model: Model, families: list[Family], **
     predictors.measure_families(job, experiment, model, [*descent_families(job, model), *families], **shared)
 
 
+@full_precision
 def _centred_rate(job: Job) -> float:
     """The best η of a step on centred inputs, `E tr S / E tr S²` with S of those inputs."""
     X = sample_tasks(random_key(job.config, VALIDATION), job.tasks, job.config.validation_tasks).X

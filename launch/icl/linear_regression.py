@@ -157,6 +157,7 @@ def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
     layers = {"trained": jax.tree.map(lambda leaf: leaf[0], params), "constructed": predictors.constructed_layers(job, model)}
 
     @jax.jit
+    @full_precision
     def maps_and_scores(key: jax.Array, layers: dict[str, AttentionLayer]) -> dict[str, jax.Array]:
         batch = sample_tasks(key, model.tasks, 1000)
         E = jnp.concatenate([batch.X, batch.Y], axis=1)

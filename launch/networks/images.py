@@ -58,6 +58,7 @@ def run_optimizers(config: OptimizersConfig, folder: RunFolder) -> None:
         compare("cooling", name, learning_rate=3 * config.learning_rate)
 
 
+@full_precision
 def measure_explicit(job: Job, data: Data) -> None:
     """The explicit solution of one softmax layer on positive pixels, its row, and the statistics of its logits."""
     if has_row(job, "explicit"):

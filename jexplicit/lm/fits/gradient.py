@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import distinct_contexts, pad_to
 from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.smoothing import Noise, noisy_counts, noisy_rows
-from jexplicit.runs.devices import AXIS
+from jexplicit.runs.devices import AXIS, full_precision
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0
 _block = 64  # contexts at a time: their logits stay in a CPU's cache
@@ -231,6 +231,7 @@ def text_gradient(
     return loss, total
 
 
+@full_precision
 def _columns_loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, noise: Noise | None, *, features: Features, devices: int
 ):
