@@ -34,6 +34,24 @@ def data_dir():
     return folder
 
 
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """The code of accelerators, run on this CPU: `elsewhere(f, ...)` calls f with it."""
+
+    def call(f, *arguments, **more):
+        def their_branch(*operands, default, **_):
+            return default(*operands)
+
+        jax.clear_caches()
+        with monkeypatch.context() as patch:
+            patch.setattr(jax.lax, "platform_dependent", their_branch)
+            result = jax.block_until_ready(f(*arguments, **more))
+        jax.clear_caches()
+        return result
+
+    return call
+
+
 @pytest.fixture(autouse=True, scope="module")
 def free_compiled_functions():
     """After each test file, free what it compiled: a process that runs many files would keep gigabytes of it."""
