@@ -1,6 +1,9 @@
 """Devices as one axis over which data is split."""
 
+import functools
 import os
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -36,6 +39,32 @@ def data_mesh(devices: int | None = None) -> Mesh:
     return jax.make_mesh((devices or len(available),), (AXIS,), axis_types=(AxisType.Auto,), devices=available[:devices])
 
 
+def on_cpu(mesh: Mesh) -> bool:
+    """Whether the devices of a mesh are CPUs."""
+    return mesh.devices.flat[0].platform == "cpu"
+
+
+def each_row(f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None) -> Any:
+    """f of every row of xs: in turn on a CPU, elsewhere all at once.
+
+    One learner or seed fills a CPU's vector units and its cache; an accelerator would wait for kernels to start.
+
+    Args:
+        f: of one row.
+        xs: a pytree of arrays with the rows first.
+        mesh: where it runs; default, whatever platform it is compiled for, for which f is traced twice.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> each_row(lambda x: x**2, jnp.arange(3)).tolist()
+        [0, 1, 4]
+    """
+    in_turn, at_once = functools.partial(jax.lax.map, f), jax.vmap(f)
+    if mesh is not None:
+        return (in_turn if on_cpu(mesh) else at_once)(xs)
+    return jax.lax.platform_dependent(xs, cpu=in_turn, default=at_once)
+
+
 def serial_kernels(mesh: Mesh) -> dict[str, str]:
     """Compiler options for `jax.jit` that run each kernel in one thread on a CPU; none on other platforms.
 
@@ -47,8 +76,7 @@ def serial_kernels(mesh: Mesh) -> dict[str, str]:
         >>> float(double(3.0))
         6.0
     """
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu else {}
+    return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu(mesh) else {}
 
 
 def use_devices(devices: int | None = None) -> Mesh:

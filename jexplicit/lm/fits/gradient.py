@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import distinct_contexts, pad_to
 from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.smoothing import Noise, noisy_counts, noisy_rows
-from jexplicit.runs.devices import AXIS, full_precision
+from jexplicit.runs.devices import AXIS, full_precision, on_cpu
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0
 _block = 64  # contexts at a time on a CPU: their logits stay in its cache
@@ -328,8 +328,7 @@ def _rows_of(optimizer: optax.GradientTransformation, optimizer_state: Any, rows
 
 def _keep_donated_in_place(mesh: Mesh) -> dict[str, Any] | None:
     """Compiler options: else XLA:CPU copies donated tables that a loop reads before they are written."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return {"xla_cpu_copy_insertion_use_region_analysis": True} if on_cpu else None
+    return {"xla_cpu_copy_insertion_use_region_analysis": True} if on_cpu(mesh) else None
 
 
 def _take(state: Any, rows: Any) -> Any:
