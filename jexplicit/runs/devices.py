@@ -44,8 +44,10 @@ def on_cpu(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def each_row(f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None) -> Any:
-    """f of every row of xs: in turn on a CPU, elsewhere all at once.
+def each_row(
+    f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
+) -> Any:
+    """f of every row of xs: in turn on a CPU, elsewhere all at once; or so many rows at a time.
 
     One learner or seed fills a CPU's vector units and its cache; an accelerator would wait for kernels to start.
 
@@ -53,16 +55,19 @@ def each_row(f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None) -> Any:
         f: of one row.
         xs: a pytree of arrays with the rows first.
         mesh: where it runs; default, whatever platform it is compiled for, for which f is traced twice.
+        cpu: rows at a time on a CPU; default, one.
+        elsewhere: rows at a time on other platforms; default, all of them.
 
     Example:
         >>> import jax.numpy as jnp
         >>> each_row(lambda x: x**2, jnp.arange(3)).tolist()
         [0, 1, 4]
     """
-    in_turn, at_once = functools.partial(jax.lax.map, f), jax.vmap(f)
+    few = functools.partial(jax.lax.map, f, batch_size=cpu)
+    many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
     if mesh is not None:
-        return (in_turn if on_cpu(mesh) else at_once)(xs)
-    return jax.lax.platform_dependent(xs, cpu=in_turn, default=at_once)
+        return (few if on_cpu(mesh) else many)(xs)
+    return jax.lax.platform_dependent(xs, cpu=few, default=many)
 
 
 def serial_kernels(mesh: Mesh) -> dict[str, str]:

@@ -27,6 +27,7 @@ from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, 
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts, noise_model
+from jexplicit.runs.devices import each_row
 
 
 @pytree
@@ -105,7 +106,7 @@ class SparseTables(RowsByOffset):
 
 @functools.partial(jax.jit, static_argnums=1)
 def _dense_table(rows: SparseTables, t: int, tokens: Array) -> Array:
-    return jax.lax.map(functools.partial(rows._row, t), tokens, batch_size=64)
+    return each_row(functools.partial(rows._row, t), tokens, cpu=64, elsewhere=4096)
 
 
 def sparse_language_model(
