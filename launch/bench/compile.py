@@ -103,9 +103,7 @@ def described_mesh(platform: str) -> Mesh:
     try:
         found = topologies.get_topology_desc(described.topology, described.platform, **described.options)
     except (NotImplementedError, RuntimeError) as error:
-        raise ValueError(
-            f"platform {platform}: no compiler for it is installed; pip install -e '.[compile]'"
-        ) from error
+        raise ValueError(f"platform {platform}: no compiler for it is installed; pip install -e '.[compile]'") from error
     return Mesh(np.array(found.devices[:1]), (AXIS,), axis_types=(AxisType.Auto,))
 
 
@@ -150,7 +148,9 @@ def run(config: Compile) -> dict[str, Any]:
             begin = time.perf_counter()
             work = program_work(HOT_FUNCTIONS[name].lower(mesh).compile().as_text())
             seconds = round(time.perf_counter() - begin, 3)
-            rows.append({**function_row(name, config.platform, work), "baseline": baseline.get(name), "compile_seconds": seconds})
+            rows.append(
+                {**function_row(name, config.platform, work), "baseline": baseline.get(name), "compile_seconds": seconds}
+            )
             progress(n + 1, len(names))
     folder.add_rows(rows)
     if config.update:

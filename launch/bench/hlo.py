@@ -1,4 +1,4 @@
-"""What a compiled program starts and moves, read from the text of its optimised HLO: kernels and bytes, trip counts included."""
+"""What a compiled program starts and moves, from the text of its optimised HLO: kernels and bytes, with trip counts."""
 
 import functools
 import re
@@ -94,7 +94,7 @@ def program_work(text: str) -> Work:
 def _bytes_of(line: Instruction, others: Mapping[str, Instruction], inside: Mapping[str, Instruction] | None) -> int:
     """What one kernel reads and writes."""
     if inside is None:
-        inside = {name: others[name]._replace(operation="parameter", attributes=str(n)) for n, name in enumerate(line.operands)}
+        inside = {name: others[name]._replace(operation="parameter", operands=(), root=False) for name in line.operands}
         inside = {**inside, line.name: line._replace(root=True)}
     parameters = [one for one in inside.values() if one.operation == "parameter"]
     total = 0
@@ -127,9 +127,15 @@ def _written(root: Instruction, inside: Mapping[str, Instruction]) -> int:
 
 
 def _trip_count(loop: Instruction, computations: Mapping[str, Mapping[str, Instruction]]) -> int:
+    """Of a loop of lax, whose counter starts at 0: what the compiler wrote beside it, or what the counter is compared with."""
     if known := _trips.search(loop.attributes):
         return int(known[1])
-    raise ValueError(f"loop {loop.name}: its number of trips is not known; write it as a lax.scan")
+    condition = computations[_called(loop, "condition")[0]]
+    root = next(line for line in condition.values() if line.root)
+    limits = [condition[name].operands[0] for name in root.operands if condition[name].operation == "constant"]
+    if "direction=LT" not in root.attributes or len(limits) != 1:
+        raise ValueError(f"loop {loop.name}: its number of trips is not known; write it as a lax.scan")
+    return int(limits[0])
 
 
 def _called(line: Instruction, attribute: str) -> list[str]:
@@ -149,10 +155,8 @@ def _parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
             kind, rest = _split(found[3])
             operation, _, rest = rest.partition("(")
             inner, attributes = _split(f"({rest}")
-            operands = re.findall(r"%?([\w.\-]+)(?=,|\)|$)", re.sub(r"/\*.*?\*/", "", inner)) if operation != "constant" else ()
-            now[found[2]] = Instruction(
-                found[2], _size(kind), operation.strip(), tuple(operands), attributes, bool(found[1])
-            )
+            operands = re.findall(r"%?([\w.\-]+)(?=,|\)|$)", re.sub(r"/\*.*?\*/", "", inner))  # of a constant, its value
+            now[found[2]] = Instruction(found[2], _size(kind), operation.strip(), tuple(operands), attributes, bool(found[1]))
     return computations, entry
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -210,9 +209,7 @@ HOT_FUNCTIONS = {
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
     "optimum, K = 2": HotFunction(_optimum, 0),
     "iterative scaling": HotFunction(_of(scaling_sweep, _U, ScalingProblem(_H, _Y, _U, _shape(), None)), 0),
-    "curvature bound": HotFunction(
-        _of(curvature_bound_sweep, _U, CurvatureProblem(_H, _Y, _shape(784, 784), _shape())), 0
-    ),
+    "curvature bound": HotFunction(_of(curvature_bound_sweep, _U, CurvatureProblem(_H, _Y, _shape(784, 784), _shape())), 0),
     "ICL step, 1 layer": HotFunction(functools.partial(_icl, 1), 2),
     "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
     "BLUR scores": HotFunction(_scores, 1),
