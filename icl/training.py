@@ -137,7 +137,7 @@ def training_steps(
         return lax.scan(step, state, keys)
 
     def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
-        return each_row(lambda seed: run(*seed, first), (state, keys), mesh)
+        return each_row(lambda seed: run(seed[0], seed[1], first), (state, keys), mesh)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     sharded = jax.shard_map(run_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)

@@ -109,8 +109,8 @@ def _explained(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _decoder_batch(contexts: int, positions: int) -> gradient.DecoderBatch:
-    shapes = (contexts, K), (contexts,), (positions, K), (positions,)
-    return gradient.DecoderBatch(*(_shape(*shape, dtype=_i) for shape in shapes), ())
+    distinct, weights = _shape(contexts, K, dtype=_i), _shape(contexts, dtype=_i)
+    return gradient.DecoderBatch(distinct, weights, _shape(positions, K, dtype=_i), _shape(positions, dtype=_i), ())
 
 
 def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:

@@ -70,9 +70,8 @@ def test_meta_steps(elsewhere, data, genomes):
     recipe, stage = MetaRecipe(hidden=HIDDEN, batch_size=8, query_size=10), Stage(2, 10)
 
     def losses():
-        state = MetaState(
-            *jax.tree.map(jnp.copy, (genomes, jax.vmap(meta_optimizer(recipe, 10).init)(genomes))), jnp.zeros(3, int)
-        )
+        moments = jax.vmap(meta_optimizer(recipe, 10).init)(genomes)
+        state = MetaState(jax.tree.map(jnp.copy, genomes), moments, jnp.zeros(3, int))
         run = meta_steps(RULES, recipe, stage, 2, data_mesh(1))
         return np.asarray(run(state, jnp.arange(3), jax.random.key(1), jnp.asarray(0), data)[1])
 
