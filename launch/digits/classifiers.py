@@ -12,6 +12,7 @@ from jaxtyping import Array
 from jexplicit.data.images import pixel_features
 from jexplicit.nn.networks import FullyConnected, network_outputs
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.folder import read_run
 from jexplicit.solvers.layerwise import stack_logits
 from launch.digits.methods import checkpoint_name, explicit_features, with_constant
