@@ -10,6 +10,7 @@ import numpy as np
 from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import sample_tasks
+from jexplicit.runs.devices import full_precision
 from launch.icl import predictors
 from launch.icl.config import effort, make_recipe, make_regression
 from launch.icl.job import HEADS, VALIDATION, Job, has_rows, random_key

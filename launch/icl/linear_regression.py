@@ -12,6 +12,7 @@ from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.solvers.descent import gradient_descent
 from icl.solvers.polynomials import context_eigenvalues
 from icl.tasks import Tasks, sample_tasks
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from launch.icl import predictors
 from launch.icl.config import Effort, make_tasks

@@ -9,6 +9,7 @@ import numpy as np
 
 from jexplicit.nn.diagnostics import LayerValues, hockey_stick, layer_statistics
 from jexplicit.nn.objectives import objective
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.folder import RunFolder
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
