@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.linalg import contract, transpose
+from jexplicit.runs.devices import full_precision
 
 Inputs = Literal["uniform", "normal", "laplace", "exponential", "mixture"]
 Scalar = Any  # a number, or a scalar array where a sweep is vmapped
@@ -193,6 +194,7 @@ def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.vmap(function, in_axes=-1, out_axes=-1)
 
 
+@full_precision
 def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[Array, "tokens width"]:
     """The tokens of one sequence: `e_i = (x_i, y_i)`, and the query `(x_q, -W0 x_q)` last.
 

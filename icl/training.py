@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from jexplicit.runs.checkpoints import load_latest, save_latest
-from jexplicit.runs.devices import AXIS, data_mesh, serial_kernels
+from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_cpu, serial_kernels
 
 
 @runtime_checkable
@@ -93,7 +93,7 @@ def blocked_gradient(
         ValueError: a block that does not divide the batch.
     """
     B = jax.tree.leaves(batch)[0].shape[-1]
-    block = block or _default_block(B)
+    block = block or _default_block(B, jax.default_backend() == "cpu")
     if B % block:
         raise ValueError(f"block {block} for batches of {B}: choose a divisor")
     gradient = jax.value_and_grad(loss)
@@ -121,11 +121,11 @@ def training_steps(
     The same arguments return the same function, which compiles once. On a CPU one seed fills the vector units, so the seeds of
     a device run one after the other; on an accelerator they are one vmap.
     """
-    optimizer = make_optimizer(recipe)
+    optimizer, block = make_optimizer(recipe), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
         batch = problem.sample(key, recipe.batch_size, jax.tree.leaves(state.params)[0].dtype)
-        loss, gradient = blocked_gradient(state.params, batch, problem.loss, block=recipe.block)
+        loss, gradient = blocked_gradient(state.params, batch, problem.loss, block=block)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
             updates, moments = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
@@ -137,9 +137,7 @@ def training_steps(
         return lax.scan(step, state, keys)
 
     def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
-        if jax.default_backend() == "cpu":
-            return lax.map(lambda one: run(one[0], one[1], first), (state, keys))
-        return jax.vmap(run, in_axes=(0, 0, None))(state, keys, first)
+        return each_row(lambda seed: run(seed[0], seed[1], first), (state, keys), mesh)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     sharded = jax.shard_map(run_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
@@ -224,10 +222,8 @@ def train_layers(
     return TrainingResult(_first(state.params, S), history, losses)
 
 
-def _default_block(batch: int) -> int:
-    if jax.default_backend() != "cpu":
-        return batch
-    return max(n for n in range(1, min(batch, 128) + 1) if batch % n == 0)
+def _default_block(batch: int, on_cpu: bool) -> int:
+    return max(n for n in range(1, min(batch, 128) + 1) if batch % n == 0) if on_cpu else batch
 
 
 def _first(tree: Any, S: int) -> Any:

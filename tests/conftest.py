@@ -35,14 +35,44 @@ def data_dir():
     return folder
 
 
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """`elsewhere(f, ...)` calls f with the code of accelerators, on this CPU."""
+
+    def their_branch(*operands, default, **_):
+        return default(*operands)
+
+    def call(f, *arguments, **more):
+        _free_compiled_functions()
+        with monkeypatch.context() as patch:
+            patch.setattr(jax.lax, "platform_dependent", their_branch)
+            for module in _modules():
+                if hasattr(module, "on_cpu"):
+                    patch.setattr(module, "on_cpu", lambda mesh: False)
+            result = f(*arguments, **more)
+        _free_compiled_functions()
+        return result
+
+    return call
+
+
 @pytest.fixture(autouse=True, scope="module")
 def free_compiled_functions():
     """After each test file, free what it compiled: a process that runs many files would keep gigabytes of it."""
     yield
-    jax.clear_caches()
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("jexplicit", "icl", "launch") and not name.startswith("jexplicit.data."):  # texts stay
-            for value in list(vars(module).values()):
-                if hasattr(value, "cache_clear"):  # a functools.cache, most often of compiled functions
-                    value.cache_clear()
+    _free_compiled_functions()
     gc.collect()
+
+
+def _free_compiled_functions():
+    jax.clear_caches()
+    for module in _modules():
+        for value in list(vars(module).values()):
+            if hasattr(value, "cache_clear"):  # a functools.cache, most often of compiled functions
+                value.cache_clear()
+
+
+def _modules():
+    """Our modules, but those of texts, whose caches stay."""
+    ours = ("jexplicit", "icl", "launch")
+    return [m for name, m in list(sys.modules.items()) if name.split(".")[0] in ours and not name.startswith("jexplicit.data.")]

@@ -22,6 +22,7 @@ from icl.blur.learning import accuracy_of, seeded_learners
 from icl.blur.rules import init_synapses, normalise
 from jexplicit.nn.activations import Activation, activation
 from jexplicit.nn.optimizers import OptimizerName, make_optimizer
+from jexplicit.runs.devices import each_row, full_precision
 
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""
@@ -29,6 +30,7 @@ RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 Layers = list[dict[str, Array]]  # W [n_in, n_out], and the shift b and scale m of the pre-activations [n_out]
 
 
+@full_precision
 def descent_curve(
     optimizer: OptimizerName,
     rate: Float[Array, ""],
@@ -111,4 +113,4 @@ def _descent_curves(
         layers = [{"W": W[:-1], "b": W[-1], "m": jnp.ones_like(W[-1])} for W in weights]
         return jax.vmap(lambda rate: curve(rate, layers, batches, *data))(rates)
 
-    return lax.map(run, (keys, batches)).swapaxes(0, 1)
+    return each_row(run, (keys, batches)).swapaxes(0, 1)

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.rules import Rules, Synapses, init_synapses, learn
 from jexplicit.nn.activations import Activation, activation
+from jexplicit.runs.devices import full_precision
 
 Loss = Literal["squared_error", "cross_entropy"]
 
@@ -77,6 +78,7 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
     return backprop_genome(2, eta_synapse=-rate, dtype=dtype)
 
 
+@full_precision
 def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]) -> Float[Array, ""]:
     """The mean loss of the plain network with these weights, whose last rows are biases. `jax.grad` differentiates it."""
     a = z = x

@@ -21,6 +21,7 @@ from icl.blur.data import Examples
 from icl.blur.genome import Genome
 from icl.blur.learning import accuracy_of
 from icl.blur.rules import Rules, Synapses, forward, init_synapses, learn
+from jexplicit.runs.devices import each_row
 
 
 class Episode(NamedTuple):
@@ -118,15 +119,15 @@ def mean_scores(
         learners: per genome.
     """
 
-    def score(genome: Genome, key: Array) -> tuple[Array, Array]:
+    def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:
+        genome, key = learner
         draw_key, init_key = jax.random.split(key)
         episode = draw_episode(draw_key, train, unroll=unroll, batch_size=batch_size, query_size=query_size)
         if dev is not None:
             episode = episode._replace(x_q=dev.X, y_q=dev.Y)
         return meta_loss(genome, rules, hidden, init_key, episode)
 
-    def mean(genome: Genome) -> tuple[Array, Array]:
-        losses, accuracies = lax.map(lambda key: score(genome, key), jax.random.split(key, learners))
-        return jnp.mean(losses), jnp.mean(accuracies)
-
-    return lax.map(mean, genomes)
+    G, keys = len(genomes.f), jax.random.split(key, learners)
+    every = jax.tree.map(lambda leaf: jnp.repeat(leaf, learners, axis=0), genomes), jnp.tile(keys, G)
+    losses, accuracies = each_row(score, every)
+    return jnp.mean(losses.reshape(G, learners), axis=1), jnp.mean(accuracies.reshape(G, learners), axis=1)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from icl.blur.data import Examples
 from icl.blur.genome import Genome
 from icl.blur.rules import Rules, Synapses, forward, init_synapses, learn
+from jexplicit.runs.devices import each_row
 
 
 class LearningCurves(NamedTuple):
@@ -108,7 +109,7 @@ def _learning_curves(
         key, batches = learner
         return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data)
 
-    return lax.map(run, (keys, batches))
+    return each_row(run, (keys, batches))
 
 
 def seeded_learners(

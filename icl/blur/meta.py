@@ -28,7 +28,7 @@ from icl.blur.episodes import draw_episode, mean_scores, meta_loss
 from icl.blur.genome import Genome
 from icl.blur.rules import Rules
 from icl.blur.search import Search, SearchOptions, SearchResult
-from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh, each_row
 
 
 class Stage(NamedTuple):
@@ -125,7 +125,7 @@ def meta_steps(
         def one(genome: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
             return run(*genome, key, first, data)
 
-        return lax.map(one, (states, numbers)) if jax.default_backend() == "cpu" else jax.vmap(one)((states, numbers))
+        return each_row(one, (states, numbers), mesh)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     specs = (split, split, same, same, same)

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
 from jexplicit.nn.activations import Activation, activation
+from jexplicit.runs.devices import full_precision
 
 BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
 Normalisation = Literal["none", "forward", "backward", "both"]
@@ -141,6 +142,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
     return tuple(synapses)
 
 
+@full_precision
 def forward(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"]
 ) -> tuple[States, Float[Array, "B n_out"]]:
@@ -186,6 +188,7 @@ def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "
     return jnp.concatenate([a[:1], feedback[None], jnp.zeros_like(a[2:])])
 
 
+@full_precision
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
     """The states of all layers after the backward pass, starting from those of the last layer; the input layer is unchanged.
 
@@ -202,6 +205,7 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
     return [states[0], *after]
 
 
+@full_precision
 def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States) -> Synapses:
     """The synapses after a step.
 
@@ -282,6 +286,7 @@ def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out
     return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
 
 
+@full_precision
 def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
     """`Σ_d matrix[d,c] a^d`, for every neuron. States missing from `a`, as in the input layer, count as 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])

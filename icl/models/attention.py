@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, tokens
+from jexplicit.runs.devices import full_precision
 
 Softmax = bool | tuple[bool, ...]  # whether scores go through a softmax: for all layers, or one value per layer
 
@@ -32,6 +33,7 @@ class AttentionLayer(NamedTuple):
     P: Float[Array, "*layers heads width key"]
 
 
+@full_precision
 def attend(
     layer: AttentionLayer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
 ) -> Float[Array, "n width"]:
@@ -175,6 +177,7 @@ def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*
     return jax.nn.standardize(E, axis=axis)
 
 
+@full_precision
 def head_maps(
     layers: AttentionLayer,
 ) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:

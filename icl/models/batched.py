@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from icl.linalg import contract, transpose
 from icl.models.attention import AttentionLayer, Softmax, clip_tokens, head_maps, layer_norm, layer_steps
 from icl.tasks import QueryLoss, Sequence, Tasks
+from jexplicit.runs.devices import full_precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,7 @@ def _weighted_values(context: Array, R: Array, a: Array) -> Array:
     return contract(transpose(_apply(R, context)), a)
 
 
+@full_precision
 def _apply(M: Array, E: Array) -> Array:
     """`M e_n` of every token."""
     return jnp.einsum("ce,enb->cnb", M, E)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from icl.names import KINDS as KINDS
 from icl.names import Kind as Kind
+from jexplicit.runs.devices import full_precision
 
 QueryShift = Literal["random quadrants", "opposite quadrants", "orthogonal query", "query seen"]
 Shift = Literal["none", QueryShift, "half subspace", "skewed", "x times 1/3", "x times 3", "y times 1/3", "y times 3", "noise"]
@@ -123,15 +124,15 @@ def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Arr
     if functions.kind == "sparse":
         w = jnp.where(jax.random.permutation(more, functions.dim) < functions.nonzero, w, 0)
     if functions.kind == "quadratic":
-        return lambda x: w @ x**2 / 3**0.5
+        return full_precision(lambda x: w @ x**2 / 3**0.5)
     if functions.kind == "relu":
         a, W = jax.random.normal(key, (functions.hidden,)), jax.random.normal(more, (functions.hidden, functions.dim))
-        return lambda x: (2 / functions.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x))
+        return full_precision(lambda x: (2 / functions.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x)))
     if functions.kind == "tree":
         splits = jax.random.randint(key, (2**_tree_depth - 1,), 0, functions.dim)
         leaves = jax.random.normal(more, (2**_tree_depth,))
         return functools.partial(_tree_value, splits, leaves)
-    return lambda x: w @ x
+    return full_precision(lambda x: w @ x)
 
 
 def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
@@ -142,6 +143,7 @@ def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
     return leaves[node - len(splits)]
 
 
+@full_precision
 def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
     T, d = X.shape
     if shift in ("random quadrants", "opposite quadrants"):
@@ -192,16 +194,19 @@ def zero_predictor(X: Array, y: Array, seen: Array, x: Array) -> Array:
     return jnp.zeros((), y.dtype)
 
 
+@full_precision
 def least_squares(X: Array, y: Array, seen: Array, x: Array) -> Array:
     """`w = X⁺ y`, the solution of least norm."""
     return jnp.linalg.pinv(X, rtol=1e-5) @ y @ x
 
 
+@full_precision
 def averaging_estimator(X: Array, y: Array, seen: Array, x: Array) -> Array:
     """`w = Xᵀ y / t`, unbiased where x ~ N(0, I)."""
     return (y @ X / jnp.maximum(jnp.sum(seen), 1)) @ x
 
 
+@full_precision
 def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
     """The mean y of the k nearest points, or of all where there are fewer."""
     distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
@@ -209,6 +214,7 @@ def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3)
     return y @ near / jnp.maximum(jnp.sum(near), 1)
 
 
+@full_precision
 def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
     """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by coordinate descent.
 
@@ -228,6 +234,7 @@ def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, swee
     return lax.scan(sweep, jnp.zeros_like(b), None, length=sweeps)[0] @ x
 
 
+@full_precision
 def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
     """`w = M_k Xᵀ y` with `M_{k+1} = 2 M_k - M_k A M_k` and `A = XᵀX`, which tends to the pseudo-inverse of A.
 

@@ -29,6 +29,7 @@ from icl.solvers.descent import ridge
 from icl.solvers.polynomials import context_eigenvalues, optimal_polynomial
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from icl.training import blocked_gradient
+from jexplicit.runs.devices import full_precision
 
 _floor = 1e-3  # least noise in penalties: without any, contexts with N = d are ill-conditioned
 
@@ -173,6 +174,7 @@ def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, con
     return np.stack([-gamma, zero, -found.eta / distribution.context, zero], axis=1)
 
 
+@full_precision
 def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
     """An unbiased estimate of each task's noise variance, `||y - X w||² / (N - d)` of least squares.
 
@@ -233,6 +235,7 @@ def tuned_ridge(batch: Sequence) -> TunedRidge:
     return TunedRidge(*(float(value) for value in np.exp(found.x)))
 
 
+@full_precision
 def posterior_mean(batch: Sequence, distribution: MixedNoise) -> Float[Array, "1 batch"]:
     """The Bayes optimum given the distribution: ridge predictions weighted by the posterior of the noise level.
 

@@ -18,6 +18,7 @@ from icl.models.attention import AttentionLayer, head_maps, init_layers
 from icl.models.batched import attention_update
 from icl.models.constructions import descent_layers
 from icl.tasks import QueryLoss, Sequence, vmap_tasks
+from jexplicit.runs.devices import full_precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +154,7 @@ def init_network(
     return Network(encoder, init_layers(keys[3], channels, scale=scale, dtype=dtype) if attention else None)
 
 
+@full_precision
 def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
     """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and GELU units."""
 
@@ -183,6 +185,7 @@ def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1) -> WavePr
     return WavePredictions(-query[-1], -(query + attention_update(context, query, M, R))[-1])
 
 
+@full_precision
 def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
     """Predictions with ridge regression on the features in place of the layer: the limit of its descent.
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, Tasks
 from jexplicit.runs.checks import concrete
+from jexplicit.runs.devices import full_precision
 
 
 class Moments(NamedTuple):
@@ -68,6 +69,7 @@ def one_step_loss(tasks: Tasks, eta: Any) -> Any:
     return tasks.outputs * d * s / 2 * (c**2 * descended + eta**2 * s * v / N)
 
 
+@full_precision
 def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C: Float[Array, "d d"] | None = None) -> Moments:
     """The moments of inputs `x = A z`, z with independent symmetric coordinates of variance 1 and the tasks' kurtosis κ.
 
@@ -96,6 +98,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
     return Moments(L, C, (1 - 1 / N) * L @ C @ L + A @ fourth @ A.T / N, N, tasks.noise**2)
 
 
+@full_precision
 def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None = None, v: Any = 0.0) -> Moments:
     """The moments of any distribution of inputs, from T sampled contexts; weights and noise are integrated out.
 
@@ -119,6 +122,7 @@ def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None =
     return Moments(S.mean(axis=0), C, jnp.einsum("tij,jk,tkl->il", S, C, S) / T, N, v)
 
 
+@full_precision
 def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     """The G of the best single layer `ŷ = x_qᵀ G Xᵀ y / N`: `G = C L (E[S C S] + (v/N) L)⁻¹`.
 
@@ -139,6 +143,7 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     return G
 
 
+@full_precision
 def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, "d d"] | None = None) -> Float[Array, ""]:
     """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`, of one output.
 
@@ -158,6 +163,7 @@ def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, 
     return jnp.trace((L if query is None else query) @ error) / 2
 
 
+@full_precision
 def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Array, "d d"]:
     """The same G fitted to sampled tasks: least squares of y_q on the products of x_q and `Xᵀ y / N`.
 

@@ -12,10 +12,12 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, initial_weights, vmap_tasks
+from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per step
 
 
+@full_precision
 def squared_error(W: Float[Array, "m d"], X: Float[Array, "N d"], Y: Float[Array, "N m"]) -> Float[Array, ""]:
     """`L(W) = 1/(2N) Σ_i ||W x_i - y_i||²`.
 
@@ -26,6 +28,7 @@ def squared_error(W: Float[Array, "m d"], X: Float[Array, "N d"], Y: Float[Array
     return jnp.sum((X @ W.T - Y) ** 2) / (2 * len(X))
 
 
+@full_precision
 def gradient_descent(
     sequence: Sequence,
     eta: Rate,
@@ -68,6 +71,7 @@ def gradient_descent(
     return lax.scan(step, W, etas)[1]
 
 
+@full_precision
 def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> Float[Array, "steps m"]:
     """The predictions after 1, 2, .. steps of GD++: descent that also moves the inputs towards a sphere.
 
@@ -108,6 +112,7 @@ def _per_step(steps: int, dtype: Any, **rates: Rate) -> tuple[Array, ...]:
     return tuple(jnp.broadcast_to(jnp.asarray(rate, dtype), (steps,)) for rate in rates.values())
 
 
+@full_precision
 def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
     """The prediction of ridge regression, `W = Yᵀ X (XᵀX + penalty I)⁻¹`.
 

@@ -18,7 +18,7 @@ from jaxtyping import Integer
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import concrete
-from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh, on_cpu
 from jexplicit.runs.memory import check_memory
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
@@ -26,7 +26,8 @@ Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
 
 INT32_CELLS = 2**31
-_chunk_positions = 1 << 18  # amortises the dispatch; the block (0.5 MB of uint16) still fits the L2 cache
+_chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
+_chunk_elsewhere = 1 << 22
 
 
 def count(
@@ -35,7 +36,7 @@ def count(
     radius: int,
     vocab_size: int,
     mesh: Mesh | None = None,
-    chunk: int = _chunk_positions,
+    chunk: int | None = None,
     saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Counts:
@@ -50,7 +51,7 @@ def count(
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, the first one.
-        chunk: positions that one device counts per step.
+        chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
         saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
         progress: called with (positions done, positions in all), of this process, after every step.
 
@@ -81,7 +82,7 @@ class DenseCounter:
         radius: K.
         vocab_size: N.
         mesh: default, the first device.
-        chunk: positions of a device per window.
+        chunk: positions of a device per window; default as in `count`.
         positions: how many there are in all, if known: a short stream gets smaller chunks.
 
     Raises:
@@ -101,7 +102,7 @@ class DenseCounter:
         radius: int,
         vocab_size: int,
         mesh: Mesh | None = None,
-        chunk: int = _chunk_positions,
+        chunk: int | None = None,
         positions: int | None = None,
     ):
         N, K = vocab_size, radius
@@ -111,10 +112,12 @@ class DenseCounter:
                 f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
                 f"{int(np.sqrt(INT32_CELLS - 1))}"
             )
-        if chunk < 1:
-            raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
         self.radius, self.vocab_size = K, N
         self._mesh = mesh or data_mesh(1)
+        if chunk is None:
+            chunk = _chunk_positions if on_cpu(self._mesh) else _chunk_elsewhere
+        if chunk < 1:
+            raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
         self._chunk = chunk if positions is None else max(1, min(chunk, -(-positions // self._mesh.size)))
         check_memory(self._mesh, 4 * K * N * N, "tables of counts")
         self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
@@ -249,7 +252,7 @@ def _counting_step(mesh: Mesh, K: int, N: int):
         updated = []
         for table, j in zip(tables, context_columns(x, K), strict=True):
             ids = jnp.where(counted, j * N + i, N * N)  # an id past the table is dropped
-            updated.append(table[0].at[ids].add(1, mode="drop")[None])  # a scatter into one axis is the fastest
+            updated.append(table.at[ids].add(1, mode="drop"))  # a scatter into one axis is the fastest
         return tuple(updated)
 
     shard = PartitionSpec(AXIS)
@@ -258,9 +261,9 @@ def _counting_step(mesh: Mesh, K: int, N: int):
 
 @functools.cache
 def zero_table(mesh: Mesh, cells: int):
-    """Compiled `() -> [devices, cells]` of int32 zeros, a row on each device."""
+    """Compiled `() -> [devices * cells]` of int32 zeros, as many on each; with an axis of devices a TPU copies tables."""
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
-    return jax.jit(lambda: jnp.zeros((mesh.size, cells), jnp.int32), out_shardings=shard)
+    return jax.jit(lambda: jnp.zeros(mesh.size * cells, jnp.int32), out_shardings=shard)
 
 
 def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
@@ -269,9 +272,9 @@ def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
 
 def _reduce(table: jax.Array, N: int) -> np.ndarray:
     """One table of all devices together, on the host."""
-    return np.asarray(table if len(table) == 1 else _sum_devices(table)).reshape(N, N)
+    return np.asarray(table if len(table) == N * N else _sum_devices(table, N * N)).reshape(N, N)
 
 
-@jax.jit
-def _sum_devices(table: jax.Array) -> jax.Array:
-    return table.sum(axis=0, dtype=jnp.int32)
+@functools.partial(jax.jit, static_argnums=1)
+def _sum_devices(table: jax.Array, cells: int) -> jax.Array:
+    return table.reshape(-1, cells).sum(axis=0, dtype=jnp.int32)

@@ -135,8 +135,8 @@ def _counting_step(mesh: Mesh, K: int, S: int):
         own = (0 <= i) & (i < S)
         updated = []
         for table, j in zip(tables, context_columns(x, K), strict=True):
-            ids = jnp.where(own, j * S + i, table.shape[1])  # an id past the table is dropped
-            updated.append(table[0].at[ids].add(1, mode="drop")[None])
+            ids = jnp.where(own, j * S + i, len(table))  # an id past the table is dropped
+            updated.append(table.at[ids].add(1, mode="drop"))
         return tuple(updated)
 
     shard = PartitionSpec(AXIS)
@@ -146,7 +146,7 @@ def _counting_step(mesh: Mesh, K: int, S: int):
 
 @functools.cache
 def _as_table(mesh: Mesh, N: int):
-    """Compiled `[D, N S] -> [N, D S]`, the same numbers on the same devices."""
+    """Compiled `[D N S] -> [N, D S]`, the same numbers on the same devices."""
     shard = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(lambda table: table.reshape(N, -1), mesh=mesh, in_specs=shard, out_specs=_COLUMNS))
 

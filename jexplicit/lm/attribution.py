@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.lm.evaluation import Past, check_positions, histories
 from jexplicit.lm.model import HISTORY, LanguageModel
 from jexplicit.lm.rows.network import NetworkRows
+from jexplicit.runs.devices import each_row, full_precision
 
 
 class Attribution(NamedTuple):
@@ -72,6 +73,7 @@ def explain(
 
 
 @jax.jit
+@full_precision
 def _explain(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
     def one(position):
         x, history, y = position
@@ -80,4 +82,4 @@ def _explain(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Arr
         log_p = jax.nn.log_softmax(rows.sum(axis=0))
         return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
 
-    return jax.lax.map(one, (X, read, Y), batch_size=16)
+    return each_row(one, (X, read, Y), cpu=16, elsewhere=1024)

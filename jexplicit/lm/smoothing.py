@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.names import Smoothing as Smoothing
+from jexplicit.runs.devices import full_precision
 
 SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
 
@@ -53,6 +54,7 @@ def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
     return Noise(q=f / (f + 1), one_minus_q=1 / (f + 1), p=p / p.sum())
 
 
+@full_precision
 def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     """Co-occurrences of the noisy embeddings, `F = Eᵀ C = diag(q) C + p ⊗ (1 - q)ᵀ C`.
 
@@ -65,6 +67,7 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     return q[:, None] * C + p[:, None] * (one_minus_q @ C)[None, :]
 
 
+@full_precision
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     """What a noisy embedding reads from a decoder, `Ũ = E U = diag(q) U + (1 - q) ⊗ pᵀU`.
 

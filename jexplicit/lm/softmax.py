@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh, on_cpu
 from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 Tables = Sequence[Float[Array, "N N"]]
@@ -73,7 +73,7 @@ def map_contexts(
     """
     mesh = mesh or data_mesh(1)
     X = X[slice(*part_of_process(0, len(X)))]
-    block = 64 if mesh.devices.flat[0].platform == "cpu" else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
+    block = 64 if on_cpu(mesh) else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
     calls = max(1, -(-len(X) // (_contexts_per_call * mesh.size)))
     blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
     call = blocks * block * mesh.size

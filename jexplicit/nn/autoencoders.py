@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jexplicit.runs.devices import full_precision
+
 Map = Callable[[Float[Array, " D"]], Float[Array, " D"]]
 
 
@@ -26,6 +28,7 @@ class LinearAutoencoder(NamedTuple):
     A: Float[Array, "D k"]
     B: Float[Array, "k D"]
 
+    @full_precision
     def __call__(self, X: Float[Array, "... D"]) -> Float[Array, "... D"]:
         """Reconstructions of the rows of X."""
         return X @ self.B.T @ self.A.T
@@ -54,6 +57,7 @@ def linear_autoencoder(X: Float[Array, "M D"], k: int) -> LinearAutoencoder:
     return LinearAutoencoder(V, V.T)
 
 
+@full_precision
 def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
     """The projection on the span of the examples, `A = (XᵀX)†, B = XᵀX`, of width D.
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import concrete
-from jexplicit.solvers.explicit import matmul
+from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
@@ -30,19 +30,21 @@ class CurvatureProblem(NamedTuple):
 
 
 @jax.jit
+@full_precision
 def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: float | Float[Array, ""]) -> CurvatureProblem:
     """The problem whose penalty is `ridge t`, with t the mean square of a feature; its factor is NaN if there is none."""
-    A = matmul(H.T, H) / len(H)
+    A = H.T @ H / len(H)
     penalty = ridge * jnp.trace(A) / len(A)
     return CurvatureProblem(H, Y, jnp.linalg.cholesky(A + 2 * penalty * jnp.eye(len(A), dtype=A.dtype)), penalty)
 
 
 @jax.jit
+@full_precision
 def curvature_bound_sweep(U: Float[Array, "D N"], problem: CurvatureProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
     """One sweep, `U + 2 (HᵀH/M + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U)`, and the mean loss with the ridge before it."""
     H, Y, factor, penalty = problem
-    log_P = jax.nn.log_softmax(matmul(H, U))
-    ascent = matmul(H.T, Y - jnp.exp(log_P)) / len(H) - penalty * U
+    log_P = jax.nn.log_softmax(H @ U)
+    ascent = H.T @ (Y - jnp.exp(log_P)) / len(H) - penalty * U
     loss = -jnp.mean(jnp.sum(Y * log_P, axis=1)) + penalty / 2 * jnp.sum(U**2)
     return U + 2 * jax.scipy.linalg.cho_solve((factor, True), ascent), loss
 

@@ -18,9 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import concrete
-
-matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-"""A product in full float32: an accelerator's TF32 must not reach a solution."""
+from jexplicit.runs.devices import full_precision
 
 
 def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
@@ -77,6 +75,7 @@ def column_sums(F: Any) -> Float[Array, " N"]:
     return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
 
 
+@full_precision
 def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
     """`F = HᵀY` for numeric features (pixels, activations).
 
@@ -100,7 +99,7 @@ def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[
                 f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
                 "split signed features into relu(x) and relu(-x)"
             )
-    return matmul(H.T, Y)
+    return H.T @ Y
 
 
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:

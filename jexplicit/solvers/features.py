@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 
 from jexplicit.runs.checks import check_key, concrete
+from jexplicit.runs.devices import full_precision
 
 _patches_per_filter = 200
 _least_contrast = 0.1  # standard deviation of a patch's grey levels, which range over 1
@@ -89,6 +90,7 @@ def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> 
     return W / jnp.linalg.norm(W, axis=0, keepdims=True)
 
 
+@full_precision
 def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold: float = 0.0) -> Float[Array, "M nn"]:
     """Random positive features: the positive parts of standardised random projections.
 
@@ -184,6 +186,7 @@ def patch_features(
 
 
 @functools.partial(jax.jit, static_argnames=("threshold", "grid"))
+@full_precision
 def _pooled_responses(X: Array, filters: Filters, threshold: float, grid: int) -> Array:
     kernel = filters.W.reshape(filters.size, filters.size, 1, -1)
     z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))

@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import concrete
-from jexplicit.solvers.explicit import dense_cooccurrence, matmul
+from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
@@ -34,6 +35,7 @@ class ScalingProblem(NamedTuple):
 
 
 @jax.jit
+@full_precision
 def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
     """One sweep, `U + (1/K) log(F / Hᵀ softmax(H U))`, and the mean loss before it, in nats.
 
@@ -46,13 +48,14 @@ def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Floa
         [[100.0, 100.0], [50.0, 150.0]]
     """
     H, Y, F, K, offsets = problem
-    logits = matmul(H, U)
+    logits = H @ U
     log_P = jax.nn.log_softmax(logits if offsets is None else logits + offsets)
-    E, occurs = matmul(H.T, jnp.exp(log_P)), F > 0
+    E, occurs = H.T @ jnp.exp(log_P), F > 0
     log_ratio = jnp.where(occurs, jnp.log(jnp.where(occurs, F, 1) / jnp.where(occurs, E, 1)), 0)
     return U + log_ratio / K, -jnp.mean(jnp.sum(Y * log_P, axis=1))
 
 
+@full_precision
 def iterative_scaling_sweeps(
     H: Float[Array, "M D"],
     Y: Float[Array, "M N"],
@@ -98,7 +101,7 @@ def iterative_scaling_sweeps(
         slack = not concrete(h0) or bool(h0.max() > 0)
     if slack:
         H = jnp.concatenate([H, h0[:, None]], axis=1)
-        F = jnp.concatenate([F, (matmul(h0, Y))[None, :]])
+        F = jnp.concatenate([F, (h0 @ Y)[None, :]])
         U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
     U, losses = run_sweeps(scaling_sweep, U, ScalingProblem(H, Y, F, K, offsets), sweeps=sweeps, **options)
     u0 = U[-1] if slack else jnp.zeros_like(U[0])

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
 PrimingNumber = float | Float[Array, ""]
@@ -41,6 +42,7 @@ class StackSolution(NamedTuple):
     K: tuple[PrimingNumber, ...]
 
 
+@full_precision
 def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequence[SoftmaxLayer]) -> StackSolution:
     """The decoders of a stack of layers, each solved from its own inputs alone.
 
@@ -72,6 +74,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
     return StackSolution(tuple(params), tuple(numbers))
 
 
+@full_precision
 def stack_logits(
     params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
 ) -> Float[Array, "... N"]:

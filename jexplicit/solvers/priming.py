@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import concrete
-from jexplicit.solvers.explicit import column_sums, matmul
+from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.explicit import column_sums
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
@@ -41,6 +42,7 @@ def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
     return -(K - 1) / K * jnp.log(column_sums(F))
 
 
+@full_precision
 def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Float[Array, " N"]) -> Float[Array, "M N"]:
     """`H log F + ||H||_1 ⊗ log w`: the logits of `U = log F + 1 ⊗ log w`, in nats, with F frozen.
 
@@ -55,7 +57,7 @@ def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Floa
 
     Source: paper, Eq. 6 and Sec. 5.
     """
-    return matmul(H, jnp.log(F)) + H.sum(axis=1)[:, None] * log_w[None, :]
+    return H @ jnp.log(F) + H.sum(axis=1)[:, None] * log_w[None, :]
 
 
 def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, K: Float[Array, " S"]) -> PrimingScan:
@@ -91,6 +93,7 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
     return PrimingScan(K, _correct(H, F, labels, K).astype(H.dtype) / len(H))
 
 
+@full_precision
 def fit_intercept(
     H: Float[Array, "M D"], Y: Float[Array, "M N"], F: Float[Array, "D N"], *, K: float, sweeps: int = 100
 ) -> SoftmaxFit:
@@ -103,14 +106,15 @@ def fit_intercept(
     """
     n, log_F = H.sum(axis=1, keepdims=True), jnp.log(F)
     start = log_intercept(F, K)[None, :]
-    fit = iterative_scaling_sweeps(n, Y, start, offsets=matmul(H, log_F), slack=False, sweeps=sweeps)
+    fit = iterative_scaling_sweeps(n, Y, start, offsets=H @ log_F, slack=False, sweeps=sweeps)
     return fit._replace(U=log_F + fit.U)
 
 
 @jax.jit
+@full_precision
 def _correct(H: Array, F: Array, labels: Array, K: Array) -> Array:
     """[S] how many rows the solution classifies correctly at each K."""
-    base, n, column = matmul(H, jnp.log(F)), H.sum(axis=1), jnp.log(column_sums(F))
+    base, n, column = H @ jnp.log(F), H.sum(axis=1), jnp.log(column_sums(F))
     padding = -len(H) % _rows_per_block
     rows = [jnp.pad(x, ((0, padding),) + ((0, 0),) * (x.ndim - 1)) for x in (base, n, labels, jnp.ones(len(H), bool))]
 

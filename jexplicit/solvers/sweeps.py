@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.checks import concrete
+from jexplicit.runs.devices import full_precision
 
 
 class SoftmaxFit(NamedTuple):
@@ -24,6 +25,7 @@ class SoftmaxFit(NamedTuple):
     intercept: Float[Array, " N"]
     losses: Any
 
+    @full_precision
     def logits(self, H: Float[Array, "M D"]) -> Float[Array, "M N"]:
         """`H U + intercept`, in nats."""
         return H @ self.U + self.intercept[None, :]

@@ -12,6 +12,7 @@ from jaxtyping import Array
 from jexplicit.data.images import pixel_features
 from jexplicit.nn.networks import FullyConnected, network_outputs
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.results import read_run
 from jexplicit.solvers.layerwise import stack_logits
 from launch.digits.methods import checkpoint_name, explicit_features, with_constant
@@ -73,6 +74,7 @@ def _load_params(path: Path) -> Any:
     return jax.tree.map(jnp.asarray, load_checkpoint(path)["params"])
 
 
+@full_precision
 def _logits(row: dict[str, Any], params: Any, H: Array) -> Array:
     """Logits of features: of a network with a hidden layer, of a stack of softmax layers, or of one with an intercept."""
     if row["method"] == "network":

@@ -10,6 +10,7 @@ import numpy as np
 from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import sample_tasks
+from jexplicit.runs.devices import full_precision
 from launch.icl import predictors
 from launch.icl.config import effort
 from launch.icl.job import HEADS, VALIDATION, Job, has_rows, random_key
@@ -84,6 +85,7 @@ def _measure(job: Job, experiment: str, model: Model, families: list[Family], **
     predictors.measure_families(job, experiment, model, [*descent_families(job, model), *families], **shared)
 
 
+@full_precision
 def _centred_rate(job: Job) -> float:
     """The best η of a step on centred inputs, `E tr S / E tr S²` with S of those inputs."""
     X = sample_tasks(random_key(job.config, VALIDATION), job.tasks, job.config.validation_tasks).X

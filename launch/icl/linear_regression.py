@@ -12,6 +12,7 @@ from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.solvers.descent import gradient_descent
 from icl.solvers.polynomials import context_eigenvalues
 from icl.tasks import Sequence, Tasks, sample_tasks
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from launch.icl import predictors
 from launch.icl.config import Effort
@@ -158,6 +159,7 @@ def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
     layers = {"trained": jax.tree.map(lambda leaf: leaf[0], params), "constructed": predictors.constructed_layers(job, model)}
 
     @jax.jit
+    @full_precision
     def maps_and_scores(key: jax.Array, layers: dict[str, AttentionLayer]) -> dict[str, jax.Array]:
         batch = sample_tasks(key, model.tasks, 1000)
         E = jnp.concatenate([batch.X, batch.Y], axis=1)

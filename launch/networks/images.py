@@ -9,6 +9,7 @@ import numpy as np
 
 from jexplicit.nn.diagnostics import LayerValues, hockey_stick, layer_statistics
 from jexplicit.nn.objectives import objective
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.folder import RunFolder
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
@@ -58,6 +59,7 @@ def run_optimizers(config: OptimizersConfig, folder: RunFolder) -> None:
         compare("cooling", name, learning_rate=3 * config.learning_rate)
 
 
+@full_precision
 def measure_explicit(job: Job, data: Data) -> None:
     """The explicit solution of one softmax layer on positive pixels, its row, and the statistics of its logits."""
     if has_row(job, "explicit"):

@@ -130,6 +130,18 @@ def test_the_loss_is_that_of_the_language_model_of_the_tables(kind, noisy):
     np.testing.assert_allclose(by_hand(tables, X, Y, kind, noisy=noisy)[0], expected, rtol=LOSS_TOLERANCE[np.float64])
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@KINDS
+def test_an_accelerator_s_gradient_is_that_of_a_cpu(kind, devices, elsewhere, monkeypatch):
+    """Cat adds the same numbers in the same order; Sum adds all contexts offset by offset, which changes the rounding."""
+    monkeypatch.setattr(gradient_module, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
+    tables, (X, Y) = random_tables(3, kind), positions(3)
+    ours, theirs = by_hand(tables, X, Y, kind, devices=devices), elsewhere(by_hand, tables, X, Y, kind, devices=devices)
+    assert theirs[0] == pytest.approx(ours[0], rel=LOSS_TOLERANCE[np.float64])
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=0 if kind == "cat" else GRADIENT_TOLERANCE[np.float64])
+
+
 def test_sum_is_cat_at_radius_one():
     tables = random_tables(1, "cat")
     one, other = (by_hand(tables, *positions(1), kind, noisy=True) for kind in ("sum", "cat"))

@@ -94,6 +94,12 @@ def test_gathered_tables_and_single_logits_are_those_of_the_dense_model(counts, 
         np.testing.assert_allclose(model.logits(context), dense.logits(context), rtol=0, atol=1e-11)
 
 
+def test_an_accelerator_s_larger_blocks_change_no_log_partition(counts, elsewhere):
+    """Rows are apart from each other, so that blocks change nothing but the rounding of a vectorised exponential."""
+    rows, X = fit(counts, features="cat").rows[0], windows(DEV, K)[0]
+    np.testing.assert_allclose(elsewhere(rows.log_partition, X), rows.log_partition(X), rtol=1e-12)
+
+
 def test_a_model_stays_where_its_counts_are(counts):
     model = fit(counts, features="cat")
     share = counts.tables[0].shape[1] // counts.mesh.size

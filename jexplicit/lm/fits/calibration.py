@@ -25,6 +25,7 @@ from jexplicit.lm.rows.log_tables import (
     mixed_logits,
 )
 from jexplicit.lm.rows.threads import map_in_threads
+from jexplicit.runs.devices import full_precision
 
 _damping = 0.03  # the least, of the mean curvature
 
@@ -132,6 +133,7 @@ def objective(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndar
 
 
 @functools.partial(jax.jit, static_argnums=3)
+@full_precision
 def moments(
     arrays: Arrays, exponents: Array, block: Block, covariances: bool
 ) -> tuple[Float[Array, " B"], Float[Array, "B G"], Float[Array, "B G G"] | None]:

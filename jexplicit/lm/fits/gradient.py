@@ -27,10 +27,11 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import distinct_contexts, pad_to
 from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.smoothing import Noise, noisy_counts, noisy_rows
-from jexplicit.runs.devices import AXIS
+from jexplicit.runs.devices import AXIS, full_precision, on_cpu
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0
-_block = 64  # contexts at a time: their logits stay in a CPU's cache
+_block = 64  # contexts at a time on a CPU: their logits stay in its cache
+_block_elsewhere = 4096  # at most
 _round_up = 512  # contexts and rows are padded to multiples of this, so that few shapes are compiled
 
 
@@ -231,6 +232,7 @@ def text_gradient(
     return loss, total
 
 
+@full_precision
 def _columns_loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, noise: Noise | None, *, features: Features, devices: int
 ):
@@ -253,14 +255,8 @@ def _columns_loss_and_gradient(
     def local_log_Z(x):
         return jax.nn.logsumexp(logits(x), axis=1)
 
-    def add_block(G, block_of_contexts):
-        x, w, log_Z = block_of_contexts
-        rows = logits(x)
-        if log_Z is None:
-            log_Z = jax.nn.logsumexp(rows, axis=1)
-        expected = jnp.exp(rows - log_Z[:, None]) * w[:, None]
-
-        def add_row(m, G):  # a loop of row updates: XLA's scatter of rows on a CPU takes twice as long
+    def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
+        def add_row(m, G):
             G = list(G)
             for k in range(K):
                 table, j = G[block[k]], x[m, k]
@@ -268,17 +264,44 @@ def _columns_loss_and_gradient(
                 G[block[k]] = lax.dynamic_update_index_in_dim(table, row, j, axis=0)
             return tuple(G)
 
-        return lax.fori_loop(0, len(x), add_row, G), (w * log_Z).sum()
+        return lax.fori_loop(0, len(x), add_row, G)
 
-    x, w = batch.distinct.reshape(-1, _block, K), batch.weights.astype(dtype).reshape(-1, _block)
-    # several devices first agree on all partition functions at once: meeting once a step is worth reading the rows twice
-    shared = None if devices == 1 else jax.nn.logsumexp(lax.all_gather(lax.map(local_log_Z, x), AXIS), axis=0)
-    gradient, log_Z = lax.scan(add_block, tuple(jnp.zeros_like(U) for U in params), (x, w, shared))
+    def add_by_scatter(G, x, expected):  # an accelerator would start several kernels for every row of a loop
+        G = list(G)
+        for k in range(K):
+            G[block[k]] = G[block[k]].at[x[:, k]].add(expected, mode="promise_in_bounds")
+        return tuple(G)
+
+    def expected_counts(x, w, *, most, add):
+        """`HᵀP` and the weighed log Z, at most so many contexts at a time; those that fill the last block have weight 0."""
+        blocks = max(1, -(-len(x) // most))
+        size = -(-len(x) // blocks)
+        x = jnp.pad(x, ((0, blocks * size - len(x)), (0, 0))).reshape(blocks, size, K)
+        w = jnp.pad(w, (0, blocks * size - len(w))).reshape(blocks, size)
+
+        def add_block(G, block_of_contexts):
+            x, w, log_Z = block_of_contexts
+            rows = logits(x)
+            if log_Z is None:
+                log_Z = jax.nn.logsumexp(rows, axis=1)
+            return add(G, x, jnp.exp(rows - log_Z[:, None]) * w[:, None]), (w * log_Z).sum()
+
+        # several devices first agree on all partition functions at once: meeting once a step is worth reading the rows twice
+        shared = None if devices == 1 else jax.nn.logsumexp(lax.all_gather(lax.map(local_log_Z, x), AXIS), axis=0)
+        gradient, log_Z = lax.scan(add_block, tuple(jnp.zeros_like(U) for U in params), (x, w, shared))
+        return gradient, log_Z.sum()
+
+    gradient, log_Z = lax.platform_dependent(
+        batch.distinct,
+        batch.weights.astype(dtype),
+        cpu=functools.partial(expected_counts, most=_block, add=add_by_loop),
+        default=functools.partial(expected_counts, most=_block_elsewhere, add=add_by_scatter),
+    )
 
     i = batch.Y - lax.axis_index(AXIS) * I
     here = (i >= 0) & (i < I)
     targets = functools.reduce(jnp.add, [read_one[k](batch.X[:, k], jnp.where(here, i, 0)) for k in range(K)])
-    loss = log_Z.sum() - lax.psum(jnp.where(here, targets, 0).sum(), AXIS)
+    loss = log_Z - lax.psum(jnp.where(here, targets, 0).sum(), AXIS)
     gradient = list(gradient)
     for k in range(K):
         gradient[block[k]] = gradient[block[k]].at[batch.X[:, k], jnp.where(here, i, I)].add(-1, mode="drop")
@@ -305,8 +328,7 @@ def _rows_of(optimizer: optax.GradientTransformation, optimizer_state: Any, rows
 
 def _keep_donated_in_place(mesh: Mesh) -> dict[str, Any] | None:
     """Compiler options: else XLA:CPU copies donated tables that a loop reads before they are written."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return {"xla_cpu_copy_insertion_use_region_analysis": True} if on_cpu else None
+    return {"xla_cpu_copy_insertion_use_region_analysis": True} if on_cpu(mesh) else None
 
 
 def _take(state: Any, rows: Any) -> Any:

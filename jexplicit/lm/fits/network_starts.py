@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.lm.model import LanguageModel
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import scorer
+from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import explicit_solution
 
 _chunk = 8192  # positions at a time
@@ -70,6 +71,7 @@ def direct_start(variables: dict[str, Any], solved: LanguageModel) -> dict[str, 
     return {**variables, "params": {**params, "network": network, "direct": tables.astype(params["direct"].dtype)}}
 
 
+@full_precision
 def output_start(
     model: nn.Module, variables: dict[str, Any], X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]
 ) -> OutputStart:

@@ -28,13 +28,12 @@ from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.model import LanguageModel, token_model
 from jexplicit.lm.rows.explicit import with_targets
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import data_mesh, full_precision
 from jexplicit.runs.memory import check_memory
 
 Blocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
 Info = dict[str, Float[Array, ""]]  # loss, in nats per position, and kkt_residual
 
-_dot = functools.partial(jnp.dot, precision=lax.Precision.HIGHEST)
 _pseudo_count = 0.01  # of the curvature where nothing was counted; 0.01 .. 1 converge alike, the small ones slightly faster
 
 
@@ -222,6 +221,7 @@ def initial_state(problem: Problem, blocks: Blocks, *, memory: int = 4) -> tuple
 
 
 @functools.partial(jax.jit, static_argnames="memory", donate_argnames="state")
+@full_precision
 def minimization_step(problem: Problem, state: State, *, memory: int = 4) -> tuple[State, Info]:
     """One iteration; the state is donated."""
     optimizer, value_fn = _lbfgs(problem, memory), functools.partial(_loss, problem)
@@ -233,6 +233,7 @@ def minimization_step(problem: Problem, state: State, *, memory: int = 4) -> tup
 
 
 @jax.jit
+@full_precision
 def loss_and_gradient(problem: Problem, blocks: Blocks) -> tuple[Float[Array, ""], Blocks]:
     """Loss in nats per position, and its gradient: expected less observed co-occurrences, `E_1 * (W E_2) - C_1`.
 
@@ -241,10 +242,10 @@ def loss_and_gradient(problem: Problem, blocks: Blocks) -> tuple[Float[Array, ""
     n, C = problem.contexts, problem.counts
     U1, U2 = blocks[0], blocks[-1] if problem.radius == 2 else jnp.zeros_like(blocks[0][:1])
     (E1, a1), (E2, a2) = _unfused(_exponentials, U1), _unfused(_exponentials, U2)
-    W, n_log_Z = _unfused(_weights, _dot(E1, E2.T), n)
+    W, n_log_Z = _unfused(_weights, E1 @ E2.T, n)
     shifts = n.sum(axis=1) @ a1 + n.sum(axis=0) @ a2
     loss = n_log_Z + shifts - sum(_total(C_b * U_b) for C_b, U_b in zip(C, blocks, strict=True))
-    expected = [E1 * _dot(W, E2), E2 * _dot(W.T, E1)][: problem.radius]
+    expected = [E1 * (W @ E2), E2 * (W.T @ E1)][: problem.radius]
     expected = [sum(expected)] if len(blocks) == 1 else expected
     return loss, tuple(F_b - C_b for F_b, C_b in zip(expected, C, strict=True))
 

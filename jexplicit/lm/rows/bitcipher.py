@@ -31,7 +31,7 @@ from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_
 from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.softmax import map_contexts
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import data_mesh, full_precision
 from jexplicit.runs.memory import check_memory
 from jexplicit.solvers.explicit import explicit_solution
 
@@ -180,6 +180,7 @@ def coded_cooccurrences(
     return tuple(F_k.reshape(b, N) for F_k in F)
 
 
+@full_precision
 def coded_language_model(
     stream: np.ndarray,
     codes: Codes,

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import pad_to
 from jexplicit.lm.model import pytree
 from jexplicit.lm.rows.threads import map_in_threads
+from jexplicit.runs.devices import full_precision
 
 _cells_of_rows = 1 << 17  # of a block on a CPU, every row apart: what they hold together stays near the caches
 _cells_of_logits = 1 << 19  # of a block whose rows are summed
@@ -324,6 +325,7 @@ def mixed_logits(W: Float[Array, "B G N"], exponents: Float[Array, " S"], block:
     return functools.reduce(jnp.add, [a[:, g, None] * W[:, g] for g in range(W.shape[1])])
 
 
+@full_precision
 def summed_logits(arrays: Arrays, exponents: Float[Array, " S"], block: Block) -> Float[Array, "B N"]:
     """The same of a block whose sparse entries are summed already: the rows apart are never held."""
     dense, long, bases = arrays
@@ -332,7 +334,7 @@ def summed_logits(arrays: Arrays, exponents: Float[Array, " S"], block: Block) -
     parts = [a[:, t, None] * table[block.rows[:, t]] for t, table in enumerate(dense)]
     parts += [a[:, T + s, None] * table[block.long[:, s]] for s, table in enumerate(long) if table is not None]
     if bases is not None:
-        parts.append(jnp.matmul(a[:, T:], bases.astype(a.dtype), precision="highest"))
+        parts.append(a[:, T:] @ bases.astype(a.dtype))
     if long:
         zeros = jnp.zeros(len(a) * N, a.dtype)
         parts.append(zeros.at[block.places].add(block.values.astype(a.dtype), mode="drop").reshape(-1, N))

@@ -22,7 +22,7 @@ from jexplicit.counts.sharded import ShardedCounts
 from jexplicit.data.contexts import PAD, pad_to
 from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
-from jexplicit.runs.devices import AXIS
+from jexplicit.runs.devices import AXIS, each_row
 from jexplicit.solvers.explicit import explicit_solution
 
 _NEVER = -1e30  # the logit of a column without an output; finite, for a device may own no other
@@ -133,7 +133,7 @@ def _log_partition(mesh: Mesh):
             m = row.max()
             return m, jnp.exp(row - m).sum()
 
-        m, s = jax.lax.map(one, X, batch_size=64)
+        m, s = each_row(one, X, mesh, cpu=64, elsewhere=4096)
         highest = jax.lax.pmax(m, AXIS)
         return highest + jnp.log(jax.lax.psum(s * jnp.exp(m - highest), AXIS))
 

@@ -1,0 +1,113 @@
+"""Matrix products are in full precision wherever a closed form, a fit or an identity depends on them, whoever calls them how.
+
+An accelerator would round their factors to TF32 or bfloat16. What is asked of it stands in the lowered program, on any machine.
+"""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from icl import AttentionLayer, init_layers
+from icl.blur.descent import network_loss, sgd_rules
+from icl.blur.genome import backprop_genome
+from icl.blur.rules import Rules, init_synapses, learn
+from icl.models import attention, batched
+from icl.problems import function_classes, mixed_noise, sine_waves
+from icl.solvers import closed_form, descent
+from icl.tasks import Sequence, Tasks, sample_tasks, tokens
+from jexplicit.lm import smoothing
+from jexplicit.nn.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
+from jexplicit.runs.devices import full_precision
+from jexplicit.solvers import curvature_bound, explicit, features, iterative_scaling, layerwise, priming
+
+X, Y, V = jnp.ones((3, 4)), jnp.ones((3, 2)), jnp.ones(4)
+H, T = jnp.ones((5, 4)), jnp.full((5, 3), 1 / 3)
+U = jnp.ones((4, 3))
+NOISE = smoothing.noise_model(np.array([3, 1, 2, 4]))
+LAYER = init_layers(jax.random.key(0), 3)
+TASKS = Tasks(dim=2, context=5)
+ONE = Sequence(jnp.ones((5, 2)), jnp.ones((5, 1)), jnp.ones(2), jnp.ones(1))
+BATCH = sample_tasks(jax.random.key(0), TASKS, 7)
+MOMENTS = closed_form.Moments(jnp.eye(2), jnp.eye(2), jnp.eye(2), 5, 0.0)
+RULES, GENOME = Rules(states=2), backprop_genome(2)
+x, y = (Z.astype(GENOME.f.dtype) for Z in (X, Y))
+SYNAPSES = init_synapses(jax.random.key(0), GENOME, RULES, (4, 3, 2))
+ENCODER = sine_waves.init_network(jax.random.key(0), channels=4, hidden=3).encoder
+PROMPT = (X, X[:, 0], jnp.ones(3), V)
+WAVES = jnp.ones((2, 3, 7))
+
+CASES = {
+    "noisy counts": (smoothing.noisy_counts, (jnp.ones((4, 4)), NOISE)),
+    "noisy rows": (smoothing.noisy_rows, (jnp.ones((4, 4)), NOISE)),
+    "co-occurrences": (explicit.dense_cooccurrence, (H, T)),
+    "stack of layers": (lambda H, Y: layerwise.solve_layers(H, Y, [layerwise.SoftmaxLayer()] * 2).params, (H, T)),
+    "logits of a stack": (layerwise.stack_logits, ([U, jnp.ones((3, 3))], H)),
+    "iterative scaling": (functools.partial(iterative_scaling.iterative_scaling_sweeps, sweeps=2), (H, T, U)),
+    "curvature bound": (functools.partial(curvature_bound.curvature_bound_sweeps, sweeps=2), (H, T)),
+    "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
+    "intercept": (priming.intercept_logits, (H, U, jnp.ones(3))),
+    "priming scan": (priming.priming_scan, (H, U, jnp.zeros(5, int), jnp.ones(2))),
+    "random features": (features.random_features, (H, jnp.ones((4, 6)))),
+    "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
+    "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
+    "attention": (attention.attend, (AttentionLayer(*(leaf[0] for leaf in LAYER)), jnp.ones((5, 3)), jnp.ones((1, 3)))),
+    "attention, batch last": (batched.predict_batch, (LAYER, BATCH)),
+    "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
+    "gradient": (jax.grad(descent.squared_error), (jnp.ones((1, 2)), ONE.X, ONE.Y)),
+    "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),
+    "ridge": (descent.ridge, (ONE, 1.0)),
+    "tokens": (tokens, (ONE, jnp.ones((1, 2)))),
+    "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (jnp.eye(2),)),
+    "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (jnp.ones((4, 5, 2)),)),
+    "optimal solution": (closed_form.optimal_solution, (MOMENTS,)),
+    "its loss": (closed_form.solution_loss, (jnp.eye(2), MOMENTS)),
+    "least squares of tasks": (closed_form.least_squares_solution, (BATCH,)),
+    "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
+    "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),
+    "wave features": (sine_waves.features, (ENCODER, WAVES)),
+    "least squares": (function_classes.least_squares, PROMPT),
+    "averaging": (function_classes.averaging_estimator, PROMPT),
+    "neighbours": (function_classes.nearest_neighbours, PROMPT),
+    "lasso": (function_classes.lasso, PROMPT),
+    "newton": (function_classes.newton, PROMPT),
+    "update rule": (lambda x, y: learn(GENOME, RULES, SYNAPSES, x, y), (x, y)),
+    "its gradient": (jax.grad(lambda genome: learn(genome, RULES, SYNAPSES, x, y)[1].sum()), (GENOME,)),
+    "descent of a network": (lambda W: network_loss(sgd_rules("tanh", "cross_entropy"), [W], X, Y), (jnp.ones((5, 2)),)),
+}
+
+
+def products(function, *arguments):
+    """The matrix products and convolutions of a function's program."""
+    text = jax.jit(function).lower(*arguments).as_text()
+    return [line.strip() for line in text.splitlines() if re.search(r"stablehlo\.(dot_general|convolution)\b", line)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_are_in_full_precision(name):
+    function, arguments = CASES[name]
+    found = products(function, *arguments)
+    assert found
+    assert not [line for line in found if "HIGHEST" not in line]
+
+
+@pytest.mark.parametrize("kind", [*function_classes.KINDS])
+def test_functions_of_a_class(kind):
+    function = function_classes.sample_function(jax.random.key(0), function_classes.FunctionClass(kind, dim=4, points=6))
+    assert not [line for line in products(function, V) if "HIGHEST" not in line]
+
+
+@pytest.mark.parametrize("shift", function_classes.SHIFTS)
+def test_shifted_points(shift):
+    functions = function_classes.FunctionClass(dim=4, points=4)
+    found = products(lambda key: function_classes.sample_prompt(key, functions, shift), jax.random.key(0))
+    assert not [line for line in found if "HIGHEST" not in line]
+
+
+def test_default_precision_is_seen_and_outside_nothing_changes():
+    assert "HIGHEST" not in products(jnp.matmul, X, V)[0]
+    assert "HIGHEST" in products(full_precision(jnp.matmul), X, V)[0]
+    assert jax.config.jax_default_matmul_precision is None  # pyright: ignore[reportAttributeAccessIssue]
