@@ -1,5 +1,7 @@
 """Memory of the host: what the machine has, what the process has used, and sizes as a user writes them. JAX is not needed."""
 
+import contextlib
+import ctypes
 import os
 import re
 import sys
@@ -35,3 +37,9 @@ def peak_bytes() -> int | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def trim_heap() -> None:
+    """Give freed memory back to the system, where glibc has kept it: between stages of a job, each of which needs much."""
+    with contextlib.suppress(OSError, AttributeError):  # another libc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -26,6 +26,7 @@ from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
 from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.host import trim_heap
 
 THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
 RADIUS = 8  # of the contexts that mixtures and n-grams are counted from
@@ -182,6 +183,7 @@ class TrainingText:
 
         def build(offsets: tuple[int, ...]) -> None:
             self.ngrams(offsets)
+            trim_heap()
             done.append(offsets)
             if progress:
                 progress(len(done), len(groups))
@@ -200,3 +202,4 @@ class TrainingText:
         self._made.clear()
         self._ngrams.clear()
         self.__dict__.pop("predictions", None)
+        trim_heap()
