@@ -189,8 +189,9 @@ BENCH = Bench(
     check=_check,
     notes="""\
 *Fit* is from tokens to a model, *eval* the perplexity of the dev text, ends of documents predicted by all; *s* is the job from
-start to end, files and imports included. *vs. kenlm* is the median over rounds of KenLM's seconds of the fit / own ones in the
-same round; above 1 is faster. *Peak* is the most memory that a process of the job held.
+start to end, files and imports included. Functions that JAX has compiled once come from its cache, as in every command. *vs.
+kenlm* is the median over rounds of KenLM's seconds of the fit / own ones in the same round; above 1 is faster. *Peak* is the
+most memory that a process of the job held.
 """,
     columns=[
         METHOD,

@@ -10,11 +10,13 @@ import numpy as np
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.training_text import Options, TrainingText
+from jexplicit.runs.compiled import keep_compiled
 
 
 def main() -> None:
     """Read `{method, rows, vocab_size, folder}`, print seconds and the perplexity with the ends of documents."""
     job = json.loads(sys.argv[1])
+    keep_compiled()
     train, dev = (np.load(Path(job["folder"], f"{part}.npy")) for part in ("train", "dev"))
     start = time.perf_counter()
     text = TrainingText(train, job["vocab_size"], eos=True)

@@ -135,3 +135,11 @@ def test_a_mixture_of_the_chain_alone_has_nothing_to_leave_out():
     read = held_out_rows(mixture_rows(TEXT, ("contexts-4",)), HELD_OUT, M)
     log_row_kinds(read, fit_rows(read).exponents, Watch(log=lambda **event: found.append(event)))
     assert [event["step"] for event in found] == ["Kneser-Ney 5-gram", "mixture, history none"]
+
+
+def test_nothing_is_fitted_for_a_log_that_nobody_reads(monkeypatch):
+    monkeypatch.setattr(ablation, "refitted_losses", None)  # a call would fail
+    read, exponents = mixture()
+    log_row_kinds(read, exponents, Watch())
+    with pytest.raises(TypeError):
+        log_row_kinds(read, exponents, Watch(log=lambda **event: None))

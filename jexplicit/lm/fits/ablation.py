@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from jexplicit.lm.fits.calibration import fit_exponents, objective
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows
-from jexplicit.lm.fits.training_text import Watch
+from jexplicit.lm.fits.training_text import Watch, no_log
 from jexplicit.lm.rows.log_tables import log_probabilities
 
 KIND_NAMES = {
@@ -48,7 +48,7 @@ def kind_name(kind: str) -> str:
 
 
 def log_row_kinds(read: HeldOutRows, exponents: Float[np.ndarray, " S"], watch: Watch, *, history: str = "none") -> None:
-    """Log what each kind of row buys, on some thousand positions.
+    """Log what each kind of row buys, on some thousand positions; nothing where nobody reads the log.
 
     Events "step" add one kind after the other, up to the mixture itself, which is the only step of a mixture with a history.
     Events "ablation" leave out nothing, without None, and then one kind after the other.
@@ -59,6 +59,8 @@ def log_row_kinds(read: HeldOutRows, exponents: Float[np.ndarray, " S"], watch: 
         watch: who is told.
         history: of the mixture.
     """
+    if watch.log is no_log:
+        return
     read = read.take(slice(None, None, -(-len(read.Y) // _most_positions)))
     chain = tuple(kind for kind in read.kinds if kind in CHAIN_KINDS)
     others = tuple(kind for kind in read.kinds if kind not in CHAIN_KINDS)

@@ -67,6 +67,10 @@ def no_stage(name: str, unit: str = ""):
     yield lambda done, total: None
 
 
+def no_log(**event: Any) -> None:
+    """A log that nobody reads."""
+
+
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
@@ -78,7 +82,7 @@ class Watch(NamedTuple):
     """
 
     stage: Callable[..., Any] = no_stage
-    log: Callable[..., None] = lambda **event: None
+    log: Callable[..., None] = no_log
     dev: Stream | None = None
     checkpoints: Path | None = None
     events: Callable[[str], list[dict[str, Any]]] = lambda name: []
