@@ -238,6 +238,10 @@ shards --train missing.txt | no such file
 shards --train {{text}} --vocab-size 2 | holds no more than <pad> and <unk>
 shards --train {{text}} --shard-tokens 0 | --shard-tokens 0: use at least 1
 shards --train {{text}} --out {{text}} | cannot be written
+shards --train missing.txt --out gs://bucket/x | --out gs://bucket/x: give a path on this machine
+judge --run nowhere --pairs {{pairs}} --out s3://bucket/x | --out s3://bucket/x: give a path on this machine
+digits --data-dir nowhere --out gs://bucket/x | --out gs://bucket/x: give a path on this machine
+export --run nowhere --out gs://bucket/x.arpa | --out gs://bucket/x.arpa: give a path on this machine
 shards --train {{text}} --seed {LARGE} | use whole numbers below 2^63
 """
 CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
@@ -300,6 +304,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(line, message, places,
     said = " ".join(capfd.readouterr().err.split())
     assert message in said and "Traceback" not in said
     assert not (tmp_path / "out" / "results.json").exists()
+    assert not [*tmp_path.glob("*:")]  # no folder by the name of a remote store
 
 
 def test_at_least_a_hundred_lines_over_all_commands():
