@@ -1,11 +1,18 @@
 """Devices as one axis over which data is split."""
 
+import glob
 import os
+from importlib.util import find_spec
 
 import jax
 from jax.sharding import AxisType, Mesh
 
 AXIS = "data"
+# The package through which JAX reaches accelerators, and the files of those that are there.
+_accelerators = {
+    "jax_plugins": ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"),  # NVIDIA, either on Windows, AMD
+    "libtpu": ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"),
+}
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
@@ -58,7 +65,12 @@ def use_devices(devices: int | None = None) -> Mesh:
 
 
 def request_devices(devices: int | None = None) -> None:
-    """Split the CPU into several devices. This has no effect once JAX has started, so call it before `join`, too."""
+    """Split the CPU into several devices, unless there are accelerators to compute on.
+
+    This has no effect once JAX has started, so call it before `join`, too.
+    """
+    if not runs_on_cpu():
+        return
     # XLA:CPU starts one thread per core (it reads NPROC), and a device that waits for the others occupies one. Without spare
     # threads a collective between devices can deadlock.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
@@ -66,3 +78,12 @@ def request_devices(devices: int | None = None) -> None:
         jax.config.update("jax_num_cpu_devices", devices or min(os.cpu_count() or 1, 8))
     except RuntimeError:  # JAX already runs (in a notebook, in a test): its devices stay as they are
         pass
+
+
+def runs_on_cpu() -> bool:
+    """Whether JAX computes on the CPU, as far as that can be known before it starts."""
+    if platforms := jax.config.values["jax_platforms"]:
+        return platforms.split(",")[0] == "cpu"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return True
+    return not any(find_spec(package) and any(map(glob.glob, files)) for package, files in _accelerators.items())

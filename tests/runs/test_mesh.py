@@ -51,3 +51,27 @@ def test_devices_of_a_cpu_have_threads_to_spare_for_waiting_unless_the_user_says
     environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | {"JAX_PLATFORMS": "cpu", **given}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == threads
+
+
+# As on a machine with a GPU and the package to use it.
+WITH_GPU = """
+import glob, os
+import jax
+from jexplicit.runs import devices
+glob.glob = lambda pattern: ["/dev/nvidia3"] if pattern == "/dev/nvidia[0-9]*" else []
+devices.find_spec = lambda name: name if name == "jax_plugins" else None
+devices.request_devices(2)
+print(jax.config.values["jax_num_cpu_devices"] == 2, "NPROC" in os.environ)
+"""
+
+
+@pytest.mark.parametrize(
+    "given, split",
+    [({}, False), ({"JAX_PLATFORMS": "cuda"}, False), ({"JAX_PLATFORMS": "cpu"}, True), ({"CUDA_VISIBLE_DEVICES": ""}, True)],
+    ids=str,
+)
+def test_the_cpu_is_split_only_where_it_computes(given, split):
+    chosen = {"NPROC", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"}
+    environment = {name: value for name, value in os.environ.items() if name not in chosen} | given
+    done = subprocess.run([sys.executable, "-c", WITH_GPU], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(split), str(split)]
