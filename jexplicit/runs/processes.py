@@ -19,6 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jexplicit.runs.devices import runs_on_cpu, slurm_gpus
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console
 
@@ -39,7 +40,8 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
         seconds: how long to wait for the others.
 
     Raises:
-        ValueError: an id out of range, a malformed address, or a number of processes other than the coordinator's.
+        ValueError: an id out of range, a malformed address, a number of processes other than the coordinator's, or processes
+            that cannot share the GPUs of their node evenly.
         SystemExit: not all processes have joined in time.
     """
     check_process(coordinator, num_processes, process_id)
@@ -48,6 +50,7 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
     try:
         jax.distributed.initialize(
             *((None, None, None) if coordinator == AUTOMATIC else (coordinator, num_processes, process_id)),
+            local_device_ids=None if runs_on_cpu() else slurm_gpus(os.environ),
             initialization_timeout=seconds + 30,  # JAX would abort the process: `late` ends it earlier, with a message
             heartbeat_timeout_seconds=_heartbeat_seconds,
             shutdown_timeout_seconds=_longest_wait_seconds,  # the first process writes the report when the others are done

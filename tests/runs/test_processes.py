@@ -122,6 +122,18 @@ def test_a_process_that_is_late_is_waited_for():
         assert process.returncode == 0, errors
 
 
+def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypatch):
+    started = {}
+    node = {"LOCALID": "0", "NODEID": "1", "STEP_TASKS_PER_NODE": "1(x2)", "GPUS_ON_NODE": "4"}
+    for name, value in node.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(processes, "runs_on_cpu", lambda: False)
+    monkeypatch.setattr(processes.jax.distributed, "initialize", lambda *_, **given: started.update(given))
+    join("auto", None, None)
+    assert started["local_device_ids"] == [0, 1, 2, 3]
+
+
 def test_processes_meet_before_each_collective(monkeypatch):
     called = []
     monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
