@@ -77,6 +77,7 @@ def run(config: Config) -> dict[str, Any]:
         check_bits(bits, N)  # before anything is counted
     tables = kind_of_tables(config, N)
     check_methods(config, tables)
+    agree("choice of --tables, as they have other memory,", tables)
     check_text(config, text)
     keep_text(folder, text, source)
     training, count_seconds = count_or_load(config, folder, text, mesh, tables)
@@ -229,10 +230,6 @@ def check_methods(config: Config, tables: str) -> None:
         raise ValueError(
             f"--methods {' '.join(sorted(others))} with {tables} tables: these serve {', '.join(served[tables])}; use --tables "
             "dense or a smaller --vocab-size"
-        )
-    if tables == "sharded" and config.coordinator:
-        raise ValueError(
-            "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"
         )
 
 
