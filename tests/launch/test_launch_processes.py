@@ -28,8 +28,10 @@ def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     lines, rng = tmp_path / "text.txt", np.random.default_rng(0)
     lines.write_text("\n".join(" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(200)))
-    flags = f"--train {lines} --tokenizer word --radius 1 2 --tables {tables} --devices 2 --samples 0 --methods".split()
-    flags += FROM_COUNTS
+    flags = (
+        f"--train {lines} --tokenizer word --radius 1 2 --tables {tables} --train-sample 500 --samples 0 --devices 2".split()
+    )
+    flags += ["--methods", *FROM_COUNTS]
     one = rows(tmp_path / "one", [sys.executable, "-m", "launch.lm"], flags)
     two = rows(tmp_path / "two", ["launch/local.sh", "2"], flags)
     assert {row["method"] for row in two} == set(FROM_COUNTS)
