@@ -134,6 +134,21 @@ def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypa
     assert started["local_device_ids"] == [0, 1, 2, 3]
 
 
+def test_processes_that_slurm_starts_join_by_themselves():
+    program = "from jexplicit.runs.processes import join, meet; import jax; join('auto', None, None); meet('end'); print("
+    program += "jax.process_index(), jax.process_count())"
+    node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
+    port, started = str(free_port()), []
+    for n in "01":
+        given = {f"SLURM_{name}": value for name, value in {**node, "PROCID": n, "LOCALID": n}.items()}
+        variables = {**environment(), **given, "JAX_COORDINATOR_PORT": port}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, "-c", program], env=variables, **pipes))
+    for n, process in enumerate(started):
+        answer, errors = process.communicate(timeout=120)
+        assert process.returncode == 0 and answer.split() == [str(n), "2"], errors
+
+
 def test_processes_meet_before_each_collective(monkeypatch):
     called = []
     monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
