@@ -186,7 +186,7 @@ def train_layers(
             f"{steps} steps, evaluated every {every}, {S} seeds of batches of {recipe.batch_size}, parameters of "
             f"{starts} seeds: use at least 1 of each, and as many parameters as seeds"
         )
-    mesh = data_mesh(min(S, devices or len(jax.devices())))
+    mesh = data_mesh(min(S, devices or jax.local_device_count()))
     filled = jnp.asarray([*range(S), *[S - 1] * (-S % mesh.size)])  # every device has as many seeds
     params = jax.tree.map(lambda leaf: leaf[filled], params)
     keys = jnp.stack([jax.random.key(seeds[n]) for n in filled.tolist()])

@@ -163,7 +163,7 @@ def meta_train(
     seed, every, progress = search.options.seed, search.options.every, search.options.progress
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     _check(G, recipe, curriculum, train, every)
-    mesh = data_mesh(min(G, devices or len(jax.devices())))
+    mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # the last genome fills up the devices
     train_key, dev_key = jax.random.split(jax.random.key(seed))
 

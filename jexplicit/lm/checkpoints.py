@@ -25,7 +25,8 @@ from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.results import read_config, read_rows
 
-FROM_COUNTS = ("unigram", "bigram", "explicit")  # solved again from a run's counts
+# Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
+FROM_COUNTS = ("unigram", "bigram", "explicit")
 
 
 def export_model(path: str | os.PathLike, saved: TextModel) -> None:

@@ -16,6 +16,7 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.files import local_path
 from jexplicit.runs.flags import parse
 from jexplicit.runs.program import as_started, command_name
 from jexplicit.runs.progress import console, end_of_reader, silence
@@ -76,10 +77,10 @@ def run_command(
 
     `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
     progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
-    a field declares (jexplicit.runs.bounds) are refused before anything runs. What JAX compiles is kept for the next command
-    (jexplicit.runs.compiled). A ValueError or a FloatingPointError becomes one
-    line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader of the output that goes away, as
-    `head` does, ends the command without a word.
+    a field declares (jexplicit.runs.bounds), and an `--out` that is no path on this machine, such as gs://bucket/run, are
+    refused before anything runs. What JAX compiles is kept for the next command (jexplicit.runs.compiled). A ValueError or a
+    FloatingPointError becomes one line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader
+    of the output that goes away, as `head` does, ends the command without a word.
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
@@ -107,6 +108,8 @@ def run_command(
         argv, default = _defaults(argv, config, presets)
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
+        if (out := getattr(chosen, "out", None)) is not None:
+            local_path(out)  # refused before any work
         with silence(progress=quiet, results=as_json):
             found = _ready(run)(chosen)
         if as_json:

@@ -1,14 +1,22 @@
 """Devices as one axis over which data is split."""
 
 import functools
+import glob
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh
 
 AXIS = "data"
+# The package through which JAX reaches accelerators, and the files of those that are there.
+_accelerators = {
+    "jax_plugins": ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"),  # NVIDIA, either on Windows, AMD
+    "libtpu": ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"),
+}
 
 full_precision = jax.default_matmul_precision("highest")
 """Decorator: matrix products in the precision of their inputs, those of gradients included.
@@ -98,7 +106,12 @@ def use_devices(devices: int | None = None) -> Mesh:
 
 
 def request_devices(devices: int | None = None) -> None:
-    """Split the CPU into several devices. This has no effect once JAX has started, so call it before `join`, too."""
+    """Split the CPU into several devices, unless there are accelerators to compute on.
+
+    This has no effect once JAX has started, so call it before `join`, too.
+    """
+    if not runs_on_cpu():
+        return
     # XLA:CPU starts one thread per core (it reads NPROC), and a device that waits for the others occupies one. Without spare
     # threads a collective between devices can deadlock.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
@@ -106,3 +119,50 @@ def request_devices(devices: int | None = None) -> None:
         jax.config.update("jax_num_cpu_devices", devices or min(os.cpu_count() or 1, 8))
     except RuntimeError:  # JAX already runs (in a notebook, in a test): its devices stay as they are
         pass
+
+
+def runs_on_cpu() -> bool:
+    """Whether JAX computes on the CPU, as far as that can be known before it starts."""
+    if platforms := jax.config.values["jax_platforms"]:
+        return platforms.split(",")[0] == "cpu"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return True
+    return not any(find_spec(package) and any(map(glob.glob, files)) for package, files in _accelerators.items())
+
+
+def slurm_gpus(environment: Mapping[str, str]) -> list[int] | None:
+    """The GPUs of a process that SLURM has started, as numbers among those that it sees: all, or its share.
+
+    JAX takes the one with the number of the process on its node. That leaves the other GPUs of a process alone on a node idle,
+    and where SLURM shows each process a GPU of its own, most processes have no GPU of that number.
+
+    Args:
+        environment: of the process.
+
+    Returns:
+        None where JAX is to choose: outside of SLURM, without GPUs, and where JAX_LOCAL_DEVICE_IDS names them.
+
+    Raises:
+        ValueError: processes of a node that cannot share its GPUs evenly.
+
+    Example:
+        >>> node = {"SLURM_LOCALID": "1", "SLURM_NODEID": "0", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+        >>> slurm_gpus({**node, "SLURM_STEP_TASKS_PER_NODE": "2(x8)"})  # the second of two on each node
+        [2, 3]
+    """
+    if not {"SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE"} <= set(environment):
+        return None
+    on_node, shown = int(environment.get("SLURM_GPUS_ON_NODE") or 0), environment.get("CUDA_VISIBLE_DEVICES")
+    gpus = len(shown.split(",")) if shown else on_node
+    if not gpus or "JAX_LOCAL_DEVICE_IDS" in environment:
+        return None
+    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])  # such as 4(x2),1
+    tasks = [int(tasks) for tasks, nodes in runs for _ in range(int(nodes or 1))][int(environment["SLURM_NODEID"])]
+    if gpus < tasks or gpus * tasks == on_node:  # SLURM shows each its own
+        return list(range(gpus))
+    if gpus % tasks:
+        fitting = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
+        raise ValueError(f"{tasks} processes on a node of {gpus} GPUs: use --ntasks-per-node {fitting}")
+    share = gpus // tasks
+    first = share * int(environment["SLURM_LOCALID"])
+    return list(range(first, first + share))

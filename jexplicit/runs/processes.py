@@ -3,11 +3,12 @@
 Every process runs the same program on its own part of the data: positions are split over the processes first, and a process's
 part over its own devices. Processes communicate rarely: once to sum their counts, and once for each evaluation. The functions
 that communicate (`agree`, `sum_over_processes`, `gather_over_processes`, `meet`) are called by all processes or by none; in a
-single process they return their argument.
+single process they return their argument. Each waits for as long as another process has work to do first.
 """
 
 import functools
 import hashlib
+import itertools
 import os
 import threading
 import weakref
@@ -18,11 +19,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jexplicit.runs.devices import runs_on_cpu, slurm_gpus
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console
 
 AUTOMATIC = "auto"
 _heartbeat_seconds = 30  # the others end so long after a process has died
+_longest_wait_seconds = 7 * 24 * 3600  # for the work of another process; one that dies is noticed by its heartbeat
+_waits = itertools.count()
 _cells_per_exchange = 1 << 24
 
 
@@ -36,7 +40,8 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
         seconds: how long to wait for the others.
 
     Raises:
-        ValueError: an id out of range, a malformed address, or a number of processes other than the coordinator's.
+        ValueError: an id out of range, a malformed address, a number of processes other than the coordinator's, or processes
+            that cannot share the GPUs of their node evenly.
         SystemExit: not all processes have joined in time.
     """
     check_process(coordinator, num_processes, process_id)
@@ -45,8 +50,10 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
     try:
         jax.distributed.initialize(
             *((None, None, None) if coordinator == AUTOMATIC else (coordinator, num_processes, process_id)),
+            local_device_ids=None if runs_on_cpu() else slurm_gpus(os.environ),
             initialization_timeout=seconds + 30,  # JAX would abort the process: `late` ends it earlier, with a message
             heartbeat_timeout_seconds=_heartbeat_seconds,
+            shutdown_timeout_seconds=_longest_wait_seconds,  # the first process writes the report when the others are done
         )
         jax.devices()  # waits until every process has reported its devices
     except RuntimeError as error:
@@ -98,13 +105,20 @@ def is_first() -> bool:
 
 
 def meet(what: str) -> None:
-    """Wait until every process has called this.
+    """Wait until every process has called this, for days if one of them has so much to do first.
+
+    A collective does not wait: on CPUs the first one of some devices gives up after 30 s, a later one after 30 minutes. So
+    each function of this module that communicates meets the others before, in JAX's coordination service.
 
     Args:
-        what: name of the barrier, the same in all of them.
+        what: the processes wait for, the same in all of them.
     """
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(what)
+    if not jax.distributed.is_initialized():  # one process, or a slice of hosts that have not joined
+        return
+    from orbax.checkpoint import multihost  # JAX has no public name for this
+
+    wait = multihost.get_barrier_sync_fn()
+    wait(key=f"{what} {next(_waits)}", timeout_ms=1000 * _longest_wait_seconds)
 
 
 def agree(what: str, value: str) -> None:
@@ -115,6 +129,7 @@ def agree(what: str, value: str) -> None:
     """
     if jax.process_count() == 1:
         return
+    meet("agreement")
     # multihost_utils.assert_equal gathers as well, but its AssertionError prints the arrays and not which processes differ
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
     digests = np.asarray(multihost_utils.process_allgather(digest))
@@ -142,6 +157,7 @@ def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """
     if jax.process_count() == 1:
         return tuple(tables)
+    meet("sum")
     return tuple(_sum(table) for table in tables)
 
 
@@ -152,6 +168,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
     if part.dtype.itemsize == 8:  # JAX without x64 would truncate them to 4 bytes
         halves = gather_over_processes(np.ascontiguousarray(part)[..., None].view(np.int32))
         return halves.view(part.dtype)[..., 0]
+    meet("gather")
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(part)))).tolist()
     padded = np.zeros((max(lengths), *part.shape[1:]), part.dtype)
     padded[: len(part)] = part

@@ -1,5 +1,6 @@
 """Flags of launch.lm that make no sense together, refused before anything is written."""
 
+from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.fits.mixture_rows import check_rows
 from jexplicit.lm.model import window_of
 from jexplicit.nn.optimizers import optax_optimizer
@@ -32,8 +33,12 @@ def check(config: Config) -> None:
     if config.export is not None:
         check_writable(config.export, "--export")
     for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
-        if allowed and (others := set(config.methods) - {"unigram", "bigram", "explicit"}):
-            raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods explicit there")
+        if allowed and (others := set(config.methods) - set(FROM_COUNTS)):
+            raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods {' '.join(FROM_COUNTS)} there")
+    if several and config.tables == "sharded":
+        raise ValueError(
+            "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"
+        )
     if config.corpus == "text" and not config.train:
         raise ValueError("--corpus text without --train: name the training files, --train FILES")
     if config.dev and not config.train:

@@ -136,7 +136,8 @@ class Config:
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file."""
     devices: int | None = None
-    """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change."""
+    """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change.
+    The fits of log-linear, optimum, ngram, mixture and bitcipher use one."""
     memory: str | None = None
     """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
@@ -147,7 +148,7 @@ class Config:
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
     """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out lies where
-    all can write. Results do not change."""
+    all can write. Results do not change. They serve --methods unigram, bigram and explicit."""
     num_processes: int | None = None
     """Several processes: how many."""
     process_id: int | None = None

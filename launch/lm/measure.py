@@ -161,7 +161,11 @@ def scaling_contexts(job: Job, radius: int) -> tuple[np.ndarray, np.ndarray | No
         n = with_targets(job.training.counts(1)[0], eos=config.eos).sum(axis=1, dtype=np.int64)
         return np.flatnonzero(n)[:, None], n[n > 0]
     options: Any = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
-    return sampled_positions(job.text.train, radius, job.training.vocab_size, **options)[0], None
+
+    def drawn() -> np.ndarray:
+        return sampled_positions(job.text.train, radius, job.training.vocab_size, **options)[0]
+
+    return job.training.once(("contexts of the scaling assumption", radius), drawn), None  # Sum and Cat have the same
 
 
 def measure_scaling(job: Job, model: LanguageModel) -> dict[str, float]:

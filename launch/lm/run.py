@@ -77,11 +77,12 @@ def run(config: Config) -> dict[str, Any]:
         check_bits(bits, N)  # before anything is counted
     tables = kind_of_tables(config, N)
     check_methods(config, tables)
+    agree("choice of --tables, as they have other memory,", tables)
     check_text(config, text)
     keep_text(folder, text, source)
     training, count_seconds = count_or_load(config, folder, text, mesh, tables)
     about = {
-        "train_tokens": count_tokens(text.train),
+        "train_tokens": counted_tokens(training),
         "dev_tokens": count_tokens(text.dev),
         "vocab_size": N,
         "count_seconds": count_seconds,
@@ -110,6 +111,16 @@ def about_dev(text: TokenizedCorpus) -> dict[str, Any]:
         "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
         "dev_bytes_in_train": text.dev_in_train and text.dev_in_train.bytes,
     }
+
+
+def counted_tokens(training: TrainingText) -> int:
+    """How many tokens a text has beside its `<pad>`s, from its counts: text in shards is not read again."""
+    if training.sharded_counts:
+        f = training.sharded_counts.f
+    else:
+        C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
+        f = C.sum(axis=0, dtype=np.int64)
+    return int(f[PAD + 1 :].sum())
 
 
 def finish(config: Config, folder: RunFolder, start: float) -> dict[str, Any]:
@@ -229,10 +240,6 @@ def check_methods(config: Config, tables: str) -> None:
         raise ValueError(
             f"--methods {' '.join(sorted(others))} with {tables} tables: these serve {', '.join(served[tables])}; use --tables "
             "dense or a smaller --vocab-size"
-        )
-    if tables == "sharded" and config.coordinator:
-        raise ValueError(
-            "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"
         )
 
 

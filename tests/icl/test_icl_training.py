@@ -84,6 +84,12 @@ def test_a_seed_s_run_does_not_depend_on_the_others_nor_on_the_devices(trained):
         np.testing.assert_array_equal(alone.params.P[n], trained.params.P[seed])
 
 
+def test_a_process_splits_the_seeds_over_its_own_devices_not_over_those_of_other_hosts(monkeypatch):
+    own, seeds = jax.devices(), list(range(9))  # more than the 8 devices of this process
+    monkeypatch.setattr(jax, "devices", lambda *_: own * 2)  # as on a slice of two hosts
+    assert train_layers(start(9), PROBLEM, RECIPE, steps=1, seeds=seeds).losses.shape == (9, 1)
+
+
 def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
     for stop in (3, 6):
 

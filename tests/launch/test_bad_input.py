@@ -25,13 +25,14 @@ LARGE = 2**63
 TRAIN = "--train {text} --tokenizer word"
 
 # command line | part of the message; {names} are files and folders of the fixture
+SECOND = "--coordinator localhost:1 --num-processes 2 --process-id 1"
 CASES = f"""
 lm --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
 lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give it to launch.shards
-lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods explicit there
+lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods unigram bigram
 lm --corpus shards:nowhere | no tokenizer at nowhere
 lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
@@ -90,7 +91,8 @@ lm {TRAIN} --devices 1000 | 1000 devices asked for
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
 lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
-lm {TRAIN} --coordinator localhost:1 --num-processes 2 --process-id 0 --methods cold | use --methods explicit there
+lm --train missing.txt {SECOND} --methods explicit cold | --methods cold: use --methods unigram bigram explicit there
+lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
 lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
 lm {TRAIN} --checkpoint-seconds 0 | --checkpoint-seconds 0.0: use above 0
@@ -238,6 +240,10 @@ shards --train missing.txt | no such file
 shards --train {{text}} --vocab-size 2 | holds no more than <pad> and <unk>
 shards --train {{text}} --shard-tokens 0 | --shard-tokens 0: use at least 1
 shards --train {{text}} --out {{text}} | cannot be written
+shards --train missing.txt --out gs://bucket/x | --out gs://bucket/x: give a path on this machine
+judge --run nowhere --pairs {{pairs}} --out s3://bucket/x | --out s3://bucket/x: give a path on this machine
+digits --data-dir nowhere --out gs://bucket/x | --out gs://bucket/x: give a path on this machine
+export --run nowhere --out gs://bucket/x.arpa | --out gs://bucket/x.arpa: give a path on this machine
 shards --train {{text}} --seed {LARGE} | use whole numbers below 2^63
 """
 CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
@@ -300,6 +306,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(line, message, places,
     said = " ".join(capfd.readouterr().err.split())
     assert message in said and "Traceback" not in said
     assert not (tmp_path / "out" / "results.json").exists()
+    assert not [*tmp_path.glob("*:")]  # no folder by the name of a remote store
 
 
 def test_at_least_a_hundred_lines_over_all_commands():

@@ -10,7 +10,7 @@ from jexplicit import encode_documents, evaluate, load_model
 from jexplicit.counts.files import write_tables, write_tables_index
 from jexplicit.counts.merging import merge_sparse
 from jexplicit.counts.sparse import count_sparse
-from jexplicit.data.shards import read_shards
+from jexplicit.data.shards import Shards, read_shards
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from launch import shards
@@ -63,6 +63,22 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tm
         (out / "results.json").unlink()
         assert lm.main(["--out", str(out), "--resume"]) == 0
         assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
+
+
+def test_text_in_shards_is_not_read_again_for_what_is_known(folder, tmp_path, monkeypatch):
+    read, slice_of = [], Shards.__getitem__
+
+    def reading(stream, where):
+        tokens = slice_of(stream, where)
+        read.append(len(tokens) / len(stream) if stream.folder.name == "train" else 0)
+        return tokens
+
+    monkeypatch.setattr(Shards, "__getitem__", reading)
+    flags = [*FLAGS, "--tables", "dense", "--features", "sum", "cat"]
+    assert lm.main(["--corpus", f"shards:{folder}", "--out", str(tmp_path / "run"), *flags]) == 0
+    # once to count; once for each of the 4 models at K = 1, which compares the counts; twice for each of the 2 at K = 2, and
+    # twice for the scaling assumption of both, which draw positions
+    assert round(sum(read)) == 1 + 4 + 2 * 2 + 2
 
 
 @pytest.mark.parametrize("kind", [pytest.param("dense", marks=pytest.mark.slow), "sparse"])

@@ -8,7 +8,7 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from jexplicit.runs.devices import AXIS, data_mesh, use_devices
+from jexplicit.runs.devices import AXIS, data_mesh, slurm_gpus, use_devices
 
 
 @pytest.mark.parametrize("devices", [1, 2, 8])
@@ -51,3 +51,60 @@ def test_devices_of_a_cpu_have_threads_to_spare_for_waiting_unless_the_user_says
     environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | {"JAX_PLATFORMS": "cpu", **given}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == threads
+
+
+# As on a machine with a GPU and the package to use it.
+WITH_GPU = """
+import glob, os
+import jax
+from jexplicit.runs import devices
+glob.glob = lambda pattern: ["/dev/nvidia3"] if pattern == "/dev/nvidia[0-9]*" else []
+devices.find_spec = lambda name: name if name == "jax_plugins" else None
+devices.request_devices(2)
+print(jax.config.values["jax_num_cpu_devices"] == 2, "NPROC" in os.environ)
+"""
+
+
+@pytest.mark.parametrize(
+    "given, split",
+    [({}, False), ({"JAX_PLATFORMS": "cuda"}, False), ({"JAX_PLATFORMS": "cpu"}, True), ({"CUDA_VISIBLE_DEVICES": ""}, True)],
+    ids=str,
+)
+def test_the_cpu_is_split_only_where_it_computes(given, split):
+    chosen = {"NPROC", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"}
+    environment = {name: value for name, value in os.environ.items() if name not in chosen} | given
+    done = subprocess.run([sys.executable, "-c", WITH_GPU], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(split), str(split)]
+
+
+@pytest.mark.parametrize(
+    "tasks, local, shown, on_node, expected",
+    [
+        ("1(x4)", 0, "0,1,2,3,4,5,6,7", 8, [0, 1, 2, 3, 4, 5, 6, 7]),  # alone on its node: JAX took the first
+        ("1", 0, None, 8, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("4(x2)", 3, "0,1,2,3", 4, [3]),  # --gres=gpu:4 --ntasks-per-node=4
+        ("4(x2)", 3, "4,5,6,7", None, [3]),  # numbers are among those shown
+        ("2(x2)", 1, "0,1,2,3", 4, [2, 3]),
+        ("4(x2)", 3, "0", 4, [0]),  # --gpus-per-task=1: JAX asked for GPU 3 of one
+        ("4(x2)", 3, "GPU-5d1e", None, [0]),
+        ("2", 1, "0,1", 4, [0, 1]),  # --gpus-per-task=2
+        ("3,2(x2)", 1, "0,1", 2, [1]),  # the last nodes run two
+        ("1", 0, None, None, None),
+        ("1", 0, "", None, None),
+    ],
+)
+def test_processes_of_slurm_share_the_gpus_of_their_node(tasks, local, shown, on_node, expected):
+    given = {"CUDA_VISIBLE_DEVICES": shown, "SLURM_GPUS_ON_NODE": on_node}
+    environment = {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_LOCALID": str(local), "SLURM_NODEID": "0"}
+    environment |= {name: str(value) for name, value in given.items() if value is not None}
+    if tasks.startswith("3,"):
+        environment["SLURM_NODEID"] = "2"
+    assert slurm_gpus(environment) == expected
+    assert slurm_gpus({**environment, "JAX_LOCAL_DEVICE_IDS": "0"}) is None
+    assert slurm_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) is None
+
+
+def test_gpus_that_processes_cannot_share_evenly_are_refused():
+    node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "3"}
+    with pytest.raises(ValueError, match="3 processes on a node of 8 GPUs: use --ntasks-per-node 1, 2, 4, 8"):
+        slurm_gpus({**node, "SLURM_GPUS_ON_NODE": "8"})

@@ -15,6 +15,7 @@ from files import shards_of
 from reference import random_documents, stream_of
 
 from jexplicit.counts.dense import count
+from jexplicit.runs import processes
 from jexplicit.runs.files import load_arrays
 from jexplicit.runs.processes import agree, gather_over_processes, hold_place, join, part_of_process, sum_over_processes
 
@@ -33,12 +34,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(PROGRAM.parents[2])}
 
 
-def start(folder: Path, processes: int = 2, seconds: float = 1e9) -> list[subprocess.Popen]:
+def start(folder: Path, number: int = 2, seconds: float = 1e9) -> list[subprocess.Popen]:
     """All processes of a count of the shards in a folder."""
     port, places = free_port(), [str(folder / name) for name in ("shards", "saved", "out.npz")]
     commands = [
-        [sys.executable, str(PROGRAM), f"localhost:{port}", str(processes), str(n), *places, str(seconds)]
-        for n in range(processes)
+        [sys.executable, str(PROGRAM), f"localhost:{port}", str(number), str(n), *places, str(seconds)] for n in range(number)
     ]
     return [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
 
@@ -64,10 +64,10 @@ def test_one_of_two_processes_killed_again_and_again_leaves_exact_counts(tmp_pat
     expected = count(stream_of(random_documents(seed=7, number=20_000, vocab_size=N, longest=9)), radius=2, vocab_size=N)
     rng = np.random.default_rng(0)
     for victim in (0, 1, 1, 0):
-        processes = start(tmp_path, seconds=0.0)
+        started = start(tmp_path, seconds=0.0)
         time.sleep(rng.uniform(4, 8))
-        processes[victim].send_signal(signal.SIGKILL)
-        for process in processes:
+        started[victim].send_signal(signal.SIGKILL)
+        for process in started:
             process.communicate(timeout=120)  # the other one ends too
     for process in start(tmp_path, seconds=0.0):
         _, errors = process.communicate(timeout=120)
@@ -98,6 +98,67 @@ def test_of_one_process_nothing_changes():
 def test_a_process_that_cannot_join_says_why(arguments, message):
     with pytest.raises(ValueError, match=message):
         join(*arguments)
+
+
+LATE = """
+import sys, time
+import numpy as np
+from jexplicit.runs.processes import gather_over_processes, join, meet
+join(sys.argv[1], 2, int(sys.argv[2]))
+time.sleep(35 * int(sys.argv[2]))  # reading, say; what gathers then connects the processes, which XLA tries for 30 s on a CPU
+assert gather_over_processes(np.arange(2)).tolist() == [0, 1, 0, 1]
+meet("end")
+meet("end")  # names of barriers may be used again
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_late_is_waited_for():
+    address = f"localhost:{free_port()}"
+    commands = [[sys.executable, "-c", LATE, address, number] for number in "01"]
+    started = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
+    for process in started:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+
+
+def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypatch):
+    started = {}
+    node = {"LOCALID": "0", "NODEID": "1", "STEP_TASKS_PER_NODE": "1(x2)", "GPUS_ON_NODE": "4"}
+    for name, value in node.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(processes, "runs_on_cpu", lambda: False)
+    monkeypatch.setattr(processes.jax.distributed, "initialize", lambda *_, **given: started.update(given))
+    join("auto", None, None)
+    assert started["local_device_ids"] == [0, 1, 2, 3]
+
+
+def test_processes_that_slurm_starts_join_by_themselves():
+    program = "from jexplicit.runs.processes import join, meet; import jax; join('auto', None, None); meet('end'); print("
+    program += "jax.process_index(), jax.process_count())"
+    node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
+    port, started = str(free_port()), []
+    for n in "01":
+        given = {f"SLURM_{name}": value for name, value in {**node, "PROCID": n, "LOCALID": n}.items()}
+        variables = {**environment(), **given, "JAX_COORDINATOR_PORT": port}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, "-c", program], env=variables, **pipes))
+    for n, process in enumerate(started):
+        answer, errors = process.communicate(timeout=120)
+        assert process.returncode == 0 and answer.split() == [str(n), "2"], errors
+
+
+def test_processes_meet_before_each_collective(monkeypatch):
+    called = []
+    monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(processes, "meet", lambda what: called.append("meet"))
+    monkeypatch.setattr(processes, "_sum", lambda table: called.append("sum") or table)
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", lambda x: called.append("gather") or np.stack([x, x]))
+    agree("anything", "x")
+    sum_over_processes([np.zeros(2, np.int32), np.zeros(2, np.int32)])
+    gather_over_processes(np.zeros(2, np.int64))
+    assert called == ["meet", "gather", "meet", "sum", "sum", "meet", "gather", "gather"]
 
 
 LOCKING = """
