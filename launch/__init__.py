@@ -11,8 +11,11 @@ _lines = _cpu.read_text().split("\n\n")[0] if _cpu.exists() else ""
 if "AuthenticAMD" in _lines and "cpu family\t: 25" in _lines and "avx512f" in _lines:
     os.environ.setdefault("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL")
 
-# glibc keeps what is freed, more of it the larger it was: arrays from 24 MB on go back to the system at once. Smaller ones,
-# such as those of a block, are used again: fresh pages would take longer than what is computed in them.
-_M_MMAP_THRESHOLD = -3
+# glibc gives back large arrays at once, keeps small ones, and learns from what is freed which are large. Here those from 32
+# MB on are; of the others, such as those of a block of positions, up to 256 MB are used again, since fresh pages take longer
+# than what is computed in them. Between stages `jexplicit.runs.host.trim_heap` gives back the rest.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 with contextlib.suppress(OSError, AttributeError):  # another libc
-    ctypes.CDLL("libc.so.6").mallopt(_M_MMAP_THRESHOLD, 24 << 20)
+    _libc = ctypes.CDLL("libc.so.6")
+    _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    _libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)

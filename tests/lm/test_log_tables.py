@@ -224,7 +224,7 @@ def test_all_blocks_have_one_shape_and_count_every_position_once(monkeypatch):
     tables, exponents, positions, Y = random_model()
     whole = log_probabilities(as_log_tables(tables, 3), exponents, positions, Y)
     assert len(list(blocks(as_log_tables(tables, 3), positions, Y))) == 1  # of few outputs a block has more positions
-    monkeypatch.setattr(log_tables_module, "_cells_of_rows", 64 * N)
+    monkeypatch.setattr(log_tables_module, "_cells_of_rows", 64 * N * positions.rows.shape[1])
     monkeypatch.setattr(log_tables_module, "_cells_of_logits", 64 * N)
     np.testing.assert_array_equal(log_probabilities(as_log_tables(tables, 3), exponents, positions, Y), whole)
     tables, _, positions, Y = random_model()

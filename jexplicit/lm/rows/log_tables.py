@@ -20,7 +20,7 @@ from jexplicit.lm.model import pytree
 from jexplicit.lm.rows.threads import map_in_threads
 from jexplicit.runs.devices import full_precision
 
-_cells_of_rows = 1 << 17  # of a block on a CPU, every row apart: what they hold together stays near the caches
+_cells_of_rows = 1 << 21  # of a block on a CPU, all rows of its positions: they stay near the caches, and few copies are small
 _cells_of_logits = 1 << 19  # of a block whose rows are summed
 _long_row = 8  # a row with more than 1/8 of the outputs is faster to read with its zeros
 _smallest_pad = 1 << 12  # sparse entries of a block are padded to a power of two, so that few shapes are compiled
@@ -271,7 +271,7 @@ def blocks(
         Y: [M] targets.
         summed: exponents by which the sparse rows are weighed and summed; default, every row is kept apart.
     """
-    cells = _cells_of_rows if summed is None else _cells_of_logits
+    cells = _cells_of_rows // positions.rows.shape[1] if summed is None else _cells_of_logits
     cells = cells if jax.default_backend() == "cpu" else cells << 5
     most = 1 << max(4, min(4096, cells // tables.outputs)).bit_length() - 1
     B = min(most, 1 << max(len(Y) - 1, 0).bit_length())
