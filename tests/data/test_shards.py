@@ -308,7 +308,7 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys):
 def test_a_corpus_in_memory_is_limited_as_by_launch_lm(tmp_path, monkeypatch):
     documents = [f"line {n}\nand {n * n % 97}" for n in range(900)]
     docs = Corpus("docs", *split_documents(documents))
-    monkeypatch.setattr("jexplicit.data.sources.docs_corpus", lambda: docs)
+    monkeypatch.setattr("jexplicit.data.sources.docs_corpus", lambda **_: docs)
     assert main(["--preset", "tiny", "--vocab-size", "40", "--out", str(tmp_path / "out")]) == 0
     corpus = Corpus("docs", docs.train[:500], docs.dev[:50])
     text = cached_streams(corpus, kind="bpe", vocab_size=40, cache_dir=tmp_path / "cache")

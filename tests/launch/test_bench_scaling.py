@@ -152,7 +152,7 @@ def test_devices_exchange_nothing_while_they_count_and_reduce_each_table_once():
     tables = _zero_tables(mesh, 2, 10)
     blocks, lengths = _blocks(np.zeros(42, np.uint16), 2, 10, 4)
     step = _counting_step(mesh, 2, 10).lower(tables, blocks, lengths).compile().as_text() or ""
-    reduction = _sum_devices.lower(tables[0]).compile().as_text() or ""
+    reduction = _sum_devices.lower(tables[0], 100).compile().as_text() or ""
     assert "scatter" in step and re.findall(collective, step) == []
     assert re.findall(collective, reduction) == [("s32[100]", "all-reduce")]
 
