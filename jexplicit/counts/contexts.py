@@ -70,7 +70,7 @@ def count_contexts(
         contexts.append(number[first].astype(np.int64) * size + c[first])
         number = np.cumsum(begins, dtype=np.int32) - 1
         totals.append(sum_runs(n, np.append(first, len(n))).astype(np.int32))
-    pairs = [(_starts(number, len(contexts[-1])), y.astype(np.min_scalar_type(N - 1)), n)]
+    pairs = [(starts_of(number, len(contexts[-1])), y.astype(np.min_scalar_type(N - 1)), n)]
     del number, y, n, longer, begins  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
         keys = Level(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
@@ -80,16 +80,16 @@ def count_contexts(
 
 def _pairs(keys: np.ndarray, counts: np.ndarray, N: int, contexts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where contexts start, targets and counts of sorted `context * N + target`."""
-    context, y = _split(keys, N)
-    return _starts(context, contexts), y.astype(np.min_scalar_type(N - 1)), counts
+    context, y = quotient_and_rest(keys, N)
+    return starts_of(context, contexts), y.astype(np.min_scalar_type(N - 1)), counts
 
 
-def _starts(numbers: np.ndarray, n: int) -> np.ndarray:
+def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
     """Where each of n numbers starts among sorted ones."""
     return np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=n))])
 
 
-def tally(keys: Int[np.ndarray, " M"]) -> tuple[Int[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
     """The different keys in their order, and how often each occurs; the keys given are sorted in place.
 
     Example:
@@ -112,7 +112,7 @@ def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndar
     return until[start[1:]] - until[start[:-1]]
 
 
-def _split(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Quotient and remainder; NumPy's own take ten times as long."""
     quotient = keys // size
     return quotient, keys - quotient * size
@@ -136,7 +136,7 @@ def _distinct(
         if isinstance(step, np.ndarray):
             key = step[key]
         else:
-            key, digit = _split(key, step)
+            key, digit = quotient_and_rest(key, step)
             digits.append(digit.astype(np.min_scalar_type(step)))
     *ids, y = key, *reversed(digits)
     return ids, y, n

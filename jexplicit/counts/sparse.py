@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_array
 
+from jexplicit.counts.contexts import tally
 from jexplicit.counts.merging import MergeTree, SparseCounts, from_arrays, merge_sparse, sparse_table, to_arrays
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
@@ -121,7 +122,6 @@ class SparseCounter:
         for tree, keys in zip(self._trees, self._keys, strict=True):
             block = np.concatenate(keys)
             keys.clear()
-            block.sort()
             tree.add(_count_keys(block, self.vocab_size))
         self._waiting = 0
         self._spill_beyond_memory()
@@ -186,9 +186,7 @@ def _sum_over_processes(tables: SparseCounts) -> SparseCounts:
 
 
 def _count_keys(keys: np.ndarray, N: int) -> csr_array:
-    """Sorted keys `j * N + i` as a table: a run of n equal keys is a cell of count n."""
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    n = np.diff(first, append=len(keys)).astype(np.int32)
-    distinct = keys[first]
+    """Keys `j * N + i` as a table: n equal keys are a cell of count n. The keys are sorted in place."""
+    distinct, n = tally(keys)
     indptr = np.searchsorted(distinct.astype(np.int64), np.arange(N + 1, dtype=np.int64) * N)
     return sparse_table(n, (distinct % distinct.dtype.type(N)).astype(np.int32), indptr)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.counts.contexts import Level, count_contexts, sum_runs
+from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.look_up import find_entry
@@ -252,9 +252,8 @@ def _smoothed(level: Level, P_lower: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _children(longer: Level, contexts: int, size: int) -> Children:
     """The contexts of a level as the children of those that they extend."""
-    shorter = longer.contexts // size
-    start = np.concatenate([[0], np.cumsum(np.bincount(shorter, minlength=contexts))])
-    return Children(_small(start, 2**31), _small(longer.contexts - shorter * size, size))
+    shorter, ids = quotient_and_rest(longer.contexts, size)
+    return Children(_small(starts_of(shorter, contexts), 2**31), _small(ids, size))
 
 
 def _small(ids: np.ndarray, bound: int) -> Array:
