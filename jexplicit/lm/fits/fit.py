@@ -117,7 +117,7 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram"):
-        f = np.bincount(text.predictions.Y, minlength=text.vocab_size)
+        f = np.bincount(text.predictions()[1], minlength=text.vocab_size)
         return FitResult(ngram_model(text.ngrams(CHAIN), f, eos=text.eos), {})
 
 
@@ -269,10 +269,11 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(read.tables.dense[0][0]),), options.history, letters)[1:]
-        read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
+        read = (read.beside(held_out_rows(caches, held_out, m)) if caches else read).dense_where_full()
         fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history)
+    del read  # as large as all rows that are counted next
     if options.calibration == "pairs":
         begin = time.perf_counter()
         rows = mixture_rows(rest, options.rows, **shape, history=options.history)

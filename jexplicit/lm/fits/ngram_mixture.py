@@ -19,9 +19,9 @@ from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
-from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row
+from jexplicit.lm.model import LanguageModel, exponents_per_row
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.log_tables import LogTables, Positions, only_read, select
+from jexplicit.lm.rows.log_tables import LogTables, Positions, dense_where_full, only_read, select
 from jexplicit.lm.rows.ngrams import Ngrams
 
 _positions_of_a_guess = 5000
@@ -98,6 +98,11 @@ class HeldOutRows(NamedTuple):
         tables, positions = select(self.tables, self.positions, columns)
         return self._replace(tables=tables, positions=positions)
 
+    def dense_where_full(self) -> "HeldOutRows":
+        """The same, larger and faster to read."""
+        tables, positions = dense_where_full(self.tables, self.positions)
+        return self._replace(tables=tables, positions=positions)
+
     def beside(self, more: "HeldOutRows") -> "HeldOutRows":
         """These rows and more sparse ones, read at the same positions."""
         bases = self.tables.bases
@@ -111,9 +116,9 @@ class HeldOutRows(NamedTuple):
 
 def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
     """Read what positions m of a text need of rows of another one."""
-    model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
+    model = LanguageModel(rows, starting_exponents(rows))
     tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m), all_rows=True)
-    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions, model.vocab_size), held_out.Y[m])
+    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions), held_out.Y[m])
 
 
 def fit_mixture(
@@ -134,7 +139,7 @@ def fit_mixture(
             best single ones.
         progress: called with (passes done, most passes).
     """
-    return fit_rows(held_out_rows(rows, held_out, m), ridge=ridge, progress=progress)
+    return fit_rows(held_out_rows(rows, held_out, m).dense_where_full(), ridge=ridge, progress=progress)
 
 
 def fit_rows(read: HeldOutRows, *, ridge: float = 1e-4, progress: Progress | None = None) -> Calibration:

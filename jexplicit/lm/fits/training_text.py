@@ -1,7 +1,6 @@
 """What every fit is given: a text with all that several methods need of it, options, and who watches."""
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +10,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool
+from jaxtyping import Bool, Integer
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
-from jexplicit.data.contexts import PAD
+from jexplicit.data.contexts import PAD, check_stream, contexts
 from jexplicit.data.held_out import cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.evaluation import Text, read_text
 from jexplicit.lm.model import Features
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
 from jexplicit.lm.rows.sharded import ShardedCounts
@@ -29,7 +27,7 @@ from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import trim_heap
 
 THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
-RADIUS = 8  # of the contexts that mixtures and n-grams are counted from
+RADIUS = 8  # of the single tokens that a mixture has rows of
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
@@ -102,6 +100,9 @@ class TrainingText:
         letters: [N] which tokens are letters, in a text of characters; for rows of words.
         tokenizer: that made the stream; for minimal pairs.
 
+    Raises:
+        ValueError: a stream that does not begin and end with `<pad>`.
+
     Example:
         >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
         >>> text.counts(1)[0].tolist()
@@ -121,11 +122,14 @@ class TrainingText:
         letters: Bool[np.ndarray, " N"] | None = None,
         tokenizer: Tokenizer | None = None,
     ):
+        check_stream(stream)
+        check_stream(stream)
         self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
         self._made: dict[Any, Any] = {}
+        self._predictions: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def in_memory(self) -> np.ndarray:
@@ -168,21 +172,22 @@ class TrainingText:
         shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
         return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
 
-    @functools.cached_property
-    def predictions(self) -> Text:
-        """Contexts of RADIUS tokens, and targets."""
-        return read_text(self.in_memory, RADIUS, eos=self.eos)
+    def predictions(self, radius: int = 1) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+        """Contexts of so many tokens or more, and targets."""
+        if self._predictions is None or self._predictions[0].shape[1] < radius:
+            self._predictions = contexts(self.in_memory, radius, eos=self.eos)
+        return self._predictions
 
     def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
         """The smoothed contexts at some offsets."""
         if offsets not in self._ngrams:
-            X, Y, _ = self.predictions
+            X, Y = self.predictions(max(offsets))
             self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
         return self._ngrams[offsets]
 
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
         """Count and smooth the contexts at several offsets, some of them at once."""
-        _ = self.predictions  # made once, before several threads ask for it
+        self.predictions(max((max(offsets) for offsets in groups), default=1))  # before several threads ask for them
         done = []
 
         def build(offsets: tuple[int, ...]) -> None:
@@ -205,5 +210,5 @@ class TrainingText:
         """Drop what was made of this text, to make room; it is made again where it is asked for."""
         self._made.clear()
         self._ngrams.clear()
-        self.__dict__.pop("predictions", None)
+        self._predictions = None
         trim_heap()

@@ -84,15 +84,29 @@ def split_rows(rows: SparseRows, N: int) -> SparseRows | SplitRows:
         >>> split.long.tolist(), split.dense.sum(axis=1).tolist()
         ([0], [6.0, 0.0])
     """
-    start, outputs, values = (np.asarray(part) for part in rows)
-    first, last = start[:-1], start[1:]
-    long = np.flatnonzero((last - first) * _long_row > N)
+    start = np.asarray(rows.start)
+    long = np.flatnonzero((start[1:] - start[:-1]) * _long_row > N)
     if not len(long):
         return rows
-    dense = np.zeros((len(long) + 1, N), values.dtype)
-    entry = ranges(first[long].astype(np.int64), last[long])
-    dense[np.repeat(np.arange(len(long)), last[long] - first[long]), outputs[entry]] = values[entry]
+    dense = np.zeros((len(long) + 1, N), rows.values.dtype)
+    add_entries(dense, take_rows(rows, long))
     return SplitRows(rows, long, jnp.asarray(dense))
+
+
+def take_rows(rows: SparseRows, r: Int[np.ndarray, " n"]) -> SparseRows:
+    """Some of the rows, on the host."""
+    start, outputs, values = map(np.asarray, rows)
+    first, last = start[r].astype(np.int64), start[r + 1]
+    entry = ranges(first, last)
+    return SparseRows(np.concatenate([[0], np.cumsum(last - first)]), outputs[entry], values[entry])
+
+
+def add_entries(table: Float[np.ndarray, "R N"], rows: SparseRows) -> None:
+    """`table[r, i] += value` for every entry of the rows, in place."""
+    start, outputs, values = map(np.asarray, rows)
+    places = np.repeat(np.arange(len(start) - 1) * table.shape[1], np.diff(start))
+    places += outputs
+    table.reshape(-1)[places] += values  # no place twice
 
 
 @pytree
@@ -178,12 +192,12 @@ def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> t
     return LogTables(dense, sparse, bases), Positions(positions.rows[:, columns], positions.exponents[:, columns])
 
 
-def only_read(tables: LogTables, positions: Positions, N: int) -> tuple[LogTables, Positions]:
+def only_read(tables: LogTables, positions: Positions) -> tuple[LogTables, Positions]:
     """The same with only those rows that the positions read, so that the tables need not be kept.
 
     Example:
         >>> tables = LogTables((jnp.arange(6.0).reshape(3, 2),))
-        >>> few, read = only_read(tables, Positions(np.array([[2], [2]]), np.array([[0], [0]])), 2)
+        >>> few, read = only_read(tables, Positions(np.array([[2], [2]]), np.array([[0], [0]])))
         >>> few.dense[0].tolist(), read.rows.tolist()
         ([[4.0, 5.0]], [[0], [0]])
     """
@@ -193,15 +207,39 @@ def only_read(tables: LogTables, positions: Positions, N: int) -> tuple[LogTable
         used, rows[:, t] = np.unique(rows[:, t], return_inverse=True)
         dense.append(replace(table, rows=table.rows[used]) if isinstance(table, Gathered) else table[used])
     for s, table in enumerate(tables.sparse):
-        start, outputs, values = (np.asarray(part) for part in (table.entries if isinstance(table, SplitRows) else table))
         used, which = np.unique(rows[:, T + s], return_inverse=True)
         nothing = int(used[0] < 0)
-        first, last = start[used[nothing:]].astype(np.int64), start[used[nothing:] + 1]
-        entry = ranges(first, last)
-        few = SparseRows(np.concatenate([[0], np.cumsum(last - first)]), outputs[entry], values[entry])
-        sparse.append(split_rows(few, N))
+        sparse.append(take_rows(table.entries if isinstance(table, SplitRows) else table, used[nothing:]))
         rows[:, T + s] = which - nothing
     return LogTables(tuple(dense), tuple(sparse), tables.bases), Positions(rows, positions.exponents)
+
+
+def dense_where_full(tables: LogTables, positions: Positions) -> tuple[LogTables, Positions]:
+    """The same, faster to read: sparse tables with long rows on average as dense ones, and of all others the long rows.
+
+    Example:
+        >>> rows = SparseRows(np.array([0, 2]), np.array([0, 2]), np.array([5.0, 7.0], np.float32))
+        >>> sparse = LogTables((jnp.zeros((1, 3)),), (rows,))
+        >>> dense, read = dense_where_full(sparse, Positions(np.array([[0, 0], [0, -1]]), np.zeros((2, 2), int)))
+        >>> dense.dense[1].tolist(), read.rows.tolist()  # the last row is that of no row
+        ([[5.0, 0.0, 7.0], [0.0, 0.0, 0.0]], [[0, 0], [0, 1]])
+    """
+    N, T = tables.outputs, len(tables.dense)
+    parts = [table.entries if isinstance(table, SplitRows) else table for table in tables.sparse]
+    full = np.array([len(table.outputs) * _long_row > N * (len(table.start) - 1) for table in parts], bool)
+    dense, rows = [], positions.rows.copy()
+    for s in np.flatnonzero(full):
+        R = len(parts[s].start) - 1
+        base = np.zeros(N) if tables.bases is None else np.asarray(tables.bases[s])
+        table = np.tile(base.astype(parts[s].values.dtype), (R + 1, 1))
+        add_entries(table, parts[s])
+        dense.append(jnp.asarray(table))
+        rows[rows[:, T + s] < 0, T + s] = R
+    others = np.flatnonzero(~full)
+    order = np.concatenate([np.arange(T), T + np.flatnonzero(full), T + others])
+    sparse = tuple(split_rows(parts[s], N) for s in others)
+    bases = None if tables.bases is None or not np.any(tables.bases[others]) else tables.bases[others]
+    return LogTables((*tables.dense, *dense), sparse, bases), Positions(rows[:, order], positions.exponents[:, order])
 
 
 class Block(NamedTuple):
