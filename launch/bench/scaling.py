@@ -18,9 +18,9 @@ from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.progress import stage
 from jexplicit.runs.tables import Column, markdown_table
 from jexplicit.runs.timing import cpu_cores
-from launch.bench.counting import StreamTokens, VocabSize, zipf_stream
 from launch.bench.counting_worker import Request, Setting
 from launch.bench.harness import Bench, BenchConfig, Comparison, Timings, all_cores, ratio_columns
+from launch.bench.streams import StreamTokens, VocabSize, zipf_stream
 from launch.bench.trillion_tokens import Work, all_reduce_bytes, column_bytes, gradient_bytes, reduce_scatter_bytes, table_bytes
 from launch.bench.workers import Workers, peak_of, working
 
