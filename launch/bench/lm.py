@@ -27,7 +27,7 @@ from launch.bench.harness import METHOD, Bench, BenchConfig, Comparison, Timings
 from launch.bench.streams import VocabSize, text_streams
 from launch.bench.workers import worker_environment
 
-_programs = ("lmplz", "build_binary", "query")
+PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, NGRAM, MIXTURE = "kenlm", "ngram", "mixture"
 
 
@@ -103,10 +103,14 @@ def our_job(method: str, rows: Sequence[str], vocab_size: int, folder: Path) -> 
 
 
 def kenlm_job(folder: Path) -> Job:
-    """KenLM's estimation of order 5 with its defaults, its probing tables, and its perplexity with ends of sentences."""
+    """KenLM's estimation of order 5 with its defaults, its probing tables, and its perplexity with ends of sentences.
+
+    Where a text is too small for an estimate of a discount, `lmplz` takes its usual one instead of giving up.
+    """
     arpa, binary = str(folder / "model.arpa"), str(folder / "model.binary")
+    flags = ["--text", str(folder / "train.txt"), "--arpa", arpa, "-T", str(folder), "--discount_fallback"]
     spent = [
-        run_program(["lmplz", "-o", "5", "--text", str(folder / "train.txt"), "--arpa", arpa, "-T", str(folder)]),
+        run_program(["lmplz", "-o", "5", *flags]),
         run_program(["build_binary", arpa, binary]),
         run_program(["query", "-v", "summary", binary], stdin=folder / "dev.txt"),
     ]
@@ -128,7 +132,7 @@ def comparisons(config: LanguageModels, folder: Path) -> Iterator[Comparison]:
         cases: dict[str, Callable[[], Job]] = {
             method: partial(our_job, method, config.rows, N, place) for method in (NGRAM, MIXTURE)
         }
-        missing = [name for name in _programs if not shutil.which(name)]
+        missing = [name for name in PROGRAMS if not shutil.which(name)]
         if config.peer == "kenlm" and not missing:
             for name, stream in (("train", train), ("dev", dev)):
                 write_sentences(place / f"{name}.txt", stream)
