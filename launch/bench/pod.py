@@ -84,8 +84,8 @@ class Pod:
     """Passes of that fit."""
     rows: PositiveInt = 11
     """Rows of the mixture whose exponents are fitted."""
-    tokenise: NonNegativeFloat = 40e6
-    """Tokens a second that a host makes of raw text; 0: the text is tokenised already."""
+    tokenise: NonNegativeFloat = 100e6
+    """Tokens a second that a host makes of raw text, a million on each of 100 cores; 0: the text is tokenised already."""
     read: PositiveFloat = 2e9
     """Bytes of tokens a second that a host reads."""
     storage: PositiveFloat = 100e9
@@ -142,6 +142,19 @@ def smallest_split(pod: Pod, chip: Chip, *, cell: int = 4) -> int | None:
     return next((g for g in splits if size / g <= _usable * chip.memory), None)
 
 
+# What the bytes of a compiled function are proportional to, in the call that is compiled.
+_sizes = {
+    "counting": hot.CHUNK * hot.K,  # pairs
+    "counting by columns": hot.COLUMN_CHUNK * hot.K,
+    "noisy co-occurrences": hot.N**2,  # cells of a table
+    "explicit solution": hot.N**2,
+    "noisy rows": hot.N**2,
+    "log partition functions": hot.CONTEXTS * hot.K * hot.N,  # entries of the rows that are added
+    "moments of a mixture": hot.BLOCK * hot.ROWS * hot.N,
+    "Adagrad step": hot.K * hot.N**2,  # cells of all tables, and as many positions as tokens of the vocabulary
+}
+
+
 def compiled_work(platform: str, path: str | None = None) -> dict[str, Work]:
     """Function -> kernels and bytes of its compiled program.
 
@@ -165,19 +178,6 @@ def compiled_work(platform: str, path: str | None = None) -> dict[str, Work]:
     if missing := [name for name in _sizes if name not in works]:
         raise ValueError(f"--compiled {path}: no {', '.join(missing)} for {platform}; give a run of all functions for it")
     return works
-
-
-# What the bytes of a compiled function are proportional to, in the call that is compiled.
-_sizes = {
-    "counting": hot.CHUNK * hot.K,  # pairs
-    "counting by columns": hot.COLUMN_CHUNK * hot.K,
-    "noisy co-occurrences": hot.N**2,  # cells of a table
-    "explicit solution": hot.N**2,
-    "noisy rows": hot.N**2,
-    "log partition functions": hot.CONTEXTS * hot.K * hot.N,  # entries of the rows that are added
-    "moments of a mixture": hot.BLOCK * hot.ROWS * hot.N,
-    "Adagrad step": hot.K * hot.N**2,  # cells of all tables, and as many positions as tokens of the vocabulary
-}
 
 
 def stage_row(
@@ -306,16 +306,27 @@ def _scaled(works: Mapping[str, Work], function: str, size: float, calls: float)
     return Work(math.ceil(calls * compiled.kernels), math.ceil(size / _sizes[function] * compiled.bytes))
 
 
+def _number(heading: str, field: str, scale: float = 1) -> Column:
+    def text(row: Mapping[str, Any]) -> str:
+        x = row[field] * scale
+        return f"{x:,.0f}" if x >= 100 else f"{x:.2g}" if x else ""
+
+    return Column(heading, text, "n")
+
+
 COLUMNS = [
     Column("stage", "stage"),
-    Column("seconds", "seconds", ",.3g"),
-    Column("host GB", "host_bytes", ",.1f", 1e-9),
-    Column("memory GB", "memory_bytes", ",.1f", 1e-9),
-    Column("kernels", "kernels", ",d"),
-    Column("sent GB", "link_bytes", ",.1f", 1e-9),
-    Column("limited by", "limit"),
-    Column("dollars", "dollars", ",.2f"),
+    _number("seconds", "seconds"),
+    _number("GB through a host", "host_bytes", 1e-9),
+    _number("GB of a chip's memory", "memory_bytes", 1e-9),
+    _number("kernels of a chip", "kernels"),
+    _number("GB that a chip sends", "link_bytes", 1e-9),
+    Column("limit", "limit"),
+    _number("dollars", "dollars"),
 ]
+
+
+_lines = {TRAINING[0]: "--", TRAINING[1]: ":"}
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -325,19 +336,21 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             names = list(dict.fromkeys(row["stage"] for row in rows))
             for name, colour in zip(names, [*COLOURS[: len(STAGES)], "black", "gray", "gray"], strict=False):
                 shown = [row for row in rows if row["stage"] == name and row[field]]
-                style = {"linewidth": 2.5} if name == TOTAL else {"linestyle": _lines.get(name, "-")}
-                ax.plot([row["chips"] for row in shown], [row[field] for row in shown], ".", color=colour, label=name, **style)
+                style = {
+                    "color": colour,
+                    "marker": ".",
+                    "linestyle": _lines.get(name, "-"),
+                    "linewidth": 2.5 if name == TOTAL else 1.5,
+                }
+                ax.plot([row["chips"] for row in shown], [row[field] for row in shown], label=name, **style)
             n = sorted({row["chips"] for row in rows})
             ax.set(xscale="log", yscale="log", xticks=n, xticklabels=n, xlabel="chips", ylabel=field)
             ax.xaxis.set_minor_locator(NullLocator())
         legend_outside(axes[0, 1])
 
 
-_lines = {TRAINING[0]: "--", TRAINING[1]: ":"}
-
-
 def sweep(pod: Pod, chip: Chip, works: Mapping[str, Work]) -> list[dict[str, Any]]:
-    """The rows of the same job on 1, 2, 4 .. 32 hosts and so on to 512, and on its own chips; those on which tables fit."""
+    """The rows of the same job on 1, 2, 4 .. 512 hosts, and on its own chips; without those on which its tables do not fit."""
     rows = []
     for n in sorted({pod.chips, *(chip.per_host * 2**i for i in range(10))}):
         if smallest_split(other := replace(pod, chips=n), chip):
