@@ -1,9 +1,9 @@
 """Experiments. Imported before NumPy, whose fastest sort for this machine is chosen here, and how memory is given back."""
 
+import contextlib
+import ctypes
 import os
 from pathlib import Path
-
-from jexplicit.runs.host import set_malloc
 
 # NumPy's AVX-512 sort is slow on AMD processors of family 25 (Zen 3 and 4): 17 M integers take 1.9 s, with AVX2 0.2 s.
 _cpu = Path("/proc/cpuinfo")
@@ -14,4 +14,8 @@ if "AuthenticAMD" in _lines and "cpu family\t: 25" in _lines and "avx512f" in _l
 # glibc gives back large arrays at once, keeps small ones, and learns from what is freed which are large. Here those from 32
 # MB on are; of the others, such as those of a block of positions, up to 256 MB are used again, since fresh pages take longer
 # than what is computed in them. Between stages `jexplicit.runs.host.trim_heap` gives back the rest.
-set_malloc(mmap_threshold=32 << 20, trim_threshold=256 << 20)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+with contextlib.suppress(OSError, AttributeError):  # another libc
+    _libc = ctypes.CDLL("libc.so.6")
+    _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    _libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-_malloc_options = {"trim_threshold": -1, "mmap_threshold": -3, "mmap_max": -4, "arena_max": -8}  # of malloc.h
+_malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
 
 
 def host_bytes() -> float:
@@ -47,7 +47,7 @@ def resident_bytes(usage: Any) -> int:
 
 
 def set_malloc(**options: int) -> bool:
-    """Set `trim_threshold`, `mmap_threshold`, `mmap_max` or `arena_max` of glibc's malloc; False with another C library."""
+    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; False with another C library."""
     if mallopt := _of_libc("mallopt"):
         for name, value in options.items():
             mallopt(_malloc_options[name], value)

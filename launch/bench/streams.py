@@ -69,6 +69,6 @@ def text_streams(train: Sequence[str], dev: Sequence[str], vocab_size: int) -> t
         dev: the same; none to cut the documents of the other.
         vocab_size: at most so many ids, `<pad>` and `<unk>` included.
     """
-    corpus = text_corpus(train, dev).in_memory() if train else docs_corpus()
+    corpus = text_corpus(train, dev).in_memory() if train else docs_corpus(keep=True)
     text = cached_streams(corpus, kind="bpe", vocab_size=vocab_size)
     return text.train[:], text.dev[:], text.tokenizer.vocab_size, corpus.name

@@ -144,10 +144,18 @@ def test_icl_rows(tmp_path):
             assert row["ratio_to_plain"] == 1
 
 
+def cat_text(folder):
+    """A file of 700 documents of 9 subwords."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"the cat number {n % 17} sat on mat {n % 5}\n" for n in range(700)))
+    return text
+
+
 def test_evaluation_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(model_kinds, "MIXTURES", {})  # a few kinds of models: each is compiled for some seconds
     monkeypatch.setattr(model_kinds, "KINDS", {name: model_kinds.KINDS[name] for name in ("unigram", model_kinds.NGRAM)})
-    assert main(["evaluation", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 0
+    flags = ["--preset", "tiny", "--train", str(cat_text(tmp_path)), "--vocab-size", "64"]
+    assert main(["evaluation", *flags, "--out", str(tmp_path / "run")]) == 0
     rows = rows_of(tmp_path / "run")
     assert {(row["method"], row["radius"]) for row in rows} == {
         *(("brute force", 1), ("distinct contexts", 1), ("counts", 1), ("counting + counts", 1)),
@@ -177,8 +185,7 @@ def test_every_kind_of_model_is_scored_beside_kenlm(tmp_path):
 
 
 def test_evaluation_of_own_text_and_of_zipf(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"the cat number {n % 17} sat on mat {n % 5}\n" for n in range(400)))
+    text = cat_text(tmp_path)
     small = ["--positions", "500", "--vocab-size", "64", "--radius", "2", "--rounds", "1", "--scored", "0"]
     assert main(["evaluation", "--train", str(text), *small, "--out", str(tmp_path / "text")]) == 0
     assert main(["evaluation", "--corpus", "zipf", *small, "--out", str(tmp_path / "zipf")]) == 0
