@@ -40,6 +40,9 @@ from jexplicit.solvers.explicit import _solve
 from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
+CHUNK, COLUMN_CHUNK = 1 << 22, 1 << 18  # positions that a call counts, in whole tables and in columns of them
+CONTEXTS, BLOCK = 1 << 15, 64  # contexts of a call that evaluates, positions of one that fits
+ROWS = K + 7  # of the mixture that is fitted: the unigram, the tables, and 6 sparse ones
 _f, _i = np.float32, np.int32
 
 
@@ -77,23 +80,22 @@ _key = jax.eval_shape(lambda: jax.random.key(0))
 
 
 def _counting(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    chunk = 1 << 22
     tables = tuple(_shape(N * N, dtype=_i) for _ in range(K))
-    return dense._counting_step(mesh, K, N), (tables, _shape(1, K + chunk, dtype=np.uint16), _shape(1, dtype=_i))
+    return dense._counting_step(mesh, K, N), (tables, _shape(1, K + CHUNK, dtype=np.uint16), _shape(1, dtype=_i))
 
 
 def _sharded_counting(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     tables = tuple(_shape(N * N, dtype=_i) for _ in range(K))
-    return sharded._counting_step(mesh, K, N), (tables, _shape(N + 1, dtype=_i), _shape(K + (1 << 18), dtype=_i))
+    return sharded._counting_step(mesh, K, N), (tables, _shape(N + 1, dtype=_i), _shape(K + COLUMN_CHUNK, dtype=_i))
 
 
 def _of_contexts(function: Callable[[Mesh], Any], mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return function(mesh), (_tables, _shape(1 << 15, K, dtype=_i))
+    return function(mesh), (_tables, _shape(CONTEXTS, K, dtype=_i))
 
 
 def _block() -> tuple[log_tables.Arrays, Any, log_tables.Block]:
-    """64 positions of a mixture: the unigram and 4 dense tables, 6 sparse ones with bases, 2^16 sparse entries."""
-    B, T, S, E = 64, 5, 6, 1 << 16
+    """Positions of a mixture: the unigram and the dense tables, sparse ones with bases, 2^16 sparse entries."""
+    B, T, S, E = BLOCK, K + 1, ROWS - K - 1, 1 << 16
     arrays = log_tables.Arrays((_shape(1, N), *_tables), (None,) * S, _shape(S, N))
     values = [_shape(E, dtype=_i), _shape(E), _shape(B, T + S, dtype=_i), _shape(B, dtype=_i), _shape(B)]
     return arrays, _shape(T + S), log_tables.Block(_shape(B, T, dtype=_i), _shape(B, S, dtype=_i), *values)
@@ -116,7 +118,7 @@ def _decoder_batch(contexts: int, positions: int) -> gradient.DecoderBatch:
 def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     optimizer = optax.adagrad(0.1)
     step = gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    return step, (gradient.DecoderState(_tables, jax.eval_shape(optimizer.init, _tables)), _decoder_batch(8192, 8192))
+    return step, (gradient.DecoderState(_tables, jax.eval_shape(optimizer.init, _tables)), _decoder_batch(N, N))
 
 
 def _text_gradient(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
