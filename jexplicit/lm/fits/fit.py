@@ -47,6 +47,8 @@ from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model,
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
+# Methods that are fitted on one device, however many there are; those of the text alone on the host.
+ONE_DEVICE = ("ngram", "optimum", "bitcipher")
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 

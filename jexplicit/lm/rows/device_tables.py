@@ -102,9 +102,8 @@ def place_positions(
     if E >= 2**31:
         raise ValueError(f"{E} entries of sparse rows on a device: read fewer positions at a time, or use more devices")
 
-    def place(*arrays: np.ndarray) -> Array:
-        whole = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-        return jax.device_put(whole, NamedSharding(mesh, _share))
+    def place(first: np.ndarray, *others: np.ndarray) -> Array:
+        return jax.device_put(np.concatenate([first, *others]) if others else first, NamedSharding(mesh, _share))
 
     def pool(part: str, dtype: Any) -> Array:
         """A part of the entries of all tables, end to end on each device."""
