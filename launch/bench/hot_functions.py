@@ -26,9 +26,9 @@ from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts import dense, sharded
 from jexplicit.lm.attribution import _explain
 from jexplicit.lm.fits import gradient, optimum
-from jexplicit.lm.fits.calibration import moments
+from jexplicit.lm.fits.moments import _device_sums, position_moments
 from jexplicit.lm.model import token_model
-from jexplicit.lm.rows import explicit, log_tables
+from jexplicit.lm.rows import device_tables, explicit, log_tables
 from jexplicit.lm.rows.sharded import _log_partition
 from jexplicit.lm.smoothing import Noise
 from jexplicit.lm.softmax import _log_Z, _mapped
@@ -102,7 +102,16 @@ def _block() -> tuple[log_tables.Arrays, Any, log_tables.Block]:
 
 
 def _moments(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return jax.jit(functools.partial(moments, covariances=True)), _block()
+    return jax.jit(functools.partial(position_moments, covariances=True)), _block()
+
+
+def _spread(positions: int) -> tuple[device_tables.DevicePositions, Any]:
+    """8 blocks of so many positions on a device, which read the tables of `_block`: 32 segments of sparse entries each."""
+    n, B, T, S, Q, E = 8, positions, 5, 6, 32 * positions, 1 << 24
+    arrays, exponents, _ = _block()
+    read = [_shape(n, B, T, dtype=_i), _shape(n, B, T + S, dtype=_i), _shape(n, B, dtype=_i), _shape(n, B)]
+    blocks = device_tables.Blocks(*read, *(_shape(n, Q, dtype=_i) for _ in range(3)))
+    return device_tables.DevicePositions(arrays, _shape(E, dtype=np.uint16), _shape(E), blocks), exponents
 
 
 def _explained(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
@@ -206,6 +215,8 @@ HOT_FUNCTIONS = {
     "logits of a mixture": HotFunction(_of(log_tables._summed_logits, *_block()), 0),
     "log-probabilities": HotFunction(_of(log_tables._log_p_of_targets, _logits, _shape(64, dtype=_i)), 0),
     "moments of a mixture": HotFunction(_moments, 0),
+    "moments on devices": HotFunction(lambda mesh: (_device_sums(mesh, 11), _spread(512)), 1),
+    "mixture on devices": HotFunction(lambda mesh: (device_tables._log_probabilities(mesh), _spread(4096)), 1),
     "attribution": HotFunction(_explained, 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),

@@ -15,6 +15,7 @@ from jexplicit.lm.fits import ablation
 from jexplicit.lm.fits.ablation import CHAIN_KINDS, log_row_kinds, refitted_losses
 from jexplicit.lm.fits.calibration import objective
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
+from jexplicit.lm.fits.moments import moments_of
 from jexplicit.lm.fits.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText, Watch
 from jexplicit.lm.rows import log_tables
@@ -90,7 +91,7 @@ def test_the_hessian_is_the_slope_of_the_gradient():
     read = read.take(slice(None, None, 7))
 
     def slopes(a):
-        found = objective(read.tables, read.positions, read.Y, a, a, 0)
+        found = objective(moments_of(read.tables, read.positions, read.Y, len(a)), a, a, 0)
         return found.gradient, found.hessian
 
     gradient, hessian = slopes(exponents)

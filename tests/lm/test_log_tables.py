@@ -18,17 +18,15 @@ from jexplicit.lm.rows.log_tables import (
     SparseRows,
     SplitRows,
     blocks,
-    dense_where_full,
     feature_rows,
     log_probabilities,
     mixed_logits,
-    only_read,
     ranges,
-    select,
     sparse_row,
     split_rows,
     summed_logits,
 )
+from jexplicit.lm.rows.table_parts import dense_where_full, only_read, select
 from jexplicit.lm.rows.threads import map_in_threads
 
 N, M = 7, 150  # outputs; positions, more than two blocks
