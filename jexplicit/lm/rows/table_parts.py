@@ -61,8 +61,6 @@ def rows_read(table: SparseRows | SplitRows, r: Integer[np.ndarray, " M"]) -> tu
     used, which = np.unique(r.astype(np.int64), return_inverse=True)  # r + 1 of a small unsigned type would wrap
     nothing = int(used[:1].sum() < 0)
     first, last = start[used[nothing:]].astype(np.int64), start[used[nothing:] + 1]
-    beside = (
-        len(first) > 0 and last[-1] - first[0] == (last - first).sum()
-    )  # of a past each row is read once: nothing is copied
-    entry = slice(first[0], last[-1]) if beside else ranges(first, last)
+    whole = (last - first).sum() == len(outputs)  # as of a table of a row for each position, which is not copied
+    entry = slice(None) if whole else ranges(first, last)
     return SparseRows(np.concatenate([[0], np.cumsum(last - first)]), outputs[entry], values[entry]), which - nothing
