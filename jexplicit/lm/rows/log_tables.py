@@ -102,8 +102,7 @@ def take_rows(rows: SparseRows, r: Int[np.ndarray, " n"]) -> SparseRows:
     start, outputs, values = map(np.asarray, rows)
     first, last = start[r].astype(np.int64), start[r + 1]
     n = last - first
-    beside = len(r) > 0 and last[-1] - first[0] == n.sum()  # then nothing is copied
-    entry = slice(first[0], last[-1]) if beside else ranges(first, last)
+    entry = slice(None) if n.sum() == len(outputs) else ranges(first, last)  # all of them are not copied
     return SparseRows(np.concatenate([[0], np.cumsum(n)]), outputs[entry], values[entry])
 
 
