@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from scipy.sparse import csr_array
 
+from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.data.contexts import PAD
@@ -22,8 +23,9 @@ from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, read_text
 from jexplicit.lm.model import Features
-from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
+from jexplicit.lm.rows.sparse import targets_of
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import trim_heap
@@ -101,6 +103,8 @@ class TrainingText:
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
         letters: [N] which tokens are letters, in a text of characters; for rows of words.
         tokenizer: that made the stream; for minimal pairs.
+        disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
+            folder is for a killed fit to continue.
 
     Example:
         >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
@@ -120,7 +124,9 @@ class TrainingText:
         sharded_counts: ShardedCounts | None = None,
         letters: Bool[np.ndarray, " N"] | None = None,
         tokenizer: Tokenizer | None = None,
+        disk: Disk | None = None,
     ):
+        self.disk = disk
         self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
@@ -166,6 +172,7 @@ class TrainingText:
         held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
         counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
         shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
+        shape["disk"] = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
         return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
 
     @functools.cached_property
@@ -173,16 +180,23 @@ class TrainingText:
         """Contexts of RADIUS tokens, and targets."""
         return read_text(self.in_memory, RADIUS, eos=self.eos)
 
-    def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
-        """The smoothed contexts at some offsets."""
+    def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
+        """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
         if offsets not in self._ngrams:
-            X, Y, _ = self.predictions
-            self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
+            N = self.vocab_size
+            if self.disk:
+                disk = self.disk._replace(folder=self.disk.folder / "_".join(map(str, offsets)))
+                ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=disk, eos=self.eos, progress=progress)
+                found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
+            else:
+                found = smoothed_ngrams(*self.predictions[:2], offsets=offsets, vocab_size=N)
+            self._ngrams[offsets] = found
         return self._ngrams[offsets]
 
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
-        """Count and smooth the contexts at several offsets, some of them at once."""
-        _ = self.predictions  # made once, before several threads ask for it
+        """Count and smooth the contexts at several offsets, in memory some of them at once."""
+        if not self.disk:
+            _ = self.predictions  # made once, before several threads ask for it
         done = []
 
         def build(offsets: tuple[int, ...]) -> None:
@@ -192,8 +206,13 @@ class TrainingText:
             if progress:
                 progress(len(done), len(groups))
 
-        with ThreadPoolExecutor(THREADS) as pool:  # NumPy sorts without the interpreter's lock
+        with ThreadPoolExecutor(1 if self.disk else THREADS) as pool:  # NumPy sorts without the interpreter's lock
             list(pool.map(build, groups))
+
+    @property
+    def target_counts(self) -> Int[np.ndarray, " N"]:
+        """How often each token is a target."""
+        return self.once("target counts", lambda: targets_of(self.sparse_counts(1)[0], eos=self.eos))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` makes of this text, kept by a name."""
