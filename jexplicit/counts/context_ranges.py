@@ -25,7 +25,7 @@ from jexplicit.data.shards import Shards
 from jexplicit.runs.files import load_arrays, save_arrays, write_whole
 from jexplicit.runs.processes import is_first, meet
 
-_bytes_per_position = 96  # while the contexts of a range are counted, or smoothed
+_bytes_per_position = 128  # while the contexts of a range are counted, or smoothed
 _most_readings = 256  # of the text
 _fullest = 7 / 8  # of the positions that fit into memory, when they are reduced to the different ones
 _window = 1 << 20  # positions read at a time

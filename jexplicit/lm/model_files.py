@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
             metadata = file.metadata() or {}
             if "jexplicit" not in metadata:
                 raise ValueError("it was not written by jexplicit")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        tensors = _Tensors(path)
         if _checksum(metadata["jexplicit"], tensors) != metadata.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
         header = json.loads(metadata["jexplicit"])
@@ -147,6 +147,30 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
     _check_numbers(path, tensors)
     tokenizer = Tokenizer(model=tensors["tokenizer"].tobytes(), kind=header["tokenizer"]) if header["tokenizer"] else None
     return model, tokenizer, header["about"]
+
+
+class _Tensors(Mapping[str, np.ndarray]):
+    """The arrays of a safetensors file, read when they are asked for: of a large model only what is kept is in memory."""
+
+    def __init__(self, path: Path):
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            self._entries: dict[str, Any] = json.loads(file.read(size))
+        self._entries.pop("__metadata__", None)
+        self._path, self._first = path, 8 + size
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        kind, shape, (start, stop) = (self._entries[name][key] for key in ("dtype", "shape", "data_offsets"))
+        dtype = np.dtype("?" if kind == "BOOL" else f"<{kind[0].lower()}{int(kind[1:]) // 8}")
+        with open(self._path, "rb") as file:
+            file.seek(self._first + start)
+            return np.fromfile(file, dtype, (stop - start) // dtype.itemsize).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def _checksum(text: str, tensors: Mapping[str, np.ndarray]) -> str:

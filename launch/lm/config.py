@@ -139,7 +139,8 @@ class Config:
     """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change.
     The fits of log-linear, optimum, ngram, mixture and bitcipher use one."""
     memory: str | None = None
-    """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
+    """Most memory that counting may take, such as 2GB: fewer devices get tables of their own, and contexts of several tokens
+    are counted a part at a time and kept in --out meanwhile. Default, what is there."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are held. dense: N x N cells. sparse: only pairs that occur. sharded: dense,
     each device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change,

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from rich.markup import escape
 
+from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.dense import count
 from jexplicit.counts.merging import dense_counts
 from jexplicit.counts.sharded import as_sparse, count_sharded
@@ -99,6 +100,9 @@ def run(config: Config) -> dict[str, Any]:
             with report_of_what_is_there(folder):
                 measure(job, name)
     meet("rows")
+    training.forget()  # the best model is read again
+    if is_first():
+        shutil.rmtree(contexts_folder(folder.path), ignore_errors=True)
     return finish(config, folder, start) if is_first() else {}
 
 
@@ -278,7 +282,8 @@ def count_or_load(
 
     def training(**counts: Any) -> TrainingText:
         shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
-        return TrainingText(text.train, N, **shape, **counts)
+        disk = Disk(contexts_folder(path), parse_bytes(config.memory)) if config.memory else None
+        return TrainingText(text.train, N, disk=disk, **shape, **counts)
 
     if kind == "dense" and has_counts(path) and len(counts := load_counts(path)) >= K:
         return training(counts=counts), folder.events("count")[-1]["seconds"]
@@ -297,6 +302,11 @@ def count_or_load(
     if is_first():
         shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return counted, seconds
+
+
+def contexts_folder(run: Path) -> Path:
+    """Where contexts of several tokens are counted on disk, within --memory."""
+    return run / "checkpoints" / "contexts"
 
 
 def _counted(

@@ -329,3 +329,5 @@ ROWS = {
     ),
 }
 """The rows of a mixture, by name."""
+COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", CONFIDENCE)
+"""Those whose contexts are tokens, which may be counted beyond memory."""

@@ -191,6 +191,7 @@ class TrainingText:
             else:
                 found = smoothed_ngrams(*self.predictions[:2], offsets=offsets, vocab_size=N)
             self._ngrams[offsets] = found
+            trim_heap()
         return self._ngrams[offsets]
 
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
@@ -201,7 +202,6 @@ class TrainingText:
 
         def build(offsets: tuple[int, ...]) -> None:
             self.ngrams(offsets)
-            trim_heap()
             done.append(offsets)
             if progress:
                 progress(len(done), len(groups))

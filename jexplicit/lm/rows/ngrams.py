@@ -56,7 +56,7 @@ class Ngrams(NamedTuple):
     rows: tuple[SparseRows, ...]
     lower: Float[np.ndarray, " N"]
     totals: tuple[Int[np.ndarray, " _"], ...]
-    log_gamma: tuple[Float[np.ndarray, " _"], ...]
+    log_gamma: tuple[Float[Array, " _"], ...]
 
 
 @pytree
@@ -312,7 +312,7 @@ def _smoothed_levels(
         tuple(SparseRows(*level.arrays()) for level in rows),
         lower,
         tuple(level.map() for level in totals),
-        tuple(level.map() for level in log_gamma),
+        tuple(map(_on_device, log_gamma)),
     )
 
 
