@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -225,4 +226,5 @@ class TrainingText:
         self._made.clear()
         self._ngrams.clear()
         self.__dict__.pop("predictions", None)
+        gc.collect()  # arrays in references that go in circles
         trim_heap()
