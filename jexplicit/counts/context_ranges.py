@@ -23,7 +23,7 @@ from jexplicit.counts.stream import checksums, windows
 from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids, context_columns
 from jexplicit.data.shards import Shards
 from jexplicit.runs.files import load_arrays, save_arrays, write_whole
-from jexplicit.runs.processes import is_first, meet
+from jexplicit.runs.processes import agree, is_first, meet
 
 _bytes_per_position = 128  # while the contexts of a range are counted, or smoothed
 _most_readings = 256  # of the text
@@ -97,7 +97,7 @@ def count_ranges(
             "once for every part of them that fits"
         )
     ranges = _ranges(keys, f, most, vocab_size ** len(digits), known)
-    meet("ranges of contexts")  # later, some of them are there
+    agree("ranges of contexts, as they have other memory,", json.dumps(ranges))  # later, some of them are there
     own, done = ranges[jax.process_index() :: jax.process_count()], 0
     in_range = [int(f[np.searchsorted(keys, first) : np.searchsorted(keys, last)].sum()) for first, last in own]
     for (first, last), n in zip(own, in_range, strict=True):

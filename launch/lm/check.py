@@ -32,8 +32,9 @@ def check(config: Config) -> None:
         raise ValueError(f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised; give it to launch.shards")
     if config.export is not None:
         check_writable(config.export, "--export")
-    in_ranges = (*FROM_COUNTS, "ngram", "mixture")
-    for what, given, served in (("--coordinator", several, FROM_COUNTS), ("--corpus shards:DIR", kind == "shards", in_ranges)):
+    served = (*FROM_COUNTS, "ngram")
+    cases = (("--coordinator", several, served), ("--corpus shards:DIR", kind == "shards", (*served, "mixture")))
+    for what, given, served in cases:
         if given and (others := set(config.methods) - set(served)):
             raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods {' '.join(served)} there")
     if kind == "shards" and "mixture" in config.methods and (others := set(config.rows) - set(COUNTED_ROWS)):

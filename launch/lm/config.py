@@ -149,7 +149,8 @@ class Config:
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
     """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out lies where
-    all can write. Results do not change. They serve --methods unigram, bigram and explicit."""
+    all can write. Results do not change. They serve --methods unigram, bigram, explicit and ngram; with
+    --memory each counts some of its contexts."""
     num_processes: int | None = None
     """Several processes: how many."""
     process_id: int | None = None

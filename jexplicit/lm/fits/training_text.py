@@ -155,7 +155,8 @@ class TrainingText:
         if len(self._sparse) < radius and len(self._counts) >= radius:
             return tuple(csr_array(C) for C in self._counts[:radius])
         if len(self._sparse) < radius:
-            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
+            memory = self.disk and self.disk.memory
+            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size, memory=memory)
         return self._sparse[:radius]
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
