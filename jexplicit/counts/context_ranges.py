@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -41,6 +41,18 @@ class Disk(NamedTuple):
 
     folder: Path
     memory: int
+
+    def of(self, offsets: Sequence[int]) -> "Disk":
+        """The folder in this one for contexts at some offsets."""
+        return self._replace(folder=self.folder / "_".join(map(str, offsets)))
+
+
+class Range(NamedTuple):
+    """Positions whose keys are first .. last - 1, and how many there are."""
+
+    first: int
+    last: int
+    positions: int
 
 
 def count_ranges(
@@ -77,6 +89,21 @@ def count_ranges(
         ...     [level.outputs.tolist() for level in read_levels(files[0])[1]]  # of contexts of one id, and of two
         [[1, 2, 1], [1, 2, 1]]
     """
+    shape: Any = {"offsets": offsets, "vocab_size": vocab_size, "disk": disk, "eos": eos}
+    ranges = plan_ranges(stream, **shape)
+    agree("ranges of contexts, as they have other memory,", json.dumps(ranges))  # later, some of them are there
+    own, done = ranges[jax.process_index() :: jax.process_count()], 0
+    for keys in own:
+        count_range(stream, keys, **shape)
+        done += keys.positions
+        if progress:
+            progress(done, sum(keys.positions for keys in own))
+    meet("contexts")
+    return [_path(disk.folder, *keys[:2]) for keys in ranges]
+
+
+def plan_ranges(stream: Stream, *, offsets: Sequence[int], vocab_size: int, disk: Disk, eos: bool = False) -> list[Range]:
+    """The ranges of `count_ranges`, those that are in the folder among them."""
     check_stream(stream)
     if not offsets or len(set(offsets)) < len(offsets) or min(offsets) < 1:
         raise ValueError(f"offsets {offsets}: give different numbers of tokens back, each at least 1")
@@ -84,9 +111,8 @@ def count_ranges(
         stream.verify()
     about = [list(offsets), vocab_size, eos, len(stream), *checksums(stream, 1, len(stream))]
     _begin(disk.folder, json.dumps(about))
-    most, digits = disk.memory // _bytes_per_position, offsets[:2]
-    known = _ranges_on_disk(disk.folder)
-    keys, f = _positions_by_key(stream, digits, vocab_size, eos, most, [*known, *known.values()])
+    most, known = disk.memory // _bytes_per_position, _ranges_on_disk(disk.folder)
+    keys, f = _positions_by_key(stream, offsets[:2], vocab_size, eos, most, [*known, *known.values()])
     M = int(f.sum())
     if not M:
         raise ValueError("no position to predict: the text has no tokens")
@@ -96,19 +122,15 @@ def count_ranges(
             f"memory of {disk.memory} bytes: contexts of {M} positions need at least {least}, as the text is read "
             "once for every part of them that fits"
         )
-    ranges = _ranges(keys, f, most, vocab_size ** len(digits), known)
-    agree("ranges of contexts, as they have other memory,", json.dumps(ranges))  # later, some of them are there
-    own, done = ranges[jax.process_index() :: jax.process_count()], 0
-    in_range = [int(f[np.searchsorted(keys, first) : np.searchsorted(keys, last)].sum()) for first, last in own]
-    for (first, last), n in zip(own, in_range, strict=True):
-        if not _path(disk.folder, first, last).exists():
-            levels = _count_range(stream, first, last, offsets, vocab_size, eos, most)
-            save_arrays(_path(disk.folder, first, last), _as_arrays(first // vocab_size ** (len(digits) - 1), levels))
-        done += n
-        if progress:
-            progress(done, sum(in_range))
-    meet("contexts")
-    return [_path(disk.folder, *keys) for keys in ranges]
+    return _ranges(keys, f, most, vocab_size ** len(offsets[:2]), known)
+
+
+def count_range(stream: Stream, keys: Range, *, offsets: Sequence[int], vocab_size: int, disk: Disk, eos: bool = False) -> None:
+    """Count one of these ranges, if it is not in the folder."""
+    path = _path(disk.folder, keys.first, keys.last)
+    if not path.exists():
+        levels = _levels_of(stream, keys.first, keys.last, offsets, vocab_size, eos, disk.memory // _bytes_per_position)
+        save_arrays(path, _as_arrays(keys.first // vocab_size ** (len(offsets[:2]) - 1), levels))
 
 
 def read_levels(path: Path) -> tuple[int, list[Level]]:
@@ -179,20 +201,20 @@ def _ranges_on_disk(folder: Path) -> dict[int, int]:
 
 def _ranges(
     keys: Int[np.ndarray, " U"], f: Int[np.ndarray, " U"], most: int, end: int, known: Mapping[int, int]
-) -> list[tuple[int, int]]:
+) -> list[Range]:
     """Ranges of neighbouring keys with at most so many positions, or of a single one with more. Some are known, and those
     without a position are left out.
 
-    >>> _ranges(np.arange(6), np.array([1, 1, 9, 1, 1, 1]), 2, 6, {3: 4})
-    [(0, 2), (2, 3), (3, 4), (4, 6)]
+    >>> [tuple(keys) for keys in _ranges(np.arange(6), np.array([1, 1, 9, 1, 1, 0]), 2, 6, {3: 4})]
+    [(0, 2, 2), (2, 3, 9), (3, 4, 1), (4, 6, 1)]
     """
     before, edges, ranges, first = np.concatenate([[0], np.cumsum(f)]), np.append(keys, end), [], 0
     while first < end:
         u = int(np.searchsorted(keys, first))
         fit = max(u + 1, int(np.searchsorted(before, before[u] + most, "right")) - 1)
         last = known.get(first) or min([int(edges[fit]), *(key for key in known if key > first)])
-        if before[np.searchsorted(keys, last)] > before[u]:
-            ranges.append((first, last))
+        if positions := int(before[np.searchsorted(keys, last)] - before[u]):
+            ranges.append(Range(first, last, positions))
         first = last
     return ranges
 
@@ -228,7 +250,7 @@ def _positions_by_key(
     return keys[order], np.concatenate([f[alone], pairs.ravel()])[order]
 
 
-def _count_range(stream: Stream, first: int, last: int, offsets: Sequence[int], N: int, eos: bool, most: int) -> list[Level]:
+def _levels_of(stream: Stream, first: int, last: int, offsets: Sequence[int], N: int, eos: bool, most: int) -> list[Level]:
     """The levels of the contexts with keys first .. last - 1. Where there are too many positions, they are reduced to the
     different ones as they come."""
     K, size = max(offsets), N if len(offsets) > 1 else 1

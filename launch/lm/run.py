@@ -50,7 +50,7 @@ from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.memory import within_memory
 from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
-from launch.lm.beam import counts_beside_shards
+from launch.lm.beam import contexts_beside_shards, counts_beside_shards
 from launch.lm.check import check
 from launch.lm.config import GROWING, Config
 from launch.lm.forecast import forecast
@@ -282,8 +282,10 @@ def count_or_load(
 
     def training(**counts: Any) -> TrainingText:
         shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
-        disk = Disk(contexts_folder(path), parse_bytes(config.memory)) if config.memory else None
-        return TrainingText(text.train, N, disk=disk, **shape, **counts)
+        beside = contexts_beside_shards(config)
+        memory = parse_bytes(config.memory) if config.memory else int(host_bytes() / 4) if beside else None
+        disk = memory and Disk(contexts_folder(path), memory)
+        return TrainingText(text.train, N, disk=disk or None, contexts=beside, **shape, **counts)
 
     if kind == "dense" and has_counts(path) and len(counts := load_counts(path)) >= K:
         return training(counts=counts), folder.events("count")[-1]["seconds"]

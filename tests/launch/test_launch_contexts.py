@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from jexplicit.counts import context_ranges
+from jexplicit.counts.context_ranges import Disk
+from jexplicit.data.shards import read_shards
 from launch import shards
 from launch.lm import __main__ as lm
 
@@ -48,8 +50,8 @@ def on_disk(folder, out, *more):
 
 
 def test_a_run_beyond_memory_has_the_numbers_of_one_in_memory(folder, in_memory, several_ranges, tmp_path, monkeypatch):
-    counted, count_range = [], context_ranges._count_range
-    monkeypatch.setattr(context_ranges, "_count_range", lambda *a: counted.append(a[3]) or count_range(*a))
+    counted, levels_of = [], context_ranges._levels_of
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append(a[3]) or levels_of(*a))
     assert on_disk(folder, tmp_path / "run") == 0
     assert rows(tmp_path / "run") == in_memory
     assert counted.count((1, 2, 3, 4)) > 4 and counted.count((2, 3)) > 4  # of the whole text, and without what is held out
@@ -77,6 +79,25 @@ def test_a_killed_run_continues_from_the_ranges_that_are_whole(
     assert len(set(counted)) == len(counted)  # none twice
     assert rows(out) == in_memory
     assert not (out / "checkpoints" / "contexts").exists()
+
+
+def test_contexts_beside_the_shards_are_taken(folder, in_memory, several_ranges, tmp_path, monkeypatch):
+    """As launch.beam leaves them: made here without Beam."""
+    beside = tmp_path / "shards"
+    beside.mkdir()
+    for part in ("train", "dev", "tokenizer.model"):
+        (beside / part).symlink_to(folder / part)
+    stream = read_shards(beside / "train")
+    disk = Disk(beside / "contexts", 2_000_000).of((1, 2, 3, 4))
+    files = context_ranges.count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=stream.vocab_size, disk=disk)
+    counted, levels_of = [], context_ranges._levels_of
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append((len(a[0]), a[3])) or levels_of(*a))
+    flags = [*FLAGS, "--methods", "ngram"]
+    assert lm.main(["--corpus", f"shards:{beside}", "--out", str(tmp_path / "run"), *flags]) == 0
+    assert not counted and rows(tmp_path / "run") == in_memory[:3]
+    assert all(path.exists() for path in files)
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    assert lm.main(["--corpus", f"shards:{beside}", "--out", str(tmp_path / "again"), *flags]) == 2
 
 
 def test_memory_that_contexts_do_not_fit_into_is_refused(folder, tmp_path, monkeypatch, capsys):

@@ -106,6 +106,7 @@ class TrainingText:
         tokenizer: that made the stream; for minimal pairs.
         disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
             folder is for a killed fit to continue.
+        contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
 
     Example:
         >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
@@ -126,8 +127,9 @@ class TrainingText:
         letters: Bool[np.ndarray, " N"] | None = None,
         tokenizer: Tokenizer | None = None,
         disk: Disk | None = None,
+        contexts: Path | None = None,
     ):
-        self.disk = disk
+        self.disk, self.contexts = disk, contexts
         self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
@@ -187,8 +189,11 @@ class TrainingText:
         if offsets not in self._ngrams:
             N = self.vocab_size
             if self.disk:
-                disk = self.disk._replace(folder=self.disk.folder / "_".join(map(str, offsets)))
-                ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=disk, eos=self.eos, progress=progress)
+                disk = self.disk.of(offsets)
+                beside = self.contexts and self.disk._replace(folder=self.contexts).of(offsets)
+                counted = beside if beside and beside.folder.is_dir() else disk
+                ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=counted, eos=self.eos, progress=progress)
+                disk.folder.mkdir(parents=True, exist_ok=True)
                 found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
             else:
                 found = smoothed_ngrams(*self.predictions[:2], offsets=offsets, vocab_size=N)
