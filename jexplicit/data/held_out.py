@@ -1,5 +1,6 @@
 """Documents held out of a token stream, to choose parameters on text that was not counted."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -101,7 +102,10 @@ def copied(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: flo
         >>> copied(np.concatenate([new, text[500:900]]), text).mean()
         np.float64(0.5)
     """
-    f = sum(np.bincount(part, minlength=int(other.max(initial=0)) + 1) for part in _parts(other)) / max(1, len(other))
+    size = int(other.max(initial=0)) + 1
+    f = functools.reduce(np.add, (np.bincount(part, minlength=size) for part in _parts(other)), np.zeros(size)) / max(
+        1, len(other)
+    )
     entropy = -np.sum(f[f > 0] * np.log(f[f > 0]))
     n = int(np.ceil(_span_nats / max(entropy, 1e-3)))
     if n > min(len(stream), len(other)):
