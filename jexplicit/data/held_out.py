@@ -103,9 +103,8 @@ def copied(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: flo
         np.float64(0.5)
     """
     size = int(other.max(initial=0)) + 1
-    f = functools.reduce(np.add, (np.bincount(part, minlength=size) for part in _parts(other)), np.zeros(size)) / max(
-        1, len(other)
-    )
+    f = functools.reduce(np.add, (np.bincount(part, minlength=size) for part in _parts(other)), np.zeros(size))
+    f /= max(1, len(other))
     entropy = -np.sum(f[f > 0] * np.log(f[f > 0]))
     n = int(np.ceil(_span_nats / max(entropy, 1e-3)))
     if n > min(len(stream), len(other)):

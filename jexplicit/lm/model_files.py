@@ -176,7 +176,7 @@ class _Tensors(Mapping[str, np.ndarray]):
         array = buffer[-buffer.ctypes.data % _alignment :][: stop - start]
         with open(self._path, "rb") as file:
             file.seek(self._first + start)
-            file.readinto(array)
+            file.readinto(array.data)
         return array.view(dtype).reshape(shape)
 
     def __iter__(self) -> Iterator[str]:
