@@ -91,7 +91,7 @@ lm {TRAIN} --devices 1000 | 1000 devices asked for
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
 lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
-lm --train missing.txt {SECOND} --methods explicit cold | --methods cold: use --methods unigram bigram explicit there
+lm --train missing.txt {SECOND} --methods explicit cold | --methods cold: use --methods unigram bigram explicit ngram
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
 lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
