@@ -57,6 +57,7 @@ def meta_loss(
     *,
     path: float = 0.0,
     remat: bool = False,
+    at_once: int = 1,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """ℓ of one learner, in nats per query, and its accuracy on the queries. Pure.
 
@@ -67,6 +68,7 @@ def meta_loss(
         episode: its data.
         path: λ.
         remat: recompute the updates in the backward pass of differentiation.
+        at_once: updates in one turn of the compiled loop; more of them start fewer kernels and take longer to compile.
 
     Example:
         >>> from icl.blur import backprop_genome
@@ -83,7 +85,7 @@ def meta_loss(
         return synapses, cross_entropy(logits, batch[1])
 
     synapses = init_synapses(key, genome, rules, (episode.x.shape[-1], *hidden, episode.y.shape[-1]))
-    synapses, losses = lax.scan(jax.checkpoint(step) if remat else step, synapses, (episode.x, episode.y))
+    synapses, losses = lax.scan(jax.checkpoint(step) if remat else step, synapses, (episode.x, episode.y), unroll=at_once)
     _, logits = forward(genome, rules, synapses, episode.x_q)
     return cross_entropy(logits, episode.y_q) + path * jnp.mean(losses), accuracy_of(logits, episode.y_q)
 

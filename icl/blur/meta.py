@@ -28,7 +28,9 @@ from icl.blur.episodes import draw_episode, mean_scores, meta_loss
 from icl.blur.genome import Genome
 from icl.blur.rules import Rules
 from icl.blur.search import Search, SearchOptions, SearchResult
-from jexplicit.runs.devices import AXIS, data_mesh, each_row
+from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_cpu
+
+_updates_at_once = 5  # off CPU: an update starts half as many kernels, and compiling takes twice as long
 
 
 class Stage(NamedTuple):
@@ -76,7 +78,15 @@ def meta_optimizer(recipe: MetaRecipe, steps: int) -> optax.GradientTransformati
 
 
 def meta_step(
-    state: MetaState, number: Int[Array, ""], key: Array, data: Examples, *, rules: Rules, recipe: MetaRecipe, stage: Stage
+    state: MetaState,
+    number: Int[Array, ""],
+    key: Array,
+    data: Examples,
+    *,
+    rules: Rules,
+    recipe: MetaRecipe,
+    stage: Stage,
+    at_once: int = 1,
 ) -> tuple[MetaState, Float[Array, ""]]:
     """One meta-step of one genome, and its loss before. Pure.
 
@@ -86,6 +96,7 @@ def meta_step(
         key: of the step, the same for the whole population, as the minibatches are.
         data: examples to learn from.
         rules, recipe, stage: static.
+        at_once: updates in one turn of the compiled loop; see `meta_loss`.
     """
     draw_key, init_key = jax.random.split(key)
     sizes = {"batch_size": recipe.batch_size, "query_size": recipe.query_size}
@@ -93,7 +104,8 @@ def meta_step(
     init_key = jax.random.fold_in(init_key, number)
 
     def loss(genome: Genome) -> Array:
-        return meta_loss(genome, rules, recipe.hidden, init_key, episode, path=recipe.path, remat=recipe.remat)[0]
+        how: Any = {"path": recipe.path, "remat": recipe.remat, "at_once": at_once}
+        return meta_loss(genome, rules, recipe.hidden, init_key, episode, **how)[0]
 
     value, gradient = jax.value_and_grad(loss)(state.genomes)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
@@ -116,7 +128,8 @@ def meta_steps(
 
     def run(state: MetaState, number: Array, key: Array, first: Array, data: Examples) -> tuple[MetaState, Array]:
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
-        step = functools.partial(meta_step, rules=rules, recipe=recipe, stage=stage)
+        at_once = 1 if on_cpu(mesh) else _updates_at_once
+        step = functools.partial(meta_step, rules=rules, recipe=recipe, stage=stage, at_once=at_once)
         return lax.scan(lambda state, key: step(state, number, key, data), state, keys)
 
     def run_all(

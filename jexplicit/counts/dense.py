@@ -122,6 +122,7 @@ class DenseCounter:
         check_memory(self._mesh, 4 * K * N * N, "tables of counts")
         self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
         self._tables: tuple[jax.Array, ...] = ()
+        self._counted: jax.Array | None = None  # there once the devices have counted the last window
         self._unmerged = 0
 
     @property
@@ -143,8 +144,9 @@ class DenseCounter:
         blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
         sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         step = _counting_step(self._mesh, self.radius, self.vocab_size)
-        jax.block_until_ready(self._tables)  # one window at a time: queued windows would fill the memory
-        self._tables = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
+        self._tables, counted = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
+        jax.block_until_ready(self._counted)  # of the window before: more than two at a time would fill the memory
+        self._counted = counted
         self._unmerged += self.span
 
     def tables(self) -> Counts:
@@ -243,7 +245,7 @@ def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.nd
 
 @functools.cache
 def _counting_step(mesh: Mesh, K: int, N: int):
-    """Compiled `tables, blocks, lengths -> tables` with every device adding its block into its own donated tables."""
+    """Compiled `tables, blocks, lengths -> tables, done`: every device adds its block into its own donated tables."""
 
     def add(tables, blocks, lengths):
         x = blocks[0].astype(jnp.int32)
@@ -253,7 +255,7 @@ def _counting_step(mesh: Mesh, K: int, N: int):
         for table, j in zip(tables, context_columns(x, K), strict=True):
             ids = jnp.where(counted, j * N + i, N * N)  # an id past the table is dropped
             updated.append(table.at[ids].add(1, mode="drop"))  # a scatter into one axis is the fastest
-        return tuple(updated)
+        return tuple(updated), lengths + 0
 
     shard = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)

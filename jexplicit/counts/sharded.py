@@ -116,10 +116,12 @@ def count_sharded(
         f += np.bincount(window[K:], minlength=N)
     places = places_by_frequency(f, D)
     everywhere = NamedSharding(mesh, _EVERYWHERE)
-    tables, step, done = tuple(zero_table(mesh, N * S)() for _ in range(K)), _counting_step(mesh, K, S), 0
+    tables, step, done, counted = tuple(zero_table(mesh, N * S)() for _ in range(K)), _counting_step(mesh, K, S), 0, None
     placed = jax.device_put(np.append(places, D * S).astype(np.int32), everywhere)  # N, beyond the stream: no device's column
     for window in read():
-        tables = step(tables, placed, jax.device_put(pad_to(window, K + chunk, N), everywhere))
+        before = counted
+        tables, counted = step(tables, placed, jax.device_put(pad_to(window, K + chunk, N), everywhere))
+        jax.block_until_ready(before)  # two windows at a time: more would fill the memory
         done += len(window) - K
         if progress:
             progress(done, positions)
@@ -128,7 +130,7 @@ def count_sharded(
 
 @functools.cache
 def _counting_step(mesh: Mesh, K: int, S: int):
-    """Compiled `tables, places, block -> tables`: every device adds the pairs whose target it owns into its donated tables."""
+    """Compiled `tables, places, block -> tables, done`: every device adds the pairs whose targets it owns to donated tables."""
 
     def add(tables, places, x):
         i = places[x[K:]] - jax.lax.axis_index(AXIS) * S  # column of the device's own share
@@ -137,7 +139,7 @@ def _counting_step(mesh: Mesh, K: int, S: int):
         for table, j in zip(tables, context_columns(x, K), strict=True):
             ids = jnp.where(own, j * S + i, len(table))  # an id past the table is dropped
             updated.append(table.at[ids].add(1, mode="drop"))
-        return tuple(updated)
+        return tuple(updated), x[:1] + 0
 
     shard = PartitionSpec(AXIS)
     specs = {"in_specs": (shard, _EVERYWHERE, _EVERYWHERE), "out_specs": shard}

@@ -5,6 +5,7 @@ logits of the targets, and at K = 1 nothing but the counts. A model of several t
 position, a block at a time.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,11 +22,13 @@ from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_con
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, first_exponents, has_unit_exponents, is_token_model
+from jexplicit.lm.rows.device_tables import log_probabilities as spread_log_probabilities
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, SplitRows
 from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
 from jexplicit.lm.rows.threads import map_in_threads
 from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
+from jexplicit.runs.devices import everywhere, spreads
 
 _window = 1 << 22  # positions
 _positions_per_call = 1 << 12
@@ -126,7 +129,7 @@ def evaluate(
     """
     kind = _fast_kind(model)
     if kind is None:
-        return _evaluate_positions(model, stream, sample, seed, progress)
+        return _evaluate_positions(model, stream, sample, seed, mesh, progress)
     if model.radius == 1 and is_token_model(model):
         C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
         return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
@@ -149,7 +152,12 @@ def evaluate(
 
 
 def score(
-    model: LanguageModel, stream: np.ndarray, *, separate: bool = False, progress: Progress | None = None
+    model: LanguageModel,
+    stream: np.ndarray,
+    *,
+    separate: bool = False,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
 ) -> Float[np.ndarray, " M"]:
     """`log p(token | all that the model sees before it)` of every prediction of a text, in its order, in nats.
 
@@ -157,6 +165,7 @@ def score(
         model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         separate: score each document as if it were the only one; otherwise models of the past see the documents before it.
+        mesh: devices to share the work.
         progress: called with (positions done, positions in all).
 
     Raises:
@@ -172,7 +181,7 @@ def score(
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
-    return log_probabilities(model, text.X, text.Y, past=past, progress=progress)
+    return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
 
 
 def log_probabilities(
@@ -208,16 +217,20 @@ def log_probabilities(
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
         return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
     model, out, exponents = dense_where_small(model), [], np.asarray(model.exponents)
+    score_block, call = read_log_probabilities, _positions_per_call
+    if mesh is not None and spreads(mesh):
+        score_block, call = functools.partial(spread_log_probabilities, mesh=mesh), call * mesh.size
+        model = jax.tree.map(lambda leaf: everywhere(leaf, mesh) if np.ndim(leaf) == 2 else leaf, model)  # dense tables, once
 
     def read(first: int) -> np.ndarray:
-        m = slice(first, first + _positions_per_call)
+        m = slice(first, first + call)
         tables, positions = read_tables(model, X[m], past and past.take(m))
-        return read_log_probabilities(tables, exponents, positions, Y[m])
+        return score_block(tables, exponents, positions, Y[m])
 
-    for log_p in map_in_threads(read, range(0, len(Y), _positions_per_call)):
+    for log_p in map_in_threads(read, range(0, len(Y), call)):
         out.append(log_p)
         if progress:
-            progress(min(len(out) * _positions_per_call, len(Y)), len(Y))
+            progress(min(len(out) * call, len(Y)), len(Y))
     return np.concatenate(out)
 
 
@@ -325,20 +338,20 @@ def _drawn(M: int, sample: int | None, seed: int) -> np.ndarray:
 
 
 def _evaluate_positions(
-    model: LanguageModel, stream: Stream, sample: int | None, seed: int, progress: Progress | None
+    model: LanguageModel, stream: Stream, sample: int | None, seed: int, mesh: Mesh | None, progress: Progress | None
 ) -> Evaluation:
     """The loss of a model that is read position by position; where it reads the past, its text is held in memory."""
     if not model.history:
         X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
         if not len(Y):
             raise ValueError("no position to predict: the text has no tokens")
-        return Evaluation(-float(log_probabilities(model, X, Y, progress=progress).sum(dtype=np.float64)), len(Y))
+        return Evaluation(-float(log_probabilities(model, X, Y, mesh=mesh, progress=progress).sum(dtype=np.float64)), len(Y))
     check_stream(stream)
     text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
     if not len(text.Y):
         raise ValueError("no position to predict: the text has no tokens")
     m = _drawn(len(text.Y), sample, seed)
-    log_p = log_probabilities(model, text.X[m], text.Y[m], past=text.past.take(m), progress=progress)
+    log_p = log_probabilities(model, text.X[m], text.Y[m], past=text.past.take(m), mesh=mesh, progress=progress)
     return Evaluation(-float(log_p.sum(dtype=np.float64)), len(m))
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.runs.devices import AXIS, data_mesh, on_cpu
+from jexplicit.runs.devices import AXIS, data_mesh, everywhere, on_cpu
 from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 Tables = Sequence[Float[Array, "N N"]]
@@ -78,10 +78,7 @@ def map_contexts(
     blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
     call = blocks * block * mesh.size
     apply = _mapped(one, mesh, block)
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    placed = {id(leaf): jax.device_put(leaf, everywhere) for leaf in jax.tree.leaves(tables)}  # Sum's one table once
-    tables = jax.tree.map(lambda leaf: placed[id(leaf)], tables)
-    out = []
+    tables, out = everywhere(tables, mesh), []
     for start in range(0, max(1, len(X)), call):
         part = np.zeros((call, X.shape[1]), np.int32)
         part[: len(X) - start] = X[start : start + call]
@@ -171,8 +168,8 @@ def _mapped(one: Callable, mesh: Mesh, block: int):
     def shard(tables, X):
         return jax.lax.map(functools.partial(one, tables), X, batch_size=block)
 
-    data, everywhere = PartitionSpec(AXIS), PartitionSpec()
-    return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(everywhere, data), out_specs=data))
+    data = PartitionSpec(AXIS)
+    return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(PartitionSpec(), data), out_specs=data))
 
 
 @jax.jit

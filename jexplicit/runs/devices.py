@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXIS = "data"
 # The package through which JAX reaches accelerators, and the files of those that are there.
@@ -50,6 +51,31 @@ def data_mesh(devices: int | None = None) -> Mesh:
 def on_cpu(mesh: Mesh) -> bool:
     """Whether the devices of a mesh are CPUs."""
     return mesh.devices.flat[0].platform == "cpu"
+
+
+def spreads(mesh: Mesh | None) -> bool:
+    """Whether positions are spread over the devices of a mesh: not over one CPU, whose cores share them in threads."""
+    return mesh is not None and (mesh.size > 1 or not on_cpu(mesh))
+
+
+def everywhere(tree: Any, mesh: Mesh) -> Any:
+    """The arrays of a pytree, whole on every device; one that is there several times is placed once.
+
+    Devices of a CPU share its memory, and one copy of each array.
+
+    Example:
+        >>> table = np.zeros((2, 2))
+        >>> one, other = everywhere((table, table), data_mesh(1))
+        >>> one is other, one.is_fully_replicated
+        (True, True)
+    """
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def place(leaf: Any) -> jax.Array:
+        return jax.device_put(np.asarray(jax.numpy.asarray(leaf)) if on_cpu(mesh) else leaf, whole)
+
+    placed = {id(leaf): place(leaf) for leaf in jax.tree.leaves(tree)}
+    return jax.tree.map(lambda leaf: placed[id(leaf)], tree)
 
 
 def each_row(

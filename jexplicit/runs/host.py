@@ -1,12 +1,14 @@
 """Memory of the host: what the machine has, what the process has used, and sizes as a user writes them. JAX is not needed."""
 
-import contextlib
 import ctypes
 import os
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
 
 
 def host_bytes() -> float:
@@ -36,10 +38,31 @@ def peak_bytes() -> int | None:
         import resource
     except ImportError:  # Windows
         return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resident_bytes(resource.getrusage(resource.RUSAGE_SELF))
+
+
+def resident_bytes(usage: Any) -> int:
+    """Peak resident memory in a `resource.struct_rusage`, bytes: macOS counts bytes, others units of 1024."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def set_malloc(**options: int) -> bool:
+    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; False with another C library."""
+    if mallopt := _of_libc("mallopt"):
+        for name, value in options.items():
+            mallopt(_malloc_options[name], value)
+    return mallopt is not None
 
 
 def trim_heap() -> None:
     """Give freed memory back to the system, where glibc has kept it: between stages of a job, each of which needs much."""
-    with contextlib.suppress(OSError, AttributeError):  # another libc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    if trim := _of_libc("malloc_trim"):
+        trim(0)
+
+
+def _of_libc(name: str) -> Callable[..., int] | None:
+    """A function of the C library; None where there is none of this name."""
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return None

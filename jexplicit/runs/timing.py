@@ -6,7 +6,6 @@ than counting itself and never the same twice: `kept_memory` removes that cost f
 """
 
 import contextlib
-import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+
+from jexplicit.runs.host import set_malloc
 
 T = TypeVar("T")
 
@@ -136,21 +137,13 @@ def kept_memory() -> Iterator[str]:
     By default the C library returns large blocks to the system, and every call faults its tables and buffers in again. Only
     glibc (Linux) can be configured, before JAX starts its threads.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
+    if not set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1):  # every block from one heap that never shrinks
         yield "default allocator, page faults included"
         return
-    mmap_max, trim_threshold, arena_max = -4, -1, -8  # of malloc.h
-    kept = {mmap_max: 0, trim_threshold: -1, arena_max: 1}  # every block from one heap that never shrinks
-    usual = {mmap_max: 65536, trim_threshold: 128 * 1024, arena_max: 0}
-    for option, value in kept.items():
-        mallopt(option, value)
     try:
         yield "freed memory kept by the process"
     finally:
-        for option, value in usual.items():
-            mallopt(option, value)
+        set_malloc(mmap_max=65536, trim_threshold=128 * 1024, arena_max=0)  # as glibc starts
 
 
 def _clocks() -> tuple[float, float, float]:

@@ -23,8 +23,8 @@ from launch.bench.harness import free_folder
 from launch.bench.hlo import Work, program_work
 from launch.bench.hot_functions import HOT_FUNCTIONS
 
-_start = 2.5e-6  # seconds to start a kernel
-_baseline = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels
+START = 2.5e-6  # seconds to start a kernel
+BASELINE = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels, bytes
 _h100 = {  # what its compiler asks of the device
     **{"threads_per_block_limit": 1024, "threads_per_warp": 32, "threads_per_core_limit": 2048, "core_count": 132},
     **{"fpus_per_core": 128, "clock_rate_ghz": 1.98, "l2_cache_size": 52428800, "device_memory_size": 84942979072},
@@ -78,7 +78,8 @@ class Compile:
     functions: tuple[str, ...] = ()
     """Only these functions; default, all of them."""
     update: bool = False
-    """Keep the kernels counted now as those to compare with, in launch/bench/kernels.json."""
+    """Keep the kernels and bytes counted now in launch/bench/kernels.json, with which later ones are compared; launch.bench pod
+    reads them."""
 
 
 COLUMNS = [
@@ -116,7 +117,7 @@ def function_row(name: str, platform: str, work: Work) -> dict[str, Any]:
         (1.0, 1.02)
     """
     roofline = work.bytes / PLATFORMS[platform].bandwidth
-    times = {"estimated_ms": round(1e3 * (work.kernels * _start + roofline), 6), "roofline_ms": round(1e3 * roofline, 6)}
+    times = {"estimated_ms": round(1e3 * (work.kernels * START + roofline), 6), "roofline_ms": round(1e3 * roofline, 6)}
     return {"function": name, "platform": platform, **work._asdict(), **times}
 
 
@@ -140,7 +141,7 @@ def run(config: Compile) -> dict[str, Any]:
         jax.config.update("jax_platforms", "cpu")
     mesh = described_mesh(config.platform)
     folder = RunFolder(config.out or free_folder("runs/bench-compile"), replace(config, out=config.out))
-    baselines = json.loads(_baseline.read_text())
+    baselines = json.loads(BASELINE.read_text())
     baseline = baselines[config.platform]
     rows = []
     with stage("compiling", "functions") as progress:
@@ -149,13 +150,17 @@ def run(config: Compile) -> dict[str, Any]:
             work = program_work(HOT_FUNCTIONS[name].lower(mesh).compile().as_text())
             seconds = round(time.perf_counter() - begin, 3)
             rows.append(
-                {**function_row(name, config.platform, work), "baseline": baseline.get(name), "compile_seconds": seconds}
+                {
+                    **function_row(name, config.platform, work),
+                    "baseline": baseline.get(name, {}).get("kernels"),
+                    "compile_seconds": seconds,
+                }
             )
             progress(n + 1, len(names))
     folder.add_rows(rows)
     if config.update:
-        baselines[config.platform] = baseline | {row["function"]: row["kernels"] for row in rows}
-        _baseline.write_text(json.dumps(baselines, indent=2) + "\n")
+        baselines[config.platform] = baseline | {row["function"]: Work(row["kernels"], row["bytes"])._asdict() for row in rows}
+        BASELINE.write_text(json.dumps(baselines, indent=2) + "\n")
     report = folder.path / "report.md"
     about = " ".join((Compile.__doc__ or "").split())
     report.write_text("\n".join([f"# Bench: compile, {config.platform}", "", about, "", *markdown_table(COLUMNS, rows), ""]))

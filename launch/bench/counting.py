@@ -5,25 +5,21 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.counts.dense import INT32_CELLS, count
-from jexplicit.data.contexts import PAD, context_columns, with_leading_pads
-from jexplicit.runs.bounds import Bounds, PositiveInt
+from jexplicit.counts.dense import count
+from jexplicit.data.contexts import context_columns, with_leading_pads
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.progress import console
 from jexplicit.runs.tables import Column
 from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, ratio_columns
-
-StreamTokens = Annotated[int, Bounds(at_least=2)]
-"""Positions of a stream: at least one token and the end of its document."""
-VocabSize = Annotated[int, Bounds(at_least=2, at_most=int(np.sqrt(INT32_CELLS - 1)))]
-"""Token ids: at least `<pad>` and one token; ids of pairs must fit int32."""
+from launch.bench.streams import StreamTokens, VocabSize, load_stream
 
 
 @dataclass(frozen=True)
@@ -39,17 +35,6 @@ class Counting(BenchConfig):
     """Token ids, <pad> included."""
     radius: tuple[PositiveInt, ...] = (4,)
     """Context lengths K, in tokens: K pairs per position. Each is a comparison of its own."""
-
-
-def zipf_stream(rng: np.random.Generator, tokens: int, vocab_size: int) -> np.ndarray:
-    """`<pad>` and `tokens` more ids, the last one `<pad>`: Zipf's law over 1..V-1, geometric document lengths of mean 40."""
-    p = 1 / np.arange(1, vocab_size)
-    ids = np.arange(1, vocab_size, dtype=np.min_scalar_type(vocab_size - 1))
-    stream = rng.choice(ids, tokens + 1, p=p / p.sum())
-    ends = np.cumsum(1 + rng.geometric(1 / 40, tokens // 2))
-    stream[ends[ends < tokens - 1]] = PAD
-    stream[[0, -1]] = PAD
-    return stream
 
 
 # A method does what is off the clock and returns the call to time.
@@ -135,27 +120,6 @@ def comparisons(config: Counting, folder: Path) -> Iterator[Comparison]:
             difference=difference,
             inspect=lambda case, tables: {"peak_table_bytes": _peak_table_bytes(case, tables, tokens)},
         )
-
-
-def load_stream(source: str, tokens: int, vocab_size: int, seed: int) -> np.ndarray:
-    """The stream `zipf`, or at most the first `tokens` positions of a .npy file.
-
-    Raises:
-        ValueError: no such file, or not a row of token ids below `vocab_size`.
-    """
-    if source == "zipf":
-        return zipf_stream(np.random.default_rng(seed), tokens, vocab_size)
-    try:
-        x = np.load(source)[: tokens + 1]
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--stream {source}: {error}; give zipf or a .npy file of token ids") from error
-    if x.ndim != 1 or x.dtype.kind not in "iu" or x.size < 3 or x.min() < 0 or x.max() >= vocab_size:
-        ids = f"ids {x.min()} to {x.max()}" if x.size else "nothing"
-        raise ValueError(
-            f"--stream {source} of shape {x.shape} holds {ids}: give a row of token ids below --vocab-size, {vocab_size}"
-        )
-    x[-1] = PAD  # the last document ends where the stream is cut
-    return x
 
 
 def _ids(x: np.ndarray, K: int, N: int) -> list[np.ndarray]:

@@ -11,10 +11,7 @@ from typing import Literal
 import numpy as np
 
 from jexplicit.counts.dense import count
-from jexplicit.data.cache import cached_streams
-from jexplicit.data.contexts import PAD, contexts, distinct_contexts
-from jexplicit.data.docstrings import docs_corpus
-from jexplicit.data.text import text_corpus
+from jexplicit.data.contexts import contexts, distinct_contexts
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
@@ -22,9 +19,9 @@ from jexplicit.runs.bounds import NonNegativeInt, PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.tables import Column
 from launch.bench import model_kinds
-from launch.bench.counting import StreamTokens, VocabSize, zipf_stream
 from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, losses_differ, ratio_columns
 from launch.bench.model_kinds import kinds_comparison
+from launch.bench.streams import StreamTokens, VocabSize, first_positions, text_streams, zipf_stream
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,6 @@ METHODS: dict[str, Callable[[LanguageModel, np.ndarray], Callable[[], float]]] =
 FROM_COUNTS = ("counts", "counting + counts")
 
 
-def first_positions(stream: np.ndarray, limit: int) -> np.ndarray:
-    """The start of a stream with at most `limit` tokens; the document that it cuts ends there.
-
-    Example:
-        >>> first_positions(np.array([0, 5, 6, 0, 7, 8, 0]), 3).tolist()
-        [0, 5, 6, 0, 7, 0]
-    """
-    part = stream[: int(np.searchsorted(np.cumsum(stream != PAD), limit, side="right"))]
-    return part if part[-1] == PAD else np.append(part, part[:1])
-
-
 def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
     """One comparison per radius, and one of the kinds of models."""
     stream, N, source = _stream(config)
@@ -128,9 +114,8 @@ def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
     if config.corpus == "zipf" and not config.train:
         rng = np.random.default_rng(config.seed)
         return zipf_stream(rng, config.positions, config.vocab_size), config.vocab_size, "zipf"
-    corpus = text_corpus(config.train).in_memory() if config.train else docs_corpus()
-    text = cached_streams(corpus, kind="bpe", vocab_size=config.vocab_size)
-    return text.train[:], text.tokenizer.vocab_size, corpus.name
+    x, _, N, source = text_streams(config.train, (), config.vocab_size)
+    return x, N, source
 
 
 BENCH = Bench(

@@ -26,9 +26,9 @@ from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts import dense, sharded
 from jexplicit.lm.attribution import _explain
 from jexplicit.lm.fits import gradient, optimum
-from jexplicit.lm.fits.calibration import moments
+from jexplicit.lm.fits.moments import _device_sums, position_moments
 from jexplicit.lm.model import token_model
-from jexplicit.lm.rows import explicit, log_tables
+from jexplicit.lm.rows import device_tables, explicit, log_tables
 from jexplicit.lm.rows.sharded import _log_partition
 from jexplicit.lm.smoothing import Noise
 from jexplicit.lm.softmax import _log_Z, _mapped
@@ -40,6 +40,9 @@ from jexplicit.solvers.explicit import _solve
 from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
+CHUNK, COLUMN_CHUNK = 1 << 22, 1 << 18  # positions that a call counts, in whole tables and in columns of them
+CONTEXTS, BLOCK = 1 << 15, 64  # contexts of a call that evaluates, positions of one that fits
+ROWS = K + 7  # of the mixture that is fitted: the unigram, the tables, and 6 sparse ones
 _f, _i = np.float32, np.int32
 
 
@@ -77,30 +80,38 @@ _key = jax.eval_shape(lambda: jax.random.key(0))
 
 
 def _counting(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    chunk = 1 << 22
     tables = tuple(_shape(N * N, dtype=_i) for _ in range(K))
-    return dense._counting_step(mesh, K, N), (tables, _shape(1, K + chunk, dtype=np.uint16), _shape(1, dtype=_i))
+    return dense._counting_step(mesh, K, N), (tables, _shape(1, K + CHUNK, dtype=np.uint16), _shape(1, dtype=_i))
 
 
 def _sharded_counting(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     tables = tuple(_shape(N * N, dtype=_i) for _ in range(K))
-    return sharded._counting_step(mesh, K, N), (tables, _shape(N + 1, dtype=_i), _shape(K + (1 << 18), dtype=_i))
+    return sharded._counting_step(mesh, K, N), (tables, _shape(N + 1, dtype=_i), _shape(K + COLUMN_CHUNK, dtype=_i))
 
 
 def _of_contexts(function: Callable[[Mesh], Any], mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return function(mesh), (_tables, _shape(1 << 15, K, dtype=_i))
+    return function(mesh), (_tables, _shape(CONTEXTS, K, dtype=_i))
 
 
 def _block() -> tuple[log_tables.Arrays, Any, log_tables.Block]:
-    """64 positions of a mixture: the unigram and 4 dense tables, 6 sparse ones with bases, 2^16 sparse entries."""
-    B, T, S, E = 64, 5, 6, 1 << 16
+    """Positions of a mixture: the unigram and the dense tables, sparse ones with bases, 2^16 sparse entries."""
+    B, T, S, E = BLOCK, K + 1, ROWS - K - 1, 1 << 16
     arrays = log_tables.Arrays((_shape(1, N), *_tables), (None,) * S, _shape(S, N))
     values = [_shape(E, dtype=_i), _shape(E), _shape(B, T + S, dtype=_i), _shape(B, dtype=_i), _shape(B)]
     return arrays, _shape(T + S), log_tables.Block(_shape(B, T, dtype=_i), _shape(B, S, dtype=_i), *values)
 
 
 def _moments(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return jax.jit(functools.partial(moments, covariances=True)), _block()
+    return jax.jit(functools.partial(position_moments, covariances=True)), _block()
+
+
+def _spread(positions: int) -> tuple[device_tables.DevicePositions, Any]:
+    """8 blocks of so many positions on a device, which read the tables of `_block`: 32 segments of sparse entries each."""
+    n, B, T, S, Q, E = 8, positions, 5, 6, 32 * positions, 1 << 24
+    arrays, exponents, _ = _block()
+    read = [_shape(n, B, T, dtype=_i), _shape(n, B, T + S, dtype=_i), _shape(n, B, dtype=_i), _shape(n, B)]
+    blocks = device_tables.Blocks(*read, *(_shape(n, Q, dtype=_i) for _ in range(3)))
+    return device_tables.DevicePositions(arrays, _shape(E, dtype=np.uint16), _shape(E), blocks), exponents
 
 
 def _explained(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
@@ -116,7 +127,7 @@ def _decoder_batch(contexts: int, positions: int) -> gradient.DecoderBatch:
 def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     optimizer = optax.adagrad(0.1)
     step = gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    return step, (gradient.DecoderState(_tables, jax.eval_shape(optimizer.init, _tables)), _decoder_batch(8192, 8192))
+    return step, (gradient.DecoderState(_tables, jax.eval_shape(optimizer.init, _tables)), _decoder_batch(N, N))
 
 
 def _text_gradient(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
@@ -204,6 +215,8 @@ HOT_FUNCTIONS = {
     "logits of a mixture": HotFunction(_of(log_tables._summed_logits, *_block()), 0),
     "log-probabilities": HotFunction(_of(log_tables._log_p_of_targets, _logits, _shape(64, dtype=_i)), 0),
     "moments of a mixture": HotFunction(_moments, 0),
+    "moments on devices": HotFunction(lambda mesh: (_device_sums(mesh, 11), _spread(512)), 1),
+    "mixture on devices": HotFunction(lambda mesh: (device_tables._log_probabilities(mesh), _spread(4096)), 1),
     "attribution": HotFunction(_explained, 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),

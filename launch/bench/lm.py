@@ -16,20 +16,18 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import PAD
-from jexplicit.data.docstrings import docs_corpus
-from jexplicit.data.text import text_corpus
 from jexplicit.lm.names import SUBWORD_ROWS
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
+from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
 from jexplicit.runs.tables import Column
-from launch.bench.counting import VocabSize
 from launch.bench.harness import METHOD, Bench, BenchConfig, Comparison, Timings, all_cores, ratio_columns
+from launch.bench.streams import VocabSize, text_streams
+from launch.bench.workers import worker_environment
 
-_root = Path(__file__).parents[2]
-_programs = ("lmplz", "build_binary", "query")
+PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, NGRAM, MIXTURE = "kenlm", "ngram", "mixture"
 
 
@@ -88,7 +86,7 @@ def run_program(command: Sequence[str], *, stdin: Path | None = None, env: dict[
     if process.returncode:
         last = (said.strip().splitlines() or ["no message"])[-1]
         raise ValueError(f"{Path(command[0]).name} has ended with status {process.returncode}: {last}")
-    return Spent(printed, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+    return Spent(printed, seconds, used.ru_utime + used.ru_stime, resident_bytes(used))
 
 
 def _read(file: IO[bytes]) -> str:
@@ -99,17 +97,20 @@ def _read(file: IO[bytes]) -> str:
 def our_job(method: str, rows: Sequence[str], vocab_size: int, folder: Path) -> Job:
     """A method of launch.lm, fitted and evaluated."""
     job = {"method": method, "rows": list(rows), "vocab_size": vocab_size, "folder": str(folder)}
-    path = os.pathsep.join(filter(None, (str(_root), os.environ.get("PYTHONPATH"))))
-    ours = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}  # of the other benches
-    spent = run_program([sys.executable, "-m", "launch.bench.lm_worker", json.dumps(job)], env={**ours, "PYTHONPATH": path})
+    command = [sys.executable, "-m", "launch.bench.lm_worker", json.dumps(job)]
+    spent = run_program(command, env=worker_environment("_NUM_THREADS"))  # which the other benches set
     return Job(spent.seconds, spent.cpu_seconds, peak_bytes=spent.peak_bytes, **json.loads(spent.out.splitlines()[-1]))
 
 
 def kenlm_job(folder: Path) -> Job:
-    """KenLM's estimation of order 5 with its defaults, its probing tables, and its perplexity with ends of sentences."""
+    """KenLM's estimation of order 5 with its defaults, its probing tables, and its perplexity with ends of sentences.
+
+    Where a text is too small for an estimate of a discount, `lmplz` takes its usual one instead of giving up.
+    """
     arpa, binary = str(folder / "model.arpa"), str(folder / "model.binary")
+    flags = ["--text", str(folder / "train.txt"), "--arpa", arpa, "-T", str(folder), "--discount_fallback"]
     spent = [
-        run_program(["lmplz", "-o", "5", "--text", str(folder / "train.txt"), "--arpa", arpa, "-T", str(folder)]),
+        run_program(["lmplz", "-o", "5", *flags]),
         run_program(["build_binary", arpa, binary]),
         run_program(["query", "-v", "summary", binary], stdin=folder / "dev.txt"),
     ]
@@ -123,7 +124,7 @@ def kenlm_job(folder: Path) -> Job:
 
 def comparisons(config: LanguageModels, folder: Path) -> Iterator[Comparison]:
     """All jobs on one text."""
-    train, dev, N, source = _texts(config)
+    train, dev, N, source = text_streams(config.train, config.dev, config.vocab_size)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         place = Path(scratch)
         for name, stream in (("train", train), ("dev", dev)):
@@ -131,7 +132,7 @@ def comparisons(config: LanguageModels, folder: Path) -> Iterator[Comparison]:
         cases: dict[str, Callable[[], Job]] = {
             method: partial(our_job, method, config.rows, N, place) for method in (NGRAM, MIXTURE)
         }
-        missing = [name for name in _programs if not shutil.which(name)]
+        missing = [name for name in PROGRAMS if not shutil.which(name)]
         if config.peer == "kenlm" and not missing:
             for name, stream in (("train", train), ("dev", dev)):
                 write_sentences(place / f"{name}.txt", stream)
@@ -158,12 +159,6 @@ def write_sentences(path: Path, stream: np.ndarray) -> None:
         for part in np.split(stream, np.flatnonzero(stream == PAD)):
             if len(part) > 1:
                 file.write(" ".join(map(str, part[1:].tolist())) + "\n")
-
-
-def _texts(config: LanguageModels) -> tuple[np.ndarray, np.ndarray, int, str]:
-    corpus = text_corpus(config.train, config.dev).in_memory() if config.train else docs_corpus()
-    text = cached_streams(corpus, kind="bpe", vocab_size=config.vocab_size)
-    return text.train[:], text.dev[:], text.tokenizer.vocab_size, corpus.name
 
 
 def _check(config: LanguageModels) -> None:

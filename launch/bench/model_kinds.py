@@ -87,7 +87,7 @@ def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     for name, (method, options) in KINDS.items():
         model = fit_model(method, sparse if name == SPARSE else text, Options(radius=radius, **options)).model
         fitted[name] = model if name == SPARSE else dense_where_small(model)
-    rows = mixture_rows(text)
+    rows = mixture_rows(text) if MIXTURES else ()
     for name, history in MIXTURES.items():
         own = with_history(rows, history)
         fitted[name] = dense_where_small(LanguageModel(own, starting_exponents(own).astype(np.float32)))

@@ -18,10 +18,10 @@ from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.progress import stage
 from jexplicit.runs.tables import Column, markdown_table
 from jexplicit.runs.timing import cpu_cores
-from launch.bench.counting import StreamTokens, VocabSize, zipf_stream
 from launch.bench.counting_worker import Request, Setting
 from launch.bench.harness import Bench, BenchConfig, Comparison, Timings, all_cores, ratio_columns
-from launch.bench.trillion_tokens import Work, all_reduce_bytes, column_bytes, gradient_bytes, reduce_scatter_bytes, table_bytes
+from launch.bench.pod import all_reduce_bytes, column_bytes, gradient_bytes, reduce_scatter_bytes, table_bytes
+from launch.bench.streams import StreamTokens, VocabSize, zipf_stream
 from launch.bench.workers import Workers, peak_of, working
 
 _batch = 8192  # positions per step of the training that counting is compared with
@@ -87,7 +87,7 @@ def comparisons(config: Scaling, folder: Path) -> Iterator[Comparison]:
                     for name, case in cases.items()
                 },
                 fields={"experiment": "measured", "vocab_size": N, "radius": K, "counts_equal": True},
-                row=lambda name, timings: _row(cases[name], Work(tokens[name], N, K), name, timings),
+                row=lambda name, timings: _row(config, cases[name], tokens[name], name, timings),
             )
 
 
@@ -111,17 +111,17 @@ def touched_rows(vocab_size: int, positions: float) -> float:
     return float(np.sum(-np.expm1(positions * np.log1p(-p)))) if vocab_size > 1 else 1.0
 
 
-def _row(case: Case, work: Work, name: str, timings: Timings) -> dict[str, Any]:
+def _row(config: Scaling, case: Case, tokens: int, name: str, timings: Timings) -> dict[str, Any]:
     n, P, cores = case.devices, case.processes, cpu_cores()
     share = n if case.mode == "strong" else 1  # of the work of one device
     clocks = ("seconds", "count_seconds", "cpu_seconds")
     wall, count, cpu = (timings.ratio(name, str(Case(case.mode, 1, 1)), clock) for clock in clocks)
-    size, gradients = table_bytes(work), gradient_bytes(work, n, _batch)
-    steps = ceil(work.T / _batch)
+    N, size, steps = config.vocab_size, table_bytes(config.vocab_size, config.radius), ceil(tokens / _batch)
+    gradients = gradient_bytes(tokens, size, n, _batch)
     return {
         **case._asdict(),
-        "tokens": work.T,
-        "tokens_per_second": work.T / timings.medians(name)["seconds"],
+        "tokens": tokens,
+        "tokens_per_second": tokens / timings.medians(name)["seconds"],
         "efficiency": wall.median / share,
         "efficiency_low": wall.low / share,
         "efficiency_high": wall.high / share,
@@ -137,8 +137,8 @@ def _row(case: Case, work: Work, name: str, timings: Timings) -> dict[str, Any]:
         "training_bytes_per_step": gradients / steps,
         "training_all_reduce_bytes": gradients,
         "training_sharded_bytes": gradients,  # gradients reduce-scattered, tables gathered: the same volume
-        "training_touched_bytes": gradients * touched_rows(work.V, _batch) / work.V,
-        "training_columns_bytes": column_bytes(work, n),
+        "training_touched_bytes": gradients * touched_rows(N, _batch) / N,
+        "training_columns_bytes": column_bytes(tokens, N, n),
     }
 
 
@@ -174,7 +174,7 @@ def bytes_moved(rows: Sequence[dict[str, Any]]) -> list[str]:
         f"One counting pass against one epoch of data-parallel Adagrad in steps of {_batch} positions, in GB:",
         *markdown_table(_byte_columns, shown),
         _byte_notes,
-        "docs/trillion_tokens.md extrapolates both to a trillion tokens (`python -m launch.bench.trillion_tokens`).",
+        "docs/trillion_tokens.md extrapolates both to a trillion tokens (`python -m launch.bench pod`).",
         "",
     ]
 

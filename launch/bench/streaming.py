@@ -18,9 +18,9 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.runs.tables import Column
-from launch.bench.counting import StreamTokens, VocabSize, zipf_stream
 from launch.bench.counting_worker import Answer, Request, Setting
 from launch.bench.harness import METHOD, Bench, BenchConfig, Comparison, Timings, all_cores, ratio_columns
+from launch.bench.streams import StreamTokens, VocabSize, zipf_stream
 from launch.bench.workers import Workers, peak_of, working
 
 _block = 1 << 22  # tokens drawn at a time
@@ -56,7 +56,7 @@ STREAMED, IN_MEMORY = "streamed", "in memory"
 def write_zipf_shards(
     folder: Path, tokens: int, vocab_size: int, seed: int, progress: Progress | None = None, *, block: int = _block
 ) -> None:
-    """The distribution of `launch.bench.counting.zipf_stream` in shards, drawn block by block; existing shards are kept.
+    """The distribution of `launch.bench.streams.zipf_stream` in shards, drawn block by block; existing shards are kept.
 
     Raises:
         ValueError: another stream in the folder; a full disk.

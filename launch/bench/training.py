@@ -22,8 +22,8 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.progress import console
 from jexplicit.runs.tables import Column
-from launch.bench.counting import VocabSize, load_stream
 from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, ratio_columns
+from launch.bench.streams import VocabSize, load_stream
 
 _rate = 0.01
 _steps = 3  # per call, each on its own batch: a step touches other rows than the one before

@@ -1,4 +1,4 @@
-"""The benches' handle on processes of `launch.bench.counting_worker`."""
+"""Processes of the benches: what they inherit, and the handle on those of `launch.bench.counting_worker`."""
 
 import contextlib
 import json
@@ -15,6 +15,12 @@ from launch.bench.counting_worker import Answer, Request, Setting
 
 _root = Path(__file__).parents[2]
 _module = "launch.bench.counting_worker"
+
+
+def worker_environment(*without: str) -> dict[str, str]:
+    """This process's environment for a worker, which finds this clone; variables whose names end in `without` are left out."""
+    ours = {name: value for name, value in os.environ.items() if not name.endswith(without)}
+    return {**ours, "PYTHONPATH": os.pathsep.join(filter(None, (str(_root), ours.get("PYTHONPATH"))))}
 
 
 class Workers:
@@ -35,13 +41,11 @@ class Workers:
         self._processes = [self._start(setting._replace(process_id=p)) for p in range(setting.processes)]
 
     def _start(self, setting: Setting) -> subprocess.Popen:
-        ours = {name: value for name, value in os.environ.items() if name not in ("NPROC", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS")}
-        path = os.pathsep.join(filter(None, (str(_root), ours.get("PYTHONPATH"))))
         errors = tempfile.TemporaryFile()
         self._errors.append(errors)
         return subprocess.Popen(
             [sys.executable, "-m", _module, json.dumps(setting._asdict())],
-            env={**ours, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path},
+            env={**worker_environment("NPROC", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS"), "JAX_PLATFORMS": "cpu"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

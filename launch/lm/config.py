@@ -136,8 +136,8 @@ class Config:
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file."""
     devices: int | None = None
-    """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change.
-    The fits of log-linear, optimum, ngram, mixture and bitcipher use one."""
+    """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change,
+    but for rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""
     memory: str | None = None
     """Most memory that counting may take, such as 2GB: fewer devices get tables of their own, and contexts of several tokens
     are counted a part at a time and kept in --out meanwhile. Default, what is there."""

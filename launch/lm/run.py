@@ -37,7 +37,7 @@ from jexplicit.lm.checkpoints import (
     save_sparse_counts,
     save_tokenizer,
 )
-from jexplicit.lm.fits.fit import choose_tables
+from jexplicit.lm.fits.fit import ONE_DEVICE, choose_tables
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
@@ -71,6 +71,8 @@ def run(config: Config) -> dict[str, Any]:
     folder = RunFolder(config.out, config, resume=config.resume, extend=GROWING)
     processes = f"{jax.process_count()} processes of " if place else ""
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
+    if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
+        console.print(f"  {', '.join(alone)}: fitted on one device")
 
     text, source = read_text(config)
     N = text.tokenizer.vocab_size

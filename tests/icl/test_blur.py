@@ -305,18 +305,19 @@ def test_the_meta_gradient_is_that_of_finite_differences():
 
 
 @pytest.mark.slow
-def test_what_is_recomputed_is_what_was_kept():
+def test_what_is_recomputed_or_joined_is_what_was_kept():
     genome = random_genome(jax.random.key(0), 2, dtype=np.float64)
     parts = jax.tree.map(jnp.asarray, data(dtype=np.float64))
     episode = draw_episode(jax.random.key(1), parts, unroll=3, batch_size=6, query_size=8)
 
-    def slope(remat):
-        return jax.jit(
-            jax.grad(lambda genome: meta_loss(genome, SMALL, (4,), jax.random.key(2), episode, path=0.5, remat=remat)[0])
-        )(genome)
+    def slope(**how: Any):
+        return jax.jit(jax.grad(lambda genome: meta_loss(genome, SMALL, (4,), jax.random.key(2), episode, path=0.5, **how)[0]))(
+            genome
+        )
 
-    for a, b in zip(slope(False), slope(True), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    for how in ({"remat": True}, {"at_once": 2}, {"at_once": 5}):  # of 3 updates
+        for a, b in zip(slope(), slope(**how), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
-from launch.bench import counting, evaluation, icl, model_kinds, training
+from launch.bench import counting, evaluation, icl, model_kinds, streams, training
 from launch.bench.harness import (
     METHOD,
     Bench,
@@ -96,13 +96,13 @@ def test_one_thread_pins_and_releases(monkeypatch):
 
 @pytest.mark.parametrize(("tokens", "vocab_size"), [(2, 2), (3, 5), (5000, 300)])
 def test_zipf_stream_is_documents_between_pads(tokens, vocab_size):
-    x = counting.zipf_stream(np.random.default_rng(0), tokens, vocab_size)
+    x = streams.zipf_stream(np.random.default_rng(0), tokens, vocab_size)
     assert len(x) == tokens + 1 and x[0] == x[-1] == 0 and x.max() < vocab_size
     assert not np.any((x[1:] == 0) & (x[:-1] == 0)), "an empty document"
 
 
 def test_zipf_stream_follows_the_law():
-    x = counting.zipf_stream(np.random.default_rng(0), 400_000, 1000)
+    x = streams.zipf_stream(np.random.default_rng(0), 400_000, 1000)
     f = np.bincount(x, minlength=1000)
     # document ends: 1 of 41 positions; 390,000 draws: each of these counts has a relative deviation below 2 %
     np.testing.assert_allclose(f[0] / 400_000, 1 / 41, rtol=0.05)
@@ -111,10 +111,10 @@ def test_zipf_stream_follows_the_law():
 
 def test_first_positions_end_the_document_they_cut():
     stream = np.array([0, 5, 6, 0, 7, 8, 0], np.uint8)
-    cut = evaluation.first_positions(stream, 3)
+    cut = streams.first_positions(stream, 3)
     assert cut.tolist() == [0, 5, 6, 0, 7, 0] and cut.dtype == np.uint8
-    assert evaluation.first_positions(stream, 2).tolist() == [0, 5, 6, 0]
-    assert evaluation.first_positions(stream, 99).tolist() == stream.tolist()
+    assert streams.first_positions(stream, 2).tolist() == [0, 5, 6, 0]
+    assert streams.first_positions(stream, 99).tolist() == stream.tolist()
 
 
 def test_counting_rows(tmp_path):
@@ -144,10 +144,18 @@ def test_icl_rows(tmp_path):
             assert row["ratio_to_plain"] == 1
 
 
+def cat_text(folder):
+    """A file of 700 documents of 9 subwords."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"the cat number {n % 17} sat on mat {n % 5}\n" for n in range(700)))
+    return text
+
+
 def test_evaluation_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(model_kinds, "MIXTURES", {})  # a few kinds of models: each is compiled for some seconds
     monkeypatch.setattr(model_kinds, "KINDS", {name: model_kinds.KINDS[name] for name in ("unigram", model_kinds.NGRAM)})
-    assert main(["evaluation", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 0
+    flags = ["--preset", "tiny", "--train", str(cat_text(tmp_path)), "--vocab-size", "64"]
+    assert main(["evaluation", *flags, "--out", str(tmp_path / "run")]) == 0
     rows = rows_of(tmp_path / "run")
     assert {(row["method"], row["radius"]) for row in rows} == {
         *(("brute force", 1), ("distinct contexts", 1), ("counts", 1), ("counting + counts", 1)),
@@ -177,8 +185,7 @@ def test_every_kind_of_model_is_scored_beside_kenlm(tmp_path):
 
 
 def test_evaluation_of_own_text_and_of_zipf(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"the cat number {n % 17} sat on mat {n % 5}\n" for n in range(400)))
+    text = cat_text(tmp_path)
     small = ["--positions", "500", "--vocab-size", "64", "--radius", "2", "--rounds", "1", "--scored", "0"]
     assert main(["evaluation", "--train", str(text), *small, "--out", str(tmp_path / "text")]) == 0
     assert main(["evaluation", "--corpus", "zipf", *small, "--out", str(tmp_path / "zipf")]) == 0
@@ -187,7 +194,7 @@ def test_evaluation_of_own_text_and_of_zipf(tmp_path):
 
 def test_counting_a_stream_from_a_file_into_the_next_free_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    np.save("stream.npy", counting.zipf_stream(np.random.default_rng(1), 3000, 50))
+    np.save("stream.npy", streams.zipf_stream(np.random.default_rng(1), 3000, 50))
     flags = ["counting", "--stream", "stream.npy", "--tokens", "1000", "--vocab-size", "50", "--radius", "3", "--rounds", "1"]
     assert main(flags) == main(flags) == 0
     for out in ("bench-counting", "bench-counting-2"):
@@ -243,7 +250,7 @@ def test_training_batches_are_positions_of_the_stream_each_at_most_once():
     task = training._task(training.Training(vocab_size=50), 2, 40)
     assert [(X.shape, Y.shape) for X, Y in task.batches] == [((40, 2), (40,))] * 3
     X, Y = (np.concatenate(part) for part in zip(*task.batches, strict=True))
-    stream = counting.zipf_stream(np.random.default_rng(0), 2 * 3 * 8192, 50)
+    stream = streams.zipf_stream(np.random.default_rng(0), 2 * 3 * 8192, 50)
     triples = np.lib.stride_tricks.sliding_window_view(stream, 3)[:, ::-1]
     assert Y.all() and {*map(tuple, np.column_stack([Y, X])[X.all(axis=1)].tolist())} <= {*map(tuple, triples.tolist())}
 

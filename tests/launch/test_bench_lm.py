@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 
 import numpy as np
@@ -12,6 +13,7 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.training_text import TrainingText
 from launch.bench import lm
 from launch.bench.run import main
+from launch.bench.streams import zipf_stream
 
 TEXT = "\n\n".join(
     f"the {a} sat on a {b} and the {b} ran to the {a}" for a in ("cat", "dog", "hen") for b in ("mat", "hill") * 20
@@ -94,6 +96,20 @@ def test_a_program_that_fails_says_why(tmp_path):
         lm.run_program([str(folder / "fails")])
     spent = lm.run_program([str(programs(tmp_path / "more", works="cat") / "works")], stdin=folder / "fails")
     assert spent.out.startswith("#!/bin/sh") and spent.peak_bytes > 0
+
+
+@pytest.mark.skipif(not all(map(shutil.which, lm.PROGRAMS)), reason="needs KenLM's programs on PATH")
+@pytest.mark.parametrize("tokens", [50, 40_000])  # of 50, lmplz alone finds no discounts
+def test_kenlm_itself_agrees(tmp_path, tokens):
+    train, dev = (zipf_stream(np.random.default_rng(seed), n, 2000) for seed, n in enumerate((tokens, 2000)))
+    dev = dev[np.isin(dev, train)]  # KenLM has one word for all that are new
+    for name, stream in (("train", train), ("dev", dev)):
+        lm.write_sentences(tmp_path / f"{name}.txt", stream)
+    job = lm.kenlm_job(tmp_path)
+    assert job.fit_seconds > 0 and job.peak_bytes > 10**6
+    if tokens > 50:
+        ours = evaluate(fit_model("ngram", TrainingText(train, 2000, eos=True)).model, dev).perplexity
+        assert job.perplexity == pytest.approx(ours, rel=0.01)  # KenLM keeps some of the probability for unknown words
 
 
 def test_another_query_is_refused(tmp_path, kenlm):

@@ -1,9 +1,8 @@
-"""The arithmetic of a trillion tokens against numbers by hand, and the benches that count in processes of their own."""
+"""The benches that count in processes of their own."""
 
 import json
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,131 +12,16 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.shards import ShardWriter, read_shards
 from jexplicit.runs.devices import data_mesh
 from launch.bench import scaling, streaming
-from launch.bench import trillion_tokens as model
 from launch.bench.counting_worker import Answer, Setting
 from launch.bench.run import main
 from launch.bench.scaling import Case, Scaling
-from launch.bench.trillion_tokens import MACHINES, Machine, Work
 from launch.bench.workers import Request, Workers, working
 
 ROW_FIELDS = {"devices", "processes", "tokens", "tokens_per_second", "efficiency", "bytes_reduced", "seconds"}
-TRILLION = [Work(1e12, V, 4) for V in (50_000, 128_000, 256_000)]
-GPU, HOST = MACHINES["GPU"], MACHINES["CPU host"]
-SIMPLE = Machine(increments=10, tests=20, link=4, read=2, storage=3, host=5, bandwidth=8, memory=625, host_memory=1250)
 
 
 def rows_of(out):
     return json.loads((out / "results.json").read_text())["rows"]
-
-
-def test_a_pass_by_hand():
-    # one table of 4 * 1 * 8^2 = 256 bytes on each of 4 devices; 60 tokens of 1 byte
-    run = model.counting(Work(60, 8, 1), SIMPLE, 4)
-    assert (run["split"], run["flushes"], run["table_bytes"]) == (1, 0, 256)
-    assert run["reading"] == 60 / 3  # storage gives 3 bytes per second, the four could take 8
-    assert run["exchanging"] == run["exchanged_bytes"] == 0
-    assert run["counting"] == 60 / 4 / 10
-    assert run["reduced_bytes"] == 256 * 3 / 4 and run["reducing"] == 192 / 4
-    assert run["seconds"] == 20 + 48 and run["limit"] == "reducing"
-
-
-def test_a_split_pass_by_hand():
-    # 4 * 2 * 12^2 = 1152 bytes, of which a device may hold 500: four devices to a table (a power of two), two groups
-    run = model.counting(Work(80, 12, 2), SIMPLE, 8)
-    assert run["split"] == 4 and run["table_bytes"] == 288
-    assert run["exchanged_bytes"] == 80 / 8 * 3  # the tokens that the three others of the group have read
-    assert run["counting"] == pytest.approx(2 * 80 / 8 * (1 / 10 + 3 / 20))
-    assert run["reduced_bytes"] == 288 / 2
-
-
-def test_counts_past_int32_are_flushed_and_reduced_in_int64():
-    small, large = (model.counting(Work(tokens, 8, 1), SIMPLE, 2) for tokens in (2.0**32 - 2, 2.0**33))
-    assert (small["flushes"], large["flushes"]) == (0, 2)  # at 2^31 - 1 and 2^32 positions per device
-    assert small["reduced_bytes"] == 128 and large["reduced_bytes"] == 256
-    assert small["flushing"] == 0 and large["flushing"] == 2 * 256 / 5
-    assert [model.flushes(Work(2.0**34, 10, 1), n, 1) for n in (16, 8, 4)] == [0, 1, 2]
-
-
-def test_training_by_hand():
-    # 12 * 4^2 = 192 bytes on a device; 10 steps of 10 tokens
-    work = Work(100, 4, 1)
-    run = model.training(work, SIMPLE, 4, batch=10)
-    assert model.smallest_split(work, SIMPLE, 4, training=True) == 1
-    assert run["gradient_bytes"] == model.gradient_bytes(work, 4, 10) == 10 * 2 * 64 * 3 / 4
-    assert model.column_bytes(work, 4) == 2 * 8 * 100 * 3 / 4 + 100 * 3 / 4  # two float32 per position, and a byte per token
-    assert run["gradients"] == run["gradient_bytes"] / 4 and run["columns"] == model.column_bytes(work, 4) / 4
-    assert run["compute"] == (12 * 4 * 100 / 4 + 5 * 10 * 64 / 4) / 8
-
-
-def test_tables_of_a_trillion_tokens():
-    assert [model.table_bytes(work) / 1e9 for work in TRILLION] == [40, 262.144, 1048.576]
-    assert [model.smallest_split(work, GPU, 64) for work in TRILLION] == [1, 4, 16]
-    assert model.token_bytes(65_536) == 2 and model.token_bytes(65_537) == 4
-    # 2 TB at 64 x 0.25 GB/s; 4 x 10^12 pairs at 64 x 20 G/s; 8 flushes of 40 GB at 25 GB/s; 80 GB x 63/64 at 50 GB/s
-    run = model.counting(TRILLION[0], GPU, 64)
-    seconds = run["reading"], run["counting"], run["flushing"], run["reducing"]
-    np.testing.assert_allclose(seconds, [125, 3.125, 12.8, 1.575])
-    assert run["limit"] == "reading"
-
-
-@pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("work", TRILLION, ids=lambda work: str(work.V))
-def test_one_reduction_against_one_per_step(name, work):
-    machine = MACHINES[name]
-    for n in (64, 256, 1024, 4096):
-        run = model.counting(work, machine, n)
-        step = model.training(work._replace(T=1e6), machine, n)["gradient_bytes"]
-        assert step > 0
-        assert run["table_bytes"] <= model.USABLE * machine.memory
-        assert run["table_bytes"] * run["split"] == model.table_bytes(work)
-        assert model.training(work, machine, n)["gradient_bytes"] == pytest.approx(1e6 * step)
-
-
-@pytest.mark.parametrize("work", TRILLION, ids=lambda work: str(work.V))
-def test_more_devices_never_take_longer_up_to_the_reduction(work):
-    runs = [model.counting(work, GPU, 64 * 2**i) for i in range(7)]
-    for fewer, more in zip(runs, runs[1:], strict=False):
-        assert more["counting"] < fewer["counting"] and more["reading"] <= fewer["reading"]
-        # but for the reduction, whose (n - 1) / n grows to 1
-        assert more["seconds"] - more["reducing"] <= fewer["seconds"] - fewer["reducing"]
-    assert runs[-1]["reading"] == work.T * model.token_bytes(work.V) / GPU.storage
-
-
-def test_a_machine_twice_as_fast_takes_half_as_long():
-    rates = ("increments", "tests", "link", "read", "storage", "host", "bandwidth")
-    twice = GPU._replace(**{rate: 2 * getattr(GPU, rate) for rate in rates})
-    for work in TRILLION:
-        slow, fast = (model.counting(work, machine, 256) for machine in (GPU, twice))
-        assert fast["seconds"] == pytest.approx(slow["seconds"] / 2) and fast["limit"] == slow["limit"]
-        assert fast["reduced_bytes"] == slow["reduced_bytes"]
-
-
-def test_the_reduction_does_not_grow_with_the_tokens():
-    few, many = (model.counting(Work(tokens, 50_000, 4), GPU, 4096) for tokens in (1e9, 1e12))
-    assert few["reduced_bytes"] == many["reduced_bytes"] and many["counting"] == pytest.approx(1000 * few["counting"])
-    few, many = (model.training(Work(tokens, 50_000, 4), GPU, 4096) for tokens in (1e9, 1e12))
-    assert many["gradient_bytes"] == pytest.approx(1000 * few["gradient_bytes"])
-
-
-def test_one_device_sends_nothing():
-    work = Work(1e6, 1000, 4)
-    run, epoch = model.counting(work, HOST, 1), model.training(work, HOST, 1)
-    assert run["reduced_bytes"] == run["exchanged_bytes"] == run["reducing"] == 0
-    assert epoch["gradient_bytes"] == epoch["columns"] == model.column_bytes(work, 1) == 0
-
-
-def test_tables_too_large_for_all_devices_are_refused():
-    with pytest.raises(ValueError, match="1,049 GB do not fit into 4 x 141 GB"):
-        model.counting(TRILLION[2], GPU, 4)
-    with pytest.raises(ValueError, match="3,146 GB do not fit into 16 x 141 GB"):
-        model.training(TRILLION[2], GPU, 16)
-
-
-def test_the_page_shows_what_the_command_prints(tmp_path, capsys):
-    model.main(tmp_path)
-    printed, page = capsys.readouterr().out.strip(), (Path(__file__).parents[2] / "docs/trillion_tokens.md").read_text()
-    assert printed in page and len(printed.splitlines()) == 2 + 2 * 3 * 4
-    assert (tmp_path / "trillion_tokens.png").stat().st_size > 0 and "](trillion_tokens.png)" in page
 
 
 def test_rows_that_a_step_touches_are_those_of_a_simulation():

@@ -104,6 +104,24 @@ def dev_stream(files, tokenizer):
     return encode_documents(tokenizer, (files / "dev.txt").read_text().splitlines())
 
 
+# Devices
+
+
+@pytest.mark.slow
+def test_mixtures_on_eight_devices_are_those_of_one(files, tmp_path, capsys):
+    methods = "--methods ngram mixture --rows offsets contexts-4 classes --history none all".split()
+    for devices in (1, 8):
+        assert lm.main(flags(files, tmp_path / f"{devices}", *methods, "--devices", f"{devices}")) == 0
+        shown = capsys.readouterr().err
+        assert ("ngram: fitted on one device" in shown) == (devices == 8)
+    one, eight = rows(tmp_path / "1"), rows(tmp_path / "8")
+    assert [row["method"] for row in eight] == ["unigram", "bigram", "ngram", "mixture", "mixture"]
+    for alone, spread in zip(one, eight, strict=True):
+        for name in {"train_perplexity", "dev_perplexity", "held_out_perplexity"} & set(alone):
+            # a fit ends where the next step would gain less than 1e-5 nats; log-probabilities are right to 1e-5
+            assert spread[name] == pytest.approx(alone[name], rel=5e-5)
+
+
 # Rows
 
 

@@ -15,6 +15,7 @@ from jexplicit.lm.fits import ablation
 from jexplicit.lm.fits.ablation import CHAIN_KINDS, log_row_kinds, refitted_losses
 from jexplicit.lm.fits.calibration import objective
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
+from jexplicit.lm.fits.moments import moments_of
 from jexplicit.lm.fits.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText, Watch
 from jexplicit.lm.rows import log_tables
@@ -90,7 +91,7 @@ def test_the_hessian_is_the_slope_of_the_gradient():
     read = read.take(slice(None, None, 7))
 
     def slopes(a):
-        found = objective(read.tables, read.positions, read.Y, a, a, 0)
+        found = objective(moments_of(read.tables, read.positions, read.Y, len(a)), a, a, 0)
         return found.gradient, found.hessian
 
     gradient, hessian = slopes(exponents)
@@ -116,7 +117,7 @@ def test_the_first_step_is_kneser_ney_and_the_last_the_mixture():
     events = logged("none")
     steps = [event for event in events if event["event"] == "step"]
     assert [event["kind"] for event in steps] == [None, None, "offset", "gap"]
-    f = np.bincount(TEXT.predictions.Y, minlength=N)
+    f = np.bincount(TEXT.predictions()[1], minlength=N)
     log_p = log_probabilities(ngram_model(TEXT.ngrams(CHAIN), f), HELD_OUT.X[:, : len(CHAIN)], HELD_OUT.Y)
     assert steps[0]["held_out_perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=ROUNDING)
     whole, *others = [event for event in events if event["event"] == "ablation"]

@@ -20,7 +20,7 @@ from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.rows import backoff
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.log_tables import SparseRows
-from jexplicit.lm.rows.look_up import entry_value, find_entry
+from jexplicit.lm.rows.look_up import entry_value, find_entries, find_entry
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 
 N = 256  # ids up to the largest of uint8
@@ -60,6 +60,9 @@ def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
     for most in (N, 100_000):
         found = jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most))(jnp.asarray(r), jnp.asarray(i))
         np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(find_entries(rows.start, rows.outputs, r, i), expected)
+    none = SparseRows(np.zeros(3, np.int32), np.zeros(0, dtype), np.zeros(0, np.float32))
+    np.testing.assert_array_equal(find_entries(none.start, none.outputs, r[:3], i[:3]), -1)
     values = jax.vmap(functools.partial(entry_value, rows, most=N))(jnp.asarray(r), jnp.asarray(i))
     np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
 

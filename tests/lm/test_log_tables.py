@@ -21,13 +21,12 @@ from jexplicit.lm.rows.log_tables import (
     feature_rows,
     log_probabilities,
     mixed_logits,
-    only_read,
     ranges,
-    select,
     sparse_row,
     split_rows,
     summed_logits,
 )
+from jexplicit.lm.rows.table_parts import dense_where_full, only_read, select
 from jexplicit.lm.rows.threads import map_in_threads
 
 N, M = 7, 150  # outputs; positions, more than two blocks
@@ -315,10 +314,16 @@ def test_tables_of_only_the_rows_that_are_read_are_read_alike(split, monkeypatch
     whole = whole._replace(dense=(whole.dense[0], Gathered(whole.dense[1][:, :3], columns), whole.dense[2]))
     if split:
         whole = whole._replace(sparse=tuple(split_rows(table, N) for table in whole.sparse if isinstance(table, SparseRows)))
-    few, read = only_read(whole, positions, N)
+    few, read = only_read(whole, positions)
     for g, table in enumerate((*few.dense, *(t.entries if isinstance(t, SplitRows) else t for t in few.sparse))):
         rows = len(table.start) - 1 if isinstance(table, SparseRows) else len(table)
         assert rows == len(set(positions.rows[:, g].tolist()) - {-1}) <= len(tables[g])
     expected = log_probabilities(whole, exponents, positions, Y)
     np.testing.assert_allclose(log_probabilities(few, exponents, read, Y), expected, rtol=0, atol=1e-13)
     assert np.any(positions.rows != read.rows)  # they are numbered anew
+    some_full = dense_where_full(few, read)
+    np.testing.assert_allclose(log_probabilities(some_full[0], exponents, some_full[1], Y), expected, rtol=0, atol=1e-13)
+    monkeypatch.setattr(log_tables_module, "_long_row", N)  # a single entry makes a table full
+    all_full = dense_where_full(few, read)
+    assert not all_full[0].sparse
+    np.testing.assert_allclose(log_probabilities(all_full[0], exponents, all_full[1], Y), expected, rtol=0, atol=1e-13)

@@ -30,6 +30,7 @@ from jexplicit.lm.model import HISTORY, LanguageModel, window_of
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.smoothing import SMOOTHINGS
+from jexplicit.runs.devices import data_mesh
 
 N = 7
 KINDS = ("unigram", "offset", "context", "gap", "cache")
@@ -204,6 +205,24 @@ def test_positions_in_several_calls_are_those_in_one(monkeypatch):
     exact = evaluate(model, HELD)
     assert exact.positions == len(whole) and exact.nll == pytest.approx(-whole.sum(dtype=np.float64), rel=1e-6)
     assert evaluate(model, HELD, sample=40, seed=1).positions == 40
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("devices", [2, 8])
+def test_several_devices_read_and_fit_what_one_does(devices, dense, monkeypatch):
+    mesh, model, text = data_mesh(devices), model_of(SOME), text_of(HELD)
+    whole = score(model, HELD)
+    monkeypatch.setattr(evaluation, "_positions_per_call", 30)  # of each device
+    if not dense:
+        monkeypatch.setattr(evaluation, "dense_where_small", lambda model: model)
+    np.testing.assert_allclose(score(model, HELD, mesh=mesh), whole, rtol=0, atol=ATOL)
+    found = evaluate(model, HELD, sample=70, mesh=mesh)
+    assert found.loss == pytest.approx(evaluate(model, HELD, sample=70).loss, abs=ATOL) and found.positions == 70
+    read = held_out_rows(rows_of(), text, np.arange(len(text.Y)))
+    spread, alone = fit_rows(read, mesh=mesh), fit_rows(read)
+    # float32 gradients of rows of order 3, off by 1e-6 at most, over the smallest curvature, the penalty's 1e-4
+    np.testing.assert_allclose(spread.exponents, alone.exponents, rtol=0, atol=1e-2)
+    assert spread.loss == pytest.approx(alone.loss, abs=ATOL)
 
 
 def test_sparse_rows_and_dense_tables_of_the_same_rows_are_one_model(monkeypatch):

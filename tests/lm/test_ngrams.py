@@ -14,7 +14,14 @@ from reference import Chain, random_documents, stream_of, windows
 from jexplicit.counts import context_ranges
 from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
-from jexplicit.lm.rows.ngrams import Ngrams, context_numbers, ngram_rows, smoothed_ngrams, smoothed_ranges
+from jexplicit.lm.rows.ngrams import (
+    Ngrams,
+    context_numbers,
+    ngram_rows,
+    numbers_of_contexts,
+    smoothed_ngrams,
+    smoothed_ranges,
+)
 
 N = 9
 OFFSETS = [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (2, 4), (3, 1, 2)]
@@ -47,7 +54,10 @@ def dense_table(rows: SparseRows) -> np.ndarray:
 def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
     one = functools.partial(context_numbers, ngrams.children, ngrams.offsets)
-    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(contexts)))
+    numbers = np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(contexts)))
+    on_host = numbers_of_contexts(ngrams.children, ngrams.offsets, contexts)
+    np.testing.assert_array_equal(np.stack(on_host, axis=1), numbers)
+    return numbers
 
 
 def context_of(x, offsets):

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float
 
 from jexplicit.lm.fits.calibration import fit_exponents, objective
+from jexplicit.lm.fits.moments import moments_of
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows
 from jexplicit.lm.fits.training_text import Watch, no_log
 from jexplicit.lm.rows.log_tables import log_probabilities
@@ -47,7 +49,14 @@ def kind_name(kind: str) -> str:
     return KIND_NAMES.get(kind, kind)
 
 
-def log_row_kinds(read: HeldOutRows, exponents: Float[np.ndarray, " S"], watch: Watch, *, history: str = "none") -> None:
+def log_row_kinds(
+    read: HeldOutRows,
+    exponents: Float[np.ndarray, " S"],
+    watch: Watch,
+    *,
+    history: str = "none",
+    mesh: Mesh | None = None,
+) -> None:
     """Log what each kind of row buys, on some thousand positions; nothing where nobody reads the log.
 
     Events "step" add one kind after the other, up to the mixture itself, which is the only step of a mixture with a history.
@@ -58,6 +67,7 @@ def log_row_kinds(read: HeldOutRows, exponents: Float[np.ndarray, " S"], watch: 
         exponents: of the mixture, fitted.
         watch: who is told.
         history: of the mixture.
+        mesh: devices to spread the positions over.
     """
     if watch.log is no_log:
         return
@@ -68,7 +78,8 @@ def log_row_kinds(read: HeldOutRows, exponents: Float[np.ndarray, " S"], watch: 
     added = [chain + others[:n] for n in range(len(others))] if history == "none" else []
     left_out = {kind: tuple(other for other in whole if other != kind) for kind in others}
     with watch.stage(f"mixture: what each kind of row buys, history {history}", "models") as progress:
-        losses = refitted_losses(read, exponents, [whole, *added, *left_out.values()], progress=progress)
+        choices = [whole, *added, *left_out.values()]
+        losses = refitted_losses(read, exponents, choices, mesh=mesh, progress=progress)
         ngram = _chain_loss(read) if history == "none" and "context" in chain else None
 
     def log(event: str, loss: float, kinds: tuple[str, ...] = (), **what: Any) -> None:
@@ -93,6 +104,7 @@ def refitted_losses(
     exponents: Float[np.ndarray, " S"],
     choices: Sequence[tuple[str, ...]],
     *,
+    mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[tuple[str, ...], float]:
     """The loss of the mixture of some kinds of rows alone, fitted anew, for each choice of kinds.
@@ -101,20 +113,22 @@ def refitted_losses(
         read: the rows at the positions to fit on.
         exponents: of the mixture.
         choices: kinds of rows that a model keeps.
+        mesh: devices to spread the positions over.
         progress: called with (models done, models in all).
 
     Returns:
         nats per position, by choice; equal choices are fitted once.
     """
     ridge, choices = _prior_positions / len(read.Y), list(dict.fromkeys(choices))
-    _, gradient, hessian, _ = objective(read.tables, read.positions, read.Y, exponents, exponents, ridge)
+    moments = moments_of(read.tables, read.positions, read.Y, len(exponents), mesh)
+    _, gradient, hessian, _ = objective(moments, exponents, exponents, ridge)
     losses = {}
     for kinds in choices:
         near, kept = read.only(exponents, kinds), read.has(kinds)
         guess = near.copy()
         guess[kept] -= np.linalg.solve(hessian[np.ix_(kept, kept)], (gradient - hessian @ (exponents - near))[kept])
         some = read.of_kinds(kinds)
-        fitted = fit_exponents(some.tables, some.positions, some.Y, near, guess=guess, ridge=ridge, gain=_least_gain)
+        fitted = fit_exponents(some.tables, some.positions, some.Y, near, guess=guess, ridge=ridge, gain=_least_gain, mesh=mesh)
         losses[kinds] = fitted.loss
         if progress:
             progress(len(losses), len(choices))

@@ -47,6 +47,8 @@ from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model,
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
+# Methods that are fitted on one device, however many there are; those of the text alone on the host.
+ONE_DEVICE = ("ngram", "optimum", "bitcipher")
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -190,7 +192,7 @@ def _exponents_held_out(
     kept = solve(rest.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
     with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
         positions = offset_positions(kept, X[m].astype(np.int64))
-        return fit_exponents(kept.log_tables, positions, Y[m], first_exponents(kept), progress=progress)
+        return fit_exponents(kept.log_tables, positions, Y[m], first_exponents(kept), mesh=text.mesh, progress=progress)
 
 
 def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> Calibration:
@@ -200,7 +202,8 @@ def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows
     m = _drawn(options, len(Y))
     with watch.stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
         own = left_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
-        return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], first_exponents(rows), progress=progress)
+        start = first_exponents(rows)
+        return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], start, mesh=text.mesh, progress=progress)
 
 
 def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -268,10 +271,11 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(read.tables.dense[0][0]),), options.history, letters)[1:]
-        read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
-        fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), progress=progress)
+        read = (read.beside(held_out_rows(caches, held_out, m)) if caches else read).dense_where_full()
+        fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), mesh=text.mesh, progress=progress)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
-    log_row_kinds(read, exponents, watch, history=options.history)
+    log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
+    del read  # as large as all rows that are counted next
     if options.calibration == "pairs":
         begin = time.perf_counter()
         rows = mixture_rows(rest, options.rows, **shape, history=options.history)

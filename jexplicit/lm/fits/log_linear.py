@@ -92,8 +92,7 @@ def offset_rows(
     f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
     log_p = jnp.log(unigram(f))[None]
     tables = tuple(
-        _log_ratio(_smoothed(jnp.asarray(with_targets(C, eos=eos), jnp.float32), f, smoothing, noise), log_p)
-        for C in counts[:K]
+        _log_rows(jnp.array(with_targets(C, eos=eos), jnp.float32), f, log_p, noise, smoothing=smoothing) for C in counts[:K]
     )
     return OffsetRows(log_p, _shared(tables, log_p) if features == "sum" and K > 1 else tables, features, eos)
 
@@ -205,10 +204,11 @@ def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
     return (1 - mu + total) / total
 
 
-def _smoothed(C: Array, f: Array, smoothing: str, noise: Noise | None) -> Array:
-    if noise is not None:
-        return noise_rows(with_unseen_outputs(C, f), noise)
-    return _row_smoother(C, smoothing)(C)
+@functools.partial(jax.jit, static_argnames="smoothing", donate_argnums=0)
+def _log_rows(C: Array, f: Array, log_p: Array, noise: Noise | None, *, smoothing: str) -> Array:
+    """Smoothed rows over the unigram, in the place of the counts: a formula at a time would hold five tables."""
+    P = _row_smoother(C, smoothing)(C) if noise is None else noise_rows(with_unseen_outputs(C, f), noise)
+    return jnp.log(P) - log_p
 
 
 def _row_smoother(C: Array, smoothing: str) -> Callable[[Array], Array]:

@@ -187,7 +187,7 @@ def _build_words(classes: Sequence[int], text: TrainingText, smoothing: Smoothin
 
 def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
     """Tokens after contexts of classes, and classes of the next token after contexts of classes or of tokens."""
-    X, Y, _ = text.predictions
+    X, Y = text.predictions(4)
     N = text.vocab_size
     classes = text.once("token classes", lambda: _token_classes(text))
     view = ClassView(tuple(map(jnp.asarray, classes)))
@@ -223,7 +223,7 @@ def _build_repeats(text: TrainingText, smoothing: Smoothing, confidence: bool) -
 
 def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
     """Which class is next after three, where frequent tokens are classes of their own; and a class shared by its tokens."""
-    X, Y, _ = text.predictions
+    X, Y = text.predictions(3)
     classes = text.once("coarse classes", lambda: _coarse_classes(text))
     view = ClassView(tuple(map(jnp.asarray, classes)), radius=3)
 
@@ -257,7 +257,7 @@ def _coarse_classes(text: TrainingText) -> list[np.ndarray]:
 
 
 def _token_counts(text: TrainingText) -> np.ndarray:
-    f = np.bincount(text.predictions.Y, minlength=text.vocab_size)
+    f = np.bincount(text.predictions()[1], minlength=text.vocab_size)
     f[PAD] = 0
     return f
 

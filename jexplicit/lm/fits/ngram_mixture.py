@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.evaluation import Text, read_tables
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
-from jexplicit.lm.model import LanguageModel, dense_where_small, exponents_per_row
+from jexplicit.lm.model import LanguageModel, exponents_per_row
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.log_tables import LogTables, Positions, only_read, select
+from jexplicit.lm.rows.log_tables import LogTables, Positions
 from jexplicit.lm.rows.ngrams import Ngrams
+from jexplicit.lm.rows.table_parts import dense_where_full, only_read, select
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
@@ -98,6 +100,11 @@ class HeldOutRows(NamedTuple):
         tables, positions = select(self.tables, self.positions, columns)
         return self._replace(tables=tables, positions=positions)
 
+    def dense_where_full(self) -> "HeldOutRows":
+        """The same, larger and faster to read."""
+        tables, positions = dense_where_full(self.tables, self.positions)
+        return self._replace(tables=tables, positions=positions)
+
     def beside(self, more: "HeldOutRows") -> "HeldOutRows":
         """These rows and more sparse ones, read at the same positions."""
         bases = self.tables.bases
@@ -111,9 +118,9 @@ class HeldOutRows(NamedTuple):
 
 def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
     """Read what positions m of a text need of rows of another one."""
-    model = dense_where_small(LanguageModel(rows, starting_exponents(rows)))
+    model = LanguageModel(rows, starting_exponents(rows))
     tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m), all_rows=True)
-    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions, model.vocab_size), held_out.Y[m])
+    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions), held_out.Y[m])
 
 
 def fit_mixture(
@@ -122,6 +129,7 @@ def fit_mixture(
     m: np.ndarray,
     *,
     ridge: float = 1e-4,
+    mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """The exponents with the lowest loss on positions m of a text that the rows have not seen.
@@ -132,17 +140,20 @@ def fit_mixture(
         m: which of its positions.
         ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
             best single ones.
+        mesh: devices to spread the positions over; default, the threads of one CPU.
         progress: called with (passes done, most passes).
     """
-    return fit_rows(held_out_rows(rows, held_out, m), ridge=ridge, progress=progress)
+    return fit_rows(held_out_rows(rows, held_out, m).dense_where_full(), ridge=ridge, mesh=mesh, progress=progress)
 
 
-def fit_rows(read: HeldOutRows, *, ridge: float = 1e-4, progress: Progress | None = None) -> Calibration:
+def fit_rows(
+    read: HeldOutRows, *, ridge: float = 1e-4, mesh: Mesh | None = None, progress: Progress | None = None
+) -> Calibration:
     """The same as `fit_mixture`, of rows that have been read."""
     start = np.array([_guess(name) for name in read.names])
     positions, Y, M = read.positions, read.Y, len(read.Y)
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
-    fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, progress=progress)
+    fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
     row, guess = read.row, None
     if row[-1] + 1 < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to

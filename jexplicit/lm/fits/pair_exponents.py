@@ -21,7 +21,8 @@ from jexplicit.data.corruptions import corrupt_sentences
 from jexplicit.data.pairs import MinimalPair
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import read_tables, read_text
-from jexplicit.lm.fits.calibration import Calibration, moments
+from jexplicit.lm.fits.calibration import Calibration
+from jexplicit.lm.fits.moments import position_moments
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.minimal_pairs import judgement
 from jexplicit.lm.model import LanguageModel
@@ -131,7 +132,9 @@ def _position_slopes(
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M G"]]:
     """`log p` of every position, and its slope in the exponent of each row that it reads: the row less its expectation."""
     log_p, slopes, arrays = [], [], tables.arrays
-    for loss, excess, _ in map_in_threads(lambda block: moments(arrays, a, block, False), blocks(tables, positions, Y)):
+    for loss, excess, _ in map_in_threads(
+        lambda block: position_moments(arrays, a, block, False), blocks(tables, positions, Y)
+    ):
         log_p.append(-np.asarray(loss, np.float64))
         slopes.append(-np.asarray(excess))
     return np.concatenate(log_p)[: len(Y)], np.concatenate(slopes)[: len(Y)]

@@ -1,7 +1,6 @@
 """What every fit is given: a text with all that several methods need of it, options, and who watches."""
 
 import contextlib
-import functools
 import gc
 import os
 from collections.abc import Callable, Sequence
@@ -12,17 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Integer
 from scipy.sparse import csr_array
 
 from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
-from jexplicit.data.contexts import PAD
+from jexplicit.data.contexts import PAD, check_stream, contexts
 from jexplicit.data.held_out import cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.evaluation import Text, read_text
 from jexplicit.lm.model import Features
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
@@ -32,7 +30,7 @@ from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import trim_heap
 
 THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
-RADIUS = 8  # of the contexts that mixtures and n-grams are counted from
+RADIUS = 8  # of the single tokens that a mixture has rows of
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
@@ -108,6 +106,9 @@ class TrainingText:
             folder is for a killed fit to continue.
         contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
 
+    Raises:
+        ValueError: a stream that does not begin and end with `<pad>`.
+
     Example:
         >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
         >>> text.counts(1)[0].tolist()
@@ -129,12 +130,14 @@ class TrainingText:
         disk: Disk | None = None,
         contexts: Path | None = None,
     ):
+        check_stream(stream)
         self.disk, self.contexts = disk, contexts
         self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
         self._made: dict[Any, Any] = {}
+        self._predictions: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def in_memory(self) -> np.ndarray:
@@ -179,10 +182,11 @@ class TrainingText:
         shape["disk"] = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
         return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
 
-    @functools.cached_property
-    def predictions(self) -> Text:
-        """Contexts of RADIUS tokens, and targets."""
-        return read_text(self.in_memory, RADIUS, eos=self.eos)
+    def predictions(self, radius: int = 1) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+        """Contexts of so many tokens or more, and targets."""
+        if self._predictions is None or self._predictions[0].shape[1] < radius:
+            self._predictions = contexts(self.in_memory, radius, eos=self.eos)
+        return self._predictions
 
     def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
         """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
@@ -196,7 +200,8 @@ class TrainingText:
                 disk.folder.mkdir(parents=True, exist_ok=True)
                 found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
             else:
-                found = smoothed_ngrams(*self.predictions[:2], offsets=offsets, vocab_size=N)
+                X, Y = self.predictions(max(offsets))
+                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N)
             self._ngrams[offsets] = found
             trim_heap()
         return self._ngrams[offsets]
@@ -204,7 +209,7 @@ class TrainingText:
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
         """Count and smooth the contexts at several offsets, in memory some of them at once."""
         if not self.disk:
-            _ = self.predictions  # made once, before several threads ask for it
+            self.predictions(max((max(offsets) for offsets in groups), default=1))  # before several threads ask for them
         done = []
 
         def build(offsets: tuple[int, ...]) -> None:
@@ -231,6 +236,6 @@ class TrainingText:
         """Drop what was made of this text, to make room; it is made again where it is asked for."""
         self._made.clear()
         self._ngrams.clear()
-        self.__dict__.pop("predictions", None)
+        self._predictions = None
         gc.collect()  # arrays in references that go in circles
         trim_heap()

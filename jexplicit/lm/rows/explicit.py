@@ -4,6 +4,8 @@ One counting pass gives the models of every radius up to the counted one, Sum an
 their tables.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,8 +76,7 @@ def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
 def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose."""
     counted_radius(counts, 1)  # checks them
-    C = jnp.asarray(with_targets(counts[0], eos=eos), jnp.float32)
-    return token_model((jnp.log(kneser_ney(C)),), "none", eos)
+    return token_model((_log_kneser_ney(jnp.array(with_targets(counts[0], eos=eos), jnp.float32)),), "none", eos)
 
 
 def token_counts(counts: Counts) -> Int[np.ndarray, " N"]:
@@ -111,6 +112,12 @@ def _smoothed(
 def _noisy_block(C: Array, f: Array, noise: Noise | None) -> Array:
     C = with_unseen_outputs(jnp.where((f == 0)[None, :], 0, C), f)
     return C if noise is None else noisy_counts(C, noise)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _log_kneser_ney(C: Array) -> Array:
+    """In the place of the counts."""
+    return jnp.log(kneser_ney(C))
 
 
 _noisy_rows = jax.jit(noisy_rows)

@@ -6,8 +6,7 @@ from it are kept. With the rows fixed the loss is convex in the exponents a (jex
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -84,15 +83,36 @@ def split_rows(rows: SparseRows, N: int) -> SparseRows | SplitRows:
         >>> split.long.tolist(), split.dense.sum(axis=1).tolist()
         ([0], [6.0, 0.0])
     """
-    start, outputs, values = (np.asarray(part) for part in rows)
-    first, last = start[:-1], start[1:]
-    long = np.flatnonzero((last - first) * _long_row > N)
+    start = np.asarray(rows.start)
+    long = np.flatnonzero(is_long(start[1:] - start[:-1], N))
     if not len(long):
         return rows
-    dense = np.zeros((len(long) + 1, N), values.dtype)
-    entry = ranges(first[long].astype(np.int64), last[long])
-    dense[np.repeat(np.arange(len(long)), last[long] - first[long]), outputs[entry]] = values[entry]
+    dense = np.zeros((len(long) + 1, N), rows.values.dtype)
+    add_entries(dense, take_rows(rows, long))
     return SplitRows(rows, long, jnp.asarray(dense))
+
+
+def is_long(entries: Any, N: int) -> Any:
+    """Whether rows with so many entries are faster to read with their zeros."""
+    return entries * _long_row > N
+
+
+def take_rows(rows: SparseRows, r: Int[np.ndarray, " n"]) -> SparseRows:
+    """Some of the rows, on the host."""
+    start, outputs, values = map(np.asarray, rows)
+    first, last = start[r].astype(np.int64), start[r + 1]
+    n = last - first
+    beside = len(r) > 0 and last[-1] - first[0] == n.sum()  # then nothing is copied
+    entry = slice(first[0], last[-1]) if beside else ranges(first, last)
+    return SparseRows(np.concatenate([[0], np.cumsum(n)]), outputs[entry], values[entry])
+
+
+def add_entries(table: Float[np.ndarray, "R N"], rows: SparseRows) -> None:
+    """`table[r, i] += value` for every entry of the rows, in place."""
+    start, outputs, values = map(np.asarray, rows)
+    places = np.repeat(np.arange(len(start) - 1) * table.shape[1], np.diff(start))
+    places += outputs
+    table.reshape(-1)[places] += values  # no place twice
 
 
 @pytree
@@ -159,49 +179,6 @@ class Positions(NamedTuple):
     def take(self, m: slice | np.ndarray) -> "Positions":
         """Some of the positions."""
         return Positions(self.rows[m], self.exponents[m])
-
-
-def select(tables: LogTables, positions: Positions, columns: Sequence[int]) -> tuple[LogTables, Positions]:
-    """The model of some of its tables, by their column in the positions; exponents keep their numbers.
-
-    Example:
-        >>> tables = LogTables((jnp.zeros((1, 2)), jnp.ones((1, 2))))
-        >>> one, read = select(tables, Positions(np.zeros((1, 2), int), np.array([[0, 1]])), [1])
-        >>> len(one.dense), read.exponents.tolist()
-        (1, [[1]])
-    """
-    T = len(tables.dense)
-    columns = sorted(columns)
-    dense = tuple(tables.dense[c] for c in columns if c < T)
-    sparse = tuple(tables.sparse[c - T] for c in columns if c >= T)
-    bases = None if tables.bases is None else tables.bases[np.array([c - T for c in columns if c >= T], int)]
-    return LogTables(dense, sparse, bases), Positions(positions.rows[:, columns], positions.exponents[:, columns])
-
-
-def only_read(tables: LogTables, positions: Positions, N: int) -> tuple[LogTables, Positions]:
-    """The same with only those rows that the positions read, so that the tables need not be kept.
-
-    Example:
-        >>> tables = LogTables((jnp.arange(6.0).reshape(3, 2),))
-        >>> few, read = only_read(tables, Positions(np.array([[2], [2]]), np.array([[0], [0]])), 2)
-        >>> few.dense[0].tolist(), read.rows.tolist()
-        ([[4.0, 5.0]], [[0], [0]])
-    """
-    rows, T = positions.rows.copy(), len(tables.dense)
-    dense, sparse = [], []
-    for t, table in enumerate(tables.dense):
-        used, rows[:, t] = np.unique(rows[:, t], return_inverse=True)
-        dense.append(replace(table, rows=table.rows[used]) if isinstance(table, Gathered) else table[used])
-    for s, table in enumerate(tables.sparse):
-        start, outputs, values = (np.asarray(part) for part in (table.entries if isinstance(table, SplitRows) else table))
-        used, which = np.unique(rows[:, T + s], return_inverse=True)
-        nothing = int(used[0] < 0)
-        first, last = start[used[nothing:]].astype(np.int64), start[used[nothing:] + 1]
-        entry = ranges(first, last)
-        few = SparseRows(np.concatenate([[0], np.cumsum(last - first)]), outputs[entry], values[entry])
-        sparse.append(split_rows(few, N))
-        rows[:, T + s] = which - nothing
-    return LogTables(tuple(dense), tuple(sparse), tables.bases), Positions(rows, positions.exponents)
 
 
 class Block(NamedTuple):
@@ -276,12 +253,7 @@ def blocks(
     most = 1 << max(4, min(4096, cells // tables.outputs)).bit_length() - 1
     B = min(most, 1 << max(len(Y) - 1, 0).bit_length())
     T, S = len(tables.dense), len(tables.sparse)
-    if positions.rows.shape[1] != T + S:
-        raise ValueError(
-            f"positions of {positions.rows.shape[1]} features, and {T} dense and {S} sparse tables: give one of each"
-        )
-    for t, table in enumerate(tables.dense):  # an index out of range would read another row, without a word
-        _check_within(positions.rows[:, t], len(table), "row {} of a dense table of {} rows")
+    check_rows(tables, positions)
     for m in range(0, len(Y), B):
         rows, exponents = positions.take(slice(m, m + B))
         n = len(rows)
@@ -292,12 +264,23 @@ def blocks(
         yield Block(
             pad_to(rows[:, :T], B, 0),
             pad_to(long, B, 0),
-            pad_to(places, length, out_of_range),
+            np.append(places, out_of_range + np.arange(length - len(places))).astype(np.int32),
             np.pad(values, (0, length - len(values))),
             pad_to(exponents, B, 0),
             pad_to(Y[m : m + B], B, 0),
             (np.arange(B) < n).astype(np.float32),
         )
+
+
+def check_rows(tables: LogTables, positions: Positions) -> None:
+    """Refuse positions of another number of features than there are tables, and rows that a dense table does not have."""
+    T, S = len(tables.dense), len(tables.sparse)
+    if positions.rows.shape[1] != T + S:
+        raise ValueError(
+            f"positions of {positions.rows.shape[1]} features, and {T} dense and {S} sparse tables: give one of each"
+        )
+    for t, table in enumerate(tables.dense):  # an index out of range would read another row, without a word
+        _check_within(positions.rows[:, t], len(table), "row {} of a dense table of {} rows")
 
 
 def check_exponents(positions: Positions, S: int) -> None:
@@ -311,7 +294,7 @@ def feature_rows(arrays: Arrays, block: Block) -> Float[Array, "B G N"]:
     (B, G), N = block.exponents.shape, dense[0].shape[1]
     read = [table[block.rows[:, t]] for t, table in enumerate(dense)]
     zeros = jnp.zeros(B * (G - len(dense)) * N, dense[0].dtype)
-    sparse = zeros.at[block.places].add(block.values.astype(zeros.dtype), mode="drop")
+    sparse = zeros.at[block.places].add(block.values.astype(zeros.dtype), mode="drop", unique_indices=True)
     sparse = sparse.reshape(B, -1, N)
     if bases is not None:
         sparse = sparse + bases[None].astype(sparse.dtype)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
@@ -25,11 +24,9 @@ from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
-from jexplicit.lm.rows.look_up import find_entry
+from jexplicit.lm.rows.look_up import find_entries, find_entry
 from jexplicit.lm.smoothing import discounts_of, unigram
 from jexplicit.runs.array_file import ArrayFile, ArrayParts
-
-_contexts_per_call = 1 << 16
 
 
 class Children(NamedTuple):
@@ -115,9 +112,7 @@ class NgramRows:
 
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, ...]]:
         """The sparse rows of every level, and which of them, and of their exponents, each context reads."""
-        parts = [X[m : m + _contexts_per_call].astype(np.int32) for m in range(0, len(X), _contexts_per_call)]
-        numbers = np.concatenate([np.asarray(_numbers_of(self.children, self.offsets, part)) for part in parts])
-        columns = numbers.T[-len(self.rows) :]
+        columns = numbers_of_contexts(self.children, self.offsets, X)[-len(self.rows) :]
         tables = [(rows, column, None) for rows, column in zip(self.split or self.rows, columns, strict=True)]
         if not self.confidence:
             return tables
@@ -177,9 +172,15 @@ def context_numbers(
     return jnp.stack(numbers)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _numbers_of(children: tuple[Children, ...], offsets: tuple[int, ...], X: Array) -> Array:
-    return jax.vmap(functools.partial(context_numbers, children, offsets))(X)
+def numbers_of_contexts(
+    children: tuple[Children, ...], offsets: tuple[int, ...], X: Integer[np.ndarray, "M K"]
+) -> list[Int[np.ndarray, " M"]]:
+    """The same of many contexts, on the host."""
+    numbers = [X[:, offsets[0] - 1].astype(np.int64)]
+    for level, offset in zip(children, offsets[1:], strict=True):
+        start, tokens = map(np.asarray, level)
+        numbers.append(find_entries(start, tokens, numbers[-1], X[:, offset - 1].astype(np.int64)))
+    return numbers
 
 
 def smoothed_ngrams(

@@ -15,17 +15,15 @@ import functools
 from dataclasses import replace
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from scipy.sparse import csr_array
 
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
-from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
+from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, add_entries, sparse_row, split_rows
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts_of_cells, noise_model
 
@@ -77,8 +75,19 @@ class SparseTables(RowsByOffset):
 
     def dense(self) -> TokenTables:
         """The same rows as dense tables, which are faster to read."""
-        tables = tuple(_dense_table(self, t) for t in range(len(self.bases)))
+        tables = tuple(jnp.asarray(self._dense_table(t)) for t in range(len(self.bases)))
         return TokenTables(tables, self.table_of_offset, self.name)
+
+    def _dense_table(self, t: int) -> np.ndarray:
+        """One table, on the host: nothing is compiled for its number of entries."""
+        base = np.asarray(self.bases[t], self.corrections[t].values.dtype)
+        table = np.tile(base, (self.vocab_size, 1))
+        if self.weight is not None:
+            table += np.asarray(self.weight, table.dtype)[:, None] * np.asarray(self.slopes[t], table.dtype)
+        add_entries(table, self.corrections[t])
+        if self.unseen:
+            table[:, np.isneginf(base)] = np.asarray(self.unseen[t], table.dtype)[:, None]
+        return table
 
     def split_long(self) -> "SparseTables":
         """The same rows, faster to read for many positions; with a weight they are read as dense tables anyway."""
@@ -103,19 +112,6 @@ class SparseTables(RowsByOffset):
         return sparse_target_logits(self, X, Y)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _dense_table(rows: SparseTables, t: int) -> Array:
-    start, outputs, values = map(jnp.asarray, rows.corrections[t])
-    N = rows.vocab_size
-    table = base = jnp.broadcast_to(jnp.asarray(rows.bases[t], values.dtype), (N, N))
-    if rows.weight is not None:
-        table += jnp.asarray(rows.weight, values.dtype)[:, None] * jnp.asarray(rows.slopes[t], values.dtype)[None]
-    j = jnp.repeat(jnp.arange(N, dtype=jnp.int32), jnp.diff(start), total_repeat_length=len(outputs))
-    flat = j * N + outputs.astype(jnp.int32)
-    table = table.ravel().at[flat].add(values, mode="promise_in_bounds", unique_indices=True).reshape(N, N)
-    return jnp.where(jnp.isneginf(base), jnp.asarray(rows.unseen[t], values.dtype)[:, None], table) if rows.unseen else table
-
-
 def sparse_language_model(
     counts: SparseCounts, *, features: Features, radius: int | None = None, eos: bool = False, dtype: type = np.float32
 ) -> LanguageModel:
@@ -132,6 +128,7 @@ def sparse_language_model(
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
+        >>> import jax
         >>> from jexplicit.counts.sparse import SparseCounter
         >>> counter = SparseCounter(1, 3)
         >>> counter.add(np.array([0, 1, 2, 1, 0]))
