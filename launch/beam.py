@@ -12,7 +12,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
 from jexplicit.counts.files import read_tables
@@ -20,8 +20,9 @@ from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import read_shards
 from jexplicit.data.text import list_files
 from jexplicit.data.tfds import tfds_text
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.command import Preset, run_command
+from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
 from launch.shards import Text, check, describe, open_corpus, tokenizer_in
 
@@ -40,6 +41,11 @@ class Config(Text):
     """Documents per part, for text that is not in files."""
     column_shards: PositiveInt = 8
     """Files per table of counts; each holds a share of the columns and is summed by one worker."""
+    order: Annotated[int, Bounds(at_least=2)] | None = None
+    """Also count the contexts of n-grams up to this order: 5 for --methods ngram and --rows contexts-4 of launch.lm. They take
+    some 30 bytes of disk for every token."""
+    memory: str = "1GB"
+    """Most memory that a worker may take to count contexts."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
@@ -59,6 +65,7 @@ def run(config: Config) -> dict[str, Any]:
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
     check(config)
+    parse_bytes(config.memory)
     corpus = open_corpus(config)
     parts = parts_of(config, corpus)
     tokenizer, documents = tokenizer_in(config, corpus)
@@ -69,6 +76,8 @@ def run(config: Config) -> dict[str, Any]:
             config.out,
             radius=config.radius,
             column_shards=config.column_shards,
+            order=config.order,
+            memory=parse_bytes(config.memory),
             runner=config.runner,
             options=shlex.split(config.options),
         )

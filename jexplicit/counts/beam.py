@@ -2,7 +2,8 @@
 
 A corpus is cut into parts of consecutive documents. A worker tokenises a part, writes it as the shard of the same number, and
 counts it into sparse tables. Workers exchange tables, merged in each worker first, never single pairs. The same part always
-gives the same file, so a part that a runner tries again changes nothing. All workers share one file system.
+gives the same file, so a part that a runner tries again changes nothing. Contexts of several tokens are counted once the shards
+are there, a range of them by each worker (jexplicit.counts.context_ranges). All workers share one file system.
 """
 
 import contextlib
@@ -11,16 +12,17 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jexplicit.counts.context_ranges import Disk, Range, count_range, plan_ranges
 from jexplicit.counts.files import split_columns, write_tables, write_tables_index
 from jexplicit.counts.merging import SparseCounts, merge_sparse
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
-from jexplicit.data.shards import Shard, write_index, write_shard
+from jexplicit.data.shards import Shard, read_shards, write_index, write_shard
 from jexplicit.data.text import Unit, file_documents, has_ranges
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
@@ -159,10 +161,13 @@ def ingest(
     *,
     radius: int,
     column_shards: int = 1,
+    order: int | None = None,
+    memory: int = 10**9,
     runner: str = "DirectRunner",
     options: Sequence[str] = (),
 ) -> None:
-    """Run the pipeline: parts -> shards in `out/train` and `out/dev`, counts of train in `out/counts`.
+    """Run the pipeline: parts -> shards in `out/train` and `out/dev`, counts of train in `out/counts`, its contexts of several
+    tokens in `out/contexts`.
 
     Args:
         parts: of the splits `train` and `dev`, or of `all`, which `cut_part` cuts into the two.
@@ -170,6 +175,8 @@ def ingest(
         out: folder that every worker sees.
         radius: K.
         column_shards: into how many files the columns of a table go, each summed by a worker of its own.
+        order: of the n-grams, contexts of up to `order - 1` tokens; default, none.
+        memory: bytes that a worker may take to count contexts.
         runner: of Beam, by its name.
         options: flags of Beam and the runner.
 
@@ -180,8 +187,8 @@ def ingest(
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
     from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
 
-    if min(radius, column_shards) < 1:
-        raise ValueError(f"radius {radius}, {column_shards} column shards: both are at least 1")
+    if min(radius, column_shards) < 1 or order is not None and order < 2:
+        raise ValueError(f"radius {radius}, {column_shards} column shards, order {order}: at least 1, 1 and 2")
     out = Path(out).absolute()
     try:
         for folder in ("train", "dev", "counts"):
@@ -197,7 +204,11 @@ def ingest(
             documents |= "Cut" >> beam.FlatMap(cut_part, beam.pvalue.AsDict(lengths))
         written = documents | "Tokenise and count" >> beam.Map(_tokenise, tokenizer, out, radius)
         shards = written | "Shards" >> beam.Map(_shard) | beam.GroupByKey()
-        _ = shards | "Index the shards" >> beam.Map(_index_stream, out, tokenizer)
+        indexed = shards | "Index the shards" >> beam.Map(_index_stream, out, tokenizer)
+        if order:
+            how: Any = {"out": out, "vocab_size": tokenizer.vocab_size, "order": order, "memory": memory}
+            ranges = indexed | "Ranges" >> beam.FlatMap(_ranges, **how) | "Spread the ranges" >> beam.Reshuffle()
+            _ = ranges | "Count contexts" >> beam.Map(_count_contexts, **how)
         # tables of one key are merged in the worker before they are sent, and again where they arrive
         summed = written | "Columns" >> beam.FlatMap(_columns, column_shards) | "Sum" >> beam.CombinePerKey(_merge)
         done = summed | "Write the columns" >> beam.Map(_write_columns, out, column_shards)
@@ -236,9 +247,25 @@ def _merge(parts: Iterable[SparseCounts]) -> SparseCounts:
     return merge_sparse(*parts)
 
 
-def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, tokenizer: Tokenizer) -> None:
+def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, tokenizer: Tokenizer) -> str:
     split, shards = split_and_shards
     write_stream_index(out / split, shards, tokenizer)
+    return split
+
+
+def _contexts(out: Path, vocab_size: int, order: int, memory: int) -> dict[str, Any]:
+    """The contexts of `count_ranges`, in a folder beside the shards."""
+    offsets = tuple(range(1, order))
+    disk = Disk(out / "contexts", memory).of(offsets)
+    return {"stream": read_shards(out / "train"), "offsets": offsets, "vocab_size": vocab_size, "disk": disk}
+
+
+def _ranges(split: str, **how: Any) -> list[Range]:
+    return plan_ranges(**_contexts(**how)) if split == "train" else []
+
+
+def _count_contexts(keys: Range, **how: Any) -> None:
+    count_range(keys=keys, **_contexts(**how))
 
 
 def _write_columns(s_and_counts: tuple[int, SparseCounts], out: Path, column_shards: int) -> int:

@@ -42,7 +42,11 @@ class Level(NamedTuple):
 
 
 def count_contexts(
-    columns: Sequence[Integer[np.ndarray, " M"]], Y: Integer[np.ndarray, " M"], sizes: Sequence[int], vocab_size: int
+    columns: Sequence[Integer[np.ndarray, " M"]],
+    Y: Integer[np.ndarray, " M"],
+    sizes: Sequence[int],
+    vocab_size: int,
+    times: Int[np.ndarray, " M"] | None = None,
 ) -> list[Level]:
     """Count the contexts of 1, 2, ... ids before the targets.
 
@@ -51,6 +55,7 @@ def count_contexts(
         Y: [M] targets.
         sizes: how many ids each column has.
         vocab_size: N, how many targets there are.
+        times: [M] for how many equal positions each one stands; default, one.
 
     Example:
         >>> one, two = count_contexts([np.array([1, 1, 1]), np.array([0, 2, 2])], np.array([1, 1, 1]), (3, 3), 2)
@@ -60,7 +65,7 @@ def count_contexts(
         ([3, 5], [1, 2])
     """
     N = vocab_size
-    (number, *longer), y, n = _distinct(columns, Y, sizes, N)
+    (number, *longer), y, n = distinct_positions(columns, Y, sizes, N, times)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
     contexts = [np.arange(sizes[0])]
     totals = [np.bincount(number, n, minlength=sizes[0]).astype(np.int32)]
@@ -89,16 +94,25 @@ def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=n))])
 
 
-def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different keys in their order, and how often each occurs; the keys given are sorted in place.
+def tally(
+    keys: Integer[np.ndarray, " M"], times: Int[np.ndarray, " M"] | None = None
+) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+    """The different keys in their order, and how often each occurs; without `times` the keys given are sorted in place.
 
     Example:
         >>> [part.tolist() for part in tally(np.array([5, 3, 5]))]
         [[3, 5], [1, 2]]
+        >>> [part.tolist() for part in tally(np.array([5, 3, 5]), np.array([1, 7, 9]))]
+        [[3, 5], [7, 10]]
     """
-    keys.sort()
+    if times is None:
+        keys.sort()
+    else:
+        order = np.argsort(keys)
+        keys, times = keys[order], times[order]
     first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
-    return keys[first], np.diff(first, append=len(keys)).astype(np.int32)
+    n = np.diff(first, append=len(keys)) if times is None else sum_runs(times, np.append(first, len(keys)))
+    return keys[first], n.astype(np.int32)
 
 
 def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndarray:
@@ -118,19 +132,32 @@ def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     return quotient, keys - quotient * size
 
 
-def _distinct(
-    columns: Sequence[np.ndarray], Y: np.ndarray, sizes: Sequence[int], N: int
-) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-    """The different (ids, target) in their order, and how often each occurs."""
+def distinct_positions(
+    columns: Sequence[Integer[np.ndarray, " M"]],
+    Y: Integer[np.ndarray, " M"],
+    sizes: Sequence[int],
+    vocab_size: int,
+    times: Int[np.ndarray, " M"] | None = None,
+) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+    """The different (ids, target) in their order, and how often each occurs.
+
+    Args:
+        columns, Y, sizes, vocab_size, times: as `count_contexts` takes them.
+
+    Example:
+        >>> ids, y, n = distinct_positions([np.array([2, 0, 2])], np.array([1, 1, 1]), (3,), 2)
+        >>> ids[0].tolist(), y.tolist(), n.tolist()
+        ([0, 2], [1, 1], [1, 2])
+    """
     key, bound, steps = columns[0].astype(np.int64), sizes[0], []
-    for digit, size in (*zip(columns[1:], sizes[1:], strict=True), (Y, N)):
+    for digit, size in (*zip(columns[1:], sizes[1:], strict=True), (Y, vocab_size)):
         if bound * size > _largest:  # the key would grow too large: its values are numbered
             values, key = np.unique(key, return_inverse=True)
             steps.append(values)
             bound = len(values)
         key, bound = key * size + digit, bound * size
         steps.append(size)
-    key, n = tally(key)
+    key, n = tally(key, times)
     digits: list[np.ndarray] = []
     for step in reversed(steps):
         if isinstance(step, np.ndarray):

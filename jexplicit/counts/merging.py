@@ -9,8 +9,6 @@ Source: O'Neil et al. 1996, The log-structured merge-tree.
 """
 
 import functools
-import tempfile
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import INT32_CELLS, Counts, check_same_shape
+from jexplicit.runs.array_file import ArrayFile
 
 SparseCounts = tuple[csr_array, ...]
 """C_1 .. C_K, [N, N] each, with sorted columns in every row: int32, or int64 once a cell could pass 2^31."""
@@ -88,16 +87,11 @@ class MergeTree:
         row = 0
         in_rows = functools.reduce(np.add, [np.diff(C.indptr).astype(np.int64) for C in tables])
         before = np.concatenate([[0], np.cumsum(in_rows)])
-        try:
-            total = _TableFile(np.int32 if sum(map(_largest, tables)) < INT32_CELLS else np.int64, self._scratch)
-            while row < self._N:
-                stop = max(row + 1, int(np.searchsorted(before, before[row] + self._pairs, "right")) - 1)
-                total.append(_sum([_rows(C, row, stop) for C in tables]))
-                row = stop
-        except OSError as error:
-            folder = self._scratch or tempfile.gettempdir()
-            remedy = f"sparse counts do not fit in {folder}; use a scratch folder with more room, or more memory"
-            raise ValueError(f"{error.strerror}: {remedy}") from error
+        total = _TableFile(np.int32 if sum(map(_largest, tables)) < INT32_CELLS else np.int64, self._scratch)
+        while row < self._N:
+            stop = max(row + 1, int(np.searchsorted(before, before[row] + self._pairs, "right")) - 1)
+            total.append(_sum([_rows(C, row, stop) for C in tables]))
+            row = stop
         return total
 
 
@@ -175,40 +169,30 @@ def _canonical(table: Any) -> csr_array:
 
 
 class _TableFile:
-    """A table in two files without a name, which go with it however the process ends."""
+    """A table whose cells and columns are in files."""
 
     def __init__(self, dtype: type, scratch: str | Path | None):
         self.indptr, self.largest = np.zeros(1, np.int64), 0
-        self._files = []
-        for kind in (dtype, np.int32):  # cells and columns
-            file = tempfile.TemporaryFile(dir=scratch)
-            weakref.finalize(self, file.close)
-            self._files.append((file, np.dtype(kind)))
+        self._cells, self._columns = ArrayFile(dtype, scratch), ArrayFile(np.int32, scratch)
 
     @property
     def nnz(self) -> int:
         return int(self.indptr[-1])
 
     def append(self, rows: csr_array) -> None:
-        for (file, dtype), array in zip(self._files, (rows.data, rows.indices), strict=True):
-            file.write(array.astype(dtype, copy=False).tobytes())
-            file.flush()
+        self._cells.append(rows.data)
+        self._columns.append(rows.indices)
         self.indptr = np.concatenate([self.indptr, self.nnz + rows.indptr[1:].astype(np.int64)])
         self.largest = max(self.largest, _largest(rows))
 
     def rows(self, start: int, stop: int) -> csr_array:
-        """Rows that are read, not mapped: what is mapped stays resident after its use."""
-        indptr = self.indptr[start : stop + 1] - self.indptr[start]
-        parts = []
-        for file, dtype in self._files:
-            file.seek(int(self.indptr[start]) * dtype.itemsize)
-            parts.append(np.fromfile(file, dtype, int(indptr[-1])))
-        return _table(parts[0], parts[1], indptr, _rows_of(self))
+        where = int(self.indptr[start]), int(self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - where[0]
+        return _table(self._cells.read(*where), self._columns.read(*where), indptr, _rows_of(self))
 
     def mapped(self) -> csr_array:
         """The table, of which only what is read comes into memory."""
-        parts = [np.memmap(file, dtype, "r") if self.nnz else np.zeros(0, dtype) for file, dtype in self._files]
-        return sparse_table(parts[0], parts[1], self.indptr)
+        return sparse_table(self._cells.map(), self._columns.map(), self.indptr)
 
 
 def _rows(C: csr_array | _TableFile, start: int, stop: int) -> csr_array:

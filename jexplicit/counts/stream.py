@@ -133,11 +133,12 @@ def feed(
 
 def _about(counter: Counter, stream: Stream, first: int, last: int) -> str:
     """What identifies a pass: only partial counts of the same pass are continued."""
-    kind, identity = type(counter).__name__, _checksum(stream, first, last)
+    kind, identity = type(counter).__name__, checksums(stream, first, last)
     return json.dumps([kind, counter.radius, counter.vocab_size, len(stream), first, last, identity])
 
 
-def _checksum(stream: Stream, first: int, last: int) -> list[int]:
+def checksums(stream: Stream, first: int, last: int) -> list[int]:
+    """What identifies the tokens first .. last - 1 of a stream, or those of shards, which know the checksums of all."""
     if isinstance(stream, Shards):
         return [shard.crc32 for shard in stream.shards]
     crc = 0

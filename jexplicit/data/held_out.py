@@ -1,11 +1,15 @@
 """Documents held out of a token stream, to choose parameters on text that was not counted."""
 
+import functools
+from collections.abc import Iterator
+
 import numpy as np
 from jaxtyping import Bool
 
 from jexplicit.data.contexts import PAD
 
 _span_nats = 64
+_part = 1 << 22  # tokens
 _odd = np.array([1000003, 0x9E3779B97F4A7C15], np.uint64)  # of a polynomial hash
 
 
@@ -98,16 +102,27 @@ def copied(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: flo
         >>> copied(np.concatenate([new, text[500:900]]), text).mean()
         np.float64(0.5)
     """
-    f = np.bincount(other) / max(1, len(other))
+    size = int(other.max(initial=0)) + 1
+    f = functools.reduce(np.add, (np.bincount(part, minlength=size) for part in _parts(other)), np.zeros(size))
+    f /= max(1, len(other))
     entropy = -np.sum(f[f > 0] * np.log(f[f > 0]))
     n = int(np.ceil(_span_nats / max(entropy, 1e-3)))
     if n > min(len(stream), len(other)):
         return np.zeros(len(stream), bool)
-    known, spans = np.sort(_spans(other, n)), _spans(stream, n)
-    there = known[np.minimum(np.searchsorted(known, spans), len(known) - 1)] == spans
+    different, which = np.unique(_spans(stream, n), return_inverse=True)
+    there = np.zeros(len(different), bool)
+    for part in _parts(other, n - 1):
+        known = np.sort(_spans(part, n))
+        there |= known[np.minimum(np.searchsorted(known, different), len(known) - 1)] == different
+    there = there[which]
     passage = np.arange(len(stream)) // block
     hits = np.bincount(passage[n - 1 :], there, minlength=passage[-1] + 1)
     return (hits > most * np.bincount(passage))[passage]
+
+
+def _parts(stream: np.ndarray, more: int = 0) -> Iterator[np.ndarray]:
+    """A stream a part at a time, each with some tokens of the next one: 8 bytes for every token are too many."""
+    return (stream[start : start + _part + more] for start in range(0, len(stream) - more, _part))
 
 
 def _spans(stream: np.ndarray, n: int) -> np.ndarray:

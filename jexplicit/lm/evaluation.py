@@ -340,7 +340,12 @@ def _drawn(M: int, sample: int | None, seed: int) -> np.ndarray:
 def _evaluate_positions(
     model: LanguageModel, stream: Stream, sample: int | None, seed: int, mesh: Mesh | None, progress: Progress | None
 ) -> Evaluation:
-    """The loss of a model that is read position by position; its text is held in memory."""
+    """The loss of a model that is read position by position; where it reads the past, its text is held in memory."""
+    if not model.history:
+        X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
+        if not len(Y):
+            raise ValueError("no position to predict: the text has no tokens")
+        return Evaluation(-float(log_probabilities(model, X, Y, mesh=mesh, progress=progress).sum(dtype=np.float64)), len(Y))
     check_stream(stream)
     text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
     if not len(text.Y):

@@ -4,11 +4,12 @@ A safetensors file: the arrays by name, and in its metadata what they are (kinds
 from, and a checksum.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from jexplicit.lm.rows.words import WordView
 from jexplicit.nn.networks import MLPLanguageModel
 
 _format = 2
+_alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
 _types = (
     LanguageModel,
     Constant,
@@ -114,7 +116,7 @@ def _rebuild(described: Any, tensors: Mapping[str, np.ndarray]) -> Any:
         return described
     if "array" in described:
         array = tensors[described["array"]]
-        return array if array.dtype == np.float64 else jnp.asarray(array)
+        return array if array.dtype == np.float64 else jax.device_put(array, may_alias=True)
     if "tuple" in described:
         return tuple(_rebuild(item, tensors) for item in described["tuple"])
     if "type" in described:
@@ -131,22 +133,57 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
     Raises:
         ValueError: no such file, or one that is damaged.
     """
-    remedy = "fit or export the model again (python -m launch.export)"
-    try:
+    with _one_line_errors(path):
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            if "jexplicit" not in metadata:
-                raise ValueError("it was not written by jexplicit")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        if "jexplicit" not in metadata:
+            raise ValueError("it was not written by jexplicit")
+        tensors = _Tensors(path)
         if _checksum(metadata["jexplicit"], tensors) != metadata.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
         header = json.loads(metadata["jexplicit"])
-        model = _rebuild(header["model"], tensors)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no model that can be read ({error}): {remedy}") from error
     _check_numbers(path, tensors)
+    with _one_line_errors(path):
+        model = _rebuild(header["model"], tensors)
     tokenizer = Tokenizer(model=tensors["tokenizer"].tobytes(), kind=header["tokenizer"]) if header["tokenizer"] else None
     return model, tokenizer, header["about"]
+
+
+@contextlib.contextmanager
+def _one_line_errors(path: Path) -> Iterator[None]:
+    """What libraries raise for a file that is damaged or no model."""
+    try:
+        yield
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        remedy = "fit or export the model again (python -m launch.export)"
+        raise ValueError(f"{path} is no model that can be read ({error}): {remedy}") from error
+
+
+class _Tensors(Mapping[str, np.ndarray]):
+    """The arrays of a safetensors file, read when they are asked for, so that no large one is in memory twice."""
+
+    def __init__(self, path: Path):
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            self._entries: dict[str, Any] = json.loads(file.read(size))
+        self._entries.pop("__metadata__", None)
+        self._path, self._first = path, 8 + size
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        kind, shape, (start, stop) = (self._entries[name][key] for key in ("dtype", "shape", "data_offsets"))
+        dtype = np.dtype("?" if kind == "BOOL" else f"<{kind[0].lower()}{int(kind[1:]) // 8}")
+        buffer = np.empty(stop - start + _alignment, np.uint8)
+        array = buffer[-buffer.ctypes.data % _alignment :][: stop - start]
+        with open(self._path, "rb") as file:
+            file.seek(self._first + start)
+            file.readinto(array.data)
+        return array.view(dtype).reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def _checksum(text: str, tensors: Mapping[str, np.ndarray]) -> str:

@@ -1,4 +1,4 @@
-"""Counts that launch.beam left beside its shards, for launch.lm to take instead of counting."""
+"""Counts and contexts that launch.beam left beside its shards, for launch.lm to take instead of counting."""
 
 from pathlib import Path
 
@@ -23,3 +23,9 @@ def counts_beside_shards(config: Config, text: TokenizedCorpus, radius: int) -> 
         console.print(f"  {folder} holds offsets 1 to {len(tables)} of the {radius} needed: counting again")
         return ()
     return tables
+
+
+def contexts_beside_shards(config: Config) -> Path | None:
+    """The folder of contexts that launch.beam counted, where there is one; it counts no ends of documents."""
+    folder = Path(config.corpus.removeprefix("shards:")) / "contexts"
+    return folder if config.corpus.startswith("shards:") and folder.is_dir() and not config.eos else None

@@ -1,7 +1,7 @@
 """Flags of launch.lm that make no sense together, refused before anything is written."""
 
 from jexplicit.lm.checkpoints import FROM_COUNTS
-from jexplicit.lm.fits.mixture_rows import check_rows
+from jexplicit.lm.fits.mixture_rows import COUNTED_ROWS, check_rows
 from jexplicit.lm.model import window_of
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.files import check_writable
@@ -32,9 +32,13 @@ def check(config: Config) -> None:
         raise ValueError(f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised; give it to launch.shards")
     if config.export is not None:
         check_writable(config.export, "--export")
-    for what, allowed in (("--coordinator", several), ("--corpus shards:DIR", kind == "shards")):
-        if allowed and (others := set(config.methods) - set(FROM_COUNTS)):
-            raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods {' '.join(FROM_COUNTS)} there")
+    served = (*FROM_COUNTS, "ngram")
+    cases = (("--coordinator", several, served), ("--corpus shards:DIR", kind == "shards", (*served, "mixture")))
+    for what, given, served in cases:
+        if given and (others := set(config.methods) - set(served)):
+            raise ValueError(f"{what} with --methods {' '.join(sorted(others))}: use --methods {' '.join(served)} there")
+    if kind == "shards" and "mixture" in config.methods and (others := set(config.rows) - set(COUNTED_ROWS)):
+        raise ValueError(f"--rows {' '.join(sorted(others))} with --corpus shards:DIR: use {' '.join(COUNTED_ROWS)} there")
     if several and config.tables == "sharded":
         raise ValueError(
             "--tables sharded with --coordinator: the devices of one process share the columns; use --tables sparse"

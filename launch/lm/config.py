@@ -139,7 +139,8 @@ class Config:
     """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change,
     but for rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""
     memory: str | None = None
-    """Most memory that counting may take, such as 2GB: fewer devices get tables of their own. Default, what is there."""
+    """Most memory that counting may take, such as 2GB: fewer devices get tables of their own, and contexts of several tokens
+    are counted a part at a time and kept in --out meanwhile. Default, what is there."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are held. dense: N x N cells. sparse: only pairs that occur. sharded: dense,
     each device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change,
@@ -148,7 +149,8 @@ class Config:
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
     """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out lies where
-    all can write. Results do not change. They serve --methods unigram, bigram and explicit."""
+    all can write. Results do not change. They serve --methods unigram, bigram, explicit and ngram; with
+    --memory each counts some of its contexts."""
     num_processes: int | None = None
     """Several processes: how many."""
     process_id: int | None = None

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from rich.markup import escape
 
+from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.dense import count
 from jexplicit.counts.merging import dense_counts
 from jexplicit.counts.sharded import as_sparse, count_sharded
@@ -49,7 +50,7 @@ from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.memory import within_memory
 from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
 from jexplicit.runs.progress import console, stage
-from launch.lm.beam import counts_beside_shards
+from launch.lm.beam import contexts_beside_shards, counts_beside_shards
 from launch.lm.check import check
 from launch.lm.config import GROWING, Config
 from launch.lm.forecast import forecast
@@ -101,6 +102,9 @@ def run(config: Config) -> dict[str, Any]:
             with report_of_what_is_there(folder):
                 measure(job, name)
     meet("rows")
+    training.forget()  # the best model is read again
+    if is_first():
+        shutil.rmtree(contexts_folder(folder.path), ignore_errors=True)
     return finish(config, folder, start) if is_first() else {}
 
 
@@ -280,7 +284,10 @@ def count_or_load(
 
     def training(**counts: Any) -> TrainingText:
         shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
-        return TrainingText(text.train, N, **shape, **counts)
+        beside = contexts_beside_shards(config)
+        memory = parse_bytes(config.memory) if config.memory else int(host_bytes() / 4) if beside else None
+        disk = memory and Disk(contexts_folder(path), memory)
+        return TrainingText(text.train, N, disk=disk or None, contexts=beside, **shape, **counts)
 
     if kind == "dense" and has_counts(path) and len(counts := load_counts(path)) >= K:
         return training(counts=counts), folder.events("count")[-1]["seconds"]
@@ -299,6 +306,11 @@ def count_or_load(
     if is_first():
         shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return counted, seconds
+
+
+def contexts_folder(run: Path) -> Path:
+    """Where contexts of several tokens are counted on disk, within --memory."""
+    return run / "checkpoints" / "contexts"
 
 
 def _counted(

@@ -306,6 +306,9 @@ def test_a_full_scratch_folder_is_named(monkeypatch, tmp_path):
         def close(self):
             pass
 
+        def seek(self, *_):
+            pass
+
         def write(self, _):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -5,7 +5,8 @@ import pytest
 from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.dense import count
-from jexplicit.data.held_out import hold_out
+from jexplicit.data import held_out
+from jexplicit.data.held_out import copied, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)
 STREAM = stream_of(DOCUMENTS)
@@ -107,3 +108,17 @@ def test_of_a_single_document_the_last_part_is_held_out():
 def test_holding_out_nothing_is_refused(options):
     with pytest.raises(ValueError, match="all must be above 0"):
         hold_out(STREAM, **options)
+
+
+@pytest.mark.parametrize("part", [1, 30, 1 << 22])
+def test_copies_are_found_in_parts_of_any_size(part, monkeypatch):
+    monkeypatch.setattr(held_out, "_part", part)
+    rng = np.random.default_rng(0)
+    text, new = rng.integers(1, 100, 2000), rng.integers(1, 100, 600)
+    n = 15  # tokens of 64 nats, of 100 that are as frequent
+    stream = np.concatenate([new[:200], text[500:900], new[200:], text[-200:]])
+    known = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}
+    there = np.array([m >= n - 1 and tuple(stream[m - n + 1 : m + 1].tolist()) in known for m in range(len(stream))])
+    expected = np.repeat(there.reshape(-1, 200).sum(axis=1) > 0.2 * 200, 200)
+    np.testing.assert_array_equal(copied(stream, text), expected)
+    assert expected.tolist() == np.repeat([False, True, True, False, False, True], 200).tolist()

@@ -32,7 +32,7 @@ lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of 
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give it to launch.shards
-lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods unigram bigram
+lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods unigram bigram explicit ngram
 lm --corpus shards:nowhere | no tokenizer at nowhere
 lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
@@ -91,7 +91,7 @@ lm {TRAIN} --devices 1000 | 1000 devices asked for
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
 lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
-lm --train missing.txt {SECOND} --methods explicit cold | --methods cold: use --methods unigram bigram explicit there
+lm --train missing.txt {SECOND} --methods explicit cold | --methods cold: use --methods unigram bigram explicit ngram
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
 lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1

@@ -9,16 +9,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import Chain, random_documents, windows
+from reference import Chain, random_documents, stream_of, windows
 
+from jexplicit.counts import context_ranges
+from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
-from jexplicit.lm.rows.ngrams import Ngrams, context_numbers, ngram_rows, numbers_of_contexts, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import (
+    Ngrams,
+    context_numbers,
+    ngram_rows,
+    numbers_of_contexts,
+    smoothed_ngrams,
+    smoothed_ranges,
+)
 
 N = 9
 OFFSETS = [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (2, 4), (3, 1, 2)]
 ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
 
-X, Y = windows(random_documents(seed=3, number=60, vocab_size=N - 1, longest=12), 4)
+DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 1, longest=12)
+X, Y = windows(DOCUMENTS, 4)
 OTHERS, _ = windows(random_documents(seed=4, number=5, vocab_size=N, longest=12), 4)  # most long contexts are new, and a token
 EVERY_LEVEL = pytest.mark.parametrize("offsets", OFFSETS)
 
@@ -58,7 +68,10 @@ def assert_same_ngrams(one: Ngrams, other: Ngrams):
     for a, b in (*zip(one.children, other.children, strict=True), *zip(one.rows, other.rows, strict=True)):
         for mine, theirs in zip(a, b, strict=True):
             np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_array_equal(one.lower, other.lower)
+    for mine, theirs in zip(
+        (one.lower, *one.totals, *one.log_gamma), (other.lower, *other.totals, *other.log_gamma), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 # The chain
@@ -149,6 +162,26 @@ def test_a_gap_skips_the_tokens_between():
 def test_the_order_of_positions_changes_nothing(offsets):
     order = np.random.default_rng(0).permutation(len(Y))
     assert_same_ngrams(smoothed_ngrams(X[order], Y[order], offsets=offsets, vocab_size=N), ngrams_of(offsets))
+
+
+@EVERY_LEVEL
+@pytest.mark.parametrize("most", [70, 150, 10**6])
+def test_contexts_beyond_memory_have_the_same_rows_to_the_last_bit(offsets, most, tmp_path):
+    disk = Disk(tmp_path, most * context_ranges._bytes_per_position)
+    ranges = count_ranges(stream_of(DOCUMENTS), offsets=offsets, vocab_size=N, disk=disk)
+    assert (len(ranges) == 1) == (most == 10**6)
+    found, expected = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=tmp_path), ngrams_of(offsets)
+    assert_same_ngrams(found, expected)
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert getattr(mine, "dtype", int) == getattr(theirs, "dtype", int)
+    np.testing.assert_array_equal(numbers_of(found, OTHERS), numbers_of(expected, OTHERS))
+
+
+def test_arrays_that_do_not_fit_on_the_disk_are_refused(tmp_path, monkeypatch):
+    ranges = count_ranges(stream_of(DOCUMENTS), offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, 10**6))
+    monkeypatch.setattr("jexplicit.runs.array_file.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b", buffering=0))
+    with pytest.raises(ValueError, match=f"No space left on device: counts do not fit in {tmp_path}; use .* with more room"):
+        smoothed_ranges(ranges, offsets=(1, 2), vocab_size=N, folder=tmp_path)
 
 
 def test_narrow_integers_do_not_overflow():

@@ -118,9 +118,8 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    with watch.stage("ngram"):
-        f = np.bincount(text.predictions()[1], minlength=text.vocab_size)
-        return FitResult(ngram_model(text.ngrams(CHAIN), f, eos=text.eos), {})
+    with watch.stage("ngram", "positions" if text.disk else "") as progress:
+        return FitResult(ngram_model(text.ngrams(CHAIN, progress), text.target_counts, eos=text.eos), {})
 
 
 def _fit_bitcipher(text: TrainingText, options: Options, watch: Watch) -> FitResult:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
 
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
@@ -24,7 +23,7 @@ from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows, smoothed_ngrams
 from jexplicit.lm.rows.repeats import RepeatRows
-from jexplicit.lm.rows.sparse import SparseTables, relative_frequencies, smoothed_offset_rows, targets_of
+from jexplicit.lm.rows.sparse import SparseTables, relative_frequencies, smoothed_offset_rows
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, word_view
 from jexplicit.lm.smoothing import Smoothing
@@ -88,7 +87,7 @@ def mixture_rows(
     def count() -> tuple[Any, ...]:
         text.count_ngrams(groups, progress)
         kinds = [kind for name in wanted for kind in ROWS[name].build(text, smoothing, CONFIDENCE in names)]
-        return (unigram_row(_target_counts(text)), *kinds)
+        return (unigram_row(text.target_counts), *kinds)
 
     rows = text.once(("mixture", tuple(names), smoothing), count)
     return with_history(rows, history, text.letters if reads_words(names) else None)
@@ -141,18 +140,14 @@ def history_caches(history: str, *, words: bool = False) -> tuple[Cache, ...]:
     return near + in_words if window else (*CACHES, *near, *in_words)
 
 
-def _target_counts(text: TrainingText) -> Int[np.ndarray, " N"]:
-    return text.once("target counts", lambda: targets_of(text.sparse_counts(1)[0], eos=text.eos))
-
-
 def _build_offsets(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
-    log_p = np.asarray(unigram_row(_target_counts(text)).row)
+    log_p = np.asarray(unigram_row(text.target_counts).row)
     counts = text.sparse_counts(RADIUS)[:RADIUS]
     return (smoothed_offset_rows(counts, eos=text.eos, smoothing=smoothing, over=log_p),)
 
 
 def _build_contexts(offsets: tuple[int, ...], text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
-    return chain_rows(text.ngrams(offsets), _target_counts(text), confidence=confidence)
+    return chain_rows(text.ngrams(offsets), text.target_counts, confidence=confidence)
 
 
 def _build_last(offsets: Sequence[tuple[int, ...]], text: TrainingText, smoothing: Smoothing, confidence: bool):
@@ -223,7 +218,7 @@ def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -
 
 
 def _build_repeats(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
-    return (RepeatRows(unigram_row(_target_counts(text)).row, REPEATS),)
+    return (RepeatRows(unigram_row(text.target_counts).row, REPEATS),)
 
 
 def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
@@ -334,3 +329,5 @@ ROWS = {
     ),
 }
 """The rows of a mixture, by name."""
+COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", CONFIDENCE)
+"""Those whose contexts are tokens, which may be counted beyond memory."""

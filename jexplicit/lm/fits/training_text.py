@@ -1,6 +1,7 @@
 """What every fit is given: a text with all that several methods need of it, options, and who watches."""
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Integer
+from jaxtyping import Bool, Int, Integer
 from scipy.sparse import csr_array
 
+from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.data.contexts import PAD, check_stream, contexts
@@ -20,8 +22,9 @@ from jexplicit.data.held_out import cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.model import Features
-from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
+from jexplicit.lm.rows.sparse import targets_of
 from jexplicit.lm.smoothing import Smoothing
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import trim_heap
@@ -99,6 +102,9 @@ class TrainingText:
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
         letters: [N] which tokens are letters, in a text of characters; for rows of words.
         tokenizer: that made the stream; for minimal pairs.
+        disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
+            folder is for a killed fit to continue.
+        contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
 
     Raises:
         ValueError: a stream that does not begin and end with `<pad>`.
@@ -121,9 +127,11 @@ class TrainingText:
         sharded_counts: ShardedCounts | None = None,
         letters: Bool[np.ndarray, " N"] | None = None,
         tokenizer: Tokenizer | None = None,
+        disk: Disk | None = None,
+        contexts: Path | None = None,
     ):
         check_stream(stream)
-        check_stream(stream)
+        self.disk, self.contexts = disk, contexts
         self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
@@ -152,7 +160,8 @@ class TrainingText:
         if len(self._sparse) < radius and len(self._counts) >= radius:
             return tuple(csr_array(C) for C in self._counts[:radius])
         if len(self._sparse) < radius:
-            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
+            memory = self.disk and self.disk.memory
+            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size, memory=memory)
         return self._sparse[:radius]
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
@@ -170,6 +179,7 @@ class TrainingText:
         held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
         counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
         shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
+        shape["disk"] = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
         return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
 
     def predictions(self, radius: int = 1) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
@@ -178,27 +188,43 @@ class TrainingText:
             self._predictions = contexts(self.in_memory, radius, eos=self.eos)
         return self._predictions
 
-    def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
-        """The smoothed contexts at some offsets."""
+    def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
+        """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
         if offsets not in self._ngrams:
-            X, Y = self.predictions(max(offsets))
-            self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
+            N = self.vocab_size
+            if self.disk:
+                disk = self.disk.of(offsets)
+                beside = self.contexts and self.disk._replace(folder=self.contexts).of(offsets)
+                counted = beside if beside and beside.folder.is_dir() else disk
+                ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=counted, eos=self.eos, progress=progress)
+                disk.folder.mkdir(parents=True, exist_ok=True)
+                found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
+            else:
+                X, Y = self.predictions(max(offsets))
+                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N)
+            self._ngrams[offsets] = found
+            trim_heap()
         return self._ngrams[offsets]
 
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
-        """Count and smooth the contexts at several offsets, some of them at once."""
-        self.predictions(max((max(offsets) for offsets in groups), default=1))  # before several threads ask for them
+        """Count and smooth the contexts at several offsets, in memory some of them at once."""
+        if not self.disk:
+            self.predictions(max((max(offsets) for offsets in groups), default=1))  # before several threads ask for them
         done = []
 
         def build(offsets: tuple[int, ...]) -> None:
             self.ngrams(offsets)
-            trim_heap()
             done.append(offsets)
             if progress:
                 progress(len(done), len(groups))
 
-        with ThreadPoolExecutor(THREADS) as pool:  # NumPy sorts without the interpreter's lock
+        with ThreadPoolExecutor(1 if self.disk else THREADS) as pool:  # NumPy sorts without the interpreter's lock
             list(pool.map(build, groups))
+
+    @property
+    def target_counts(self) -> Int[np.ndarray, " N"]:
+        """How often each token is a target."""
+        return self.once("target counts", lambda: targets_of(self.sparse_counts(1)[0], eos=self.eos))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` makes of this text, kept by a name."""
@@ -211,4 +237,5 @@ class TrainingText:
         self._made.clear()
         self._ngrams.clear()
         self._predictions = None
+        gc.collect()  # arrays in references that go in circles
         trim_heap()

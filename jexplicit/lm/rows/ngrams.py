@@ -9,18 +9,25 @@ a fit. An output that never followed h has row_h[i] = 0, hence a row holds only 
 context that never occurred adds nothing, which is an exact back-off.
 """
 
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
+from numpy.typing import DTypeLike
 
+from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.look_up import find_entries, find_entry
-from jexplicit.lm.smoothing import discounts_of_cells, unigram
+from jexplicit.lm.smoothing import discounts_of, unigram
+from jexplicit.runs.array_file import ArrayFile, ArrayParts
 
 
 class Children(NamedTuple):
@@ -47,7 +54,7 @@ class Ngrams(NamedTuple):
     rows: tuple[SparseRows, ...]
     lower: Float[np.ndarray, " N"]
     totals: tuple[Int[np.ndarray, " _"], ...]
-    log_gamma: tuple[Float[np.ndarray, " _"], ...]
+    log_gamma: tuple[Float[Array, " _"], ...]
 
 
 @pytree
@@ -214,21 +221,125 @@ def smoothed_ngrams(
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
     sizes = sizes or (N,) * len(offsets)
-    levels = count_contexts([X[:, offset - 1] for offset in offsets], Y, sizes, N)
-    lower = np.asarray(unigram(jnp.asarray(np.bincount(levels[0].outputs, minlength=N), jnp.float32)), np.float64)
-    children = tuple(
-        _children(longer, len(level.contexts), size) for level, longer, size in zip(levels, levels[1:], sizes[1:], strict=False)
+    one, *longer = count_contexts([X[:, offset - 1] for offset in offsets], Y, sizes, N)
+    n = [_counts_of_counts(level) for level in longer]
+    return _smoothed_levels(one, n, iter([(0, longer)]), offsets, sizes, N, ArrayParts)
+
+
+def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_size: int, folder: Path) -> Ngrams:
+    """The same Ngrams from contexts beyond memory, with all arrays mapped from files.
+
+    Args:
+        ranges: what `jexplicit.counts.context_ranges.count_ranges` gave.
+        offsets, vocab_size: as it was given them.
+        folder: for the files of the arrays, which have no name and go with them.
+
+    Raises:
+        ValueError: a damaged file, or a folder that is full.
+    """
+    n = [np.zeros(4, np.int64) for _ in offsets[1:]]
+
+    def nearest() -> Iterator[tuple[int, Level]]:
+        for first, (one, *longer) in map(read_levels, ranges):
+            for level, counts in zip(longer, n, strict=True):
+                counts += _counts_of_counts(level)
+            yield first, one
+
+    def longer() -> Iterator[tuple[int, list[Level]]]:
+        for first, levels in map(read_levels, ranges):
+            yield first, levels[1:]
+
+    one, array = merge_nearest(nearest(), vocab_size), functools.partial(ArrayFile, folder=folder)
+    return _smoothed_levels(one, n, longer(), offsets, (vocab_size,) * len(offsets), vocab_size, array)
+
+
+def _counts_of_counts(level: Level) -> Int[np.ndarray, "4"]:
+    return np.array([np.count_nonzero(level.counts == c) for c in (1, 2, 3, 4)])
+
+
+def _smoothed_levels(
+    one: Level,
+    counts_of_counts: Sequence[Int[np.ndarray, "4"]],
+    parts: Iterable[tuple[int, list[Level]]],
+    offsets: tuple[int, ...],
+    sizes: Sequence[int],
+    N: int,
+    array: Callable[[DTypeLike], ArrayParts | ArrayFile],
+) -> Ngrams:
+    """The smoothed rows of contexts.
+
+    Args:
+        one: contexts of a single id.
+        counts_of_counts: how many pairs of each longer level occurred 1 to 4 times.
+        parts: the longer levels in parts, each with the id that its nearest ids count from.
+        offsets, sizes, N: of the contexts.
+        array: makes the arrays that parts are put together in.
+    """
+    lower = np.asarray(unigram(jnp.asarray(np.bincount(one.outputs, minlength=N), jnp.float32)), np.float64)
+    n = [_counts_of_counts(one), *counts_of_counts]
+    D = [np.asarray(discounts_of(jnp.asarray(of_level, float), modified=True), np.float64) for of_level in n]
+    rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
+    totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
+
+    def smooth(n: int, level: Level, P_lower: np.ndarray) -> np.ndarray:
+        P, values, left = _smoothed(level, P_lower, D[n])
+        rows[n].append(level.start, level.outputs, values)
+        totals[n].append(level.totals)
+        log_gamma[n].append(left)
+        return P
+
+    P_one = smooth(0, one, lower[one.outputs])
+    of_one, pairs = np.zeros(sizes[0], np.int64), [array(_small(size)) for size in sizes[1:2]]  # parts may share a nearest id
+    children = [_RowsInParts(array, _small(size)) for size in sizes[2:]]
+    for first, levels in parts:
+        shorter, P = one, P_one
+        for n, size in enumerate(sizes[1:], start=1):
+            level = levels.pop(0)  # and so no level is kept for longer than it is needed
+            shorter_of, ids = quotient_and_rest(level.contexts, size)
+            if n == 1:
+                shorter_of += first
+                of_one += np.bincount(shorter_of, minlength=sizes[0])
+                pairs[0].append(ids)
+            else:
+                children[n - 2].append(starts_of(shorter_of, len(shorter.contexts)), ids)
+            P = smooth(n, level, _shorter_P(level, shorter_of, shorter, P, N))
+            shorter = level
+    starts = np.append(0, np.cumsum(of_one)).astype(np.int32)
+    return Ngrams(
+        offsets,
+        (
+            *(Children(jnp.asarray(starts), _on_device(ids)) for ids in pairs),
+            *(Children(*level.arrays()) for level in children),
+        ),
+        tuple(SparseRows(*level.arrays()) for level in rows),
+        lower,
+        tuple(level.map() for level in totals),
+        tuple(map(_on_device, log_gamma)),
     )
-    totals = tuple(level.totals for level in levels)
-    rows, log_gamma, shorter, P = [], [], None, lower
-    for size in sizes:
-        level = levels.pop(0)  # and so no level is kept for longer than it is needed
-        P = P[level.outputs] if shorter is None else _shorter_P(level, level.contexts // size, shorter, P, N)
-        P, values, left = _smoothed(level, P)
-        log_gamma.append(left)
-        rows.append(SparseRows(_small(level.start, 2**31), _small(level.outputs, N), jnp.asarray(values)))
-        shorter = level
-    return Ngrams(offsets, children, tuple(rows), lower, totals, tuple(log_gamma))
+
+
+class _RowsInParts:
+    """Rows one after the other in some columns, and where each starts."""
+
+    def __init__(self, array: Callable[[DTypeLike], ArrayParts | ArrayFile], *dtypes: DTypeLike):
+        self._start, self._columns = array(np.int32), [array(dtype) for dtype in dtypes]
+
+    def append(self, start: Int[np.ndarray, " R_plus_1"], *columns: np.ndarray) -> None:
+        before = len(self._columns[0])
+        if (pairs := before + len(columns[0])) >= 2**31:
+            raise ValueError(f"{pairs} different pairs: rows of contexts number at most 2^31 - 1; fit on less text")
+        self._start.append(start[min(len(self._start), 1) :] + before)
+        for mine, new in zip(self._columns, columns, strict=True):
+            mine.append(new)
+
+    def arrays(self) -> list[Array]:
+        """Start and columns on the device."""
+        return [_on_device(part) for part in (self._start, *self._columns)]
+
+
+def _on_device(array: ArrayParts | ArrayFile) -> Array:
+    """What is mapped from a file stays so on a CPU, where it is not copied."""
+    return jax.device_put(array.map(), may_alias=True)
 
 
 def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarray, N: int) -> np.ndarray:
@@ -236,10 +347,12 @@ def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarr
     return P[np.searchsorted(shorter.keys(np.arange(len(shorter.contexts)), N), level.keys(shorter_of, N))]
 
 
-def _smoothed(level: Level, P_lower: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _smoothed(level: Level, P_lower: np.ndarray, D: Float[np.ndarray, "3"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred, and `log γ(h)` of every context."""
-    taken = discounts_of_cells(level.counts, modified=True)[np.minimum(level.counts, 3) - 1]
-    freed, total = sum_runs(taken, level.start), sum_runs(level.counts, level.start)
+    taken = D[np.minimum(level.counts, 3) - 1]
+    once, twice = (sum_runs(level.counts == c, level.start) for c in (1, 2))
+    freed = D[0] * once + D[1] * twice + D[2] * (np.diff(level.start) - once - twice)  # no sum depends on other contexts
+    total = sum_runs(level.counts, level.start)
     log_gamma = np.log(np.divide(freed, total, out=np.ones(len(total)), where=total > 0)).astype(np.float32)
     kept = level.counts - taken
     backed_off = taken  # its place
@@ -250,14 +363,6 @@ def _smoothed(level: Level, P_lower: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return kept, values, log_gamma
 
 
-def _children(longer: Level, contexts: int, size: int) -> Children:
-    """The contexts of a level as the children of those that they extend."""
-    shorter, ids = quotient_and_rest(longer.contexts, size)
-    return Children(_small(starts_of(shorter, contexts), 2**31), _small(ids, size))
-
-
-def _small(ids: np.ndarray, bound: int) -> Array:
-    """Ids on the device, of the smallest type."""
-    if bound > 1 << 16 and len(ids) and int(ids.max()) >= 2**31:
-        raise ValueError(f"{int(ids.max())} different pairs: rows of contexts number at most 2^31 - 1; fit on less text")
-    return jnp.asarray(ids.astype(np.uint16 if bound <= 1 << 16 else np.int32))
+def _small(size: int) -> DTypeLike:
+    """The type of so many ids on a device."""
+    return np.uint16 if size <= 1 << 16 else np.int32

@@ -1,0 +1,285 @@
+"""Counts of contexts of a text beyond memory: the contexts that begin with some ids at a time, each such range in a file.
+
+The nearest ids are the first digits of a context's key (jexplicit.counts.contexts). Positions are cut into ranges by their two
+nearest ids, `key = nearest * N + second`, and so contexts of two and more ids never meet between ranges: the levels that are
+counted in each, one after the other, are those of the whole text. Only contexts of a single id are merged, which are pairs
+(jexplicit.counts.merging). The text is read once for every range, and ranges are as large as the memory allows. A range that is
+on disk is not counted again, and several processes count different ones.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int, Integer
+
+from jexplicit.counts.contexts import Level, count_contexts, distinct_positions
+from jexplicit.counts.merging import MergeTree, sparse_table
+from jexplicit.counts.stream import checksums, windows
+from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids, context_columns
+from jexplicit.data.shards import Shards
+from jexplicit.runs.files import load_arrays, save_arrays, write_whole
+from jexplicit.runs.processes import agree, is_first, meet
+
+_bytes_per_position = 128  # while the contexts of a range are counted, or smoothed
+_most_readings = 256  # of the text
+_fullest = 7 / 8  # of the positions that fit into memory, when they are reduced to the different ones
+_window = 1 << 20  # positions read at a time
+_ABOUT = "about.json"
+
+
+class Disk(NamedTuple):
+    """Where and how contexts are counted beyond memory.
+
+    folder: of the ranges; empty or missing at the start. What is there is continued, and stays until it is removed.
+    memory: bytes that counting may take beside the program and a window of the text.
+    """
+
+    folder: Path
+    memory: int
+
+    def of(self, offsets: Sequence[int]) -> "Disk":
+        """The folder in this one for contexts at some offsets."""
+        return self._replace(folder=self.folder / "_".join(map(str, offsets)))
+
+
+class Range(NamedTuple):
+    """Positions whose keys are first .. last - 1, and how many there are."""
+
+    first: int
+    last: int
+    positions: int
+
+
+def count_ranges(
+    stream: Stream,
+    *,
+    offsets: Sequence[int],
+    vocab_size: int,
+    disk: Disk,
+    eos: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Path]:
+    """Count the contexts of a stream at some offsets, a range of nearest ids at a time, and leave each in a file.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or shards.
+        offsets: how far back the tokens of a context are, in the order in which it grows.
+        vocab_size: N, the number of token ids.
+        disk: folder and memory. Folder and text are the same for all processes.
+        eos: whether the `<pad>` after each document is a target too.
+        progress: called with (positions counted, positions in all).
+
+    Returns:
+        the files of all ranges in the order of their keys, each for `read_levels`.
+
+    Raises:
+        ValueError: a malformed stream or one without a position, offsets that are not different, a token id out of range, a
+            memory too small, a folder that is full or holds contexts of another text, a damaged file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     stream, disk = np.array([0, 1, 2, 1, 0]), Disk(Path(folder), 1000)
+        ...     files = count_ranges(stream, offsets=(1, 2), vocab_size=3, disk=disk)
+        ...     [level.outputs.tolist() for level in read_levels(files[0])[1]]  # of contexts of one id, and of two
+        [[1, 2, 1], [1, 2, 1]]
+    """
+    shape: Any = {"offsets": offsets, "vocab_size": vocab_size, "disk": disk, "eos": eos}
+    ranges = plan_ranges(stream, **shape)
+    agree("ranges of contexts, as they have other memory,", json.dumps(ranges))  # later, some of them are there
+    own, done = ranges[jax.process_index() :: jax.process_count()], 0
+    for keys in own:
+        count_range(stream, keys, **shape)
+        done += keys.positions
+        if progress:
+            progress(done, sum(keys.positions for keys in own))
+    meet("contexts")
+    return [_path(disk.folder, *keys[:2]) for keys in ranges]
+
+
+def plan_ranges(stream: Stream, *, offsets: Sequence[int], vocab_size: int, disk: Disk, eos: bool = False) -> list[Range]:
+    """The ranges of `count_ranges`, those that are in the folder among them."""
+    check_stream(stream)
+    if not offsets or len(set(offsets)) < len(offsets) or min(offsets) < 1:
+        raise ValueError(f"offsets {offsets}: give different numbers of tokens back, each at least 1")
+    if isinstance(stream, Shards):
+        stream.verify()
+    about = [list(offsets), vocab_size, eos, len(stream), *checksums(stream, 1, len(stream))]
+    _begin(disk.folder, json.dumps(about))
+    most, known = disk.memory // _bytes_per_position, _ranges_on_disk(disk.folder)
+    keys, f = _positions_by_key(stream, offsets[:2], vocab_size, eos, most, [*known, *known.values()])
+    M = int(f.sum())
+    if not M:
+        raise ValueError("no position to predict: the text has no tokens")
+    if M > _most_readings * most:
+        least = -(-M // _most_readings) * _bytes_per_position
+        raise ValueError(
+            f"memory of {disk.memory} bytes: contexts of {M} positions need at least {least}, as the text is read "
+            "once for every part of them that fits"
+        )
+    return _ranges(keys, f, most, vocab_size ** len(offsets[:2]), known)
+
+
+def count_range(stream: Stream, keys: Range, *, offsets: Sequence[int], vocab_size: int, disk: Disk, eos: bool = False) -> None:
+    """Count one of these ranges, if it is not in the folder."""
+    path = _path(disk.folder, keys.first, keys.last)
+    if not path.exists():
+        levels = _levels_of(stream, keys.first, keys.last, offsets, vocab_size, eos, disk.memory // _bytes_per_position)
+        save_arrays(path, _as_arrays(keys.first // vocab_size ** (len(offsets[:2]) - 1), levels))
+
+
+def read_levels(path: Path) -> tuple[int, list[Level]]:
+    """The nearest id that a range begins with, and its contexts, whose nearest ids are less by it. Of its first and its last
+    nearest id the range may have a part of the contexts.
+
+    Raises:
+        ValueError: a damaged file.
+    """
+    arrays = load_arrays(path)
+    first = int(arrays.pop("first"))
+    parts = [[arrays[f"{name}_{n}"] for name in Level._fields] for n in range(len(arrays) // len(Level._fields))]
+    return first, [Level(*level) for level in parts]
+
+
+def merge_nearest(parts: Iterable[tuple[int, Level]], vocab_size: int) -> Level:
+    """The contexts of a single id of the whole text, from those of all ranges.
+
+    Args:
+        parts: of every range the id that it begins with and its first level, as `read_levels` gives them.
+        vocab_size: N.
+
+    Example:
+        >>> one = Level(np.arange(1), np.array([3]), np.array([0, 1]), np.array([1]), np.array([2], np.int32))
+        >>> whole = merge_nearest([(1, one), (1, one)], 3)
+        >>> whole.totals.tolist(), whole.start.tolist(), whole.outputs.tolist(), whole.counts.tolist()
+        ([0, 6, 0], [0, 0, 1, 1], [1], [4])
+    """
+    tree, totals = MergeTree(vocab_size), np.zeros(vocab_size, np.int32)
+    for first, level in parts:
+        own = slice(first, first + len(level.totals))
+        totals[own] += level.totals
+        pairs = np.zeros(vocab_size, np.int64)
+        pairs[own] = np.diff(level.start)
+        tree.add(sparse_table(level.counts, level.outputs, np.append(0, np.cumsum(pairs))))
+    C = tree.total()
+    return Level(np.arange(vocab_size), totals, C.indptr, C.indices.astype(np.min_scalar_type(vocab_size - 1)), C.data)
+
+
+def _as_arrays(first: int, levels: Sequence[Level]) -> Mapping[str, np.ndarray]:
+    parts = {f"{name}_{n}": array for n, level in enumerate(levels) for name, array in level._asdict().items()}
+    return {"first": np.array(first), **parts}
+
+
+def _begin(folder: Path, about: str) -> None:
+    """Note whose contexts a folder holds, or check that they are of this text."""
+    path = folder / _ABOUT
+    if path.exists():
+        if path.read_text() != about:
+            raise ValueError(f"{folder} holds contexts of another text, or other contexts: delete it, or choose another folder")
+    elif is_first():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
+        write_whole(path, lambda file: file.write(about.encode()))
+
+
+def _path(folder: Path, first: int, last: int) -> Path:
+    return folder / f"keys_{first}_to_{last}.npz"
+
+
+def _ranges_on_disk(folder: Path) -> dict[int, int]:
+    """The ranges that are counted, first key -> the one after the last."""
+    names = (re.fullmatch(r"keys_(\d+)_to_(\d+)\.npz", path.name) for path in folder.glob("keys_*"))
+    return {int(found[1]): int(found[2]) for found in names if found}
+
+
+def _ranges(
+    keys: Int[np.ndarray, " U"], f: Int[np.ndarray, " U"], most: int, end: int, known: Mapping[int, int]
+) -> list[Range]:
+    """Ranges of neighbouring keys with at most so many positions, or of a single one with more. Some are known, and those
+    without a position are left out.
+
+    >>> [tuple(keys) for keys in _ranges(np.arange(6), np.array([1, 1, 9, 1, 1, 0]), 2, 6, {3: 4})]
+    [(0, 2, 2), (2, 3, 9), (3, 4, 1), (4, 6, 1)]
+    """
+    before, edges, ranges, first = np.concatenate([[0], np.cumsum(f)]), np.append(keys, end), [], 0
+    while first < end:
+        u = int(np.searchsorted(keys, first))
+        fit = max(u + 1, int(np.searchsorted(before, before[u] + most, "right")) - 1)
+        last = known.get(first) or min([int(edges[fit]), *(key for key in known if key > first)])
+        if positions := int(before[np.searchsorted(keys, last)] - before[u]):
+            ranges.append(Range(first, last, positions))
+        first = last
+    return ranges
+
+
+def _nearest(
+    tokens: Integer[np.ndarray, " L"], K: int, offset: int, eos: bool
+) -> tuple[Integer[np.ndarray, " M"], Bool[np.ndarray, " M"]]:
+    """The token at an offset before every target of `tokens[K:]`, and which of these are predicted."""
+    y = tokens[K:]
+    return context_columns(tokens[K - offset :], offset)[-1], np.ones(len(y), bool) if eos else y != PAD
+
+
+def _positions_by_key(
+    stream: Stream, digits: Sequence[int], N: int, eos: bool, most: int, edges: Sequence[int]
+) -> tuple[Int[np.ndarray, " U"], Int[np.ndarray, " U"]]:
+    """How many positions there are after each token, or, of tokens with too many and of those that edges of ranges cut, after
+    each pair of tokens; by the first of their keys."""
+    f, K, size = np.zeros(N, np.int64), max(digits), N ** (len(digits) - 1)
+    for tokens in windows(stream, 1, len(stream), radius=K, span=_window):
+        check_token_ids(tokens, N)
+        nearest, predicted = _nearest(tokens, K, digits[0], eos)
+        f += np.bincount(nearest[predicted], minlength=N)
+    cut = [edge // size for edge in edges if edge % size]
+    many = np.union1d(np.flatnonzero(f > most) if size > 1 else [], cut).astype(np.int64)
+    pairs = np.zeros((len(many), N), np.int64)
+    for tokens in windows(stream, 1, len(stream), radius=K, span=_window) if len(many) else ():
+        (nearest, predicted), (second, _) = (_nearest(tokens, K, digit, eos) for digit in digits)
+        for row, j in zip(pairs, many, strict=True):
+            row += np.bincount(second[predicted & (nearest == j)], minlength=N)
+    alone = np.delete(np.arange(N), many)
+    keys = np.concatenate([alone * size, (many[:, None] * size + np.arange(N)).ravel()])
+    order = np.argsort(keys)
+    return keys[order], np.concatenate([f[alone], pairs.ravel()])[order]
+
+
+def _levels_of(stream: Stream, first: int, last: int, offsets: Sequence[int], N: int, eos: bool, most: int) -> list[Level]:
+    """The levels of the contexts with keys first .. last - 1. Where there are too many positions, they are reduced to the
+    different ones as they come."""
+    K, size = max(offsets), N if len(offsets) > 1 else 1
+    low, high = first // size, (last - 1) // size  # nearest ids
+    sizes = (high - low + 1, *(N,) * (len(offsets) - 1))
+    x, times = [np.zeros((len(sizes) + 1, 0), stream.dtype)], None  # ids and targets; how often those of x[0] occurred
+
+    def joined() -> tuple[list[np.ndarray], np.ndarray, np.ndarray | None]:
+        *columns, y = np.concatenate(x, axis=1)
+        return columns, y, None if times is None else np.append(times, np.ones(len(y) - len(times), np.int32))
+
+    for tokens in windows(stream, 1, len(stream), radius=K, span=_window):
+        nearest, predicted = _nearest(tokens, K, offsets[0], eos)
+        own = np.flatnonzero(predicted & (nearest >= low) & (nearest <= high))
+        columns = context_columns(tokens[own + np.arange(K + 1)[:, None]], K)  # [1, M] each
+        new = np.concatenate([*(columns[offset - 1] for offset in offsets), tokens[None, own + K]])
+        if len(offsets) > 1 and (first % size or last % size):
+            key = new[0].astype(np.int64) * size + new[1]
+            new = new[:, (key >= first) & (key < last)]
+        new[0] -= stream.dtype.type(low)
+        x.append(new)
+        if sum(part.shape[1] for part in x) > most:
+            columns, y, n = joined()
+            ids, y, times = distinct_positions(columns, y, sizes, N, n)
+            x = [np.stack([column.astype(stream.dtype) for column in (*ids, y)])]
+            if len(times) > _fullest * most:
+                raise ValueError(
+                    f"memory of {most * _bytes_per_position} bytes: the different contexts after token {low} do not fit; "
+                    "allow twice as much, and continue"
+                )
+    columns, y, n = joined()
+    return count_contexts(columns, y, sizes, N, n)

@@ -1,0 +1,185 @@
+"""Contexts counted a range of nearest ids at a time: exactly those counted at once. Integers, so nothing is approximate."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from files import shards_of
+from reference import random_documents, stream_of, windows
+
+from jexplicit.counts import context_ranges
+from jexplicit.counts.context_ranges import Disk, count_ranges, merge_nearest, read_levels
+from jexplicit.counts.contexts import count_contexts
+
+N, K = 23, 4
+DOCUMENTS = random_documents(seed=5, number=150, vocab_size=N, longest=15)
+STREAM = stream_of(DOCUMENTS, np.uint8)
+OFFSETS = [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (2, 4), (3, 1, 2)]
+PLENTY = 1 << 20
+
+
+def positions(memory_of: int) -> int:
+    """Bytes of so many positions."""
+    return memory_of * context_ranges._bytes_per_position
+
+
+def assert_same_levels(files, offsets, *, documents=DOCUMENTS, n=N, eos=False):
+    """The stretches of all ranges are, one after the other, what is counted at once; contexts of a single id are merged."""
+    X, Y = windows(documents, K, eos=eos)
+    expected = count_contexts([X[:, offset - 1] for offset in offsets], Y, (n,) * len(offsets), n)
+    ranges = [read_levels(path) for path in files]
+    one = merge_nearest([(first, levels[0]) for first, levels in ranges], n)
+    for name, mine, theirs in zip(one._fields, one, expected[0], strict=True):
+        np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    for level, whole in enumerate(expected[1:], start=1):
+        stretches = [levels[level] for _, levels in ranges]
+        for name in ("totals", "outputs", "counts"):
+            np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in stretches]), getattr(whole, name))
+        pairs = np.concatenate([np.diff(part.start) for part in stretches])
+        np.testing.assert_array_equal(pairs, np.diff(whole.start))
+        before = [first for first, _ in ranges]
+        if level > 1:
+            before = np.cumsum([0, *(len(levels[level - 1].contexts) for _, levels in ranges)])
+        keys = np.concatenate([part.contexts + b * n for part, b in zip(stretches, before, strict=False)])
+        np.testing.assert_array_equal(keys, whole.contexts)
+
+
+@pytest.mark.parametrize("eos", [False, True])
+@pytest.mark.parametrize("offsets", OFFSETS)
+@pytest.mark.parametrize("most", [130, 500, 10**6])
+def test_ranges_of_any_size_are_stretches_of_all_contexts(offsets, most, eos, tmp_path):
+    """The most frequent ids have more than 130 positions, and a document's first pair, `<pad>` twice, too."""
+    disk = Disk(tmp_path, positions(most))
+    files = count_ranges(STREAM, offsets=offsets, vocab_size=N, disk=disk, eos=eos)
+    assert len(files) == 1 if most == 10**6 else len(files) >= 3
+    assert_same_levels(files, offsets, eos=eos)
+
+
+@pytest.mark.parametrize("window", [1, 7, 100])
+def test_windows_change_nothing_nor_do_shards(window, tmp_path, monkeypatch):
+    monkeypatch.setattr(context_ranges, "_window", window)
+    stream = shards_of(tmp_path / "shards", DOCUMENTS, vocab_size=N)
+    disk = Disk(tmp_path / "contexts", positions(300))
+    assert_same_levels(count_ranges(stream, offsets=(1, 2, 3), vocab_size=N, disk=disk), (1, 2, 3))
+
+
+def test_positions_that_do_not_fit_are_reduced_to_the_different_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(context_ranges, "_window", 16)
+    documents = [[1, 2, 3, 1, 2]] * 300
+    disk = Disk(tmp_path, positions(30))  # 1500 positions, five of them different
+    files = count_ranges(stream_of(documents), offsets=(1, 2, 3, 4), vocab_size=N, disk=disk)
+    assert_same_levels(files, (1, 2, 3, 4), documents=documents)
+
+
+def test_keys_that_pass_64_bits(tmp_path):
+    large = 2**17
+    documents = [[j * 5000 + 1 for j in document] for document in DOCUMENTS]
+    stream = stream_of(documents, np.uint32)
+    assert large**5 > 2**63 > stream.max()
+    files = count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=large, disk=Disk(tmp_path, positions(300)))
+    assert_same_levels(files, (1, 2, 3, 4), documents=documents, n=large)
+
+
+@pytest.mark.parametrize("dtype, size", [(np.uint8, 256), (np.uint16, 65_536)])
+def test_ids_at_the_largest_value_of_their_type(dtype, size, tmp_path):
+    documents = [[size - 1, size - 1, 1], [size - 2, size - 1]]
+    stream = stream_of(documents, dtype)
+    files = count_ranges(stream, offsets=(1, 2), vocab_size=size, disk=Disk(tmp_path, positions(4)))
+    assert len(files) > 1
+    assert_same_levels(files, (1, 2), documents=documents, n=size)
+
+
+def test_a_killed_count_continues_from_the_ranges_on_disk(tmp_path, monkeypatch):
+    count, saved = {"offsets": (1, 2, 3), "vocab_size": N, "disk": Disk(tmp_path, positions(250))}, []
+
+    def save_and_be_killed(path, arrays):
+        if len(saved) == 2:
+            path.with_name(path.name + ".partial").write_bytes(b"half")
+            raise KeyboardInterrupt
+        save_arrays(path, arrays)
+        saved.append(path.name)
+
+    save_arrays = context_ranges.save_arrays
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(context_ranges, "save_arrays", save_and_be_killed)
+        count_ranges(STREAM, **count)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.npz")}
+    assert {path.name for path in before} == set(saved)
+    files = count_ranges(STREAM, **count)
+    assert_same_levels(files, (1, 2, 3))
+    assert all(path in files and path.stat().st_mtime_ns == time for path, time in before.items())  # as they were
+    more = count_ranges(STREAM, **{**count, "disk": Disk(tmp_path, PLENTY)})  # with another memory they are taken, too
+    assert more == files
+    for path in files[2:]:
+        path.unlink()
+    fewer = count_ranges(STREAM, **{**count, "disk": Disk(tmp_path, PLENTY)})
+    assert fewer[:2] == files[:2] and len(fewer) == 3
+    assert_same_levels(fewer, (1, 2, 3))
+
+
+def test_ranges_of_another_text_are_refused(tmp_path):
+    disk, other = Disk(tmp_path, PLENTY), STREAM.copy()
+    count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=disk)
+    other[3] = other[3] % (N - 1) + 1
+    for stream, changed in (
+        (other, {}),
+        (STREAM, {"offsets": (1, 3)}),
+        (STREAM, {"vocab_size": N + 1}),
+        (STREAM, {"eos": True}),
+    ):
+        with pytest.raises(ValueError, match=f"{tmp_path} holds contexts of another text, or other contexts: delete it"):
+            count_ranges(stream, disk=disk, **{"offsets": (1, 2), "vocab_size": N, **changed})
+
+
+def test_a_damaged_range_is_refused(tmp_path):
+    (file,) = count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, PLENTY))
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"\.npz is damaged .*delete it and run the command again"):
+        read_levels(file)
+
+
+def test_a_full_disk_is_named_and_leaves_what_is_whole(tmp_path, monkeypatch):
+    def no_space(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    count = {"offsets": (1, 2), "vocab_size": N, "disk": Disk(tmp_path, positions(100))}
+    with monkeypatch.context() as full:
+        full.setattr("jexplicit.runs.files.os.fsync", no_space)
+        with pytest.raises(ValueError, match="cannot be written .No space left on device.: make room"):
+            count_ranges(STREAM, **count)
+    assert_same_levels(count_ranges(STREAM, **count), (1, 2))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file/contexts cannot be written .*choose another folder"):
+        count_ranges(STREAM, offsets=(1,), vocab_size=N, disk=Disk(tmp_path / "file" / "contexts", PLENTY))
+
+
+def test_a_memory_too_small_is_refused_before_anything_is_counted(tmp_path):
+    M = sum(map(len, DOCUMENTS))
+    with pytest.raises(ValueError, match=f"memory of 10 bytes: contexts of {M} positions need at least [0-9]+"):
+        count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, 10))
+    assert not list(tmp_path.glob("*.npz"))
+
+
+def test_one_token_with_more_different_contexts_than_fit_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="different contexts after token 0 do not fit; allow twice as much"):
+        count_ranges(STREAM, offsets=(1, 2, 3, 4), vocab_size=N, disk=Disk(tmp_path, positions(10)))
+
+
+@pytest.mark.parametrize("stream, match", [(STREAM[1:], "encode_documents"), (np.array([0, 0, 0]), "no position")])
+def test_streams_without_positions_are_refused(stream, match, tmp_path):
+    with pytest.raises(ValueError, match=match):
+        count_ranges(stream, offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, PLENTY))
+    with pytest.raises(ValueError, match=f"token id {N - 1}"):
+        count_ranges(STREAM, offsets=(1, 2), vocab_size=N - 1, disk=Disk(tmp_path / "other", PLENTY))
+
+
+def test_progress_counts_positions(tmp_path):
+    seen = []
+    disk = Disk(tmp_path, positions(200))
+    count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=disk, progress=lambda done, total: seen.append((done, total)))
+    M = sum(map(len, DOCUMENTS))
+    assert len(seen) > 2 and seen[-1] == (M, M) and seen == sorted(seen)
