@@ -21,6 +21,7 @@ from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
+from jexplicit.lm.names import label
 from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.folder import RunFolder
@@ -28,7 +29,7 @@ from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
-from launch.lm.report import label, scaling_path
+from launch.lm.report import scaling_path
 
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _once_at_1 = ("cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
