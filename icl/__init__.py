@@ -10,20 +10,11 @@ y = jax.vmap(lambda sequence: predict(layers, sequence))(sequences(batch))
 Source: von Oswald et al., Transformers Learn In-Context by Gradient Descent, ICML 2023.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jexplicit.runs.api import public_names
 
 if TYPE_CHECKING:
     from icl.api import *  # noqa: F403
 
-
-def __getattr__(name: str) -> Any:
-    if not name.startswith("_"):  # importing a part of the package does not import all of it
-        names = {**vars(importlib.import_module("icl.api")), **globals()}  # its folders are names, too
-        if name in names:
-            return names[name]
-    raise AttributeError(f"module 'icl' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(importlib.import_module("icl.api"))})
+__getattr__, __dir__ = public_names(__name__)

@@ -4,6 +4,7 @@ A predictor is a function of a batch of sequences (batch last) to predictions [m
 predictor that is linear in the query, this is the weight matrix W that it has inferred from the context.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from icl.models.attention import AttentionLayer, head_maps, layers_from_maps
-from icl.tasks import Sequence, Tasks, sample_tasks, sequences
+from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, sequences
 
 Predictor = Callable[[Sequence], Float[Array, "m batch"]]
 _tiny = 1e-8  # added to norms, as in the paper's code
@@ -128,11 +129,12 @@ def sweep_loss(
         4.0
     """
 
-    @jax.jit
-    def batch_loss(weights: Any, batch: Sequence) -> Array:
-        return jnp.sum((predict(weights, batch) - batch.y_q) ** 2) / (2 * number)
+    return lambda weights, tasks: _batch_loss(predict, weights, sample_tasks(key, tasks, number))
 
-    return lambda weights, tasks: batch_loss(weights, sample_tasks(key, tasks, number))
+
+@functools.partial(jax.jit, static_argnums=0)
+def _batch_loss(predict: Callable[[Any, Sequence], Array], weights: Any, batch: Sequence) -> Array:
+    return half_mse(predict(weights, batch), batch.y_q)
 
 
 def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:

@@ -1,6 +1,17 @@
-"""What the tasks of in-context learning are called, for command lines: JAX is not needed."""
+"""What the parts of in-context learning are called, for command lines: JAX is not needed."""
 
 from typing import Literal, get_args
 
+import numpy as np
+
+from jexplicit.nn.names import Activation
+
 Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# Learned update rules.
+BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
+Normalisation = Literal["none", "forward", "backward", "both"]
+Output = Activation | Literal["softmax"]
+RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
+"""Learning rates over four and a half orders of magnitude."""

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from icl.draws import draw
 from icl.linalg import contract, transpose
 from jexplicit.runs.devices import full_precision
 
@@ -155,21 +156,23 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
     Source: von Oswald et al. 2023, Sec. 3.
     """
     noisy = not (isinstance(tasks.noise, float | int) and tasks.noise == 0)
-    return _sample(key, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
+    key_x, key_w, key_noise = jax.random.split(key, 3)  # here, so that they are not compiled for every size
+    keys = (*jax.random.split(key_x, 3), key_w, key_noise)
+    return _sample(keys, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _sample(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
-    key_x, key_w, key_noise = jax.random.split(key, 3)
-    X, x_q = _sample_inputs(key_x, tasks, batch, dtype)
+def _sample(keys: tuple[Array, ...], tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
+    *keys_x, key_w, key_noise = keys
+    X, x_q = _sample_inputs(keys_x, tasks, batch, dtype)
     if tasks.scales is not None:
         scales = jnp.asarray(tasks.scales, dtype).reshape(-1, *[1] * len(batch))
         X, x_q = X * scales[None], x_q * scales
-    W = jnp.asarray(tasks.weight_scale, dtype) * jax.random.normal(key_w, (tasks.outputs, tasks.dim, *batch), dtype)
+    W = jnp.asarray(tasks.weight_scale, dtype) * draw(jax.random.normal, key_w, (tasks.outputs, tasks.dim, *batch), dtype=dtype)
     Y, y_q = contract(transpose(X), transpose(W)), contract(transpose(W), x_q[:, None])[:, 0]
     if noisy:
         noise = jnp.broadcast_to(jnp.asarray(tasks.noise, dtype), Y.shape)  # one number, or one per task
-        Y = Y + noise * jax.random.normal(key_noise, Y.shape, dtype)
+        Y = Y + noise * draw(jax.random.normal, key_noise, Y.shape, dtype=dtype)
     return Sequence(X, Y, x_q, y_q)
 
 
@@ -233,9 +236,9 @@ def initial_weights(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -
     return jnp.zeros(shape, X.dtype) if W0 is None else W0
 
 
-def _sample_inputs(key: Array, tasks: Tasks, batch: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
+def _sample_inputs(keys: list[Array], tasks: Tasks, batch: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
     """X [N, d, *batch] and x_q [d, *batch], drawn separately: slices of one array are slow."""
-    key_kind, *keys = jax.random.split(key, 3)
+    key_kind, *keys = keys
     shapes = (tasks.context, tasks.dim, *batch), (tasks.dim, *batch)
     kind = jax.random.randint(key_kind, batch, 0, len(MIXED)) if tasks.inputs == "mixture" else None
     X, x_q = (_unit_inputs(k, tasks.inputs, kind, shape, dtype) for k, shape in zip(keys, shapes, strict=True))
@@ -254,7 +257,7 @@ def _unit_inputs(key: Array, inputs: str, kind: Array | None, shape: tuple[int, 
         draws = [_unit_inputs(k, name, None, shape, dtype) for k, name in zip(jax.random.split(key, 3), MIXED, strict=True)]
         return jnp.select([jnp.broadcast_to(kind == n, shape) for n in range(len(MIXED))], draws)
     if inputs == "uniform":
-        return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
+        return draw(jax.random.uniform, key, shape, dtype=dtype, minval=-0.5, maxval=0.5)
     if inputs == "laplace":
-        return jax.random.laplace(key, shape, dtype) / jnp.asarray(2**0.5, dtype)
-    return (jax.random.normal if inputs == "normal" else jax.random.exponential)(key, shape, dtype)
+        return draw(jax.random.laplace, key, shape, dtype=dtype) / jnp.asarray(2**0.5, dtype)
+    return draw(jax.random.normal if inputs == "normal" else jax.random.exponential, key, shape, dtype=dtype)

@@ -112,6 +112,11 @@ def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(recipe.learning_rate, b2=recipe.b2))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _optimizer_state(recipe: Recipe, params: Any) -> Any:
+    return jax.vmap(make_optimizer(recipe).init)(params)
+
+
 @functools.lru_cache(maxsize=64)
 def training_steps(
     problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh
@@ -187,10 +192,10 @@ def train_layers(
             f"{starts} seeds: use at least 1 of each, and as many parameters as seeds"
         )
     mesh = data_mesh(min(S, devices or jax.local_device_count()))
-    filled = jnp.asarray([*range(S), *[S - 1] * (-S % mesh.size)])  # every device has as many seeds
-    params = jax.tree.map(lambda leaf: leaf[filled], params)
-    keys = jnp.stack([jax.random.key(seeds[n]) for n in filled.tolist()])
-    state = TrainingState(params, jax.vmap(make_optimizer(recipe).init)(params))
+    filled = [*range(S), *[S - 1] * (-S % mesh.size)]  # every device has as many seeds
+    params = jax.tree.map(lambda leaf: np.asarray(leaf)[filled], params)
+    keys = jnp.stack([jax.random.key(seeds[n]) for n in filled])
+    state = jax.device_get(TrainingState(params, _optimizer_state(recipe, params)))
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # a checkpoint is restored to the same placement
     done, losses, history, before = 0, np.zeros((S, 0), np.float32), [], 0.0
     if checkpoints is not None and (found := load_latest(checkpoints, _saved(state, losses.ravel(), {}))):

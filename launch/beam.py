@@ -12,10 +12,8 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from jexplicit.counts.beam import Part, check_beam, file_parts, ingest, list_parts, tfds_parts
-from jexplicit.counts.files import read_tables
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import read_shards
 from jexplicit.data.text import list_files
@@ -25,6 +23,9 @@ from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
 from launch.shards import Text, check, describe, open_corpus, tokenizer_in
+
+if TYPE_CHECKING:
+    from jexplicit.counts.beam import Part
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ PRESETS = {
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
+    from jexplicit.counts.beam import check_beam, ingest
+    from jexplicit.counts.files import read_tables
+
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
     check(config)
@@ -90,8 +94,10 @@ def run(config: Config) -> dict[str, Any]:
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 
-def parts_of(config: Config, corpus: Corpus) -> list[Part]:
+def parts_of(config: Config, corpus: Corpus) -> "list[Part]":
     """The corpus cut into parts, the units of work."""
+    from jexplicit.counts.beam import file_parts, list_parts, tfds_parts
+
     if config.train:
         train, dev = list_files(config.train, config.dev)
         reading: Any = {"size": config.part_bytes, "field": config.field, "documents": config.documents}

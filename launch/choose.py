@@ -1,17 +1,22 @@
-"""Which language model a command uses: the same flags for launch.sample, score, explain and export."""
+"""Which language model a command uses: the same flags for launch.sample, score, explain and export.
+
+JAX is imported where a model is loaded, so that `--help` does without.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.markup import escape
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.checkpoints import load_model, load_row, model_name, model_rows
 from jexplicit.lm.names import Features, History, Method
-from jexplicit.lm.text_model import TextModel
+from jexplicit.runs.compiled import keep_compiled
 from jexplicit.runs.progress import console
+
+if TYPE_CHECKING:
+    from jexplicit.lm.text_model import TextModel
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class ModelChoices:
     """What a mixture may see beyond its context: none, or all of the text before."""
 
 
-def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator[TextModel]:
+def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The models of a run folder, or of an exported file, that the flags choose, one after the other.
 
     Args:
@@ -77,6 +82,9 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
     Raises:
         ValueError: no such model.
     """
+    from jexplicit.lm.checkpoints import load_model, load_row, model_rows
+
+    keep_compiled()
     wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
     if Path(run).expanduser().is_file() or (best and not wanted):
         saved = load_model(run)
@@ -89,12 +97,15 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
         yield load_row(run, row)
 
 
-def load_choice(config: ModelChoice) -> TextModel:
+def load_choice(config: ModelChoice) -> "TextModel":
     """The model that the flags choose, named on the terminal.
 
     Raises:
         ValueError: no such model.
     """
+    from jexplicit.lm.checkpoints import load_model, model_name
+
+    keep_compiled()
     saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
     perplexity = saved.about.get("dev_perplexity")
     quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""

@@ -7,18 +7,19 @@ python -m launch.classify --run runs/mnist --method features --images t10k-image
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
 import numpy as np
 
 from jexplicit.data.image_files import check_grey_levels, read_grey_images, size
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import run_command
+from jexplicit.runs.compiled import keep_compiled
 from jexplicit.runs.progress import console, show
-from launch.digits.classifiers import Classifier, load_classifier
 from launch.digits.config import Method
-from launch.digits.report import row_name
+
+if TYPE_CHECKING:
+    from launch.digits.classifiers import Classifier
 
 _images_per_call = 1000
 
@@ -46,6 +47,10 @@ class Config:
 
 def run(config: Config) -> dict[str, Any]:
     """Load the model, read the images, print a line for each."""
+    from launch.digits.classifiers import load_classifier
+    from launch.digits.report import row_name
+
+    keep_compiled()
     if not config.images:
         raise ValueError("--images needs at least one file or folder")
     model = load_classifier(
@@ -62,7 +67,7 @@ def run(config: Config) -> dict[str, Any]:
     return {"model": name, "test_accuracy": accuracy, "images": found}
 
 
-def stack_images(images: Sequence[tuple[str, np.ndarray]], model: Classifier, run: str) -> tuple[list[str], np.ndarray]:
+def stack_images(images: Sequence[tuple[str, np.ndarray]], model: "Classifier", run: str) -> tuple[list[str], np.ndarray]:
     """The names of images, and the images as one array.
 
     Raises:
@@ -81,8 +86,10 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], model: Classifier, ru
     return names, X
 
 
-def probabilities(model: Classifier, X: np.ndarray) -> np.ndarray:
+def probabilities(model: "Classifier", X: np.ndarray) -> np.ndarray:
     """[M, N] of images [M, height, width]."""
+    import jax
+
     blocks = (X[m : m + _images_per_call] for m in range(0, len(X), _images_per_call))
     return np.concatenate([np.asarray(jax.nn.softmax(model.logits(block))) for block in blocks])
 

@@ -10,7 +10,7 @@ the models are compared document by document.
 
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from rich.markup import escape
@@ -19,13 +19,14 @@ from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.comparison import Difference, paired_difference
-from jexplicit.lm.measures import comparable_measures, positions_in_all, score_documents, unknown_share
-from jexplicit.lm.text_model import TextModel
+from jexplicit.lm.names import label
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import console, show, stage
 from jexplicit.runs.tables import Column, rich_table
 from launch.choose import ModelChoices, load_choices
-from launch.lm.report import label
+
+if TYPE_CHECKING:
+    from jexplicit.lm.text_model import TextModel
 
 Row = dict[str, Any]
 _much = 0.01  # of the tokens unknown: more need a warning
@@ -71,14 +72,18 @@ def run(config: Config) -> dict[str, Any]:
     return {"documents": len(documents), "bytes": int(sizes.sum()), "rows": rows}
 
 
-def nats_by_document(saved: TextModel, documents: list[str]) -> np.ndarray:
+def nats_by_document(saved: "TextModel", documents: list[str]) -> np.ndarray:
     """[n] negative log-likelihood of each document; models of the past see the documents before it."""
+    from jexplicit.lm.measures import score_documents
+
     with stage(f"scoring with {label(saved.about)}", "positions") as progress:
         return -score_documents(saved.model, saved.tokenizer, documents, progress=progress)
 
 
-def measures(saved: TextModel, documents: list[str], nats: np.ndarray) -> Row:
+def measures(saved: "TextModel", documents: list[str], nats: np.ndarray) -> Row:
     """What one model makes of the text."""
+    from jexplicit.lm.measures import comparable_measures, positions_in_all, unknown_share
+
     stream = encode_documents(saved.tokenizer, documents)
     positions = positions_in_all(stream, eos=saved.model.eos)
     return {

@@ -10,19 +10,19 @@ for this token. A row of several tokens counts for the one that is furthest back
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from rich.table import Table
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.attribution import Attribution, explain
-from jexplicit.lm.evaluation import read_text
 from jexplicit.runs.command import run_command
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
 from launch.choose import ModelChoice, load_choice, visible, warn_unknown
-from launch.lm.figures import attribution_map
+
+if TYPE_CHECKING:
+    from jexplicit.lm.attribution import Attribution
 
 _shown = 4  # columns: more do not fit a terminal
 
@@ -43,6 +43,10 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, attribute, print a table and draw the heat map."""
+    from jexplicit.lm.attribution import explain
+    from jexplicit.lm.evaluation import read_text
+    from launch.lm.figures import attribution_map
+
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
     model, tokenizer, _ = load_choice(config)
@@ -81,7 +85,7 @@ def figure_path(config: Config) -> Path:
     return path
 
 
-def attribution_table(predicted: list[str], context: list[list[str]], why: Attribution) -> Table:
+def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
     """A row per prediction: its probability, and what speaks most for or against it, with its logit and evidence (nats)."""
     G = len(why.names)
     title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if G > _shown else "")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from jexplicit.lm.arpa.words import is_arpa
-from jexplicit.lm.checkpoints import export_model
 from jexplicit.runs.command import run_command
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import console, show
@@ -28,6 +27,8 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
+    from jexplicit.lm.checkpoints import export_model
+
     out = check_writable(config.out, "--out")
     saved = load_choice(config)
     export_model(out, saved)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jexplicit.lm.generation import next_token, prompt_ids
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show
@@ -38,6 +37,8 @@ COLUMNS = (
 
 def run(config: Config) -> dict[str, Any]:
     """Load, predict, print a table."""
+    from jexplicit.lm.generation import next_token, prompt_ids
+
     model, tokenizer, _ = load_choice(config)
     warn_unknown(tokenizer, config.prompt)
     log_p = next_token(model, *prompt_ids(tokenizer, config.prompt))

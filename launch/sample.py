@@ -7,9 +7,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
-
-from jexplicit.lm.generation import generate_text
 from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show
@@ -40,6 +37,10 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, generate, print to standard output."""
+    import jax
+
+    from jexplicit.lm.generation import generate_text
+
     model, tokenizer, _ = load_choice(config)
     warn_unknown(tokenizer, config.prompt)
     options = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}

@@ -20,7 +20,6 @@ from jexplicit.data.lines import decode_lines
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, Unit, check_reading, expand_paths, line_documents, locate_documents, record_documents
-from jexplicit.lm.measures import comparable_measures
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice
@@ -50,6 +49,8 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, score the whole text at once, print a line per document or token to standard output."""
+    from jexplicit.lm.measures import comparable_measures
+
     check(config)
     files = expand_paths([path for path in config.text if path != _stdin]) if set(config.text) != {_stdin} else []
     if files:

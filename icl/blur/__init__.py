@@ -9,7 +9,6 @@ synapses, logits = learn(rule.genome, rule.rules, synapses, x, y)  # one update 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
 """
 
-from icl.blur.baselines import RATES as RATES
 from icl.blur.baselines import descent_curve as descent_curve
 from icl.blur.baselines import descent_curves as descent_curves
 from icl.blur.data import Examples as Examples
@@ -51,3 +50,4 @@ from icl.blur.search import SearchResult as SearchResult
 from icl.blur.update_field import curl as curl
 from icl.blur.update_field import update_jacobian as update_jacobian
 from icl.blur.update_field import xor as xor
+from icl.names import RATES as RATES

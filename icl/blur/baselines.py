@@ -20,12 +20,10 @@ from icl.blur.descent import sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.learning import accuracy_of, seeded_learners
 from icl.blur.rules import init_synapses, normalise
-from jexplicit.nn.activations import Activation, activation
-from jexplicit.nn.optimizers import OptimizerName, make_optimizer
+from jexplicit.nn.activations import activation
+from jexplicit.nn.names import Activation, OptimizerName
+from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.runs.devices import each_row, full_precision
-
-RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
-"""Learning rates over four and a half orders of magnitude."""
 
 Layers = list[dict[str, Array]]  # W [n_in, n_out], and the shift b and scale m of the pre-activations [n_out]
 

@@ -25,7 +25,8 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.rules import Rules, Synapses, init_synapses, learn
-from jexplicit.nn.activations import Activation, activation
+from jexplicit.nn.activations import activation
+from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
 
 Loss = Literal["squared_error", "cross_entropy"]

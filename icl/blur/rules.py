@@ -25,13 +25,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
-from jexplicit.nn.activations import Activation, activation
+from icl.names import BackwardMode, Normalisation, Output
+from jexplicit.nn.activations import activation
+from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
 
-BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
-Normalisation = Literal["none", "forward", "backward", "both"]
 Feedback = Literal["label", "squared_error", "cross_entropy"]
-Output = Activation | Literal["softmax"]
 
 _eps = 1e-5  # in the variance of a normalisation
 _eps_synapse = 1e-9  # in the square of a synapse's norm

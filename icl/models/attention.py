@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from icl.draws import truncated_std, truncated_weights
 from icl.tasks import Sequence, tokens
 from jexplicit.runs.devices import full_precision
 
@@ -224,13 +225,13 @@ def init_layers(
     """
     if min(width, layers, heads) < 1 or not scale > 0:
         raise ValueError(f"width {width}, {layers} layers, {heads} heads, scale {scale}: all must be positive")
-    return _init(key, (layers, heads, width, width), scale, jnp.dtype(dtype or jnp.zeros(()).dtype))
+    shape, dtype = (layers, heads, width, width), jnp.dtype(dtype or jnp.zeros(()).dtype)
+    return AttentionLayer(*_random_weights(jax.random.split(key, 4), shape, truncated_std(scale / width, dtype), dtype))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _init(key: Array, shape: tuple[int, ...], scale: float, dtype: Any) -> AttentionLayer:
-    init = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", batch_axis=(0, 1))
-    return AttentionLayer(*(init(k, shape, dtype) for k in jax.random.split(key, 4)))
+@functools.partial(jax.jit, static_argnums=(1, 3))
+def _random_weights(keys: Array, shape: tuple[int, ...], std: Any, dtype: Any) -> Array:
+    return jax.vmap(lambda key: truncated_weights(key, shape, std, dtype))(keys)
 
 
 def clip_tokens(E: Array, clip: float | None) -> Array:

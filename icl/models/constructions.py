@@ -5,8 +5,10 @@ descent on `L(W) = 1/(2N) Σ ||W x_i - y_i||²` from W0: it replaces y_j by `y_j
 are pure functions of the rates: `jit`, `grad` and `vmap` work on them.
 """
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -53,18 +55,25 @@ def descent_layers(
     """
     dtype = dtype or jnp.zeros(()).dtype
     m = outputs if W0 is None else W0.shape[0]
-    L, width = max(layers, jnp.size(eta), jnp.size(gamma)), dim + m
+    L = max(layers, jnp.size(eta), jnp.size(gamma))
     if min(dim, context, layers, m) < 1:
         raise ValueError(f"dim {dim}, context {context}, {layers} layers, {m} outputs: use at least 1 for each")
     if any(jnp.ndim(rate) > 1 or jnp.size(rate) not in (1, L) for rate in (eta, gamma)):
         shapes = f"eta {jnp.shape(eta)}, gamma {jnp.shape(gamma)}"
         raise ValueError(f"{shapes} and {layers} layers: give one rate, or one for each layer")
-    G = jnp.eye(dim, dtype=dtype) if preconditioner is None else jnp.asarray(preconditioner, dtype)
-    W = jnp.zeros((m, dim), dtype) if W0 is None else jnp.asarray(W0, dtype)
+    G = np.eye(dim) if preconditioner is None else preconditioner
+    W = np.zeros((m, dim)) if W0 is None else W0
     if G.shape != (dim, dim) or W.shape != (m, dim):
         raise ValueError(f"preconditioner {G.shape}, W0 {W.shape}: wanted {(dim, dim)} and {(m, dim)}")
-    if concrete(gamma, W) and np.any(gamma) and W.any():
+    if concrete(gamma, W) and np.any(gamma) and np.any(W):
         raise ValueError("GD++ with W0 other than zero: x changes from layer to layer, and W0 x with it; start from zero")
+    return _descent_layers(eta, gamma, G, W, context, L, jnp.dtype(dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(5, 6))
+def _descent_layers(eta: Rate, gamma: Rate, G: Array, W: Array, context: Any, L: int, dtype: Any) -> AttentionLayer:
+    dim, width = len(G), sum(W.shape)
+    G, W = jnp.asarray(G, dtype), jnp.asarray(W, dtype)
     etas, gammas = (jnp.broadcast_to(jnp.asarray(rate, dtype).reshape(-1), (L,)) for rate in (eta, gamma))
     empty = jnp.zeros((L, 1, width, width), dtype)
     x, y = np.arange(dim), np.arange(dim, width)

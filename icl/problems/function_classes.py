@@ -135,6 +135,7 @@ def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Arr
     return full_precision(lambda x: w @ x)
 
 
+@jax.jit
 def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
     """The leaf of x in a tree whose node n has the children 2n + 1 and 2n + 2."""
     node = jnp.zeros((), splits.dtype)
@@ -143,6 +144,7 @@ def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
     return leaves[node - len(splits)]
 
 
+@functools.partial(jax.jit, static_argnums=1)
 @full_precision
 def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
     T, d = X.shape

@@ -83,11 +83,15 @@ class DiagonalFit(NamedTuple):
 def sample_mixed_noise(key: Array, distribution: MixedNoise, size: int) -> tuple[Sequence, Float[Array, " size"]]:
     """Sample tasks, batch last, and the standard deviation of the noise of each."""
     key_sigma, key = jax.random.split(key)
-    if isinstance(distribution.levels, tuple):
-        sigma = jax.random.choice(key_sigma, jnp.asarray(distribution.levels, jnp.zeros(()).dtype), (size,))
-    else:
-        sigma = distribution.levels * jax.random.uniform(key_sigma, (size,))
+    sigma = _sample_levels(key_sigma, distribution, size)
     return sample_tasks(key, dataclasses.replace(distribution.tasks, noise=sigma), size), sigma
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _sample_levels(key: Array, distribution: MixedNoise, size: int) -> Array:
+    if isinstance(distribution.levels, tuple):
+        return jax.random.choice(key, jnp.asarray(distribution.levels, jnp.zeros(()).dtype), (size,))
+    return distribution.levels * jax.random.uniform(key, (size,))
 
 
 def predict_diagonal(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array, "1 batch"]:

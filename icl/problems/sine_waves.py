@@ -8,12 +8,14 @@ other channels, and only the features are learned. *Ridge* replaces that step by
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from icl.draws import draw, truncated_std, truncated_weights
 from icl.models.attention import AttentionLayer, head_maps, init_layers
 from icl.models.batched import attention_update
 from icl.models.constructions import descent_layers
@@ -116,12 +118,18 @@ def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Se
         >>> bool(jnp.abs(one.Y).max() <= 2), one.x_q.shape, one.y_q.shape
         (True, (1,), (1,))
     """
-    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
+    return _sample_waves(key, waves, batch, jnp.dtype(dtype or jnp.zeros(()).dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _sample_waves(key: Array, waves: Waves, batch: tuple[int, ...], dtype: Any) -> Sequence:
     key_x, key_a, key_p = jax.random.split(key, 3)
     low, high = waves.amplitude
     u = jax.random.uniform(key_a, batch, dtype)
     a, p = low + (high - low) * u, jnp.pi * (jax.random.uniform(key_p, batch, dtype) if waves.independent else u)
-    x = waves.input_range * jax.random.uniform(key_x, (waves.context + 1, 1, *batch), dtype, -0.5, 0.5)
+    x = waves.input_range * draw(
+        jax.random.uniform, key_x, (waves.context + 1, 1, *batch), dtype=dtype, minval=-0.5, maxval=0.5
+    )
     y = a[None, None] * jnp.sin(x + p[None, None])
     return Sequence(x[:-1], y[:-1], x[-1], y[-1])
 
@@ -146,12 +154,16 @@ def init_network(
     if channels < 2 or hidden < 1 or not scale > 0:
         raise ValueError(f"{channels} channels, {hidden} hidden units, scale {scale}: use at least 2, at least 1, and above 0")
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
-    keys = jax.random.split(key, 4)
-    draw = jax.nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal", in_axis=-1, out_axis=-2)
+    *keys, last = jax.random.split(key, 4)
+    encoder = _init_encoder(keys, channels, hidden, [truncated_std(scale / n, dtype) for n in (2, channels, hidden)], dtype)
+    return Network(encoder, init_layers(last, channels, scale=scale, dtype=dtype) if attention else None)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 4))
+def _init_encoder(keys: list[Array], channels: int, hidden: int, stds: Any, dtype: Any) -> Encoder:
     shapes = (channels, 2), (hidden, channels), (channels, hidden)
-    E, W1, W2 = (draw(k, shape, dtype) for k, shape in zip(keys, shapes, strict=False))
-    encoder = Encoder(E, W1, jnp.zeros(hidden, dtype), W2, jnp.zeros(channels, dtype))
-    return Network(encoder, init_layers(keys[3], channels, scale=scale, dtype=dtype) if attention else None)
+    E, W1, W2 = (truncated_weights(*of_layer, dtype) for of_layer in zip(keys, shapes, stds, strict=True))
+    return Encoder(E, W1, jnp.zeros(hidden, dtype), W2, jnp.zeros(channels, dtype))
 
 
 @full_precision

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
 
-from icl.tasks import Tasks, sample_tasks, sequences
+from icl.tasks import Tasks, sample_tasks
 
 _coarse = 2000  # contexts that every starting point is tried on
 _finalists = 3  # starting points that are minimised on all contexts
@@ -63,7 +63,7 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
     _ = tasks.kurtosis  # refuses other inputs
     if number < 1:
         raise ValueError(f"{number} contexts: draw at least one")
-    X = np.asarray(sequences(sample_tasks(key, tasks, number)).X, np.float64)
+    X = np.moveaxis(np.asarray(sample_tasks(key, tasks, number).X, np.float64), -1, 0)
     gram = X.swapaxes(1, 2) @ X
     return np.maximum(np.linalg.eigvalsh(gram), 0)
 

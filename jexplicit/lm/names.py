@@ -1,6 +1,7 @@
 """What the parts of a language model are called, for command lines: JAX is not needed."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 Features = Literal["sum", "cat"]
 History = str  # none, document, window:W or all; see window_of
@@ -24,3 +25,10 @@ SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
 GRAMMAR_ROWS = ("coarse",)
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """What a model is called: its method and all that tells two models of a method apart."""
+    parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
+    parts += [f"history {row['history']}"] if row["method"] == "mixture" else []
+    return ", ".join(parts + ([f"{row['bits']} bits"] if "bits" in row else []))

@@ -6,12 +6,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.softmax import Tables, logits
-from jexplicit.solvers.explicit import column_sums
 
 
 class Scaling(NamedTuple):
@@ -23,16 +22,16 @@ class Scaling(NamedTuple):
 
 
 def log_mean_cooccurrences(
-    model: LanguageModel, F: tuple[Array, ...], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
+    model: LanguageModel, f: Real[np.ndarray, " N"], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
 ) -> Float[np.ndarray, " N"]:
     """`log <E_G[F_i]>`: the K-power mean, over contexts, of the geometric mean of a context's co-occurrences with i.
 
     `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
-    `(K - 1) log(sum_d F[d, i])`, it follows from the model's own tables.
+    `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`, it follows from the model's own tables.
 
     Args:
         model: tables solved from F.
-        F: the co-occurrence blocks.
+        f: [N] how often each token is a target; once where it never is, as F has it.
         X: [M, K] contexts to average over.
         n: [M] how often each counts; default, once.
 
@@ -49,7 +48,8 @@ def log_mean_cooccurrences(
     distinct = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
     log_weights = np.pad(log_weights, (0, padding), constant_values=-np.inf).reshape(-1, block)
     log_power_mean = _log_mean_exp_logits(model.tables, distinct, log_weights)
-    return np.asarray((log_power_mean + (K - 1) * jnp.log(column_sums(F))) / K)
+    column = K * np.maximum(f, 1)  # sum_d F[d, i]
+    return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
 
 
 def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:

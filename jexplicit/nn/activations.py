@@ -2,13 +2,10 @@
 
 import functools
 from collections.abc import Callable
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
-
-Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "silu", "linear"]
 
 LEAK = 0.01  # slope of the leaky ReLU below 0
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

@@ -13,17 +13,15 @@ A uniform law on ±b has variance b²/3. Weights of zero never train (see `initi
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from jexplicit.nn.activations import ACTIVATIONS, LEAK
+from jexplicit.nn.names import INITIALIZERS
 
 Initializer = Callable[..., Array]
-InitializerName = Literal["glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "standard", "zeros"]
-INITIALIZERS: tuple[InitializerName, ...] = get_args(InitializerName)
 
 GAINS: dict[str, float] = {
     "linear": 1.0,

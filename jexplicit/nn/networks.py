@@ -8,17 +8,16 @@ last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jexplicit.nn.activations import Activation, activation
-from jexplicit.nn.initializers import InitializerName, initializer
-
-Direct = Literal["none", "embedding", "tokens"]
+from jexplicit.nn.activations import activation
+from jexplicit.nn.initializers import initializer
+from jexplicit.nn.names import Activation, Direct, InitializerName
 
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
 

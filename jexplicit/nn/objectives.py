@@ -12,14 +12,13 @@ cross-entropy: this is why cross-entropy learns faster at first.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import jax
 import optax
 from jaxtyping import Array, Float
 
-ObjectiveName = Literal["squared_error", "sigmoid_squared_error", "binary_cross_entropy", "softmax_cross_entropy"]
-OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+from jexplicit.nn.names import OBJECTIVES
 
 
 class Objective(NamedTuple):

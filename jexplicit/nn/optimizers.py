@@ -16,15 +16,13 @@ AdaDelta is Zeiler's (2012): the running RMS of its own updates gives them the u
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import optax
 
-OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam", "adamw"]
-ScheduleName = Literal["constant", "step", "exponential", "linear", "cosine"]
-OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+from jexplicit.nn.names import OPTIMIZERS, SCHEDULES
+
 Rate = float | jax.Array | optax.Schedule
 
 

@@ -5,16 +5,14 @@ jexplicit.nn.training.train cuts an order into batches, so a resumed run sees ex
 
 import functools
 from collections.abc import Callable
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int, Integer
 
+from jexplicit.nn.names import SAMPLERS
 from jexplicit.nn.training import epoch_order
 
 Order = Callable[[int, int], Int[np.ndarray, " M"]]
-SamplerName = Literal["round-robin", "uniform", "balanced"]
-SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 
 def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:

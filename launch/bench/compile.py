@@ -25,6 +25,7 @@ from launch.bench.hot_functions import HOT_FUNCTIONS
 
 START = 2.5e-6  # seconds to start a kernel
 BASELINE = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels, bytes
+_no_tpu = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}  # none to ask
 _h100 = {  # what its compiler asks of the device
     **{"threads_per_block_limit": 1024, "threads_per_warp": 32, "threads_per_core_limit": 2048, "core_count": 132},
     **{"fpus_per_core": 128, "clock_rate_ghz": 1.98, "l2_cache_size": 52428800, "device_memory_size": 84942979072},
@@ -100,7 +101,8 @@ def described_mesh(platform: str) -> Mesh:
         ValueError: no compiler for it.
     """
     described = PLATFORMS[platform]
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no TPU to ask for
+    for name, value in _no_tpu.items():
+        os.environ.setdefault(name, value)
     try:
         found = topologies.get_topology_desc(described.topology, described.platform, **described.options)
     except (NotImplementedError, RuntimeError) as error:
@@ -139,6 +141,7 @@ def run(config: Compile) -> dict[str, Any]:
         raise ValueError(f"--functions {', '.join(unknown)}: choose of {', '.join(HOT_FUNCTIONS)}")
     with contextlib.suppress(RuntimeError):  # JAX already runs
         jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)  # it cannot be read without a device
     mesh = described_mesh(config.platform)
     folder = RunFolder(config.out or free_folder("runs/bench-compile"), replace(config, out=config.out))
     baselines = json.loads(BASELINE.read_text())

@@ -1,5 +1,31 @@
+"""Learned update rules: meta-train a genome, transfer it, compare designs, and check that gradient descent is one.
+
+python -m launch.blur train --out runs/blur
+python -m launch.blur transfer --genome runs/blur/genome.json --out runs/blur_transfer
+python -m launch.blur ablation --out runs/blur_ablation
+python -m launch.blur sgd-check --out runs/blur_sgd
+"""
+
 import sys
 
-from launch.blur.run import main
+from jexplicit.runs.command import Command, run_subcommand
+from launch.blur import config as configs
 
-sys.exit(main())
+COMMANDS = {
+    name: Command(config, "launch.blur.run", configs.PRESETS[name])
+    for name, config in (
+        ("train", configs.TrainConfig),
+        ("transfer", configs.TransferConfig),
+        ("ablation", configs.AblationConfig),
+        ("sgd-check", configs.SgdCheckConfig),
+    )
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point: the first argument names the subcommand; JAX is imported once the arguments are read."""
+    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

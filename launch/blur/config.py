@@ -4,12 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from icl.blur.baselines import RATES
-from icl.blur.evolution import EvolutionRecipe
-from icl.blur.meta import MetaRecipe, Stage
-from icl.blur.rules import BackwardMode, Normalisation, Output, Rules
-from jexplicit.nn.activations import Activation
-from jexplicit.nn.optimizers import OptimizerName
+from icl.names import RATES, BackwardMode, Normalisation, Output
+from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
@@ -229,31 +225,6 @@ _tiny_presets = {
 PRESETS = {command: {"tiny": Preset(*preset)} for command, preset in _tiny_presets.items()}
 
 
-def make_rules(config: MetaTrainingConfig) -> Rules:
-    """The design that the flags describe."""
-    return _from_fields(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
-
-
-def make_meta_recipe(config: MetaTrainingConfig) -> MetaRecipe:
-    """Hyperparameters of meta-training by gradient."""
-    return _from_fields(MetaRecipe, config, learning_rate=config.meta_rate)
-
-
-def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:
-    """Hyperparameters of evolution, with the T of the last stage."""
-    return _from_fields(EvolutionRecipe, config, unroll=config.unroll[-1], learners=2)
-
-
-def _from_fields(kind: Any, config: Any, **others: Any) -> Any:
-    """An instance of `kind` with the fields that the config has under the same name, and others."""
-    return kind(**{**{name: getattr(config, name) for name in kind.__annotations__ if hasattr(config, name)}, **others})
-
-
-def make_curriculum(config: MetaTrainingConfig) -> tuple[Stage, ...]:
-    """The stages of meta-training."""
-    return tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
-
-
 def designs(config: AblationConfig) -> dict[str, AblationConfig]:
     """The configurations to compare: the reference, and others that differ from it in one choice."""
     changes: dict[str, dict[str, Any]] = {"reference": {}}
@@ -287,4 +258,3 @@ def check(config: Any) -> None:
         )
     if unknown := set(getattr(config, "variants", ())) - set(_VARIANTS):
         raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, _VARIANTS))}")
-    make_rules(config)

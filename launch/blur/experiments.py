@@ -12,7 +12,7 @@ from icl.blur.descent import Loss, sgd_difference, sgd_genome, sgd_rules
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.rules import Rules, init_synapses
 from icl.blur.update_field import curl, update_jacobian, xor
-from jexplicit.nn.activations import Activation
+from jexplicit.nn.names import Activation
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
 from launch.blur.config import AblationConfig, SgdCheckConfig, TrainConfig, TransferConfig, designs

@@ -12,23 +12,16 @@ import numpy as np
 
 from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
-from icl.blur.evolution import evolve
+from icl.blur.evolution import EvolutionRecipe, evolve
 from icl.blur.genome import Genome, backprop_genome, random_genome
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.learning import learning_curves
-from icl.blur.meta import meta_train
-from jexplicit.nn.activations import Activation
-from jexplicit.nn.optimizers import OptimizerName
+from icl.blur.meta import MetaRecipe, Stage, meta_train
+from icl.blur.rules import Rules
+from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.folder import RunFolder, environment
 from jexplicit.runs.progress import console, stage
-from launch.blur.config import (
-    LearnersConfig,
-    MetaTrainingConfig,
-    make_curriculum,
-    make_evolution_recipe,
-    make_meta_recipe,
-    make_rules,
-)
+from launch.blur.config import LearnersConfig, MetaTrainingConfig
 from launch.blur.data import describe_data, first_examples
 
 FIELDS = (
@@ -198,3 +191,28 @@ def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: 
     folder.log(event="meta_trained", genome=name, **results)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return rule
+
+
+def make_rules(config: MetaTrainingConfig) -> Rules:
+    """The design that the flags describe."""
+    return _from_fields(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
+
+
+def make_meta_recipe(config: MetaTrainingConfig) -> MetaRecipe:
+    """Hyperparameters of meta-training by gradient."""
+    return _from_fields(MetaRecipe, config, learning_rate=config.meta_rate)
+
+
+def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:
+    """Hyperparameters of evolution, with the T of the last stage."""
+    return _from_fields(EvolutionRecipe, config, unroll=config.unroll[-1], learners=2)
+
+
+def _from_fields(kind: Any, config: Any, **others: Any) -> Any:
+    """An instance of `kind` with the fields that the config has under the same name, and others."""
+    return kind(**{**{name: getattr(config, name) for name in kind.__annotations__ if hasattr(config, name)}, **others})
+
+
+def make_curriculum(config: MetaTrainingConfig) -> tuple[Stage, ...]:
+    """The stages of meta-training."""
+    return tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))

@@ -16,7 +16,7 @@ from launch.icl.config import effort
 from launch.icl.job import HEADS, VALIDATION, Job, has_rows, random_key
 from launch.icl.predictors import Family, Model, descent_families, predict_of, trained_family
 from launch.icl.recipes import make_recipe, make_regression
-from launch.icl.training import split_seeds
+from launch.icl.training import batch_loss, split_seeds
 
 
 def softmax(job: Job) -> None:
@@ -68,7 +68,7 @@ def finite_data(job: Job) -> None:
         trained = trained_family(job, model, name=f"finite_{size}", recipe=recipe, runs=effort(job.config, "finite-data"))
         for entry, layers in zip(trained.entries, split_seeds(trained.weights), strict=True):
             same = sample_tasks(jax.random.fold_in(jax.random.key(entry["seed"]), 0), job.tasks, size)  # as in training
-            entry["train_loss"] = float(problem.loss(layers, same))
+            entry["train_loss"] = float(batch_loss(problem, layers, same))
         _measure(job, "finite-data", model, [trained], training_tasks=size)
 
 

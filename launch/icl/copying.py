@@ -23,10 +23,11 @@ def copy(job: Job) -> None:
     problem, runs = copying.Copying(tasks), effort(config, "copy")
     validation = problem.sample(random_key(config, VALIDATION), min(config.validation_tasks, 10_000))
     gd = descent_family(job, Model(tasks, 1, True), "gd")
+    predict, copying_layers = jax.jit(gd.predict), jax.jit(copying.copying_layers, static_argnums=(0, 1))
 
     def levels(batch: Sequence) -> dict[str, float]:
         """The losses of predicting zero and of one step of descent."""
-        y = gd.predict(split_seeds(gd.weights)[0], batch)
+        y = predict(split_seeds(gd.weights)[0], batch)
         return {"zero": 0.5 * float(jnp.mean(batch.y_q**2)), "gd": float(half_mse(y, batch.y_q))}
 
     few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
@@ -49,9 +50,8 @@ def copy(job: Job) -> None:
 
     batch = problem.sample(random_key(config, TEST), min(config.test_tasks, 100_000))
     eta, losses = gd.entries[0]["eta"], levels(batch)
-    constructed = copying.copying_layers(tasks.dim, tasks.context, eta)
-    tokens = copying.add_codes(copying.separate_tokens(batch), copying.unit_codes(tasks.context))
-    y = jax.jit(copying.read_out)(constructed, tokens)
+    constructed = copying_layers(tasks.dim, tasks.context, eta)
+    y = jax.jit(_predict_with_codes)(constructed, batch)
     rows = [
         {"layers": 0, "predictor": "zero", "loss": losses["zero"]},
         {"layers": 1, "predictor": "gd", "loss": losses["gd"], "eta": eta},
@@ -59,6 +59,12 @@ def copy(job: Job) -> None:
     ]
     for layers, entry in zip(split_seeds(params), training_rows(job, "copy"), strict=True):
         found = {what: float(value) for what, value in sensitivities(layers).items()}
-        rows.append({"layers": 2, "predictor": "trained", "loss": float(problem.loss(layers, batch)), **entry, **found})
+        rows.append({"layers": 2, "predictor": "trained", "loss": float(batch_loss(problem, layers, batch)), **entry, **found})
     about = {"experiment": "copy", "task": "tokens apart", "test_tasks": batch.y_q.shape[1]}
     add_rows(job, rows, **about, recurrent=False, dim=tasks.dim, context=tasks.context)
+
+
+def _predict_with_codes(layers: AttentionLayer, batch: Sequence) -> jax.Array:
+    """The predictions of constructed layers, whose positions have unit codes."""
+    tokens = copying.add_codes(copying.separate_tokens(batch), copying.unit_codes(len(batch.X)))
+    return copying.read_out(layers, tokens)

@@ -49,13 +49,10 @@ def _predictors(job: Job, functions: FunctionClass) -> Predictors:
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
     problem = classes.Prompts(functions, model.apply)  # pyright: ignore[reportArgumentType]
 
-    def init(key: jax.Array) -> Any:
-        X = jnp.zeros((1, functions.points, functions.dim))
-        return model.init(key, X, X[:, :, 0])
-
     recipe = Recipe(min(_batch, config.batch_size), config.learning_rate, b2=0.999, gradient_clip=1.0)
     evaluation = validation_loss(job, problem, min(config.validation_tasks, _test_prompts))
     every = max(1, runs.steps // 20)
+    init = functools.partial(_init, model, functions.points, functions.dim)
     params = train_or_load(job, name, init, problem, recipe, evaluation, effort=runs, every=every)
     predictors: Predictors = [
         (baseline, {"layers": 0}, jax.jit(jax.vmap(functools.partial(classes.at_every_prefix, predictor))))
@@ -76,13 +73,25 @@ def _measure(job: Job, functions: FunctionClass, shift: Shift, predictors: Predi
     number, T = min(job.config.test_tasks, _test_prompts), functions.points
     keys = jax.random.split(random_key(job.config, TEST), number)
     prompts = jax.vmap(lambda key: functions.sample(key, shift))(keys)
-    padded = Prompt(*(jnp.pad(leaf, ((0, 0), (0, points - T), *[(0, 0)] * (leaf.ndim - 2))) for leaf in prompts))
+    padded = Prompt(*(jnp.asarray(np.pad(leaf, ((0, 0), (0, points - T), *[(0, 0)] * (leaf.ndim - 2)))) for leaf in prompts))
     rows = []
     for name, entry, predict in predictors:
-        losses = np.asarray(classes.prefix_losses(predict(padded)[:, :T], prompts.y))
+        losses = np.asarray(_prefix_losses(predict(padded), prompts.y))
         scaled, seed = (losses / functions.power).tolist(), entry.get("seed")
         job.folder.log(event="prefixes", task=functions.kind, shift=shift, predictor=name, seed=seed, losses=scaled)
         for t in sorted({0, functions.dim // 2, min(functions.dim, T - 1), T - 1}):
             rows.append({"predictor": name, **entry, "prefix": t, "loss": float(losses[t]), "loss_by_power": scaled[t]})
     about = {"experiment": "function-classes", "task": functions.kind, "shift": shift, "test_tasks": number}
     add_rows(job, rows, **about, recurrent=False, dim=functions.dim, context=T - 1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _init(model: CausalTransformer, points: int, dim: int, key: jax.Array) -> Any:
+    X = jnp.zeros((1, points, dim))
+    return model.init(key, X, X[:, :, 0])
+
+
+@jax.jit
+def _prefix_losses(predictions: jax.Array, y: jax.Array) -> jax.Array:
+    """The losses at the prefixes of prompts, whose predictions go on where they are padded."""
+    return classes.prefix_losses(predictions[:, : y.shape[1]], y)

@@ -95,7 +95,7 @@ def rollout(job: Job) -> None:
                 layer = jax.tree.map(lambda leaf: leaf[0], layers)
                 paths.append(("trained", entry["seed"], layer_path(layer, jnp.asarray(damping), batch)))
             for name, seed, path in paths:
-                losses = [float(loss) if np.isfinite(loss) else None for loss in path]
+                losses = [float(loss) if np.isfinite(loss) else None for loss in np.asarray(path)]
                 job.folder.log(event="rollout", predictor=name, seed=seed, damping=damping, losses=losses)
                 more = {"seed": seed, "damping": damping, "loss": losses[-1], "eta": damping * eta}
                 rows.append(row_of("rollout", model, name, **more))
@@ -157,21 +157,21 @@ def _with_interpolated(job: Job, model: Model, trained: Family) -> list[Family]:
 def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
     """Save the maps M and R of the first seed, trained and constructed, and the scores of a context."""
     layers = {"trained": jax.tree.map(lambda leaf: leaf[0], params), "constructed": predictors.constructed_layers(job, model)}
-
-    @jax.jit
-    @full_precision
-    def maps_and_scores(key: jax.Array, layers: dict[str, AttentionLayer]) -> dict[str, jax.Array]:
-        batch = sample_tasks(key, model.tasks, 1000)
-        E = jnp.concatenate([batch.X, batch.Y], axis=1)
-        query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
-        arrays = {}
-        for name, one in layers.items():
-            M, R = head_maps(one)
-            b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : model.tasks.dim], axis=-1)[:, None, None]
-            scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
-            arrays |= {f"{name} M": M[:, 0] / b, f"{name} R": R[:, 0] * b}
-            arrays |= {f"{name} scores": scores[..., 0], f"{name} mean scores": jnp.mean(scores, axis=-1)}
-        return arrays
-
-    arrays: dict[str, Any] = jax.device_get(maps_and_scores(random_key(job.config, VALIDATION), layers))
+    batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, 1000)
+    arrays = {}
+    for name, one in layers.items():
+        found = jax.device_get(_maps_and_scores(one, batch))
+        arrays |= {f"{name} {what}": values for what, values in found.items()}
     np.savez_compressed(job.folder.path / WEIGHTS.format(model=model.name), **arrays)
+
+
+@jax.jit
+@full_precision
+def _maps_and_scores(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.Array]:
+    """The maps of a stack of layers of one head, and the scores of a context, of one task and their mean."""
+    E = jnp.concatenate([batch.X, batch.Y], axis=1)
+    query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
+    M, R = head_maps(layers)
+    b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : len(batch.x_q)], axis=-1)[:, None, None]
+    scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
+    return {"M": M[:, 0] / b, "R": R[:, 0] * b, "scores": scores[..., 0], "mean scores": jnp.mean(scores, axis=-1)}

@@ -226,17 +226,25 @@ def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with the η and γ of the descent that they are nearest to in their rows."""
     entries = []
     for _, layers, entry in _each([trained]):
-        layer = jax.tree.map(lambda leaf: leaf[0], layers)
-        eta, gamma = descent_rates(layer, dim=model.tasks.dim, context=model.tasks.context)
+        eta, gamma = _first_rates(layers, model.tasks.dim, model.tasks.context)
         entries.append(entry | {"eta": float(eta), "gamma": float(gamma) if model.layers > 1 else None})
     return trained._replace(entries=entries)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _first_rates(layers: AttentionLayer, dim: int, context: int) -> tuple[Array, Array]:
+    return descent_rates(jax.tree.map(lambda leaf: leaf[0], layers), dim=dim, context=context)
 
 
 def interpolated_family(job: Job, model: Model, trained: Family) -> Family:
     """The means of trained and constructed weights."""
     constructed = constructed_layers(job, model)
-    weights = jax.jit(jax.vmap(lambda layers: interpolate(layers, constructed, dim=model.tasks.dim)))(trained.weights)
-    return trained._replace(name="interpolated", weights=weights)
+    return trained._replace(name="interpolated", weights=_interpolate(trained.weights, constructed, model.tasks.dim))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _interpolate(trained: AttentionLayer, constructed: AttentionLayer, dim: int) -> AttentionLayer:
+    return jax.vmap(lambda layers: interpolate(layers, constructed, dim=dim))(trained)
 
 
 def measure_families(job: Job, experiment: str, model: Model, families: list[Family], **shared: Any) -> None:
@@ -309,10 +317,13 @@ def _predictions(predict: Predict, weights: Any, batch: Sequence) -> Predictions
     return predictions(lambda batch: predict(weights, batch), batch)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def compare(predict: Predict, weights: Any, batch: Sequence, descents: dict[str, Predictions]) -> dict[str, Any]:
     """Mean loss and mean squared loss of a predictor on a batch and, for each descent, how far it is from that."""
-    ours = _predictions(predict, weights, batch)
+    return _measures(_predictions(predict, weights, batch), descents)
+
+
+@jax.jit  # apart from the predictions, so that it is compiled once for all predictors
+def _measures(ours: Predictions, descents: dict[str, Predictions]) -> dict[str, Any]:
     differences = {
         name: {"above_reference": jnp.mean(ours.loss - theirs.loss), **difference(ours, theirs)._asdict()}
         for name, theirs in descents.items()

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jexplicit.runs.devices import use_devices
+from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console
 from launch.icl.attention_variants import finite_data, layernorm, phase, softmax
-from launch.icl.config import Config, check, selected_experiments
+from launch.icl.config import Config, check, effort, selected_experiments
 from launch.icl.copying import copy
 from launch.icl.function_classes import compare_on_functions
 from launch.icl.job import Job
@@ -18,6 +18,8 @@ from launch.icl.recipes import make_tasks
 from launch.icl.report import write_report
 from launch.icl.sine_waves import nonlinear
 from launch.icl.tables import terminal_table
+
+_short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
 
 # Each adds rows to results.json and events to metrics.jsonl, and skips what the run has rows for.
 RUN: dict[str, Callable[[Job], None]] = {
@@ -42,12 +44,15 @@ def run(config: Config) -> dict[str, Any]:
     """The whole job: closed forms -> training -> comparison, figures, report."""
     start = time.perf_counter()
     check(config)
+    experiments = selected_experiments(config)
+    if config.batch_size * max(effort(config, experiment).steps for experiment in experiments) <= _short:
+        compile_quickly()
     mesh = use_devices(config.devices)
     folder = RunFolder(config.out, config, resume=config.resume)
     job = Job(config, folder, make_tasks(config))
     sizes = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
     console.print(f"[bold]in-context learning[/] {sizes}")
-    for experiment in selected_experiments(config):
+    for experiment in experiments:
         RUN[experiment](job)
     report = write_report(folder.path)
     folder.log(event="finished", seconds=time.perf_counter() - start)

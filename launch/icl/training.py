@@ -37,19 +37,21 @@ def train_or_load(
     Args:
         job: the run.
         name: of the model, in files and events.
-        init: `key -> parameters` of one seed.
+        init: `key -> parameters` of one seed; best compiled once for all models of a size.
         problem, recipe, every: as in `icl.train_layers`.
         evaluation: returns what to measure of the parameters of one seed; called only if there is something to train.
         effort: steps and seeds.
     """
     config, folder = job.config, job.folder
     seeds = [config.seed + n for n in range(effort.seeds)]
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    start = jax.jit(jax.vmap(lambda key: init(jax.random.fold_in(key, 0))))
     path = folder.path / "checkpoints" / name
     if is_checkpoint(path):
-        structure = jax.tree.structure(jax.eval_shape(start, keys))
+        structure = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
         return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
+
+    def start(seed: int) -> Any:
+        return init(jax.random.fold_in(jax.random.key(seed), 0))
+
     measure, tenth = evaluation(), max(every, effort.steps // 10 // every * every)
 
     def evaluate(params: Any) -> Mapping[str, Any]:
@@ -65,7 +67,7 @@ def train_or_load(
     partial = path.with_name(f"{name}.partial")
     with stage(f"training {name}, {len(seeds)} seed{'s' * (len(seeds) > 1)}", "steps") as progress:
         trained = train_layers(
-            start(keys),
+            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *map(start, seeds)),
             problem,
             recipe,
             steps=effort.steps,

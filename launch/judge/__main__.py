@@ -1,5 +1,22 @@
+"""Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one.
+
+python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
+python -m launch.judge --run runs/demo --method explicit mixture --pairs blimp --out runs/judge
+
+Files of pairs are JSON lines with sentence_good, sentence_bad, UID and field, as BLiMP has them. Every sentence is scored on
+its own: of the past, a model with --history all sees its own sentence alone.
+"""
+
 import sys
 
-from launch.judge.run import main
+from jexplicit.runs.command import run_command
+from launch.judge.config import Config
 
-sys.exit(main())
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; JAX is imported once the arguments are read."""
+    return run_command("launch.judge.run", Config, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

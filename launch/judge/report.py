@@ -7,10 +7,10 @@ from typing import Any
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
+from jexplicit.lm.names import label
 from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.results import read_config, read_rows
 from jexplicit.runs.tables import Column, markdown_table, rich_table
-from launch.lm.report import label
 
 Row = dict[str, Any]
 

@@ -1,43 +1,17 @@
-"""Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one.
+"""The whole job of launch.judge: pairs -> differences of log-probability, model by model -> accuracies, figure, report."""
 
-python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
-python -m launch.judge --run runs/demo --method explicit mixture --pairs blimp --out runs/judge
-
-Files of pairs are JSON lines with sentence_good, sentence_bad, UID and field, as BLiMP has them. Every sentence is scored on
-its own: of the past, a model with --history all sees its own sentence alone.
-"""
-
-import sys
 import time
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from jexplicit.data.pairs import MinimalPair, read_pairs
 from jexplicit.lm.minimal_pairs import judgement, preferences
+from jexplicit.lm.names import label
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.command import run_command
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import stage
-from launch.choose import ModelChoices, load_choices
+from launch.choose import load_choices
+from launch.judge.config import Config
 from launch.judge.report import by_model, results_table, write_report
-from launch.lm.report import label
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(ModelChoices):
-    """Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one."""
-
-    GROUPS: ClassVar = {"run": "run"}
-
-    run: str
-    """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file. All its models are judged, or those
-    that --method, --features, --radius and --history leave."""
-    pairs: tuple[str, ...]
-    """Minimal pairs: JSON lines files, globs or folders."""
-    out: str
-    """Run folder to write: results, figure and report.md."""
-    resume: bool = False
-    """Continue an interrupted run in --out, or judge more models."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -80,12 +54,3 @@ def judge(saved: TextModel, pairs: list[MinimalPair]) -> list[dict[str, Any]]:
 def name_of(saved: TextModel) -> dict[str, Any]:
     """What tells the models of a run apart."""
     return {name: saved.about[name] for name in ("method", "features", "radius", "history", "bits") if name in saved.about}
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, description=__doc__ or "", argv=argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,14 +21,15 @@ from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
-from jexplicit.lm.rows.explicit import cooccurrence_blocks, target_counts, with_targets
+from jexplicit.lm.names import label
+from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
-from launch.lm.report import label, scaling_path
+from launch.lm.report import scaling_path
 
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _once_at_1 = ("cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
@@ -171,10 +172,8 @@ def scaling_contexts(job: Job, radius: int) -> tuple[np.ndarray, np.ndarray | No
 def measure_scaling(job: Job, model: LanguageModel) -> dict[str, float]:
     """The line of the scaling assumption; the first process puts its points into the run folder, for the figure."""
     config, radius, features = job.config, model.radius, cast(Features, model.features)
-    counts = job.training.counts(radius)
-    F = cooccurrence_blocks(counts, features=features, radius=radius, eos=config.eos)
-    X, n = scaling_contexts(job, radius)
-    f, log_means = target_counts(counts, eos=config.eos), log_mean_cooccurrences(model, F, X, n)
+    f = target_counts(job.training.counts(1), eos=config.eos)
+    log_means = log_mean_cooccurrences(model, f, *scaling_contexts(job, radius))
     if is_first():
         path = scaling_path(job.folder.path, features, radius)
         path.parent.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.lm.fits.ablation import kind_name
+from jexplicit.lm.names import label
 from jexplicit.runs.results import read_config, read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 from launch.lm import figures
@@ -94,13 +95,6 @@ def scaling_path(out: Path, features: str, radius: int) -> Path:
 def row_name(row: Row) -> str:
     """The method of a row, and what tells two rows of a method apart."""
     return f"{row['method']}, {row['bits']} bits" if "bits" in row else row["method"]
-
-
-def label(row: Row) -> str:
-    """What a model is called: its method and all that tells two models of a method apart."""
-    parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
-    parts += [f"history {row['history']}"] if row["method"] == "mixture" else []
-    return ", ".join(parts + ([f"{row['bits']} bits"] if "bits" in row else []))
 
 
 _model = [

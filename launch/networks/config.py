@@ -4,12 +4,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.data.text import Unit
-from jexplicit.nn.activations import Activation
-from jexplicit.nn.initializers import INITIALIZERS, InitializerName
-from jexplicit.nn.networks import Direct
-from jexplicit.nn.objectives import OBJECTIVES, ObjectiveName
-from jexplicit.nn.optimizers import OPTIMIZERS, SCHEDULES, OptimizerName, ScheduleName
-from jexplicit.nn.samplers import SamplerName
+from jexplicit.nn.names import (
+    INITIALIZERS,
+    OBJECTIVES,
+    OPTIMIZERS,
+    SCHEDULES,
+    Activation,
+    Direct,
+    InitializerName,
+    ObjectiveName,
+    OptimizerName,
+    SamplerName,
+    ScheduleName,
+)
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 from launch.shards import check_text_flags

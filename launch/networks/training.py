@@ -9,12 +9,12 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from jexplicit.nn.activations import Activation
 from jexplicit.nn.diagnostics import hidden_layers, histogram, hockey_stick, layer_statistics, leaf_names
+from jexplicit.nn.names import Activation, ObjectiveName, OptimizerName, SamplerName, ScheduleName
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.objectives import ObjectiveName, objective
-from jexplicit.nn.optimizers import OptimizerName, ScheduleName, make_optimizer, make_schedule
-from jexplicit.nn.samplers import SamplerName, sampler
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import Scores, initial_state, record_ratios, scorer, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint

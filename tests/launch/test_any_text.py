@@ -17,7 +17,7 @@ import jexplicit
 from jexplicit.lm.generation import prompt_ids
 from launch import sample, score, shards
 from launch.lm import __main__ as lm
-from launch.networks.run import main as networks
+from launch.networks.__main__ import main as networks
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 FAST = ["--samples", "1", "--radius", "1", "--features", "cat", "--calibration-positions", "200"]

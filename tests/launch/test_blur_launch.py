@@ -9,10 +9,10 @@ import pytest
 from icl.blur.genome_files import load_genome
 from jexplicit.runs.results import read_events
 from launch.bench import run as bench
+from launch.blur import __main__ as blur
 from launch.blur import experiments, measurements
-from launch.blur import run as blur
-from launch.blur.config import PRESETS, check, designs, make_curriculum
-from launch.blur.measurements import FIELDS
+from launch.blur.config import PRESETS, check, designs
+from launch.blur.measurements import FIELDS, make_curriculum
 from launch.blur.report import write_blur_report
 
 TRAIN = (

@@ -18,7 +18,7 @@ from jexplicit.lm.fits import mixture_rows
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.choose import visible
 from launch.digits import __main__ as digits
-from launch.judge import run as judge
+from launch.judge import __main__ as judge
 from launch.lm import __main__ as lm
 
 ROOT = Path(cli.__file__).parents[1]
@@ -86,7 +86,10 @@ def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matt
     assert min(seconds) < 0.5  # promised; it takes 0.1 s
 
 
-@pytest.mark.parametrize("name", ["lm", "icl", "digits", "cache list"])
+HELP = "lm score next sample explain export judge compare digits classify icl shards beam".split()
+
+
+@pytest.mark.parametrize("name", [*HELP, "networks fcnn", "blur train", "cache list"])
 def test_help_of_a_command_does_not_import_jax(name, environment):
     code = "import atexit, sys; atexit.register(lambda: print('imported:', *sys.modules)); from launch.cli import main; main()"
     command = [sys.executable, "-c", code, *name.split(), "--help"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from launch import compare, export, score
-from launch.judge import run as judge
+from launch.judge import __main__ as judge
 from launch.lm import __main__ as lm
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()

@@ -11,9 +11,9 @@ from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.nn.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.bounds import check_bounds
+from launch.networks import __main__ as networks
 from launch.networks import config as networks_config
 from launch.networks import pictures as networks_pictures
-from launch.networks import run as networks
 from launch.networks import training as networks_training
 from launch.networks.report import write_networks_report
 

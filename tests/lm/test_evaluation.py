@@ -28,7 +28,6 @@ from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_p
 from jexplicit.lm.model import token_model
 from jexplicit.lm.rows.explicit import (
     Features,
-    cooccurrence_blocks,
     explicit_language_model,
     target_counts,
     unigram_model,
@@ -325,8 +324,7 @@ def test_a_row_that_no_token_changes_is_of_no_token():
 def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13(kind, K, eos, dtype):
     E, F, _ = language_model(TRAIN, K, N, kind, eos=eos)
     X, _ = windows(TRAIN, K, eos=eos)
-    blocks = cooccurrence_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=dtype)
-    fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), blocks, X)
+    fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), target_counts(COUNTS, eos=eos), X)
     assert fast.dtype == dtype
     slow = log_mean_cooccurrences_loop(features(X, E, kind), F, K)
     np.testing.assert_allclose(fast, slow, rtol=0, atol=10 * TOLERANCE[dtype])
@@ -335,22 +333,20 @@ def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13(kind, K, eos, d
 def test_mean_cooccurrences_at_k_1_without_noise_are_the_mean_rows_of_the_counts():
     C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 2]], np.int32)
     model = explicit_language_model((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
-    F = cooccurrence_blocks((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
     X = np.array([[0], [1], [1], [1]])
-    np.testing.assert_allclose(np.exp(log_mean_cooccurrences(model, F, X)), (C[0] + 3 * C[1]) / 4, rtol=1e-13)
+    np.testing.assert_allclose(np.exp(log_mean_cooccurrences(model, C.sum(axis=0), X)), (C[0] + 3 * C[1]) / 4, rtol=1e-13)
 
 
 def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
     rng = np.random.default_rng(5)
     tables = tuple(jnp.asarray(rng.normal(size=(12, 12))) for _ in range(3))
-    model, F = token_model(tables, "cat", True), tuple(jnp.exp(table) for table in tables)
+    model, f = token_model(tables, "cat", True), np.sum(np.exp(tables), axis=(0, 1)) / 3
     X = rng.integers(0, 12, (2000, 3))
     assert len(np.unique(X, axis=0)) > 2 * 512
-    column = np.sum(np.concatenate(F), axis=0)
     mean = np.mean([np.exp(sum(np.asarray(t)[j] for t, j in zip(tables, x, strict=True))) for x in X], axis=0)
-    expected = (np.log(mean) + 2 * np.log(column)) / 3
+    expected = (np.log(mean) + 2 * np.log(3 * f)) / 3
     for contexts in (X, X[::-1]):
-        np.testing.assert_allclose(log_mean_cooccurrences(model, F, contexts), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(log_mean_cooccurrences(model, f, contexts), expected, rtol=0, atol=1e-12)
 
 
 def scattered_points():

@@ -8,7 +8,7 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from jexplicit.runs.devices import AXIS, data_mesh, slurm_gpus, use_devices
+from jexplicit.runs.devices import AXIS, compile_quickly, data_mesh, slurm_gpus, use_devices
 
 
 @pytest.mark.parametrize("devices", [1, 2, 8])
@@ -108,3 +108,12 @@ def test_gpus_that_processes_cannot_share_evenly_are_refused():
     node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "3"}
     with pytest.raises(ValueError, match="3 processes on a node of 8 GPUs: use --ntasks-per-node 1, 2, 4, 8"):
         slurm_gpus({**node, "SLURM_GPUS_ON_NODE": "8"})
+
+
+@pytest.mark.parametrize("given", [None, "--xla_cpu_use_fusion_emitters=true"])
+def test_short_runs_compile_with_the_older_code_unless_the_user_says_otherwise(given, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS") if given is None else monkeypatch.setenv("XLA_FLAGS", given)
+    for _ in range(2):  # asked for again, nothing is added
+        compile_quickly()
+    flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "fusion_emitters" in flag]
+    assert flags == ["--xla_cpu_use_fusion_emitters=false", *([given] if given else [])]  # XLA takes the last

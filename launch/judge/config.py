@@ -1,0 +1,23 @@
+"""The configuration of launch.judge."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from launch.choose import ModelChoices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ModelChoices):
+    """Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one."""
+
+    GROUPS: ClassVar = {"run": "run"}
+
+    run: str
+    """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file. All its models are judged, or those
+    that --method, --features, --radius and --history leave."""
+    pairs: tuple[str, ...]
+    """Minimal pairs: JSON lines files, globs or folders."""
+    out: str
+    """Run folder to write: results, figure and report.md."""
+    resume: bool = False
+    """Continue an interrupted run in --out, or judge more models."""
