@@ -55,6 +55,11 @@ def on_cpu(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
+def on_gpu(mesh: Mesh) -> bool:
+    """Whether the devices of a mesh are GPUs, there or only described."""
+    return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
+
+
 def spreads(mesh: Mesh | None) -> bool:
     """Whether positions are spread over the devices of a mesh: not over one CPU, whose cores share them in threads."""
     return mesh is not None and (mesh.size > 1 or not on_cpu(mesh))
