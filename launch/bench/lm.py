@@ -59,6 +59,7 @@ class Job(NamedTuple):
     eval_seconds: float
     peak_bytes: int
     perplexity: float
+    generated_per_second: float | None = None
 
 
 class Spent(NamedTuple):
@@ -148,6 +149,7 @@ def comparisons(config: LanguageModels, folder: Path) -> Iterator[Comparison]:
                 "scored_per_second": scored / timings.medians(case)["eval_seconds"],
                 "peak_bytes": max(job.peak_bytes for job in jobs),
                 "perplexity": jobs[-1].perplexity,
+                "generated_per_second": max(job.generated_per_second for job in jobs) if case != KENLM else None,
             }
 
         yield Comparison(cases=cases, fields={"tokens": tokens, "scored": scored, "vocab_size": N, "corpus": source}, row=row)
@@ -183,7 +185,8 @@ BENCH = Bench(
     sizes=(),
     check=_check,
     notes="""\
-*Fit* is from tokens to a model, *eval* the perplexity of the dev text, ends of documents predicted by all; *s* is the job from
+*Fit* is from tokens to a model, *eval* the perplexity of the dev text, ends of documents predicted by all; *generated* are
+tokens of one text, one after the other, once compiled; *s* is the job from
 start to end, files and imports included. Functions that JAX has compiled once come from its cache, as in every command. *vs.
 kenlm* is the median over rounds of KenLM's seconds of the fit / own ones in the same round; above 1 is faster. *Peak* is the
 most memory that a process of the job held.
@@ -196,6 +199,7 @@ most memory that a process of the job held.
         *ratio_columns("vs. kenlm", "ratio"),
         Column("eval s", "eval_seconds", ".2f"),
         Column("k scored/s", "scored_per_second", ",.0f", 1e-3),
+        Column("generated/s", "generated_per_second", ",.0f"),
         Column("s", "seconds", ".2f"),
         Column("CPU s", "cpu_seconds", ".2f"),
         Column("GB peak", "peak_bytes", ".2f", 1e-9),

@@ -83,6 +83,7 @@ def test_a_job_of_its_own_process_has_the_perplexity_of_this_one(tmp_path):
     expected = evaluate(fit_model("ngram", TrainingText(train, 9, eos=True)).model, dev).perplexity
     assert job.perplexity == pytest.approx(expected, rel=1e-6)  # float32 log-probabilities, added in float64
     assert job.seconds > job.fit_seconds + job.eval_seconds and job.peak_bytes > 10**7
+    assert job.generated_per_second is not None and job.generated_per_second > 1
 
 
 def test_sentences_are_the_documents(tmp_path):
