@@ -30,6 +30,12 @@ class Level(NamedTuple):
     outputs: Integer[np.ndarray, " E"]
     counts: Int[np.ndarray, " E"]
 
+    def part(self, c: slice) -> "Level":
+        """Some contexts beside each other."""
+        pairs = slice(self.start[c.start], self.start[c.stop])
+        start = self.start[c.start : c.stop + 1] - pairs.start
+        return Level(self.contexts[c], self.totals[c], start, self.outputs[pairs], self.counts[pairs])
+
     def of_pairs(self, values: np.ndarray) -> np.ndarray:
         """The value of its context for every pair."""
         return np.repeat(values, np.diff(self.start))

@@ -13,6 +13,7 @@ from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.counts import context_ranges
 from jexplicit.counts.context_ranges import Disk, count_ranges
+from jexplicit.lm.rows import ngrams as ngrams_module
 from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
 from jexplicit.lm.rows.ngrams import (
     Ngrams,
@@ -281,3 +282,14 @@ def test_rows_are_of_levels_that_there_are(names):
     ngrams = smoothed_ngrams(np.array([[1, 2], [2, 1]]), np.array([1, 2]), offsets=(1, 2), vocab_size=3)
     with pytest.raises(ValueError, match=f"{len(names)} names of rows for 2 levels"):
         ngram_rows(ngrams, names)
+
+
+@EVERY_LEVEL
+@pytest.mark.parametrize("pairs", [1, 7])
+def test_blocks_of_a_few_pairs_are_smoothed_as_all_of_them(offsets, pairs, monkeypatch):
+    whole = ngrams_of(offsets)
+    monkeypatch.setattr(ngrams_module, "_pairs_per_block", pairs)
+    in_blocks = ngrams_of(offsets)
+    assert_same_ngrams(in_blocks, whole)
+    for mine, theirs in zip((*in_blocks.totals, *in_blocks.log_gamma), (*whole.totals, *whole.log_gamma), strict=True):
+        np.testing.assert_array_equal(mine, theirs)

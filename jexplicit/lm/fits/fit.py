@@ -44,6 +44,7 @@ from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.runs.host import trim_heap
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
@@ -276,6 +277,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
     del read  # as large as all rows that are counted next
+    trim_heap()
     if options.calibration == "pairs":
         begin = time.perf_counter()
         rows = mixture_rows(rest, options.rows, **shape, history=options.history)

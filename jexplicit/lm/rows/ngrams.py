@@ -12,6 +12,7 @@ context that never occurred adds nothing, which is an exact back-off.
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -28,6 +29,8 @@ from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, spli
 from jexplicit.lm.rows.look_up import find_entries, find_entry
 from jexplicit.lm.smoothing import discounts_of, unigram
 from jexplicit.runs.array_file import ArrayFile, ArrayParts
+
+_pairs_per_block = 1 << 20
 
 
 class Children(NamedTuple):
@@ -281,14 +284,18 @@ def _smoothed_levels(
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
     totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
 
-    def smooth(n: int, level: Level, P_lower: np.ndarray) -> np.ndarray:
-        P, values, left = _smoothed(level, P_lower, D[n])
-        rows[n].append(level.start, level.outputs, values)
+    def smooth(n: int, level: Level, P_lower: Callable[[slice, Level], np.ndarray]) -> np.ndarray:
+        P = []
+        for c in _blocks(level):
+            block = level.part(c)
+            P_block, values, left = _smoothed(block, P_lower(c, block), D[n])
+            P.append(P_block)
+            rows[n].append(block.start, block.outputs, values)
+            log_gamma[n].append(left)
         totals[n].append(level.totals)
-        log_gamma[n].append(left)
-        return P
+        return np.concatenate(P)
 
-    P_one = smooth(0, one, lower[one.outputs])
+    P_one = smooth(0, one, lambda _, block: lower[block.outputs])
     of_one, pairs = np.zeros(sizes[0], np.int64), [array(_small(size)) for size in sizes[1:2]]  # parts may share a nearest id
     children = [_RowsInParts(array, _small(size)) for size in sizes[2:]]
     for first, levels in parts:
@@ -302,7 +309,8 @@ def _smoothed_levels(
                 pairs[0].append(ids)
             else:
                 children[n - 2].append(starts_of(shorter_of, len(shorter.contexts)), ids)
-            P = smooth(n, level, _shorter_P(level, shorter_of, shorter, P, N))
+            keys = shorter.keys(np.arange(len(shorter.contexts)), N)
+            P = smooth(n, level, functools.partial(_shorter_P, keys, P, shorter_of, N))
             shorter = level
     starts = np.append(0, np.cumsum(of_one)).astype(np.int32)
     return Ngrams(
@@ -342,9 +350,16 @@ def _on_device(array: ArrayParts | ArrayFile) -> Array:
     return jax.device_put(array.map(), may_alias=True)
 
 
-def _shorter_P(level: Level, shorter_of: np.ndarray, shorter: Level, P: np.ndarray, N: int) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i): what occurred after h occurred after h' too."""
-    return P[np.searchsorted(shorter.keys(np.arange(len(shorter.contexts)), N), level.keys(shorter_of, N))]
+def _blocks(level: Level) -> list[slice]:
+    """The contexts of a level, a few at a time: what is computed of their pairs stays near the caches."""
+    later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
+    cuts = np.unique([0, *later, len(level.contexts)]).tolist()
+    return [slice(*block) for block in pairwise(cuts)]
+
+
+def _shorter_P(keys: np.ndarray, P: np.ndarray, shorter_of: np.ndarray, N: int, c: slice, block: Level) -> np.ndarray:
+    """`P(i|h')` of every pair (h, i) of contexts c: what occurred after h occurred after h' too, and has a key there."""
+    return P[np.searchsorted(keys, block.keys(shorter_of[c], N))]
 
 
 def _smoothed(level: Level, P_lower: np.ndarray, D: Float[np.ndarray, "3"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
