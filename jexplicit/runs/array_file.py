@@ -79,6 +79,6 @@ class ArrayParts:
         self._parts.append(values.astype(self.dtype, copy=False))
 
     def map(self) -> np.ndarray:
-        """All of it."""
-        self._parts[:] = [np.concatenate(self._parts)] if len(self._parts) != 1 else self._parts
-        return self._parts[0]
+        """All of it, handed over: nothing is kept here."""
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

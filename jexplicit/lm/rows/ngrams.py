@@ -284,7 +284,7 @@ def _smoothed_levels(
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
     totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
 
-    def smooth(n: int, level: Level, P_lower: Callable[[slice, Level], np.ndarray]) -> np.ndarray:
+    def smooth(n: int, level: Level, P_lower: Callable[[slice, Level], np.ndarray]) -> list[np.ndarray]:
         P = []
         for c in _blocks(level):
             block = level.part(c)
@@ -293,25 +293,29 @@ def _smoothed_levels(
             rows[n].append(block.start, block.outputs, values)
             log_gamma[n].append(left)
         totals[n].append(level.totals)
-        return np.concatenate(P)
+        return P
 
     P_one = smooth(0, one, lambda _, block: lower[block.outputs])
     of_one, pairs = np.zeros(sizes[0], np.int64), [array(_small(size)) for size in sizes[1:2]]  # parts may share a nearest id
     children = [_RowsInParts(array, _small(size)) for size in sizes[2:]]
-    for first, levels in parts:
+
+    def add_part(first: int, levels: list[Level]) -> None:
         shorter, P = one, P_one
         for n, size in enumerate(sizes[1:], start=1):
             level = levels.pop(0)  # and so no level is kept for longer than it is needed
             shorter_of, ids = quotient_and_rest(level.contexts, size)
             if n == 1:
                 shorter_of += first
-                of_one += np.bincount(shorter_of, minlength=sizes[0])
+                of_one[:] += np.bincount(shorter_of, minlength=sizes[0])
                 pairs[0].append(ids)
             else:
                 children[n - 2].append(starts_of(shorter_of, len(shorter.contexts)), ids)
             keys = shorter.keys(np.arange(len(shorter.contexts)), N)
-            P = smooth(n, level, functools.partial(_shorter_P, keys, P, shorter_of, N))
+            P = smooth(n, level, functools.partial(_shorter_P, keys, np.concatenate(P), shorter_of, N))
             shorter = level
+
+    for part in parts:
+        add_part(*part)
     starts = np.append(0, np.cumsum(of_one)).astype(np.int32)
     return Ngrams(
         offsets,
