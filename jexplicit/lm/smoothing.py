@@ -12,7 +12,7 @@ from typing import NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.lm.names import Smoothing as Smoothing
 from jexplicit.runs.devices import full_precision
@@ -205,9 +205,13 @@ def discounts_of(n: Float[Array, "4"], *, modified: bool) -> Float[Array, "3"]:
     return jnp.where(some & (three > 0), three, one)
 
 
-def discounts_of_cells(counts: Integer[np.ndarray, " E"], *, modified: bool) -> Float[np.ndarray, "3"]:
-    """The same of the cells of a sparse table, on the host."""
-    n = [np.count_nonzero(counts == c) for c in (1, 2, 3, 4)]
+def counts_of_counts(counts: Integer[np.ndarray, " E"]) -> Int[np.ndarray, "4"]:
+    """How many cells of a sparse table are 1, 2, 3 and 4."""
+    return np.array([np.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
+
+
+def discounts_on_host(n: Int[np.ndarray, "4"], *, modified: bool) -> Float[np.ndarray, "3"]:
+    """`discounts_of` counts of counts of sparse tables, whose sizes it is not compiled for."""
     return np.asarray(discounts_of(jnp.asarray(n, float), modified=modified), np.float64)
 
 

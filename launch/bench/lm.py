@@ -149,7 +149,7 @@ def comparisons(config: LanguageModels, folder: Path) -> Iterator[Comparison]:
                 "scored_per_second": scored / timings.medians(case)["eval_seconds"],
                 "peak_bytes": max(job.peak_bytes for job in jobs),
                 "perplexity": jobs[-1].perplexity,
-                "generated_per_second": max(job.generated_per_second for job in jobs) if case != KENLM else None,
+                "generated_per_second": float(np.median([job.generated_per_second for job in jobs])) if case != KENLM else None,
             }
 
         yield Comparison(cases=cases, fields={"tokens": tokens, "scored": scored, "vocab_size": N, "corpus": source}, row=row)

@@ -117,7 +117,7 @@ def test_the_first_step_is_kneser_ney_and_the_last_the_mixture():
     events = logged("none")
     steps = [event for event in events if event["event"] == "step"]
     assert [event["kind"] for event in steps] == [None, None, "offset", "gap"]
-    f = np.bincount(TEXT.predictions()[1], minlength=N)
+    f = np.bincount(TEXT.predictions(1)[1], minlength=N)
     log_p = log_probabilities(ngram_model(TEXT.ngrams(CHAIN), f), HELD_OUT.X[:, : len(CHAIN)], HELD_OUT.Y)
     assert steps[0]["held_out_perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=ROUNDING)
     whole, *others = [event for event in events if event["event"] == "ablation"]

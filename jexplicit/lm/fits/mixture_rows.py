@@ -257,7 +257,7 @@ def _coarse_classes(text: TrainingText) -> list[np.ndarray]:
 
 
 def _token_counts(text: TrainingText) -> np.ndarray:
-    f = np.bincount(text.predictions()[1], minlength=text.vocab_size)
+    f = text.target_counts.copy()
     f[PAD] = 0
     return f
 

@@ -182,7 +182,7 @@ class TrainingText:
         shape["disk"] = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
         return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
 
-    def predictions(self, radius: int = 1) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+    def predictions(self, radius: int) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
         """Contexts of so many tokens or more, and targets."""
         if self._predictions is None or self._predictions[0].shape[1] < radius:
             self._predictions = contexts(self.in_memory, radius, eos=self.eos)

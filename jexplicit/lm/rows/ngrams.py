@@ -27,7 +27,7 @@ from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, 
 from jexplicit.lm.model import pytree, static
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
 from jexplicit.lm.rows.look_up import find_entries, find_entry
-from jexplicit.lm.smoothing import discounts_of, unigram
+from jexplicit.lm.smoothing import counts_of_counts, discounts_on_host, unigram
 from jexplicit.runs.array_file import ArrayFile, ArrayParts
 
 _pairs_per_block = 1 << 20
@@ -225,7 +225,7 @@ def smoothed_ngrams(
         raise ValueError("no position to predict: the text has no tokens")
     sizes = sizes or (N,) * len(offsets)
     one, *longer = count_contexts([X[:, offset - 1] for offset in offsets], Y, sizes, N)
-    n = [_counts_of_counts(level) for level in longer]
+    n = [counts_of_counts(level.counts) for level in longer]
     return _smoothed_levels(one, n, iter([(0, longer)]), offsets, sizes, N, ArrayParts)
 
 
@@ -244,8 +244,8 @@ def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_s
 
     def nearest() -> Iterator[tuple[int, Level]]:
         for first, (one, *longer) in map(read_levels, ranges):
-            for level, counts in zip(longer, n, strict=True):
-                counts += _counts_of_counts(level)
+            for level, of_level in zip(longer, n, strict=True):
+                of_level += counts_of_counts(level.counts)
             yield first, one
 
     def longer() -> Iterator[tuple[int, list[Level]]]:
@@ -256,13 +256,9 @@ def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_s
     return _smoothed_levels(one, n, longer(), offsets, (vocab_size,) * len(offsets), vocab_size, array)
 
 
-def _counts_of_counts(level: Level) -> Int[np.ndarray, "4"]:
-    return np.array([np.count_nonzero(level.counts == c) for c in (1, 2, 3, 4)])
-
-
 def _smoothed_levels(
     one: Level,
-    counts_of_counts: Sequence[Int[np.ndarray, "4"]],
+    n: Sequence[Int[np.ndarray, "4"]],
     parts: Iterable[tuple[int, list[Level]]],
     offsets: tuple[int, ...],
     sizes: Sequence[int],
@@ -273,14 +269,13 @@ def _smoothed_levels(
 
     Args:
         one: contexts of a single id.
-        counts_of_counts: how many pairs of each longer level occurred 1 to 4 times.
+        n: how many pairs of each longer level occurred 1 to 4 times.
         parts: the longer levels in parts, each with the id that its nearest ids count from.
         offsets, sizes, N: of the contexts.
         array: makes the arrays that parts are put together in.
     """
     lower = np.asarray(unigram(jnp.asarray(np.bincount(one.outputs, minlength=N), jnp.float32)), np.float64)
-    n = [_counts_of_counts(one), *counts_of_counts]
-    D = [np.asarray(discounts_of(jnp.asarray(of_level, float), modified=True), np.float64) for of_level in n]
+    D = [discounts_on_host(of_level, modified=True) for of_level in (counts_of_counts(one.counts), *n)]
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
     totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
 

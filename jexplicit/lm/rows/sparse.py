@@ -25,7 +25,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, add_entries, sparse_row, split_rows
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
-from jexplicit.lm.smoothing import SMOOTHINGS, Noise, discounts_of_cells, noise_model
+from jexplicit.lm.smoothing import SMOOTHINGS, Noise, counts_of_counts, discounts_on_host, noise_model
 
 
 @pytree
@@ -224,7 +224,7 @@ def _excess(C: csr_array, smoothing: str) -> tuple[np.ndarray, np.ndarray]:
     in_row = np.diff(C.indptr)
     counts = C.data.astype(np.float64)
     if smoothing in ("kneser-ney", "modified-kneser-ney", "absolute-discount"):
-        D = discounts_of_cells(C.data, modified=smoothing == "modified-kneser-ney")
+        D = discounts_on_host(counts_of_counts(C.data), modified=smoothing == "modified-kneser-ney")
         taken = D[np.minimum(C.data, 3).astype(np.int64) - 1]
         seen = _column_sums(C) if smoothing == "absolute-discount" else np.bincount(C.indices, minlength=len(in_row))
         b = relative_frequencies(seen)
