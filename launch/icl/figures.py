@@ -1,31 +1,26 @@
 """Figures of an in-context learning run, drawn from its files alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import TwoSlopeNorm
-from matplotlib.ticker import LogLocator, NullLocator
 
 from jexplicit.runs.figures import COLOURS as PALETTE
 from jexplicit.runs.figures import figure, legend_outside
-
-COLOURS = {  # distinguishable for colour-blind readers too
-    "gd": "#e69f00",
-    "gd++": "#009e73",
-    "closed_form": "#000000",
-    "constructed": "#56b4e9",
-    "trained": "#0072b2",
-    "warm": "#cc79a7",
-    "interpolated": "#d55e00",
-    "ridge": "#999999",
-}
-NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form", "trained": "trained", "interpolated": "interpolated"}
-LOSS = "loss (half mean square)"
-
-Curve = Sequence[dict[str, Any]]  # evaluations with `step` and, for each measure, a list over seeds
-Sweeps = Mapping[str, tuple[Sequence[float], np.ndarray]]  # predictor -> (values, losses [seeds, values])
+from launch.icl.panels import (
+    COLOURS,
+    LOSS,
+    NAMES,
+    Curve,
+    Sweeps,
+    draw_band,
+    draw_curve,
+    draw_legends,
+    draw_matrix,
+    log_ticks,
+    size_ticks,
+)
 
 
 def training_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], target: str, title: str, path: Path) -> None:
@@ -35,8 +30,8 @@ def training_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], ta
         for start, curve in curves.items():
             colour = COLOURS["trained" if start == "cold" else "warm"]
             for ax, what in zip(axes[0], ("loss", "cosine", "prediction_difference"), strict=True):
-                _curve(ax, curve, what, colour, f"trained, {start} start")
-            _curve(distance, curve, "model_difference", colour, None, linestyle="--")
+                draw_curve(ax, curve, what, colour, f"trained, {start} start")
+            draw_curve(distance, curve, "model_difference", colour, None, linestyle="--")
         for name, level in levels.items():
             label = f"{NAMES.get(name, name)} {level:.4f}"
             loss.axhline(level, color=COLOURS[name], linestyle=":" if name == "closed_form" else "--", label=label)
@@ -46,9 +41,9 @@ def training_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], ta
         distance.set_ylim(bottom=max(distance.get_ylim()[0], 1e-3))  # a warm start begins at 0
         distance.plot([], [], color="black", label="predictions")
         distance.plot([], [], color="black", linestyle="--", label="sensitivities")
-        _log_ticks(loss)
-        _log_ticks(distance)
-        _legends(loss, distance)
+        log_ticks(loss)
+        log_ticks(distance)
+        draw_legends(loss, distance)
         loss.figure.suptitle(title, fontsize=10)
 
 
@@ -62,12 +57,12 @@ def sweep_figure(sweeps: Mapping[str, Sweeps], title: str, path: Path) -> None:
     with figure(path, columns=len(sweeps), size=(3.9 * len(sweeps), 3.6)) as axes:
         for ax, (shift, by_name) in zip(axes[0], sweeps.items(), strict=True):
             for name, (values, losses) in by_name.items():
-                _band(ax, values, losses, COLOURS[name], NAMES.get(name, name), linestyle="-" if len(losses) > 1 else "--")
+                draw_band(ax, values, losses, COLOURS[name], NAMES.get(name, name), linestyle="-" if len(losses) > 1 else "--")
             ax.set(xlabel=labels[shift], yscale="log")
             if "gd" in by_name:  # leave out what is far above descent
                 ax.set_ylim(top=min(ax.get_ylim()[1], 100 * float(np.max(by_name["gd"][1]))))
         axes[0, 0].set_ylabel(LOSS)
-        _legends(axes[0, 0])
+        draw_legends(axes[0, 0])
         axes[0, 0].figure.suptitle(title, fontsize=10)
 
 
@@ -78,13 +73,13 @@ def rollout_figure(paths: Mapping[float, Mapping[str, np.ndarray]], path: Path) 
             for name, losses in by_name.items():
                 label = "one trained layer, applied repeatedly" if name == "trained" else NAMES[name]
                 steps = np.arange(1, losses.shape[1] + 1)
-                _band(ax, steps, losses, COLOURS[name], label, linestyle="--" if name == "gd" else "-")
+                draw_band(ax, steps, losses, COLOURS[name], label, linestyle="--" if name == "gd" else "-")
             most = max(float(np.nanmax(losses[:, :1])) for losses in by_name.values())
             ax.set(xscale="log", yscale="log", xlabel="steps", title=f"damping {damping:g}")
             ax.set_ylim(top=min(ax.get_ylim()[1], 10 * most))
-            _log_ticks(ax)
+            log_ticks(ax)
         axes[0, 0].set_ylabel(LOSS)
-        _legends(axes[0, 0])
+        draw_legends(axes[0, 0])
 
 
 def weights_figure(weights: Mapping[str, np.ndarray], title: str, path: Path) -> None:
@@ -101,7 +96,7 @@ def weights_figure(weights: Mapping[str, np.ndarray], title: str, path: Path) ->
             shown = [first[0] if first.ndim == 3 else first for first in shown]
             limit = max(float(np.abs(values).max()) for values in shown)
             for ax, values in zip(column, shown, strict=True):
-                _matrix(ax, values, limit)
+                draw_matrix(ax, values, limit)
             column[0].set_title(label, fontsize=10)
         for ax, name in zip(axes[:, 0], ("trained", "constructed"), strict=True):
             ax.set_ylabel(name)
@@ -135,9 +130,9 @@ def curvature_figure(
         rates.set_ylabel(r"$\gamma$ of two recurrent layers")
         for ax in (conditions, rates):
             ax.set(xscale="log", yscale="log", xlabel="pairs N")
-            _size_ticks(ax, sizes)
-            _log_ticks(ax)
-        _legends(*axes[0])
+            size_ticks(ax, sizes)
+            log_ticks(ax)
+        draw_legends(*axes[0])
 
 
 def scaling_figure(losses: Mapping[str, Mapping[int, float]], path: Path) -> None:
@@ -152,7 +147,7 @@ def scaling_figure(losses: Mapping[str, Mapping[int, float]], path: Path) -> Non
             ax.bar_label(bars, fmt="{:.3f}", fontsize=7, rotation=90, padding=2)
         ax.set_xticks(range(len(sizes)), [str(n) for n in sizes])
         ax.set(xlabel="N = d", ylabel=LOSS, ylim=(0, 1.25 * max(max(b.values()) for b in losses.values())))
-        _legends(ax, loc="upper left")
+        draw_legends(ax, loc="upper left")
 
 
 def waves_figure(curves: Mapping[str, Curve], zero: float, waves: Mapping[str, np.ndarray], path: Path) -> None:
@@ -161,18 +156,18 @@ def waves_figure(curves: Mapping[str, Curve], zero: float, waves: Mapping[str, n
     with figure(path, columns=1 + number, size=(3.6 * (1 + number), 3.3)) as axes:
         loss, *panels = axes[0]
         for name, curve in curves.items():
-            _curve(loss, curve, "loss", colours[name], f"{name}, after the layer")
-            _curve(loss, curve, "initial_loss", colours[name], f"{name}, before it", linestyle=":")
+            draw_curve(loss, curve, "loss", colours[name], f"{name}, after the layer")
+            draw_curve(loss, curve, "initial_loss", colours[name], f"{name}, before it", linestyle=":")
         loss.axhline(zero, color=COLOURS["ridge"], linestyle="--", label="zero")
         loss.set(xlabel="training step", ylabel=LOSS, yscale="log")
-        _log_ticks(loss)
+        log_ticks(loss)
         for n, ax in enumerate(panels):
             for name in curves:
                 ax.plot(waves["x"], waves[f"{name} final {n}"], color=colours[name], label=f"{name}, after")
                 ax.plot(waves["x"], waves[f"{name} initial {n}"], ":", color=colours[name], label=f"{name}, before")
             ax.plot(waves["X"][:, n], waves["Y"][:, n], "o", color="black", markersize=4, label="context")
             ax.set(xlabel="x", ylabel="y" if n == 0 else "")
-        _legends(loss, fontsize=7)
+        draw_legends(loss, fontsize=7)
         legend_outside(panels[-1])
 
 
@@ -181,15 +176,15 @@ def copy_figure(curve: Curve, levels: Mapping[str, float], path: Path) -> None:
     names = {"zero": "zero", "gd": "one step of GD"}
     with figure(path, columns=2, size=(8.4, 3.3)) as axes:
         loss, sensitivity = axes[0]
-        _curve(loss, curve, "loss", COLOURS["trained"], "trained")
+        draw_curve(loss, curve, "loss", COLOURS["trained"], "trained")
         for name, level in levels.items():
             loss.axhline(level, color=COLOURS.get(name, COLOURS["ridge"]), linestyle="--", label=f"{names[name]} {level:.4f}")
         loss.set(xlabel="training step", ylabel=LOSS)
         for what, label, colour in (("own", "same token", 6), ("next", "next token", 1), ("other", "other tokens", 0)):
-            _curve(sensitivity, curve, f"sensitivity_{what}", PALETTE[colour], label)
+            draw_curve(sensitivity, curve, f"sensitivity_{what}", PALETTE[colour], label)
         sensitivity.set(xlabel="training step", ylabel="sensitivity of the first layer", yscale="log")
-        _log_ticks(sensitivity)
-        _legends(*axes[0])
+        log_ticks(sensitivity)
+        draw_legends(*axes[0])
 
 
 def curves_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path: Path, *, by_seed: bool = False) -> None:
@@ -201,15 +196,15 @@ def curves_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path
                 axes[0, n].plot([e["step"] for e in curve], [e["loss"] for e in curve], linewidth=1)
                 axes[0, n].set(title=label)
             else:
-                _curve(axes[0, 0], curve, "loss", PALETTE[n % len(PALETTE)], label)
+                draw_curve(axes[0, 0], curve, "loss", PALETTE[n % len(PALETTE)], label)
         for ax in axes[0]:
             for n, (label, loss) in enumerate(levels.items()):
                 style = {"linestyle": ("--", ":", "-.")[n % 3], "linewidth": 1}
                 ax.axhline(loss, color="black", label=f"{label} {loss:.4f}", **style)
             ax.set(xlabel="training step", yscale="log")
-            _log_ticks(ax)
+            log_ticks(ax)
         axes[0, 0].set_ylabel(f"validation {LOSS}")
-        _legends(axes[0, 0])
+        draw_legends(axes[0, 0])
 
 
 def heads_figure(products: Mapping[str, np.ndarray], path: Path) -> None:
@@ -220,7 +215,7 @@ def heads_figure(products: Mapping[str, np.ndarray], path: Path) -> None:
             for ax in row[len(shown) :]:
                 ax.axis("off")
             for ax, (name, product) in zip(row, shown.items(), strict=False):
-                _matrix(ax, product, max(float(np.abs(product).max()), 1e-12))
+                draw_matrix(ax, product, max(float(np.abs(product).max()), 1e-12))
                 ax.set_title(name, fontsize=9)
             row[0].set_ylabel(label, fontsize=9)
 
@@ -234,8 +229,8 @@ def finite_figure(losses: Mapping[int, tuple[float, float]], level: float, path:
             ax.plot(sizes, [losses[size][place] for size in sizes], "o-", color=colour, label=label)
         ax.axhline(level, color=COLOURS["gd"], linestyle="--", label=f"GD {level:.4f}")
         ax.set(xscale="log", xlabel="training tasks", ylabel=LOSS)
-        _size_ticks(ax, sizes)
-        _legends(ax)
+        size_ticks(ax, sizes)
+        draw_legends(ax)
 
 
 def adjusted_figure(losses: Mapping[str, Mapping[int, float]], path: Path) -> None:
@@ -252,7 +247,7 @@ def adjusted_figure(losses: Mapping[str, Mapping[int, float]], path: Path) -> No
             ax.axhline(loss, label=name, **style)
         ax.set(xlabel="layers K", ylabel="loss above the oracle's", yscale="log")
         ax.set_xticks(sorted({K for by_layers in losses.values() for K in by_layers if K}))
-        _log_ticks(ax)
+        log_ticks(ax)
         legend_outside(ax)
 
 
@@ -275,43 +270,3 @@ def prefixes_figure(losses: Mapping[str, Mapping[str, np.ndarray]], path: Path) 
             ax.set(title=kind, xlabel="pairs seen", ylim=(0, 2 * float(by_name["zero"].max())))
         axes[0, 0].set_ylabel("half mean square over E[f²]")
         legend_outside(axes[0, -1], handles=list(handles.values()))
-
-
-def _band(ax: Any, x: Any, values: np.ndarray, colour: str, label: str | None, **style: Any) -> None:
-    """The mean over seeds of values [seeds, x] as a line, their range as a band."""
-    ax.plot(x, values.mean(axis=0), color=colour, label=label, **style)
-    ax.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-
-
-def _curve(ax: Any, curve: Curve, what: str, colour: str, label: str | None, **style: Any) -> None:
-    """A measure by training step."""
-    _band(ax, [entry["step"] for entry in curve], np.array([entry[what] for entry in curve]).T, colour, label, **style)
-
-
-def _matrix(ax: Any, values: np.ndarray, limit: float) -> None:
-    """A matrix as an image, red for positive and blue for negative entries."""
-    ax.grid(False)
-    image = ax.imshow(values, cmap="RdBu_r", norm=TwoSlopeNorm(0, -limit, limit))
-    ax.set(xticks=[], yticks=[])
-    ax.figure.colorbar(image, ax=ax, shrink=0.75)
-
-
-def _legends(*axes: Any, **options: Any) -> None:
-    for ax in axes:
-        ax.legend(**{"fontsize": 8, "frameon": False, **options})
-
-
-def _size_ticks(ax: Any, sizes: Sequence[int]) -> None:
-    """A tick at every size."""
-    ax.set_xticks(sizes, [str(size) for size in sizes])
-    ax.minorticks_off()
-
-
-def _log_ticks(ax: Any) -> None:
-    """Plain numbers on a log axis, more of them the fewer decades the losses span."""
-    low, high = ax.get_ylim()
-    decades = np.log10(high / low)
-    subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
-    ax.yaxis.set_major_locator(LogLocator(subs=subs))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

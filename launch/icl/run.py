@@ -7,16 +7,16 @@ from typing import Any
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console
-from launch.icl.attention_variants import finite_data, layernorm, phase, softmax
 from launch.icl.config import Config, check, effort, selected_experiments
-from launch.icl.copying import copy
-from launch.icl.function_classes import compare_on_functions
+from launch.icl.experiments.attention_variants import finite_data, layernorm, phase, softmax
+from launch.icl.experiments.copying import copy
+from launch.icl.experiments.function_classes import compare_on_functions
+from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
+from launch.icl.experiments.noise import noisy
+from launch.icl.experiments.sine_waves import nonlinear
 from launch.icl.job import Job
-from launch.icl.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
-from launch.icl.noise import noisy
 from launch.icl.recipes import make_tasks
 from launch.icl.report import write_report
-from launch.icl.sine_waves import nonlinear
 from launch.icl.tables import terminal_table
 
 _short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on

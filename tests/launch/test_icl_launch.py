@@ -16,7 +16,7 @@ from launch.icl import __main__ as icl
 from launch.icl import training as icl_training
 from launch.icl.config import PRESETS, Config, check
 from launch.icl.recipes import init_scale, make_recipe, make_regression, make_tasks
-from launch.icl.report import steps_saved
+from launch.icl.sections.linear_regression import steps_saved
 from launch.icl.tables import terminal_table
 
 SMALL = (

@@ -14,10 +14,10 @@ from icl.solvers.polynomials import context_eigenvalues
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
-from launch.icl import predictors
 from launch.icl.config import Effort
+from launch.icl.experiments import predictors
+from launch.icl.experiments.predictors import Family, Model, descent, measure_families, row_of, trained_family
 from launch.icl.job import CURVATURE, SPECTRUM, VALIDATION, WEIGHTS, Job, add_rows, has_rows, random_key
-from launch.icl.predictors import Family, Model, descent, measure_families, row_of, trained_family
 from launch.icl.recipes import make_tasks
 from launch.icl.training import split_seeds
 

@@ -11,10 +11,10 @@ from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import sample_tasks
 from jexplicit.runs.devices import full_precision
-from launch.icl import predictors
 from launch.icl.config import effort
+from launch.icl.experiments import predictors
+from launch.icl.experiments.predictors import Family, Model, descent_families, predict_of, trained_family
 from launch.icl.job import HEADS, VALIDATION, Job, has_rows, random_key
-from launch.icl.predictors import Family, Model, descent_families, predict_of, trained_family
 from launch.icl.recipes import make_recipe, make_regression
 from launch.icl.training import batch_loss, split_seeds
 

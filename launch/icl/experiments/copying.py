@@ -10,8 +10,8 @@ from icl.problems import copying
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from launch.icl.config import effort
+from launch.icl.experiments.predictors import Model, descent_family
 from launch.icl.job import TEST, VALIDATION, Job, add_rows, has_rows, random_key
-from launch.icl.predictors import Model, descent_family
 from launch.icl.training import Measure, batch_loss, split_seeds, train_or_load, training_rows
 
 
