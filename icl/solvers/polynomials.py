@@ -84,7 +84,7 @@ def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, 
 
     Example:
         >>> eta, gamma = chebyshev_rates(4.0, 10, 2)
-        >>> gamma.tolist(), [round(float(r), 6) for r in residual(jnp.array([4.0, 3.0, 0.0]), eta, gamma, 10)]
+        >>> gamma.tolist(), [abs(round(float(r), 6)) for r in residual(jnp.array([4.0, 3.0, 0.0]), eta, gamma, 10)]
         ([0.333..., 3.0], [0.111111, 0.0, 1.0])
 
     Source: this package.
@@ -118,7 +118,7 @@ def spectral_errors(law: Spectrum, eta: Float[Array, " K"], gamma: Float[Array, 
 
     Example:
         >>> law = Spectrum(np.ones(1), np.full(1, 0.25), 1.0)
-        >>> float(jnp.sum(spectral_errors(law, jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)) ** 2))
+        >>> round(float(jnp.sum(spectral_errors(law, jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)) ** 2)), 6)
         0.125
     """
     values, weights = jnp.asarray(law.values), jnp.asarray(law.weights)

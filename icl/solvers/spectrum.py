@@ -53,6 +53,28 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
     return np.maximum(np.concatenate(list(parts)), 0)
 
 
+def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
+    """The eigenvalues of XᵀX of fresh contexts, and the variance `u_iᵀ L u_i` of x_q along each eigenvector.
+
+    Raises:
+        ValueError: inputs without independent symmetric coordinates, or no context.
+
+    Example:
+        >>> values, weights = weighted_eigenvalues(jax.random.key(0), Tasks(dim=2, scales=(1.0, 2.0)), 3)
+        >>> values.shape, weights.sum(axis=1).round(6).tolist()  # tr L = (1 + 4)/12
+        ((3, 2), [0.416667, 0.416667, 0.416667])
+    """
+    if tasks.scales is None:
+        values = context_eigenvalues(key, tasks, contexts)
+        return values, np.full_like(values, tasks.variance)
+    _check(tasks, contexts)
+    L = np.array([float(std) ** 2 for std in tasks.input_stds])
+    pairs = [np.linalg.eigh(_gram(key, tasks, block, contexts)) for block in range(-(-contexts // _block))]
+    values = np.concatenate([found.eigenvalues for found in pairs])
+    weights = np.concatenate([np.einsum("a,tai->ti", L, found.eigenvectors**2) for found in pairs])
+    return np.maximum(values, 0), weights
+
+
 def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
     """The eigenvalues of many contexts, summed up in a few thousand values, and what lies beyond the sampled ones.
 
@@ -71,7 +93,8 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
     Source: this package; the lower end as in Edelman 1988 for Gaussian inputs.
     """
     _check(tasks, contexts)
-    values, weights = _weighted_eigenvalues(key, tasks, contexts)
+    values, weights = weighted_eigenvalues(key, tasks, contexts)
+    weights = weights / contexts
     zero = max(tasks.dim - tasks.context, 0)  # eigenvalues of every context that are zero: fewer pairs than inputs
     at_zero, values, weights = weights[:, :zero].sum(), values[:, zero:].ravel(), weights[:, zero:].ravel()
     order = np.argsort(values)
@@ -100,19 +123,6 @@ def _gram(key: Array, tasks: Tasks, block: int, contexts: int) -> Float[np.ndarr
     size = min(_block, contexts - block * _block)
     X = np.moveaxis(np.asarray(sample_tasks(jax.random.fold_in(key, block), tasks, size).X, np.float64), -1, 0)
     return X.swapaxes(1, 2) @ X
-
-
-def _weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
-    """The eigenvalues of all contexts, and `u_iᵀ L u_i` of each over the number of contexts."""
-    if tasks.scales is None:
-        values = context_eigenvalues(key, tasks, contexts)
-        return values, np.full_like(values, tasks.variance / contexts)
-    blocks = range(-(-contexts // _block))
-    L = np.array([float(std) ** 2 for std in tasks.input_stds])
-    pairs = [np.linalg.eigh(_gram(key, tasks, block, contexts)) for block in blocks]
-    values = np.concatenate([found.eigenvalues for found in pairs])
-    weights = np.concatenate([np.einsum("a,tai->ti", L, found.eigenvectors**2) for found in pairs])
-    return np.maximum(values, 0), weights / contexts
 
 
 def _cells_of(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

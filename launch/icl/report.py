@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
-from launch.icl.sections import beyond, depths, linear_regression
+from launch.icl.sections import beyond, depths, linear_regression, looped, newton
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -55,6 +55,8 @@ def run_extent(experiment: str, rows: Rows) -> str:
     def described(steps: int, seeds: int) -> str:
         return f"{steps:,} steps, {seeds} seed{'s' * (seeds != 1)}"
 
+    if not steps:
+        return f"Nothing was trained. The source shows: {section.source_shows}"
     sentence = f"Run: {described(steps, seeds)}"
     if section.source_runs:
         full = steps >= section.source_runs[0] and seeds >= section.source_runs[1]
@@ -132,5 +134,18 @@ SECTIONS = {
         (500_001, 1),
         "a transformer of 12 layers in 20 dimensions is close to least squares on linear functions and to Lasso on sparse "
         "ones, and beats greedy trees on trees (Garg et al. 2022).",
+    ),
+    "looped": Section(
+        "Looped layers",
+        looped.looped,
+        None,
+        "the best looped layer of linear attention is descent with a preconditioner (Gatmiry et al. 2024).",
+    ),
+    "newton": Section(
+        "Newton's iteration",
+        newton.newton,
+        None,
+        "a layer of a trained transformer does the work of about three steps of Newton's iteration, on ill-conditioned inputs "
+        "too (Fu et al. 2023).",
     ),
 }

@@ -13,6 +13,8 @@ from launch.icl.experiments.copying import copy
 from launch.icl.experiments.depths import depths
 from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
+from launch.icl.experiments.looped import looped
+from launch.icl.experiments.newton import newton
 from launch.icl.experiments.noise import noisy
 from launch.icl.experiments.sine_waves import nonlinear
 from launch.icl.job import Job
@@ -39,6 +41,8 @@ RUN: dict[str, Callable[[Job], None]] = {
     "finite-data": finite_data,
     "noisy": noisy,
     "function-classes": compare_on_functions,
+    "looped": looped,
+    "newton": newton,
 }
 
 

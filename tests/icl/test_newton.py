@@ -1,0 +1,66 @@
+"""Newton's iteration as a polynomial: matrices, the steps that a layer is worth, and looped layers with preconditioners."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from icl import Tasks
+from icl.solvers.continuation import optimal_polynomial, optimal_polynomials
+from icl.solvers.newton import equivalent_steps, newton_residual
+from icl.solvers.polynomials import residual
+from icl.solvers.spectrum import spectral_law, weighted_eigenvalues
+from icl.tasks import sample_tasks
+
+
+@pytest.mark.parametrize("power", [0, 1])
+def test_the_residual_is_that_of_the_iteration(power):
+    X = np.random.default_rng(0).normal(size=(7, 4))
+    A = X.T @ X
+    values, U = np.linalg.eigh(A)
+    M = np.linalg.matrix_power(A, power) / values[-1] ** (power + 1)
+    for k in range(8):
+        expected = np.eye(4) - M @ A
+        found = U @ np.diag(newton_residual(jnp.asarray(values), k, power=power)) @ U.T
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+        M = 2 * M - M @ A @ M
+
+
+def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
+    """Contexts with as many pairs as inputs, whose eigenvalues have no gap: the slope from the fourth layer on."""
+    tasks = Tasks(dim=6, context=6, inputs="normal")
+    with jax.enable_x64(True):
+        values, weights = map(jnp.asarray, weighted_eigenvalues(jax.random.key(1), tasks, 5_000))
+        losses = [float(jnp.mean(jnp.sum(weights * newton_residual(values, float(k)) ** 2, axis=1))) for k in range(40)]
+        steps = []
+        for p in optimal_polynomials(spectral_law(jax.random.key(0), tasks, 5_000), tasks, layers=8, tied=False)[3:]:
+            r = residual(values, jnp.asarray(p.eta), jnp.asarray(p.gamma), 6)
+            steps.append(equivalent_steps(np.array(losses), float(jnp.mean(jnp.sum(weights * r**2, axis=1)))))
+    assert np.diff(np.array(steps, float)) == pytest.approx(np.log2(9), rel=0.1)  # of 5,000 contexts
+
+
+def test_the_best_looped_preconditioner_is_the_inverse_covariance():
+    """Gatmiry et al. 2024: x ~ N(0, Λ), w ~ N(0, Λ⁻¹); a search over all A ends at η Λ⁻¹ with the solved η."""
+    std = np.array([1.0, 0.5])
+    batch = sample_tasks(jax.random.key(0), Tasks(dim=2, context=6, inputs="normal", input_range=12**0.5), 4_000)
+    X = jnp.moveaxis(batch.X, -1, 0) * jnp.asarray(std)[None, None]
+    S = jnp.einsum("tni,tnj->tij", X, X)
+    loops, covariance = 3, jnp.diag(jnp.asarray(std) ** 2)
+
+    def loss(A: jax.Array) -> jax.Array:
+        E = jnp.linalg.matrix_power(jnp.eye(2)[None] - S @ A[None], loops)  # of x_q, on the right of w
+        return jnp.trace(jnp.mean(E.mT @ jnp.linalg.inv(covariance)[None] @ E, axis=0) @ covariance) / 2
+
+    A = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2)) * 0.01) + 0.02 * jnp.eye(2)
+    slope = jax.jit(jax.value_and_grad(lambda a: loss(a.reshape(2, 2))))
+    found = minimize(lambda a: tuple(np.asarray(part) for part in slope(a)), np.asarray(A).ravel(), jac=True).x.reshape(2, 2)
+    isotropic = Tasks(dim=2, context=6, inputs="normal", input_range=12**0.5)  # variance 1
+    law = spectral_law(jax.random.key(1), isotropic, 20_000)
+    eta = optimal_polynomial(law, isotropic, layers=loops, tied=True, plus_plus=False).eta[0] / 6
+    np.testing.assert_allclose(found @ covariance, eta * np.eye(2), atol=0.06 * eta)  # of 4,000 contexts
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="power 2"):
+        newton_residual(jnp.ones(2), 1, power=2)
