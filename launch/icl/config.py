@@ -10,9 +10,11 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
+Recent = Literal["markov"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
-EXPERIMENTS: tuple[Linear | Beyond, ...] = (*LINEAR, *BEYOND)
+RECENT: tuple[Recent, ...] = get_args(Recent)  # `recent`
+EXPERIMENTS: tuple[Linear | Beyond | Recent, ...] = (*LINEAR, *BEYOND, *RECENT)
 
 
 class Effort(NamedTuple):
@@ -32,6 +34,7 @@ DEFAULT_EFFORT = {
     "finite-data": Effort(5000, 1),
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
+    "markov": Effort(4000, 2),
 }
 
 
@@ -50,7 +53,7 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[Literal[Linear, Beyond, "all", "beyond"], ...] = ("one-step",)
+    experiment: tuple[Literal[Linear, Beyond, Recent, "all", "beyond", "recent"], ...] = ("one-step",)
     """one-step: one layer against one step of descent. multi-step: --layers layers against steps of GD and GD++.
     out-of-distribution: both on shifted tasks. rollout: one layer applied 50 times. curvature: the effect of GD++ on
     eigenvalues. scaling-N: other sizes. all: these six.
@@ -58,7 +61,10 @@ class Config:
     nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
     layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. noisy:
     other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
-    beyond: these eight."""
+    beyond: these eight.
+
+    markov: Markov chains, whose transitions two layers count in context.
+    recent: this one."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -69,10 +75,10 @@ class Config:
     """N, pairs in the context."""
     seeds: PositiveInt | None = None
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, copy 2, nonlinear, finite-data, noisy and function-classes 1."""
+    layernorm 3, copy and markov 2, nonlinear, finite-data, noisy and function-classes 1."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 4000,
-    function-classes 3000."""
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear
+    and markov 4000, function-classes 3000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
     batch_size: PositiveInt = 2048
@@ -113,6 +119,12 @@ class Config:
     """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
     transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
     """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
+    chain_states: Annotated[int, Bounds(at_least=2)] = 3
+    """markov: k, states of a chain."""
+    chain_length: Annotated[int, Bounds(at_least=2)] = 64
+    """markov: T, states of a sequence."""
+    chain_alpha: PositiveFloat = 1.0
+    """markov: parameter of the Dirichlet distribution of each row of a transition matrix."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -124,7 +136,7 @@ class Config:
 _EFFORT = Effort(5000, 5)
 _TINY = Config(
     out="runs/icl_tiny",
-    experiment=("all", "beyond"),
+    experiment=("all", "beyond", "recent"),
     dim=3,
     context=4,
     seeds=2,
@@ -139,6 +151,7 @@ _TINY = Config(
     functions=("linear", "tree"),
     function_dim=2,
     transformer=(16, 1, 2),
+    chain_length=16,
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
@@ -199,7 +212,7 @@ def effort(config: Config, experiment: str) -> Effort:
 
 def selected_experiments(config: Config) -> list[str]:
     """The requested experiments, ordered so that those that train a model precede those that reuse it."""
-    groups = {"all": LINEAR, "beyond": BEYOND}
+    groups = {"all": LINEAR, "beyond": BEYOND, "recent": RECENT}
     wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
     return [name for name in EXPERIMENTS if name in wanted]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
 from launch.icl.sections import beyond, linear_regression
+from launch.icl.sections.markov import markov
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -131,5 +132,12 @@ SECTIONS = {
         (500_001, 1),
         "a transformer of 12 layers in 20 dimensions is close to least squares on linear functions and to Lasso on sparse "
         "ones, and beats greedy trees on trees (Garg et al. 2022).",
+    ),
+    "markov": Section(
+        "Markov chains",
+        markov,
+        None,
+        "predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head that attends to what "
+        "followed the same state (Edelman et al. 2024).",
     ),
 }
