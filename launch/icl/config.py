@@ -176,6 +176,16 @@ PRESETS = {
         ),
         "five separate layers, the paper's 50,000 steps of 20 CPU-ms: 17 CPU-minutes a seed. In closed form, 0.017 in 10 s.",
     ),
+    "ten-steps": Preset(
+        Config(
+            out="runs/icl_ten",
+            experiment=("multi-step",),
+            layers=10,
+            seeds=2,
+            learning_rate=5e-4,
+        ),
+        "ten recurrent layers, the paper's 5000 steps: worse than five separate layers, as in its Fig. 7.",
+    ),
     "all": Preset(Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, at K = 1 and 2."),
     "beyond": Preset(
         Config(out="runs/icl_beyond", experiment=("beyond",)), "the other eight experiments, long ones shortened."

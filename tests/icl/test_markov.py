@@ -1,6 +1,7 @@
 """Markov chains in context: closed forms against loops and integrals, the constructed heads, a language model's cache row."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -237,7 +238,8 @@ def test_divergences_are_those_of_known_distributions():
 
 
 def test_bad_chains_and_constructions_are_refused():
-    for wrong in ({"states": 1}, {"length": 1}, {"alpha": 0.0}):
+    bad: list[dict[str, Any]] = [{"states": 1}, {"length": 1}, {"alpha": 0.0}]
+    for wrong in bad:
         with pytest.raises(ValueError, match=str(list(wrong.values())[0])):
             Chains(**wrong)
     with pytest.raises(ValueError, match="1 states"):

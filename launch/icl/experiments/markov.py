@@ -69,7 +69,7 @@ def markov(job: Job) -> None:
                 rows.append({"predictor": "trained", **about, **entry, **test(_of_logits, model)})
     x, of_layers = tests[0].x[:, 0], jax.jit(attention_maps)
     shown = {"trained": split_seeds(models[True])[0], "constructed": constructed}
-    maps = {name: np.asarray(of_layers(model, x))[:, 0] for name, model in shown.items()}
+    maps: dict[str, Any] = {name: np.asarray(of_layers(model, x))[:, 0] for name, model in shown.items()}
     np.savez_compressed(job.folder.path / CHAINS, x=np.asarray(x), **maps)
     about = {"experiment": "markov", "task": "markov chains", "recurrent": False, "alpha": chains.alpha}
     add_rows(job, rows, **about, dim=chains.states, context=chains.length, test_tasks=len(tests) * size)
@@ -170,7 +170,8 @@ def _measures(predict: Predict, chains: Chains, batch: Chain, *weights: Any) -> 
             found[f"kl_{name}"] = divergence(jnp.exp(closed_form(x)), log_p)
         return found
 
-    return jax.tree.map(jnp.mean, jax.vmap(of_sequence, in_axes=-1)(batch.P, batch.x))
+    means = jax.tree.map(jnp.mean, jax.vmap(of_sequence, in_axes=-1)(batch.P, batch.x))
+    return {what: jnp.maximum(mean, 0) for what, mean in means.items()}  # a divergence of 0 is rounded to either side
 
 
 @jax.jit
