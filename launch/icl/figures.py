@@ -104,18 +104,19 @@ def weights_figure(weights: Mapping[str, np.ndarray], title: str, path: Path) ->
 
 
 def layers_figure(weights: Mapping[str, np.ndarray], title: str, path: Path) -> None:
-    """The maps M and R of every layer, trained above constructed, with one scale for each map (paper, Fig. 9)."""
+    """The maps M and R of every layer, trained above constructed; below each its largest entry, the scale of its colours."""
     L = len(weights["trained M"])
-    size = max(0.85, min(1.9, 14 / L))  # inches of a matrix
-    with figure(path, rows=4, columns=L, size=(size * L + 1.6, 4 * size + 1.0)) as axes:
-        for pair, kind in zip((axes[:2], axes[2:]), ("M", "R"), strict=True):
-            limit = max(float(np.abs(weights[f"{name} {kind}"]).max()) for name in ("trained", "constructed"))
-            for row, name in zip(pair, ("trained", "constructed"), strict=True):
-                for n, ax in enumerate(row):
-                    draw_matrix(ax, weights[f"{name} {kind}"][n], limit, scale=n == L - 1)
-                row[0].set_ylabel(f"{kind}, {name}", fontsize=8)
+    size = max(1.1, min(1.9, 14 / L))  # inches of a matrix
+    with figure(path, rows=4, columns=L, size=(size * L + 0.5, 4.6 * size + 0.8)) as axes:
+        kinds = [f"{name} {kind}" for kind in ("M", "R") for name in ("trained", "constructed")]
+        for row, kind in zip(axes, kinds, strict=True):
+            for ax, values in zip(row, weights[kind], strict=True):
+                limit = max(float(np.abs(values).max()), 1e-12)
+                draw_matrix(ax, values, limit, scale=False)
+                ax.set_xlabel(f"{limit:.2g}", fontsize=8)
+            row[0].set_ylabel(kind, fontsize=8)
         for n, ax in enumerate(axes[0]):
-            ax.set_title(f"layer {n + 1}" if L < 9 else f"{n + 1}", fontsize=9)
+            ax.set_title(f"layer {n + 1}", fontsize=9)
         axes[0, 0].figure.suptitle(title, fontsize=10)
 
 
