@@ -25,8 +25,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.linalg import contract, transpose
+from icl.solvers.continuation import optimal_polynomial
 from icl.solvers.descent import ridge
-from icl.solvers.polynomials import context_eigenvalues, optimal_polynomial
+from icl.solvers.spectrum import spectral_law
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from icl.training import blocked_gradient
 from jexplicit.runs.devices import full_precision
@@ -172,7 +173,7 @@ def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, con
         (1, 4)
     """
     tasks = dataclasses.replace(distribution.tasks, noise=float(np.sqrt(np.mean(np.square(distribution.support)))))
-    found = optimal_polynomial(context_eigenvalues(key, tasks, contexts), tasks, layers=layers, tied=False, starts=8)
+    found = optimal_polynomial(spectral_law(key, tasks, contexts), tasks, layers=layers, tied=False)
     gamma = np.append(found.gamma[:-1], 0.0)
     zero = np.zeros(layers)
     return np.stack([-gamma, zero, -found.eta / distribution.context, zero], axis=1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
-from launch.icl.sections import beyond, linear_regression
+from launch.icl.sections import beyond, depths, linear_regression
 from launch.icl.sections.markov import markov
 from launch.icl.tables import Rows
 
@@ -79,6 +79,7 @@ class Section(NamedTuple):
 SECTIONS = {
     "one-step": Section("One layer is one step", linear_regression.training),
     "multi-step": Section("Several layers are steps of GD++", linear_regression.training),
+    "depths": Section("Depth", depths.depths),
     "out-of-distribution": Section("Shifted tasks", linear_regression.shifts),
     "rollout": Section("Roll-out", linear_regression.rollout),
     "curvature": Section("Curvature", linear_regression.curvature),

@@ -10,6 +10,7 @@ from jexplicit.runs.progress import console
 from launch.icl.config import Config, check, effort, selected_experiments
 from launch.icl.experiments.attention_variants import finite_data, layernorm, phase, softmax
 from launch.icl.experiments.copying import copy
+from launch.icl.experiments.depths import depths
 from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
 from launch.icl.experiments.markov import markov
@@ -26,6 +27,7 @@ _short = 1 << 20  # tasks of a training: fewer take longer to compile than to tr
 RUN: dict[str, Callable[[Job], None]] = {
     "one-step": one_step,
     "multi-step": multi_step,
+    "depths": depths,
     "out-of-distribution": out_of_distribution,
     "rollout": rollout,
     "curvature": curvature,

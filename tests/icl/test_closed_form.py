@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
 
 from icl import Tasks, descent_layers
 from icl.models.attention import predict
@@ -19,8 +18,7 @@ from icl.solvers.closed_form import (
     sampled_moments,
     solution_loss,
 )
-from icl.solvers.descent import gd_plus_plus, gradient_descent
-from icl.solvers.polynomials import context_eigenvalues, evaluate_polynomial, losses_by_context, optimal_polynomial, residual
+from icl.solvers.descent import gradient_descent
 from icl.tasks import Sequence, sample_tasks, sequences
 
 PAPER = Tasks(dim=10, context=10)
@@ -41,11 +39,6 @@ def within_error(losses: np.ndarray | jax.Array, expected: float, errors: float 
     """Whether a mean of independent losses is within so many standard errors; 4 fail by chance once in 16,000."""
     losses = np.asarray(losses)
     return bool(abs(losses.mean() - expected) <= errors * losses.std() / np.sqrt(len(losses)))
-
-
-@pytest.fixture(scope="module")
-def values():
-    return context_eigenvalues(jax.random.key(0), PAPER, 6_000)
 
 
 def test_the_paper_s_setting():
@@ -137,89 +130,6 @@ def test_the_closed_form_is_a_layer_of_attention():
     np.testing.assert_allclose(answer, (one.x_q @ G @ one.X.T @ one.Y) / 6, rtol=1e-12)
 
 
-def test_eigenvalue_loss_is_the_simulated_loss():
-    """Over weights, query and noise, given the contexts; several outputs too."""
-    tasks = Tasks(dim=4, context=6, outputs=2, weight_scale=1.5, noise=0.3, input_range=2.0)
-    eta, gamma = jnp.array([2.0, 3.0]), jnp.array([0.1, 0.3])
-    batch = sample_tasks(jax.random.key(6), tasks, 200_000)
-    losses = simulated_losses(lambda s, *rates: gd_plus_plus(s, *rates, steps=2)[-1], batch, eta, gamma)
-    by_context = losses_by_context(jnp.asarray(context_eigenvalues(jax.random.key(7), tasks, 100_000)), eta, gamma, tasks)
-    # the errors of both means
-    error = np.hypot(losses.std() / np.sqrt(len(losses)), float(by_context.std()) / np.sqrt(len(by_context)))
-    assert abs(losses.mean() - float(by_context.mean())) <= 4 * error
-
-
-def test_the_residual_polynomial_is_that_of_gd_plus_plus():
-    one = sample_tasks(jax.random.key(8), Tasks(dim=4, context=6))
-    eta, gamma = jnp.array([5.0, 9.0, 7.0]), jnp.array([0.3, 0.2, 0.5])
-    values, U = np.linalg.eigh(np.asarray(one.X.T @ one.X))
-    W = np.linalg.lstsq(np.asarray(one.X), np.asarray(one.Y), rcond=None)[0].T
-    r = residual(jnp.asarray(values), eta, gamma, 6)
-    expected = W @ (np.eye(4) - U @ np.diag(r) @ U.T) @ one.x_q
-    np.testing.assert_allclose(gd_plus_plus(one, eta, gamma, steps=3)[-1], expected, rtol=1e-10)
-
-
-def test_one_layer_s_polynomial_is_the_closed_form(values):
-    found = optimal_polynomial(values, PAPER, layers=1, tied=True, starts=2)
-    assert found.eta[0] == pytest.approx(optimal_rate(PAPER), rel=0.01)  # of 6000 contexts
-    assert abs(found.loss - 0.206229) <= 4 * found.standard_error
-    assert found.gamma.tolist() == [0.0]
-
-
-@pytest.mark.parametrize(
-    ("layers", "tied", "plus_plus", "loss"),
-    [(2, True, False, 0.15659), (2, False, False, 0.14125), (2, True, True, 0.1105), (2, False, True, 0.0920)],
-)
-def test_two_layers_reach_the_reference_losses(values, layers, tied, plus_plus, loss):
-    starts = 8 if plus_plus and not tied else 4  # the one with local minima
-    found = optimal_polynomial(values, PAPER, layers=layers, tied=tied, plus_plus=plus_plus, starts=starts)
-    assert abs(found.loss - loss) <= 4 * found.standard_error + 5e-5  # the reference's last digit
-    fresh = evaluate_polynomial(context_eigenvalues(jax.random.key(1), PAPER, 6_000), found, PAPER)
-    assert abs(fresh.loss - loss) <= 4 * fresh.standard_error + 5e-5
-    assert list(found.quantiles) == sorted(found.quantiles) and found.quantiles[0] < found.quantiles[-1]
-
-
-@pytest.mark.parametrize(
-    ("context", "gamma", "papers"), [(10, 0.175, 0.179), (25, 0.0994, 0.099), (50, 0.0560, 0.056), (100, 0.0297, 0.029)]
-)
-def test_gamma_of_the_best_two_recurrent_layers(context, gamma, papers):
-    tasks = Tasks(dim=10, context=context)
-    number = 8_000 if context == 10 else 2_000
-    found = optimal_polynomial(context_eigenvalues(jax.random.key(0), tasks, number), tasks, layers=2, tied=True, starts=3)
-    assert found.gamma[0] == pytest.approx(gamma, rel=0.02)  # of a few thousand contexts
-    assert found.gamma[0] == pytest.approx(papers, rel=0.04)  # trained transformers
-
-
-@pytest.mark.slow
-def test_five_layers_of_their_own():
-    values = context_eigenvalues(jax.random.key(0), PAPER, 20_000)
-    found = optimal_polynomial(values, PAPER, layers=5, tied=False, guard=1.25)
-    assert found.loss <= 0.026
-    fresh = evaluate_polynomial(context_eigenvalues(jax.random.key(1), PAPER, 200_000), found, PAPER)
-    assert fresh.loss <= 0.026 and fresh.standard_error < 1e-4
-
-
-def test_a_guard_keeps_errors_from_growing_beyond_the_contexts(values):
-    few = values[:1000]
-    free, guarded = (optimal_polynomial(few, PAPER, layers=3, tied=False, guard=guard, starts=3) for guard in (0.0, 1.25))
-    assert free.loss < guarded.loss < 1.3 * free.loss  # what it costs
-    rates = jnp.asarray(guarded.eta), jnp.asarray(guarded.gamma)
-    r = residual(jnp.linspace(0, 1.25 * few.max(), 2000), *rates, PAPER.context)
-    assert float(jnp.abs(r).max()) < 1.2  # a penalty, not a bound: 1 is passed a little
-    worst = [
-        float(np.abs(residual(jnp.asarray(1.2 * values.max()), jnp.asarray(p.eta), jnp.asarray(p.gamma), PAPER.context)))
-        for p in (free, guarded)
-    ]
-    assert worst[1] < 1.2 < 100 < worst[0]
-
-
-def test_eigenvalues_of_wishart_contexts():
-    """Gaussian contexts: the trace of XᵀX / s is chi-squared with N d degrees of freedom."""
-    tasks = Tasks(dim=3, context=5, inputs="normal")
-    traces = context_eigenvalues(jax.random.key(0), tasks, 3_000).sum(axis=1) / tasks.variance
-    assert scipy.stats.kstest(traces, scipy.stats.chi2(15).cdf).pvalue > 1e-3  # one false alarm in a thousand
-
-
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="sampled_moments"):
         optimal_rate(Tasks(inputs="mixture"))
@@ -231,9 +141,3 @@ def test_bad_input_is_refused():
         sampled_moments(jnp.zeros((0, 3, 2)))
     with pytest.raises(ValueError, match="5 examples for 100 numbers"):
         least_squares_solution(sample_tasks(jax.random.key(0), PAPER, 5))
-    with pytest.raises(ValueError, match="0 layers"):
-        optimal_polynomial(np.ones((5, 10)), PAPER, layers=0, tied=True)
-    with pytest.raises(ValueError, match="guard -1"):
-        optimal_polynomial(np.ones((5, 10)), PAPER, layers=2, tied=True, guard=-1)
-    with pytest.raises(ValueError, match="0 contexts"):
-        context_eigenvalues(jax.random.key(0), PAPER, 0)

@@ -94,8 +94,6 @@ def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained
             assert row[f"eigenvalue_max{when}"] == pytest.approx(part.max(), rel=1e-5)
             assert row[f"mean_eigenvalue_min{when}"] == pytest.approx(part.min(axis=1).mean(), rel=1e-4)
             assert row[f"mean_eigenvalue_max{when}"] == pytest.approx(part.max(axis=1).mean(), rel=1e-4)
-    # of the same contexts as the closed form's, nearly those that it was fitted to
-    assert told["closed_form"]["loss"] <= told["trained"]["loss"] * 1.05
 
 
 @pytest.mark.slow

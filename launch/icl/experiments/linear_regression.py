@@ -10,7 +10,8 @@ import numpy as np
 from icl.comparison import condition_numbers, curvature_after_step, path_losses
 from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.solvers.descent import gradient_descent
-from icl.solvers.polynomials import context_eigenvalues, evaluate_polynomial
+from icl.solvers.polynomials import evaluate_polynomial
+from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision

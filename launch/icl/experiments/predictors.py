@@ -16,8 +16,10 @@ from icl.models.attention import AttentionLayer, init_layers
 from icl.models.batched import Regression
 from icl.models.constructions import descent_layers
 from icl.solvers.closed_form import optimal_rate
+from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.descent import gd_plus_plus, line_search, paper_rates, ridge
-from icl.solvers.polynomials import Polynomial, context_eigenvalues, optimal_polynomial
+from icl.solvers.polynomials import Polynomial, evaluate_polynomial
+from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
@@ -29,7 +31,8 @@ from launch.icl.training import Measure, split_seeds, train_or_load, training_ro
 _block = 10_000  # test tasks per evaluation
 _sweep_tasks = 5000  # at most
 _penalty = 1e-6  # of ridge regression on tasks without noise, relative to the weights' variance
-_guard = 1.25  # times the largest eigenvalue of 20,000 contexts: that of 400,000 is 1.13 times as large
+_quantile_contexts = 20_000  # fresh contexts that the quantiles of solved layers are measured on
+_deepest = 10  # layers of their own in float32: of more, rounding errors push eigenvalues beyond the bound of the spectrum
 
 Predict = Callable[[Any, Sequence], Array]
 
@@ -74,8 +77,9 @@ class Family(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def _spectrum(config: Config, tasks: Tasks) -> np.ndarray:
-    return context_eigenvalues(random_key(config, SPECTRUM), tasks, config.solver_contexts)
+def spectrum(config: Config, tasks: Tasks) -> Spectrum:
+    """The law of the eigenvalues that layers are solved for."""
+    return spectral_law(random_key(config, SPECTRUM), tasks, config.solver_contexts)
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,16 +88,12 @@ def _solve(config: Config, model: Model, name: str) -> tuple[Polynomial, float]:
     start = time.perf_counter()
     with stage(f"closed form of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
         tied = {"gd": True, "gd++": model.recurrent, "closed_form": K == 1}[name]
-        rates = optimal_polynomial(
-            _spectrum(config, tasks),
-            tasks,
-            layers=K,
-            tied=tied,
-            plus_plus=name != "gd",
-            guard=_guard if K > 2 and name != "gd" else 0.0,
-            starts=1 if K == 1 else 8 if tied else 24,
-            seed=config.seed,
-        )
+        depth = K if tied else min(K, _deepest)
+        law = spectrum(config, tasks)
+        rates = optimal_polynomials(law, tasks, layers=depth, tied=tied, plus_plus=name != "gd", seed=config.seed)[-1]
+        if depth < K:  # further layers that change nothing
+            idle = np.zeros(K - depth)
+            rates = rates._replace(eta=np.append(rates.eta, idle), gamma=np.append(rates.gamma, idle))
         if K == 1:  # exactly, from moments
             rates = rates._replace(eta=np.array([optimal_rate(tasks)]))
         if name == "gd" and config.gd_rate == "line-search":
@@ -101,6 +101,13 @@ def _solve(config: Config, model: Model, name: str) -> tuple[Polynomial, float]:
             eta, _ = line_search(validation, steps=K, rates=paper_rates())
             rates = rates._replace(eta=np.full(K, float(eta)))
     return rates, time.perf_counter() - start
+
+
+@functools.lru_cache(maxsize=16)
+def _other_contexts(config: Config, tasks: Tasks) -> np.ndarray:
+    """Eigenvalues of other contexts than those that layers were solved for."""
+    number = min(config.solver_contexts, _quantile_contexts)
+    return context_eigenvalues(jax.random.fold_in(random_key(config, SPECTRUM), 1 << 20), tasks, number)
 
 
 def descent(job: Job, model: Model, name: str) -> tuple[Polynomial, float]:
@@ -139,7 +146,7 @@ def untrained_families(job: Job, model: Model) -> list[Family]:
     """All predictors of a model that need no training: descents, constructed layers and ridge regression."""
     tasks = model.tasks
     layers = jax.tree.map(lambda leaf: leaf[None], constructed_layers(job, model))
-    by_layers = predict_of(make_regression(job.config, tasks, model.layers))
+    by_layers = predict_of(unclipped(make_regression(job.config, tasks, model.layers)))
     penalty = jnp.full(1, max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2)
     return [
         *descent_families(job, model),
@@ -156,7 +163,8 @@ def _solution(job: Job, model: Model, name: str) -> dict[str, Any]:
 
     rates, seconds = descent(job, model, "gd++" if name == "constructed" else name)
     gamma = plain(rates.gamma) if name != "gd" and model.layers > 1 else None
-    return {"eta": plain(rates.eta), "gamma": gamma, "seconds": seconds, "quantiles": list(rates.quantiles)}
+    quantiles = evaluate_polynomial(_other_contexts(job.config, model.tasks), rates, model.tasks).quantiles
+    return {"eta": plain(rates.eta), "gamma": gamma, "seconds": seconds, "quantiles": list(quantiles)}
 
 
 @functools.cache
@@ -166,6 +174,12 @@ def _by_descent(K: int) -> Predict:
 
 def _by_ridge(penalty: Array, batch: Sequence) -> Array:
     return vmap_tasks(lambda s: ridge(s, penalty))(batch)
+
+
+def unclipped(problem: Regression) -> Regression:
+    """The same layers without the token clip, which training from random weights may need. Solved rates do not, and tokens of
+    recurrent layers exceed it on the way."""
+    return replace(problem, clip=None)
 
 
 @functools.cache
@@ -193,6 +207,7 @@ def trained_family(
     config, tasks = job.config, model.tasks
     name = name or f"{start}_{model.name}"
     problem = problem or make_regression(config, tasks, model.layers)
+    problem = problem if start == "cold" else unclipped(problem)
     usual = effort(config, "one-step")
     runs = runs or (usual if start == "cold" else Effort(config.warm_steps, usual.seeds))
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers

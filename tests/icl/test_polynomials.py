@@ -1,0 +1,222 @@
+"""K layers without training: simulation, Chebyshev's closed form, the law of eigenvalues, the best layers by depth."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from icl import Tasks
+from icl.solvers.closed_form import optimal_rate
+from icl.solvers.continuation import optimal_polynomial, optimal_polynomials
+from icl.solvers.descent import gd_plus_plus
+from icl.solvers.polynomials import (
+    Polynomial,
+    chebyshev_rates,
+    evaluate_polynomial,
+    losses_by_context,
+    residual,
+    spectral_errors,
+)
+from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
+from icl.tasks import sample_tasks, sequences
+
+PAPER = Tasks(dim=10, context=10)
+ILL = Tasks(dim=3, context=5, scales=(2.0, 1.0, 0.25), noise=0.2, weight_scale=1.5)
+
+
+@pytest.fixture(scope="module")
+def law() -> Spectrum:
+    return spectral_law(jax.random.key(0), PAPER, 20_000)
+
+
+@pytest.fixture(scope="module")
+def fresh() -> np.ndarray:
+    """Eigenvalues of other contexts."""
+    return context_eigenvalues(jax.random.key(1), PAPER, 50_000)
+
+
+@pytest.fixture(scope="module")
+def by_depth(law) -> dict[bool, list[Polynomial]]:
+    """1 to 12 layers of GD++, recurrent and of their own."""
+    return {tied: optimal_polynomials(law, PAPER, layers=12, tied=tied) for tied in (True, False)}
+
+
+def loss_of(law: Spectrum, eta: jax.Array, gamma: jax.Array, tasks: Tasks) -> float:
+    return float(jnp.sum(spectral_errors(law, eta, gamma, tasks) ** 2))
+
+
+def simulated(tasks: Tasks, eta: jax.Array, gamma: jax.Array, number: int) -> np.ndarray:
+    """Half the squared error of descent on each of many tasks."""
+    batch = sample_tasks(jax.random.key(6), tasks, number)
+    y = jax.vmap(lambda s: gd_plus_plus(s, eta, gamma, steps=len(eta))[-1])(sequences(batch))
+    return np.asarray(jnp.sum((y - batch.y_q.T) ** 2, axis=1) / 2)
+
+
+def test_the_residual_polynomial_is_that_of_gd_plus_plus():
+    one = sample_tasks(jax.random.key(8), Tasks(dim=4, context=6))
+    eta, gamma = jnp.array([5.0, 9.0, 7.0]), jnp.array([0.3, 0.2, 0.5])
+    values, U = np.linalg.eigh(np.asarray(one.X.T @ one.X))
+    W = np.linalg.lstsq(np.asarray(one.X), np.asarray(one.Y), rcond=None)[0].T
+    r = residual(jnp.asarray(values), eta, gamma, 6)
+    expected = W @ (np.eye(4) - U @ np.diag(r) @ U.T) @ one.x_q
+    np.testing.assert_allclose(gd_plus_plus(one, eta, gamma, steps=3)[-1], expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("K", [1, 2, 5, 8])
+def test_chebyshev_rates_triple_an_angle_in_every_layer(K):
+    bound, theta = 7.0, np.linspace(1e-3, np.pi / 2, 999)
+    eta, gamma = (jnp.asarray(rate) for rate in chebyshev_rates(bound, 10, K))
+    r = residual(jnp.asarray(bound * np.sin(theta) ** 2), eta, gamma, 10)
+    # a rounding error of θ grows three-fold a layer
+    np.testing.assert_allclose(r, np.sin(3**K * theta) / (3**K * np.sin(theta)), atol=1e-15 * 9**K)
+
+
+@pytest.mark.parametrize(
+    "tasks", [Tasks(dim=4, context=6, outputs=2, weight_scale=1.5, noise=0.3), ILL], ids=("one scale", "ill")
+)
+def test_the_loss_over_a_law_is_the_simulated_loss(tasks):
+    """Over weights, query and noise; several outputs, and inputs of different scales."""
+    eta, gamma = jnp.array([2.0, 3.0]), jnp.array([0.1, 0.3])
+    losses = simulated(tasks, eta, gamma, 200_000)
+    error = losses.std() / np.sqrt(len(losses))  # that of the law's 100,000 contexts is smaller: weights are integrated out
+    assert abs(losses.mean() - loss_of(spectral_law(jax.random.key(7), tasks, 100_000), eta, gamma, tasks)) <= 5 * error
+
+
+def test_a_law_sums_up_its_contexts():
+    """Means of functions over all eigenvalues, the query's share of them, and zeros where there are fewer pairs than inputs."""
+    values = context_eigenvalues(jax.random.key(3), PAPER, 20_000)
+    law = spectral_law(jax.random.key(3), PAPER, 20_000)
+    for f in (lambda v: v, lambda v: v**2, lambda v: 1 / (0.01 + v), lambda v: (1 - 0.6 * v) ** 2):
+        expected = PAPER.variance * f(values).sum(axis=1).mean()
+        assert law.weights @ f(law.values) == pytest.approx(expected, rel=2e-3)  # cells are 0.5 % wide
+    assert law.bound > values.max() and law.values.max() <= law.bound
+
+    ill = spectral_law(jax.random.key(4), ILL, 50_000)
+    L = np.array([float(std) ** 2 for std in ILL.input_stds])
+    assert ill.weights.sum() == pytest.approx(L.sum(), rel=1e-9)
+    assert ill.weights @ ill.values == pytest.approx(5 * (L**2).sum(), rel=0.01)  # E tr(L XᵀX) = N tr L², of 50,000 contexts
+
+    few = spectral_law(jax.random.key(5), Tasks(dim=5, context=2), 1000)
+    assert few.weights[few.values == 0].sum() == pytest.approx(0.6 * 5 / 12, rel=1e-9)
+
+
+def test_both_ends_of_a_law_are_where_the_exact_one_has_them():
+    """One Gaussian input, three pairs: λ/s is chi-squared. 20,000 contexts, ends far beyond what they show."""
+    tasks = Tasks(dim=1, context=3, inputs="normal")
+    law, exact = spectral_law(jax.random.key(0), tasks, 20_000), scipy.stats.chi2(3, scale=1 / 12)
+    for below in exact.ppf([1e-7, 1e-5]):
+        share = law.weights[law.values < below].sum() / law.weights.sum()
+        assert share == pytest.approx(exact.cdf(below), rel=0.35)  # of the 50 lowest: 14 %
+    assert law.bound == pytest.approx(exact.isf(1e-9), rel=0.3)  # extrapolated from the 50 highest: 14 % standard error
+
+
+def test_eigenvalues_of_wishart_contexts():
+    """Gaussian contexts: the trace of XᵀX / s is chi-squared with N d degrees of freedom."""
+    tasks = Tasks(dim=3, context=5, inputs="normal")
+    traces = context_eigenvalues(jax.random.key(0), tasks, 3_000).sum(axis=1) / tasks.variance
+    assert scipy.stats.kstest(traces, scipy.stats.chi2(15).cdf).pvalue > 1e-3  # one false alarm in a thousand
+
+
+def test_losses_of_contexts_are_those_of_their_law(law, fresh):
+    eta, gamma = jnp.array([6.0, 20.0]), jnp.array([0.2, 0.0])
+    by_context = np.asarray(losses_by_context(jnp.asarray(fresh), eta, gamma, PAPER))
+    assert by_context.mean() == pytest.approx(loss_of(law, eta, gamma, PAPER), rel=0.01)  # of 20,000 and 50,000 contexts
+    found = evaluate_polynomial(fresh, Polynomial(np.asarray(eta), np.asarray(gamma), 0.0), PAPER)
+    assert found.loss == pytest.approx(by_context.mean(), rel=1e-12)
+    assert list(found.quantiles) == sorted(found.quantiles) and found.quantiles[0] < found.quantiles[-1]
+
+
+@pytest.mark.parametrize(
+    ("layers", "tied", "plus_plus", "loss"),
+    [
+        *((1, True, True, 0.20623), (2, True, False, 0.15659), (5, True, False, 0.1086), (2, False, False, 0.14125)),
+        *((2, True, True, 0.1105), (3, True, True, 0.0778), (5, True, True, 0.0517), (2, False, True, 0.0920)),
+    ],
+)
+def test_layers_reach_the_reference_losses(law, fresh, layers, tied, plus_plus, loss):
+    found = optimal_polynomial(law, PAPER, layers=layers, tied=tied, plus_plus=plus_plus)
+    assert found.loss == pytest.approx(loss, rel=0.01)  # of 20,000 contexts
+    measured = evaluate_polynomial(fresh, found, PAPER)
+    assert abs(measured.loss - loss) <= 4 * measured.standard_error + 1e-4  # the references' last digit, and the tail's share
+
+
+def test_one_layer_s_polynomial_is_the_closed_form(law):
+    found = optimal_polynomial(law, PAPER, layers=1, tied=True)
+    assert found.eta[0] == pytest.approx(optimal_rate(PAPER), rel=0.005)  # of 20,000 contexts
+    assert found.gamma.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_more_layers_are_better_on_fresh_contexts(by_depth, fresh, tied):
+    losses = [evaluate_polynomial(fresh, found, PAPER).loss for found in by_depth[tied]]
+    assert all(deeper < shallower for shallower, deeper in zip(losses, losses[1:], strict=False)), losses
+    assert [len(found.eta) for found in by_depth[tied]] == list(range(1, 13))
+
+
+def test_five_layers_of_their_own_need_no_training(by_depth, fresh):
+    """Training from an earlier solution reached 0.0135."""
+    found = by_depth[False][4]
+    assert evaluate_polynomial(fresh, found, PAPER).loss <= 0.0072  # 0.0068 of 200,000 contexts
+    y = simulated(PAPER, jnp.asarray(found.eta), jnp.asarray(found.gamma), 20_000)
+    assert abs(y.mean() - found.loss) <= 4 * y.std() / np.sqrt(len(y)) + 1e-4
+
+
+def test_no_rates_nearby_are_better(by_depth, law):
+    """A change of any single rate by 1 % raises the loss, for layers that were fitted."""
+    for tied, K in ((True, 5), (False, 3), (False, 4)):
+        found = by_depth[tied][K - 1]
+        best = loss_of(law, jnp.asarray(found.eta), jnp.asarray(found.gamma), PAPER)
+        assert best == pytest.approx(found.loss, rel=1e-9)
+        for n in range(1 if tied else K):
+            for factor in (0.99, 1.01):
+                scale = np.full(K, factor) if tied else np.where(np.arange(K) == n, factor, 1.0)
+                for eta, gamma in ((found.eta * scale, found.gamma), (found.eta, found.gamma * scale)):
+                    # equal where n is the last γ, which has no effect; the solver's tolerance
+                    assert loss_of(law, jnp.asarray(eta), jnp.asarray(gamma), PAPER) >= best * (1 - 1e-6)
+
+
+@pytest.mark.slow
+def test_the_loss_of_five_layers_does_not_depend_on_the_seed(fresh):
+    losses = []
+    for seed in range(5):
+        found = optimal_polynomial(
+            spectral_law(jax.random.key(10 + seed), PAPER, 200_000), PAPER, layers=5, tied=False, seed=seed
+        )
+        losses.append(evaluate_polynomial(fresh, found, PAPER).loss)
+    assert max(losses) <= 1.03 * min(losses) and max(losses) <= 0.0072
+
+
+@pytest.mark.parametrize(
+    ("context", "gamma", "papers"), [(10, 0.175, 0.179), (25, 0.0994, 0.099), (50, 0.0560, 0.056), (100, 0.0297, 0.029)]
+)
+def test_gamma_of_the_best_two_recurrent_layers(context, gamma, papers):
+    tasks = Tasks(dim=10, context=context)
+    number = 8_000 if context == 10 else 2_000
+    found = optimal_polynomial(spectral_law(jax.random.key(0), tasks, number), tasks, layers=2, tied=True)
+    assert found.gamma[0] == pytest.approx(gamma, rel=0.02)  # of a few thousand contexts
+    assert found.gamma[0] == pytest.approx(papers, rel=0.04)  # trained transformers
+
+
+def test_noise_keeps_layers_from_fitting_small_eigenvalues():
+    """With as much noise as signal, more layers approach ridge regression from above and are never worse."""
+    tasks = Tasks(dim=4, context=8, noise=1.0)
+    law = spectral_law(jax.random.key(0), tasks, 2_000)
+    found = optimal_polynomials(law, tasks, layers=4, tied=False)
+    losses = [one.loss for one in found]
+    ridge = float(np.sum(law.weights / 2 / (law.values + 1)))  # ½ Σ weight v/(λ + v), the Bayes risk
+    assert all(deeper <= shallower for shallower, deeper in zip(losses, losses[1:], strict=False))
+    assert ridge <= losses[-1] <= 1.01 * ridge
+
+
+def test_bad_input_is_refused(law):
+    with pytest.raises(ValueError, match="0 layers"):
+        optimal_polynomial(law, PAPER, layers=0, tied=True)
+    with pytest.raises(ValueError, match="0 eigenvalues"):
+        optimal_polynomial(Spectrum(np.ones(0), np.ones(0), 1.0), PAPER, layers=2, tied=True)
+    with pytest.raises(ValueError, match="0 contexts"):
+        spectral_law(jax.random.key(0), PAPER, 0)
+    with pytest.raises(ValueError, match="sampled_moments"):
+        context_eigenvalues(jax.random.key(0), Tasks(inputs="mixture"), 5)
+    with pytest.raises(ValueError, match="bound 0"):
+        chebyshev_rates(0.0, 10, 2)
