@@ -72,9 +72,9 @@ def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
 
 
 def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: int) -> AttentionLayer:
-    """The mean of a trained and a constructed layer of one head, after their free scale is matched.
+    """The means of trained and constructed layers of one head, layer by layer, after their free scales are matched.
 
-    With b the mean of the first d diagonal entries of M, the trained maps are rescaled to M/b and R b.
+    With b the mean of the first d diagonal entries of a layer's M, its trained maps are rescaled to M/b and R b.
 
     Args:
         trained, constructed: [layers, 1, ...].
@@ -90,7 +90,7 @@ def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: in
         >>> all(bool(jnp.allclose(a, b)) for a, b in zip(head_maps(mean), head_maps(layer)))
         True
 
-    Source: von Oswald et al. 2023, Sec. 3.
+    Source: von Oswald et al. 2023, Sec. 3; of layers with weights of their own the mean is not expected to do well.
     """
     if trained.P.shape != constructed.P.shape or trained.P.shape[1] != 1:
         raise ValueError(f"layers {trained.P.shape} and {constructed.P.shape}: wanted the same shape, and one head")

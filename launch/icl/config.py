@@ -10,7 +10,7 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
-Recent = Literal["looped", "newton"]
+Recent = Literal["looped", "newton", "markov"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
 RECENT: tuple[Recent, ...] = get_args(Recent)  # since 2023
@@ -34,6 +34,7 @@ DEFAULT_EFFORT = {
     "finite-data": Effort(5000, 1),
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
+    "markov": Effort(4000, 2),
 }
 
 
@@ -63,7 +64,7 @@ class Config:
     beyond: these eight.
 
     looped: a recurrent layer, run for fewer and more loops than it was solved or trained for. newton: solved layers counted in
-    steps of Newton's iteration. recent: these two."""
+    steps of Newton's iteration. markov: Markov chains, whose transitions two layers count in context. recent: these three."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -74,10 +75,10 @@ class Config:
     """N, pairs in the context."""
     seeds: PositiveInt | None = None
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, copy 2, nonlinear, finite-data, noisy and function-classes 1."""
+    layernorm 3, copy and markov 2, nonlinear, finite-data, noisy and function-classes 1."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 4000,
-    function-classes 3000."""
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear
+    and markov 4000, function-classes 3000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
     batch_size: PositiveInt = 2048
@@ -120,6 +121,12 @@ class Config:
     """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
     transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
     """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
+    chain_states: Annotated[int, Bounds(at_least=2)] = 3
+    """markov: k, states of a chain."""
+    chain_length: Annotated[int, Bounds(at_least=2)] = 64
+    """markov: T, states of a sequence."""
+    chain_alpha: PositiveFloat = 1.0
+    """markov: parameter of the Dirichlet distribution of each row of a transition matrix."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -147,6 +154,7 @@ _TINY = Config(
     functions=("linear", "tree"),
     function_dim=2,
     transformer=(16, 1, 2),
+    chain_length=16,
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
@@ -170,6 +178,16 @@ PRESETS = {
             learning_rate=5e-4,
         ),
         "five separate layers, the paper's 50,000 steps of 20 CPU-ms: 17 CPU-minutes a seed. In closed form, 0.0067 in 15 s.",
+    ),
+    "ten-steps": Preset(
+        Config(
+            out="runs/icl_ten",
+            experiment=("multi-step",),
+            layers=10,
+            seeds=2,
+            learning_rate=5e-4,
+        ),
+        "ten recurrent layers, the paper's 5000 steps: worse than five separate layers, as in its Fig. 7.",
     ),
     "all": Preset(Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, at K = 1 and 2."),
     "beyond": Preset(

@@ -103,13 +103,30 @@ def weights_figure(weights: Mapping[str, np.ndarray], title: str, path: Path) ->
         axes[0, 0].figure.suptitle(title, fontsize=10)
 
 
+def layers_figure(weights: Mapping[str, np.ndarray], title: str, path: Path) -> None:
+    """The maps M and R of every layer, trained above constructed; below each its largest entry, the scale of its colours."""
+    L = len(weights["trained M"])
+    size = max(1.1, min(1.9, 14 / L))  # inches of a matrix
+    with figure(path, rows=4, columns=L, size=(size * L + 0.5, 4.6 * size + 0.8)) as axes:
+        kinds = [f"{name} {kind}" for kind in ("M", "R") for name in ("trained", "constructed")]
+        for row, kind in zip(axes, kinds, strict=True):
+            for ax, values in zip(row, weights[kind], strict=True):
+                limit = max(float(np.abs(values).max()), 1e-12)
+                draw_matrix(ax, values, limit, scale=False)
+                ax.set_xlabel(f"{limit:.2g}", fontsize=8)
+            row[0].set_ylabel(kind, fontsize=8)
+        for n, ax in enumerate(axes[0]):
+            ax.set_title(f"layer {n + 1}", fontsize=9)
+        axes[0, 0].figure.suptitle(title, fontsize=10)
+
+
 def curvature_figure(
     spectra: Mapping[int, tuple[np.ndarray, np.ndarray]],
-    gammas: Mapping[int, float],
+    gammas: Mapping[str, Mapping[int, float]],
     paper: Mapping[int, float],
     path: Path,
 ) -> None:
-    """Eigenvalues [T, d] of contexts before and after a GD++ step, condition numbers, and γ, by N (paper, Fig. 13)."""
+    """Eigenvalues [T, d] of contexts before and after a GD++ step, condition numbers, and γ by predictor and N (Fig. 13)."""
     sizes, series = sorted(spectra), (("before", COLOURS["gd"]), ("after one layer", COLOURS["gd++"]))
     with figure(path, columns=3, size=(11.5, 3.4)) as axes:
         histogram, conditions, rates = axes[0]
@@ -122,7 +139,10 @@ def curvature_figure(
             error = [middle - low, high - middle]
             conditions.errorbar(sizes, middle, error, fmt="o-", color=colour, label=label, capsize=3)
         histogram.set(yscale="log", xlabel=r"eigenvalue of $X^\top X$", ylabel="density", title=f"N = {sizes[0]}")
-        rates.plot(sizes, [gammas[n] for n in sizes], "o-", color=COLOURS["closed_form"], label="closed form")
+        for name, by_size in gammas.items():
+            if by_size:
+                style = {"color": COLOURS[name], "label": NAMES[name], "linestyle": "-" if name == "closed_form" else "--"}
+                rates.plot(sorted(by_size), [by_size[n] for n in sorted(by_size)], marker="o", **style)
         if known := [n for n in sizes if n in paper]:
             style = {"color": COLOURS["interpolated"], "label": "paper, trained", "alpha": 0.6}
             rates.plot(known, [paper[n] for n in known], "s", **style)

@@ -12,6 +12,7 @@ from launch.icl.config import Config
 
 # Arrays that the experiments save for the figures.
 CURVATURE, WEIGHTS, WAVES, HEADS = "curvature.npz", "weights_{model}.npz", "waves.npz", "heads.npz"
+CHAINS = "chains.npz"
 
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.
 VALIDATION, TEST, SPECTRUM, SWEEP = 101, 102, 103, 104

@@ -35,12 +35,13 @@ def draw_curve(ax: Any, curve: Curve, what: str, colour: str, label: str | None,
     draw_band(ax, [entry["step"] for entry in curve], np.array([entry[what] for entry in curve]).T, colour, label, **style)
 
 
-def draw_matrix(ax: Any, values: np.ndarray, limit: float) -> None:
-    """A matrix as an image, red for positive and blue for negative entries."""
+def draw_matrix(ax: Any, values: np.ndarray, limit: float, *, scale: bool = True) -> None:
+    """A matrix as an image, red for positive and blue for negative entries, with or without its scale beside it."""
     ax.grid(False)
     image = ax.imshow(values, cmap="RdBu_r", norm=TwoSlopeNorm(0, -limit, limit))
     ax.set(xticks=[], yticks=[])
-    ax.figure.colorbar(image, ax=ax, shrink=0.75)
+    if scale:
+        ax.figure.colorbar(image, ax=ax, shrink=0.75)
 
 
 def draw_legends(*axes: Any, **options: Any) -> None:

@@ -3,6 +3,7 @@
 from icl.models.batched import Regression
 from icl.names import Kind
 from icl.problems.function_classes import FunctionClass
+from icl.problems.markov import Chains
 from icl.problems.mixed_noise import MixedNoise
 from icl.problems.sine_waves import Waves
 from icl.tasks import Tasks
@@ -31,6 +32,11 @@ def make_functions(config: Config, kind: Kind) -> FunctionClass:
     """A class of functions, with prompts of 2 d + 1 points."""
     d = config.function_dim
     return FunctionClass(kind, dim=d, points=2 * d + 1, nonzero=min(3, d))
+
+
+def make_chains(config: Config) -> Chains:
+    """Markov chains."""
+    return Chains(config.chain_states, config.chain_length, config.chain_alpha)
 
 
 def make_waves(config: Config) -> Waves:

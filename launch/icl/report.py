@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
 from launch.icl.sections import beyond, depths, linear_regression, looped, newton
+from launch.icl.sections.markov import markov
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -147,5 +148,12 @@ SECTIONS = {
         None,
         "a layer of a trained transformer does the work of about three steps of Newton's iteration, on ill-conditioned inputs "
         "too (Fu et al. 2023).",
+    ),
+    "markov": Section(
+        "Markov chains",
+        markov,
+        None,
+        "predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head that attends to what "
+        "followed the same state (Edelman et al. 2024).",
     ),
 }

@@ -14,6 +14,7 @@ from launch.icl.experiments.depths import depths
 from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
 from launch.icl.experiments.looped import looped
+from launch.icl.experiments.markov import markov
 from launch.icl.experiments.newton import newton
 from launch.icl.experiments.noise import noisy
 from launch.icl.experiments.sine_waves import nonlinear
@@ -43,6 +44,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "function-classes": compare_on_functions,
     "looped": looped,
     "newton": newton,
+    "markov": markov,
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.runs.tables import Column, markdown_table, rich_table
-from launch.icl.config import BEYOND
+from launch.icl.config import BEYOND, LINEAR, RECENT
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -61,7 +61,7 @@ def kind_of(row: Row) -> str:
 
 def terminal_table(rows: Rows) -> Table:
     """The results for the terminal, means over seeds."""
-    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND)
+    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND, *RECENT)
     shown = [row for row in rows if row["experiment"] in experiments and not is_detail(row) and not _only_in_report(row)]
     columns = [
         Column("", _setting),
@@ -111,6 +111,11 @@ _measures = (
     Column("same token", "sensitivity_own", ".3f"),
     Column("next token", "sensitivity_next", ".3f"),
     Column("other tokens", "sensitivity_other", ".3f"),
+    Column("KL from P", "kl_truth", ".4f"),
+    Column("from bigrams", "kl_bigram", ".5f"),
+    Column("from unigrams", "kl_unigram", ".4f"),
+    Column("previous state", "previous", ".3f"),
+    Column("after the same", "matches", ".3f"),
     Column("penalty", "penalty", ".0e"),
     Column("seconds", "seconds", ".0f"),
 )
@@ -138,7 +143,7 @@ def _setting(row: Row) -> str:
     """The experiment and its sizes, for the terminal."""
     if row["experiment"] == "scaling-N" and row["layers"] == 1:  # sizes d = N
         return f"K = 1, d = {row['dim']}"
-    if row["experiment"] not in BEYOND:
+    if row["experiment"] in LINEAR:
         return f"K = {row['layers']}, N = {row['context']}"
     heads = f", {row['heads']} heads" if row["heads"] > 1 and row["predictor"] == "trained" else ""
     task = f", {row['task']}" if row["task"] != "linear" or row["experiment"] == "function-classes" else ""

@@ -173,6 +173,25 @@ def test_interpolation_is_half_way_between_the_maps_whatever_their_scale():
         interpolate(init_layers(jax.random.key(0), 4, heads=2), constructed, dim=3)
 
 
+def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
+    trained = init_layers(jax.random.key(0), 4, layers=3, scale=1.0)
+    constructed = descent_layers(3, 5, np.array([0.7, 0.4, 0.2]), gamma=np.array([0.1, 0.2, 0.0]))
+    mean = interpolate(trained, constructed, dim=3)
+    for n in range(3):
+        one, other, apart = (jax.tree.map(lambda leaf, n=n: leaf[n][None], layers) for layers in (trained, constructed, mean))
+        for ours, theirs in zip(head_maps(apart), head_maps(interpolate(one, other, dim=3)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+    factors = jnp.array([5.0, -0.3, 2.0])[:, None, None, None]  # which change nothing that the layers do
+    scaled = trained._replace(W_Q=trained.W_Q * factors, W_V=trained.W_V / factors)
+    for ours, theirs in zip(head_maps(interpolate(scaled, constructed, dim=3)), head_maps(mean), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
+    itself = interpolate(constructed._replace(W_Q=constructed.W_Q * factors, P=constructed.P / factors), constructed, dim=3)
+    for ours, theirs in zip(head_maps(itself), head_maps(constructed), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+    with pytest.raises(ValueError, match="same shape"):
+        interpolate(trained, descent_layers(3, 5, 0.7), dim=3)
+
+
 def test_rates_are_read_back_from_scaled_weights():
     layer = jax.tree.map(lambda leaf: leaf[0], descent_layers(3, 5, 0.7, gamma=0.2))
     eta, gamma = descent_rates(layer._replace(W_Q=4 * layer.W_Q, W_V=layer.W_V / 4), dim=3, context=5)

@@ -80,6 +80,33 @@ def test_the_constructed_weights_are_the_descent(finished):
 
 
 @pytest.mark.slow
+def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained_once(finished):
+    told = {row["predictor"]: row for row in rows(finished) if row["experiment"] == "curvature"}
+    assert set(told) == {"closed_form", "trained"}
+    trained = [e for e in events(finished, "trained") if e["model"] == "cold_K2_recurrent_d2_N3"]
+    assert len(trained) == 1
+    spectra = np.load(finished / "curvature.npz")
+    values = spectra["before_3"]
+    for row in told.values():
+        after = values * (1 - row["gamma"] * values) ** 2
+        for part, when in ((values, ""), (after, "_after")):  # saved in float32
+            assert row[f"eigenvalue_min{when}"] == pytest.approx(part.min(), rel=1e-5, abs=1e-7)
+            assert row[f"eigenvalue_max{when}"] == pytest.approx(part.max(), rel=1e-5)
+            assert row[f"mean_eigenvalue_min{when}"] == pytest.approx(part.min(axis=1).mean(), rel=1e-4)
+            assert row[f"mean_eigenvalue_max{when}"] == pytest.approx(part.max(axis=1).mean(), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_layers_of_their_own_are_interpolated_and_all_are_shown(tmp_path):
+    out = tmp_path / "run"
+    flags = ["--preset", "ten-steps", *FLAGS, "--layers", "2", "--no-recurrent", "--warm-steps", "0"]
+    assert icl.main(["--out", str(out), *flags]) == 0
+    told = [row for row in rows(out) if row["predictor"] == "interpolated"]
+    assert {row["seed"] for row in told} == {0, 1} and not any(row["recurrent"] for row in told)
+    assert (out / "figures" / "layers_K2_layers_d2_N3.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
 def test_a_warm_start_begins_at_the_descent(finished):
     begun = next(e for e in events(finished, "evaluation") if e["model"].startswith("warm") and e["step"] == 0)
     assert begun["cosine"] == pytest.approx([1, 1], abs=1e-5)
@@ -193,6 +220,12 @@ def test_every_preset_is_a_valid_configuration(name):
     check_bounds(PRESETS[name].config)
     check(PRESETS[name].config)
     assert PRESETS[name].note
+
+
+def test_ten_steps_are_ten_recurrent_layers():
+    config = PRESETS["ten-steps"].config
+    assert (config.layers, config.recurrent, config.experiment) == (10, True, ("multi-step",))
+    assert make_regression(config, make_tasks(config), 10).clip == 10.0
 
 
 def test_saved_steps_are_told_even_where_a_start_does_not_arrive():

@@ -10,11 +10,13 @@ import numpy as np
 from icl.comparison import condition_numbers, curvature_after_step, path_losses
 from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.solvers.descent import gradient_descent
+from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, Tasks, sample_tasks
+from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
-from launch.icl.config import Effort
+from launch.icl.config import Effort, selected_experiments
 from launch.icl.experiments import predictors
 from launch.icl.experiments.predictors import Family, Model, descent, measure_families, row_of, trained_family
 from launch.icl.job import CURVATURE, SPECTRUM, VALIDATION, WEIGHTS, Job, add_rows, has_rows, random_key
@@ -103,7 +105,10 @@ def rollout(job: Job) -> None:
 
 
 def curvature(job: Job) -> None:
-    """The effect of the first of the best two recurrent layers on the eigenvalues of XᵀX, by context length."""
+    """The effect of the first of two recurrent layers on the eigenvalues of XᵀX, by context length.
+
+    The layers are the best ones and, where the run trains them at that length, those trained from random weights.
+    """
     spectra: dict[str, Any] = {}
     for N in job.config.contexts:
         tasks = make_tasks(job.config, context=N)
@@ -111,14 +116,35 @@ def curvature(job: Job) -> None:
         rates, seconds = descent(job, model, "gd++")
         eta, gamma = float(rates.eta[0]), float(rates.gamma[0])
         values = context_eigenvalues(random_key(job.config, SPECTRUM + 100), tasks, min(job.config.solver_contexts, 10_000))
-        after = curvature_after_step(values, gamma)
-        spectra |= {f"before_{N}": values.astype(np.float32), f"after_{N}": after.astype(np.float32)}
-        if not has_rows(job, "curvature", context=N):
-            before, after = (float(np.median(condition_numbers(part))) for part in (values, after))
-            more = {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds}
-            more |= {"condition_before": before, "condition_after": after}
-            add_rows(job, [row_of("curvature", model, "closed_form", **more)])
+        spectra[f"before_{N}"] = values.astype(np.float32)
+        spectra[f"after_{N}"] = curvature_after_step(values, gamma).astype(np.float32)
+        if has_rows(job, "curvature", context=N):
+            continue
+        found = [("closed_form", {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds})]
+        for entry in _trained_rates(job, model):
+            both = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
+            found.append(("trained", entry | {"loss": evaluate_polynomial(values, rates._replace(**both), tasks).loss}))
+        add_rows(job, [row_of("curvature", model, name, **more, **_spectrum(values, more["gamma"])) for name, more in found])
     np.savez_compressed(job.folder.path / CURVATURE, **spectra)
+
+
+def _trained_rates(job: Job, model: Model) -> list[dict[str, Any]]:
+    """The row fields, with η and γ, of the layers that scaling-N or multi-step trains; nothing where neither does."""
+    steps = job.config.scaling_steps if "scaling-N" in selected_experiments(job.config) else 0
+    if not steps and not is_checkpoint(job.folder.path / "checkpoints" / f"cold_{model.name}"):
+        return []
+    return predictors.with_descent_rates(model, trained_family(job, model, runs=Effort(steps or 1, 1))).entries
+
+
+def _spectrum(values: np.ndarray, gamma: float) -> dict[str, float]:
+    """The smallest and the largest eigenvalue, over contexts and in the mean over them, and the median condition number."""
+    found = {}
+    for when, part in (("", values), ("_after", curvature_after_step(values, gamma))):
+        low, high = part.min(axis=1), part.max(axis=1)
+        found |= {f"eigenvalue_min{when}": float(low.min()), f"eigenvalue_max{when}": float(high.max())}
+        found |= {f"mean_eigenvalue_min{when}": float(low.mean()), f"mean_eigenvalue_max{when}": float(high.mean())}
+        found["condition_after" if when else "condition_before"] = float(np.median(condition_numbers(part)))
+    return found
 
 
 def scaling_n(job: Job) -> None:
@@ -145,10 +171,8 @@ def _measure(job: Job, experiment: str, model: Model, trained: list[Family]) -> 
 
 
 def _with_interpolated(job: Job, model: Model, trained: Family) -> list[Family]:
-    """Trained layers and, where they are recurrent and from random weights, their means with constructed ones."""
-    if not model.recurrent:
-        return [trained]
-    families = [predictors.with_descent_rates(model, trained)]
+    """Trained layers and, where they began at random weights, their means with constructed ones."""
+    families = [predictors.with_descent_rates(model, trained) if model.recurrent else trained]
     if trained.entries[0]["start"] == "cold":
         families.append(predictors.interpolated_family(job, model, trained))
     return families

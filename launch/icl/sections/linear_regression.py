@@ -1,5 +1,6 @@
 """Sections on linear regression with linear layers."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from launch.icl import figures
 from launch.icl.job import CURVATURE, WEIGHTS, model_name
 from launch.icl.panels import Curve
 from launch.icl.sections.run_files import draw_figure, first_step, last_events, read_sweeps, reference_losses, training_curve
-from launch.icl.tables import Rows, comparison_table, kind_of
+from launch.icl.tables import Rows, comparison_table, kind_of, mean_rows
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}
 
@@ -27,7 +28,10 @@ def training(out: Path, rows: Rows) -> list[str]:
     if "warm" in curves:
         lines += [steps_saved(curves["cold"], curves["warm"], 1.03 * levels[target]), ""]
     weights = np.load(out / WEIGHTS.format(model=model))
-    return lines + draw_figure(out, f"weights_{model}", figures.weights_figure, weights, f"first layer, {title}, first seed")
+    lines += draw_figure(out, f"weights_{model}", figures.weights_figure, weights, f"first layer, {title}, first seed")
+    if len(weights["trained M"]) > 1:
+        lines += draw_figure(out, f"layers_{model}", figures.layers_figure, weights, f"all layers, {title}, first seed")
+    return lines
 
 
 def steps_saved(cold: Curve, warm: Curve, level: float) -> str:
@@ -71,20 +75,38 @@ def rollout(out: Path, rows: Rows) -> list[str]:
 def curvature(out: Path, rows: Rows) -> list[str]:
     spectra = np.load(out / CURVATURE)
     by_size = {row["context"]: (spectra[f"before_{row['context']}"], spectra[f"after_{row['context']}"]) for row in rows}
-    gammas = {row["context"]: row["gamma"] for row in rows}
+    gammas: dict[str, dict[int, float]] = {"closed_form": {}, "trained": {}}
+    for row in mean_rows(rows):
+        gammas[row["predictor"]][row["context"]] = row["gamma"]
     image = draw_figure(out, "curvature", figures.curvature_figure, by_size, gammas, PAPER_GAMMA)
     columns = [
         Column("N", "context"),
+        Column("predictor", lambda row: row["predictor"].replace("_", " ")),
         Column("γ", "gamma", ".4f", bold=True),
         Column("paper", lambda row: PAPER_GAMMA.get(row["context"])),
         Column("η", "eta", ".2f"),
         Column("loss", "loss", ".5f"),
         Column("condition number before", "condition_before", ".4g"),
         Column("after", "condition_after", ".4g"),
+        Column("eigenvalues before", _eigenvalues("")),
+        Column("after", _eigenvalues("_after")),
         Column("seconds", "seconds", ".1f"),
     ]
-    table = markdown_table(columns, sorted(rows, key=lambda row: row["context"]))
-    return ["The paper's γ are those of its trained transformers.", *table, *image]
+    table = markdown_table(columns, sorted(mean_rows(rows), key=lambda row: (row["context"], row["predictor"])))
+    sentence = (
+        "The paper's γ are those of its trained transformers. Condition numbers are medians over contexts. Eigenvalues are the "
+        "smallest and the largest of all contexts and, in brackets, the means of the smallest and of the largest of a context."
+    )
+    return [sentence, *table, *image]
+
+
+def _eigenvalues(when: str) -> Callable[[Any], str]:
+    def shown(row: Any) -> str:
+        kinds = ("eigenvalue_min", "eigenvalue_max", "mean_eigenvalue_min", "mean_eigenvalue_max")
+        low, high, mean_low, mean_high = (row[f"{kind}{when}"] for kind in kinds)
+        return f"{low:.3g} to {high:.3g} ({mean_low:.3g} to {mean_high:.3g})"
+
+    return shown
 
 
 def scaling(out: Path, rows: Rows) -> list[str]:

@@ -1,0 +1,205 @@
+"""Markov chains to learn in context: each sequence has a transition matrix of its own, and every next state is predicted.
+
+    P_i ~ Dirichlet(α, .., α) for each of k rows,    x_{t+1} ~ P_{x_t}
+
+With n_ij the number of steps from i to j so far and n_i their sum over j, the posterior mean of P_ij is
+`(n_ij + α) / (n_i + k α)`. Its row i = x_t is the prediction with the least expected loss, exactly where the first state is
+drawn uniformly. Where it is drawn from the stationary distribution of P, as in the paper, x_1 alone also says something about
+P, which the formula ignores.
+
+Functions take one sequence; `jax.vmap` makes it many.
+
+Source: Edelman, Edelman, Goel, Malach, Tsilivis 2024, The evolution of statistical induction heads.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from icl.models.causal import CausalModel, next_outputs
+from jexplicit.runs.devices import full_precision
+
+
+class Chain(NamedTuple):
+    """A transition matrix and a sequence of states; a batch has one more, last, axis. P: [k, k]; x: [T]."""
+
+    P: Float[Array, "k k *batch"]
+    x: Int[Array, "T *batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chains:
+    """A distribution of Markov chains, and the cross-entropy of a causal model's predictions: a problem for `icl.train_layers`.
+
+    states: k.
+    length: T, states of a sequence.
+    alpha: α of the Dirichlet distribution of each row.
+    stationary: whether the first state has the chain's stationary distribution; else it is uniform.
+
+    Raises:
+        ValueError: fewer than two states, sequences of fewer than two, or an α that is not positive.
+
+    Example:
+        >>> from icl.models.causal import init_model
+        >>> chains = Chains(states=2, length=4)
+        >>> batch = chains.sample(jax.random.key(0), 5)
+        >>> batch.x.shape, chains.loss(init_model(jax.random.key(1), 2, 4), batch).shape
+        ((4, 5), ())
+
+    Source: Edelman et al. 2024, Sec. 2.
+    """
+
+    states: int = 3
+    length: int = 64
+    alpha: float = 1.0
+    stationary: bool = True
+
+    def __post_init__(self):
+        if min(self.states, self.length) < 2 or not self.alpha > 0:
+            sizes = f"{self.states} states, length {self.length}, alpha {self.alpha}"
+            raise ValueError(f"{sizes}: use at least 2 states, sequences of at least 2, and an alpha above 0")
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
+        """Fresh chains and a sequence of each, batch last."""
+        return _sample(key, self, size, jnp.dtype(dtype or jnp.zeros(()).dtype))
+
+    def loss(self, params: CausalModel, batch: Chain) -> Float[Array, ""]:
+        """The mean cross-entropy of a batch, in nats."""
+        losses = jax.vmap(lambda x: cross_entropy(jax.nn.log_softmax(next_outputs(params, x)), x), in_axes=-1)(batch.x)
+        return jnp.mean(losses)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _sample(key: Array, chains: Chains, size: int, dtype: Any) -> Chain:
+    return jax.vmap(lambda key: sample_chain(key, chains, dtype=dtype), out_axes=-1)(jax.random.split(key, size))
+
+
+def sample_chain(key: Array, chains: Chains, *, dtype: Any = None) -> Chain:
+    """One chain and a sequence of it.
+
+    Example:
+        >>> P, x = sample_chain(jax.random.key(0), Chains(states=2, length=4))
+        >>> P.shape, x.shape, P.sum(axis=1).round(4).tolist()
+        ((2, 2), (4,), [1.0, 1.0])
+    """
+    key_P, key_x = jax.random.split(key)
+    k, dtype = chains.states, jnp.dtype(dtype or jnp.zeros(()).dtype)
+    P = jax.random.dirichlet(key_P, jnp.full(k, chains.alpha, dtype), (k,), dtype)
+    first = stationary_distribution(P) if chains.stationary else jnp.full(k, 1 / k, dtype)
+    uniform = jax.random.uniform(key_x, (chains.length,), dtype)
+
+    def step(row: Array, u: Array) -> tuple[Array, Array]:
+        x = jnp.sum(jnp.cumsum(row)[:-1] < u, dtype=jnp.int32)  # the inverse of the distribution function
+        return P[x], x
+
+    return Chain(P, lax.scan(step, first, uniform)[1])
+
+
+@full_precision
+def stationary_distribution(P: Float[Array, "k k"]) -> Float[Array, " k"]:
+    """The π with `π P = π` and sum 1, by `(Pᵀ - I + 1 1ᵀ) π = 1`.
+
+    Example:
+        >>> stationary_distribution(jnp.array([[0.875, 0.125], [0.375, 0.625]])).round(4).tolist()
+        [0.75, 0.25]
+    """
+    k = len(P)
+    return jnp.linalg.solve(P.T - jnp.eye(k, dtype=P.dtype) + 1, jnp.ones(k, P.dtype))
+
+
+def uniform_prediction(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """`1/k` for every next state.
+
+    Example:
+        >>> uniform_prediction(jnp.array([0, 1]), 2).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+    return jnp.full((len(x), states), 1 / states, dtype)
+
+
+def unigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """`(n_j + α) / (t + k α)` after each t, n_j of x_1, .., x_t are j: the posterior mean if states were drawn independently.
+
+    Args:
+        x: a sequence.
+        alpha: α, one number or one per state.
+        states: k.
+
+    Example:
+        >>> unigram_posterior(jnp.array([0, 1, 0]), 0.5, 2).tolist()
+        [[0.75, 0.25], [0.5, 0.5], [0.625, 0.375]]
+
+    Source: Edelman et al. 2024, Sec. 2.
+    """
+    return dirichlet_mean(jnp.cumsum(jax.nn.one_hot(x, states, dtype=dtype), axis=0), alpha)
+
+
+def bigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """`(n_ij + α) / (n_i + k α)` with i = x_t, after each t: the posterior mean of the row of P that x_{t+1} is drawn from.
+
+    Args:
+        x: a sequence.
+        alpha: α, one number or one per state.
+        states: k.
+
+    Example:
+        >>> bigram_posterior(jnp.array([0, 1, 0]), 0.5, 2).tolist()
+        [[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]]
+
+    Source: Edelman et al. 2024, Sec. 2; the posterior of a Dirichlet prior.
+    """
+    return dirichlet_mean(transition_counts(x, states, dtype=dtype), alpha)
+
+
+def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """n_ij with i = x_t, after each t: how often each state has followed x_t.
+
+    Example:
+        >>> transition_counts(jnp.array([0, 1, 0, 1]), 2).tolist()
+        [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    """
+    now = jax.nn.one_hot(x, states, dtype=dtype)
+
+    def step(n: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        before, here = pair
+        n = n + before[:, None] * here[None]
+        return n, jnp.sum(n * here[:, None], axis=0)
+
+    before = jnp.concatenate([jnp.zeros_like(now[:1]), now[:-1]])  # nothing is before x_1
+    return lax.scan(step, jnp.zeros((states, states), now.dtype), (before, now))[1]
+
+
+def dirichlet_mean(n: Float[Array, "T k"], alpha: Any) -> Float[Array, "T k"]:
+    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior given counts.
+
+    Args:
+        n: counts, in each row.
+        alpha: α, one number or one per state.
+    """
+    n = n + jnp.broadcast_to(jnp.asarray(alpha, n.dtype), n.shape[1:])[None]
+    return n / jnp.sum(n, axis=1, keepdims=True)
+
+
+def cross_entropy(log_p: Float[Array, "T k"], x: Int[Array, " T"]) -> Float[Array, ""]:
+    """`-mean log p_t(x_{t+1})` over t = 1, .., T - 1, in nats.
+
+    Example:
+        >>> round(float(cross_entropy(jnp.log(jnp.full((3, 2), 0.5)), jnp.array([0, 1, 1]))), 4)
+        0.6931
+    """
+    return -jnp.mean(jnp.take_along_axis(log_p[:-1], x[1:, None], axis=1))
+
+
+def divergence(p: Float[Array, "T k"], log_q: Float[Array, "T k"]) -> Float[Array, ""]:
+    """The mean over t of `KL(p_t || q_t)`, in nats.
+
+    Example:
+        >>> round(float(divergence(jnp.array([[1.0, 0.0]]), jnp.log(jnp.array([[0.5, 0.5]])))), 4)
+        0.6931
+    """
+    return jnp.mean(jnp.sum(jax.scipy.special.xlogy(p, p) - p * log_q, axis=1))
