@@ -15,6 +15,14 @@ from icl.models.batched import Regression as Regression
 from icl.models.batched import predict_batch as predict_batch
 from icl.models.constructions import descent_layers as descent_layers
 from icl.models.constructions import softmax_descent_layer as softmax_descent_layer
+from icl.models.mesa_chunks import mesa_conjugate_gradients as mesa_conjugate_gradients
+from icl.models.recurrences import Stream as Stream
+from icl.models.recurrences import delta_rule as delta_rule
+from icl.models.recurrences import linear_attention as linear_attention
+from icl.models.recurrences import mesa_recursion as mesa_recursion
+from icl.models.recurrences import sherman_morrison as sherman_morrison
+from icl.problems.streams import Dynamics as Dynamics
+from icl.problems.streams import Streams as Streams
 from icl.solvers.closed_form import exact_moments as exact_moments
 from icl.solvers.closed_form import least_squares_solution as least_squares_solution
 from icl.solvers.closed_form import one_step_loss as one_step_loss
@@ -26,6 +34,11 @@ from icl.solvers.descent import gradient_descent as gradient_descent
 from icl.solvers.descent import line_search as line_search
 from icl.solvers.descent import ridge as ridge
 from icl.solvers.descent import squared_error as squared_error
+from icl.solvers.online import delta_losses as delta_losses
+from icl.solvers.online import hebbian_losses as hebbian_losses
+from icl.solvers.online import kalman_filter as kalman_filter
+from icl.solvers.online import prefix_ridge as prefix_ridge
+from icl.solvers.online import ridge_losses as ridge_losses
 from icl.solvers.polynomials import Polynomial as Polynomial
 from icl.solvers.polynomials import context_eigenvalues as context_eigenvalues
 from icl.solvers.polynomials import evaluate_polynomial as evaluate_polynomial

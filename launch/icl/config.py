@@ -10,9 +10,11 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
+Recent = Literal["mesa"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
-EXPERIMENTS: tuple[Linear | Beyond, ...] = (*LINEAR, *BEYOND)
+RECENT: tuple[Recent, ...] = get_args(Recent)
+EXPERIMENTS: tuple[Linear | Beyond | Recent, ...] = (*LINEAR, *BEYOND, *RECENT)
 
 
 class Effort(NamedTuple):
@@ -50,7 +52,7 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[Literal[Linear, Beyond, "all", "beyond"], ...] = ("one-step",)
+    experiment: tuple[Literal[Linear, Beyond, Recent, "all", "beyond", "recent"], ...] = ("one-step",)
     """one-step: one layer against one step of descent. multi-step: --layers layers against steps of GD and GD++.
     out-of-distribution: both on shifted tasks. rollout: one layer applied 50 times. curvature: the effect of GD++ on
     eigenvalues. scaling-N: other sizes. all: these six.
@@ -58,7 +60,9 @@ class Config:
     nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
     layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. noisy:
     other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
-    beyond: these eight."""
+    beyond: these eight.
+
+    mesa: layers that are online estimators of a regression. recent: this one."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -113,6 +117,8 @@ class Config:
     """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
     transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
     """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
+    tokens: PositiveInt = 100_000
+    """mesa: tokens over which rounding errors are measured."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -124,7 +130,7 @@ class Config:
 _EFFORT = Effort(5000, 5)
 _TINY = Config(
     out="runs/icl_tiny",
-    experiment=("all", "beyond"),
+    experiment=("all", "beyond", "recent"),
     dim=3,
     context=4,
     seeds=2,
@@ -142,6 +148,7 @@ _TINY = Config(
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
+    tokens=1000,
 )
 PRESETS = {
     "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores. The numbers mean nothing."),
@@ -199,7 +206,7 @@ def effort(config: Config, experiment: str) -> Effort:
 
 def selected_experiments(config: Config) -> list[str]:
     """The requested experiments, ordered so that those that train a model precede those that reuse it."""
-    groups = {"all": LINEAR, "beyond": BEYOND}
+    groups = {"all": LINEAR, "beyond": BEYOND, "recent": RECENT}
     wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
     return [name for name in EXPERIMENTS if name in wanted]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
 from launch.icl.sections import beyond, linear_regression
+from launch.icl.sections.mesa import mesa
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -132,4 +133,5 @@ SECTIONS = {
         "a transformer of 12 layers in 20 dimensions is close to least squares on linear functions and to Lasso on sparse "
         "ones, and beats greedy trees on trees (Garg et al. 2022).",
     ),
+    "mesa": Section("Layers as online estimators", mesa),
 }

@@ -12,6 +12,7 @@ from launch.icl.experiments.attention_variants import finite_data, layernorm, ph
 from launch.icl.experiments.copying import copy
 from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
+from launch.icl.experiments.mesa import mesa
 from launch.icl.experiments.noise import noisy
 from launch.icl.experiments.sine_waves import nonlinear
 from launch.icl.job import Job
@@ -37,6 +38,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "finite-data": finite_data,
     "noisy": noisy,
     "function-classes": compare_on_functions,
+    "mesa": mesa,
 }
 
 
