@@ -89,7 +89,8 @@ def _moments_before(chunks: Stream, decay: Float[Array, "n C"]) -> tuple[Float[A
         return a * b, b * H + H_next, b * G + G_next
 
     _, H, G = lax.associative_scan(join, (jnp.exp(decay[:, -1])[:, None, None], H, G))
-    return tuple(jnp.concatenate([jnp.zeros_like(M[:1]), M[:-1]]) for M in (H, G))
+    H, G = (jnp.concatenate([jnp.zeros_like(M[:1]), M[:-1]]) for M in (H, G))
+    return H, G
 
 
 def conjugate_gradients(product: Callable[[Array], Array], B: Float[Array, "n d"], steps: int) -> Float[Array, "n d"]:

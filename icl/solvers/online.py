@@ -17,7 +17,7 @@ from jexplicit.runs.devices import full_precision
 _iterations = 500  # of a fixed point: each shrinks its error by a factor of at most d/T, or of the noise's share
 
 
-def hebbian_losses(streams: Streams, *, forgetting: float = 1.0) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """The best factor on the output of linear attention at each position, and its loss there.
 
         a = E[w'²], b = E[w' w], c = E[w²] = 1/d:    a <- γ² a + 2 γ λ b + 2 λ² c + λ (λ·c) + σ² λ,    b <- a_W (γ b + λ c)
@@ -50,7 +50,7 @@ def hebbian_losses(streams: Streams, *, forgetting: float = 1.0) -> tuple[Float[
     return lax.scan(step, (jnp.zeros_like(c), jnp.zeros_like(c)), None, length=streams.tokens)[1]
 
 
-def delta_losses(streams: Streams, rate: float | Array | None = None) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """The rate of the delta rule and its expected loss at each position; forgetting is the memory a of the stream.
 
         e = E[(w - a w')²]:    e <- a² (e - 2 β λ e + β² (2 λ² e + λ (λ·e) + σ² λ)) + (1 - a²)/d,    loss ½ λ·e
@@ -97,7 +97,7 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
     """
     if streams.memory != 1:
         raise ValueError(f"memory {streams.memory}: this closed form is for a map that stays the same; use icl.kalman_filter")
-    lam, t = jnp.asarray(streams.spectrum), jnp.arange(1, streams.tokens + 1)
+    lam, t = jnp.asarray(streams.spectrum), jnp.arange(1.0, streams.tokens + 1)
 
     def update(_: Any, delta: Array) -> Array:
         return jnp.sum(lam[None] / (streams.penalty + (t / (1 + delta))[:, None] * lam[None]), axis=1)

@@ -28,7 +28,7 @@ _penalty = 1.0  # where rounding is measured
 _large = 0.1  # relative error above which an estimator has failed
 _points = 80  # of a curve of errors
 
-Layer = Callable[[Stream], jax.Array]
+Layer = Callable[..., jax.Array]  # of a stream and settings
 
 
 class Estimator(NamedTuple):
