@@ -21,8 +21,6 @@ from icl.models.recurrences import delta_rule as delta_rule
 from icl.models.recurrences import linear_attention as linear_attention
 from icl.models.recurrences import mesa_recursion as mesa_recursion
 from icl.models.recurrences import sherman_morrison as sherman_morrison
-from icl.problems.streams import Dynamics as Dynamics
-from icl.problems.streams import Streams as Streams
 from icl.solvers.closed_form import exact_moments as exact_moments
 from icl.solvers.closed_form import least_squares_solution as least_squares_solution
 from icl.solvers.closed_form import one_step_loss as one_step_loss
@@ -43,6 +41,8 @@ from icl.solvers.polynomials import Polynomial as Polynomial
 from icl.solvers.polynomials import context_eigenvalues as context_eigenvalues
 from icl.solvers.polynomials import evaluate_polynomial as evaluate_polynomial
 from icl.solvers.polynomials import optimal_polynomial as optimal_polynomial
+from icl.streams import Dynamics as Dynamics
+from icl.streams import Streams as Streams
 from icl.tasks import Sequence as Sequence
 from icl.tasks import Tasks as Tasks
 from icl.tasks import half_mse as half_mse

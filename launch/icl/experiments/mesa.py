@@ -14,8 +14,8 @@ from jax import lax
 
 from icl.models.mesa_chunks import mesa_conjugate_gradients
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion, sherman_morrison
-from icl.problems.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
+from icl.streams import Dynamics, Streams
 from jexplicit.runs.progress import stage
 from launch.icl.job import SWEEP, TEST, VALIDATION, Job, add_rows, has_rows, random_key
 
