@@ -99,7 +99,7 @@ class Dynamics:
         >>> bool((stream.V[:-1] == stream.K[1:]).all()), targets.shape
         (True, (5, 3))
 
-    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms, Sec. 5.
+    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms.
     """
 
     dim: int = 10

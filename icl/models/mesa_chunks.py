@@ -45,7 +45,7 @@ def mesa_conjugate_gradients(
         >>> mesa_conjugate_gradients(one, 1.0, steps=1, chunk=2).round(4).tolist()
         [[1.0], [2.0], [3.0]]
 
-    Source: von Oswald et al. 2025, MesaNet, Sec. 3 and App. A.
+    Source: von Oswald et al. 2025, MesaNet.
     """
     if steps < 1 or chunk < 1:
         raise ValueError(f"{steps} steps, chunks of {chunk} tokens: use at least one of each")

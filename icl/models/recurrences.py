@@ -78,7 +78,7 @@ def delta_rule(stream: Stream, rate: PerToken, *, forgetting: PerToken = 1.0) ->
         >>> delta_rule(one, 0.5).tolist()
         [[2.0], [5.0]]
 
-    Source: Schlag et al. 2021, Sec. 4.2; with forgetting: Yang et al. 2025, Gated Delta Networks, Eq. 10.
+    Source: Schlag et al. 2021; with forgetting: Yang et al. 2025, Gated Delta Networks.
     """
     gamma, beta = per_token(stream, forgetting=forgetting, rate=rate)
 
@@ -118,8 +118,8 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
         >>> mesa_recursion(one, 1.0).round(4).tolist()
         [[1.0], [2.0], [3.0]]
 
-    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms, Eq. 8; constant Λ: von Oswald et al. 2025, MesaNet;
-    the square root: Potter (1963) and Bierman 1977, Ch. II, V; forgetting in that form: this package.
+    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms; constant Λ: von Oswald et al. 2025, MesaNet; the
+    square root: Potter (1963), in Bierman 1977; forgetting in that form: this package.
     """
     (gamma,) = per_token(stream, forgetting=forgetting)
     Lambda = diagonal(stream, penalty)
@@ -166,7 +166,7 @@ def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken =
         >>> sherman_morrison(one, 1.0).round(4).tolist()
         [[1.0], [2.0], [3.0]]
 
-    Source: von Oswald et al. 2023, Eq. 9; Haykin, Adaptive Filter Theory, Ch. 10.
+    Source: von Oswald et al. 2023; Haykin, Adaptive Filter Theory, on recursive least squares.
     """
     (gamma,) = per_token(stream, forgetting=forgetting)
 
