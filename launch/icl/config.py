@@ -10,7 +10,7 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
-Recent = Literal["looped", "newton", "markov"]
+Recent = Literal["looped", "newton", "markov", "mesa"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
 RECENT: tuple[Recent, ...] = get_args(Recent)  # since 2023
@@ -64,7 +64,8 @@ class Config:
     beyond: these eight.
 
     looped: a recurrent layer, run for fewer and more loops than it was solved or trained for. newton: solved layers counted in
-    steps of Newton's iteration. markov: Markov chains, whose transitions two layers count in context. recent: these three."""
+    steps of Newton's iteration. markov: Markov chains, whose transitions two layers count in context. mesa: layers
+    that are online estimators of a regression. recent: these four."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -127,6 +128,8 @@ class Config:
     """markov: T, states of a sequence."""
     chain_alpha: PositiveFloat = 1.0
     """markov: parameter of the Dirichlet distribution of each row of a transition matrix."""
+    tokens: PositiveInt = 100_000
+    """mesa: tokens over which rounding errors are measured."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -158,6 +161,7 @@ _TINY = Config(
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
+    tokens=1000,
 )
 PRESETS = {
     "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores. The numbers mean nothing."),

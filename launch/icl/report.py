@@ -9,6 +9,7 @@ from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
 from launch.icl.sections import beyond, depths, linear_regression, looped, newton
 from launch.icl.sections.markov import markov
+from launch.icl.sections.mesa import mesa
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -156,4 +157,5 @@ SECTIONS = {
         "predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head that attends to what "
         "followed the same state (Edelman et al. 2024).",
     ),
+    "mesa": Section("Layers as online estimators", mesa),
 }

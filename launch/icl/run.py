@@ -15,6 +15,7 @@ from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
 from launch.icl.experiments.looped import looped
 from launch.icl.experiments.markov import markov
+from launch.icl.experiments.mesa import mesa
 from launch.icl.experiments.newton import newton
 from launch.icl.experiments.noise import noisy
 from launch.icl.experiments.sine_waves import nonlinear
@@ -45,6 +46,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "looped": looped,
     "newton": newton,
     "markov": markov,
+    "mesa": mesa,
 }
 
 

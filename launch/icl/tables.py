@@ -25,7 +25,7 @@ PAPER_LOSS = {
 }
 _identity = (
     *("experiment", "task", "shift", "layers", "heads", "recurrent", "dim", "context"),
-    *("predictor", "start", "training_tasks"),
+    *("predictor", "start", "training_tasks", "loops"),
 )
 
 
@@ -61,8 +61,9 @@ def kind_of(row: Row) -> str:
 
 def terminal_table(rows: Rows) -> Table:
     """The results for the terminal, means over seeds."""
-    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND, *RECENT)
-    shown = [row for row in rows if row["experiment"] in experiments and not is_detail(row) and not _only_in_report(row)]
+    experiments = ("one-step", "multi-step", "depths", "curvature", "scaling-N", *BEYOND, *RECENT)
+    hidden = (is_detail, _only_in_report, lambda row: row["loss"] is None)
+    shown = [row for row in rows if row["experiment"] in experiments and not any(hide(row) for hide in hidden)]
     columns = [
         Column("", _setting),
         Column("predictor", lambda row: row["predictor"] + (f", {row['start']}" if row["start"] else "")),
@@ -135,8 +136,12 @@ def measures_table(rows: Rows, names: Mapping[str, str] | None = None) -> list[s
 
 
 def _only_in_report(row: Row) -> bool:
-    """Whether a row of other sizes is neither the reference's nor trained."""
-    return row["experiment"] == "scaling-N" and row["predictor"] not in (row["reference"], "trained")
+    """Whether a row is one of many that only tables of their own experiment show: other sizes, depths and loops."""
+    if row["experiment"] == "scaling-N":
+        return row["predictor"] not in (row["reference"], "trained")
+    if row["experiment"] == "depths":
+        return row["predictor"] != "gd++"
+    return row["experiment"] == "looped" and row["loops"] != row["layers"]
 
 
 def _setting(row: Row) -> str:

@@ -1,0 +1,218 @@
+"""Sequence layers that estimate the regression of values on keys while they read, one token at a time.
+
+Each layer holds weights W_t, which it has estimated from `k_1, v_1, .., k_t, v_t`, and answers the query with `o_t = W_t q_t`:
+
+    linear attention    W_t = γ W_{t-1} + v_t k_tᵀ                              one step on the inner product (Hebb)
+    delta rule          W_t = γ W_{t-1} + β (v_t - γ W_{t-1} k_t) k_tᵀ          a step on ||v_t - W k_t||² for every token
+    mesa                W_t = argmin_W Σ_s γ^{t-s} ||v_s - W k_s||² + tr W Λ Wᵀ     the minimum itself
+
+Functions take one sequence; `jax.vmap` makes it many, of heads or of a batch.
+
+Source: Katharopoulos et al. 2020; Schlag et al. 2021, Yang et al. 2025; von Oswald et al. 2023 and 2025; the view of layers as
+estimators: Wang et al. 2025, Test-time regression.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from jexplicit.runs.checks import concrete
+from jexplicit.runs.devices import full_precision
+
+PerToken = Any  # a number, or one per token
+Penalty = Any  # a number, or one per coordinate of the keys
+
+
+class Stream(NamedTuple):
+    """The keys, values and queries of one sequence. K: [T, d]; V: [T, m]; Q: [T, d]."""
+
+    K: Float[Array, "T d"]
+    V: Float[Array, "T m"]
+    Q: Float[Array, "T d"]
+
+
+@full_precision
+def linear_attention(stream: Stream, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
+    """`o_t = W_t q_t` of `W_t = γ_t W_{t-1} + v_t k_tᵀ`.
+
+    Args:
+        forgetting: γ, one number or one per token.
+
+    Raises:
+        ValueError: shapes that do not fit, or forgetting outside (0, 1].
+
+    Example:
+        >>> one = Stream(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones((2, 2)))
+        >>> linear_attention(one).tolist(), linear_attention(one, forgetting=0.5).tolist()
+        ([[1.0], [3.0]], [[1.0], [2.5]])
+
+    Source: Katharopoulos et al. 2020, Sec. 3.4; with forgetting: Yang et al. 2024, Gated Linear Attention.
+    """
+    (gamma,) = per_token(stream, forgetting=forgetting)
+
+    def step(W: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
+        k, v, q, gamma = token
+        W = gamma * W + jnp.outer(v, k)
+        return W, W @ q
+
+    return lax.scan(step, zero_weights(stream), (*stream, gamma))[1]
+
+
+@full_precision
+def delta_rule(stream: Stream, rate: PerToken, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
+    """`o_t = W_t q_t` of `W_t = γ_t W_{t-1} + β_t (v_t - γ_t W_{t-1} k_t) k_tᵀ`: online gradient descent, Widrow and Hoff's.
+
+    Args:
+        rate: β, one number or one per token.
+        forgetting: γ, one number or one per token.
+
+    Raises:
+        ValueError: shapes that do not fit, or forgetting outside (0, 1].
+
+    Example:
+        >>> one = Stream(jnp.ones((2, 1)), jnp.array([[4.0], [8.0]]), jnp.ones((2, 1)))
+        >>> delta_rule(one, 0.5).tolist()
+        [[2.0], [5.0]]
+
+    Source: Schlag et al. 2021; with forgetting: Yang et al. 2025, Gated Delta Networks.
+    """
+    gamma, beta = per_token(stream, forgetting=forgetting, rate=rate)
+
+    def step(W: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
+        k, v, q, gamma, beta = token
+        W = gamma * W
+        W = W + beta * jnp.outer(v - W @ k, k)
+        return W, W @ q
+
+    return lax.scan(step, zero_weights(stream), (*stream, gamma, beta))[1]
+
+
+@full_precision
+def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
+    """The mesa layer, ridge regression at every token, by a recursion that is stable over long sequences in float32.
+
+        o_t = G_t (H_t + Λ)⁻¹ q_t,    G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
+
+    What is carried is the weights W and a square root S of the inverse, `S Sᵀ = (H + Λ)⁻¹`, which no rounding can make
+    indefinite and whose condition number is the square root of that of H + Λ. Each token is forgotten, then absorbed:
+
+        L Lᵀ = γ I + (1 - γ) SᵀΛS,   S <- S L⁻ᵀ,   W <- W - (1 - γ) W Λ S Sᵀ
+        p = Sᵀk,   α = 1 + pᵀp,   S <- S - S p pᵀ / (α + √α),   W <- W + (v - W k) (S p)ᵀ / α
+
+    The first line keeps Λ as it is while H decays; the eigenvalues of LLᵀ lie between γ and 1. It costs O(d³) a token, and is
+    left out where forgetting is the number 1. The second line costs O(d²).
+
+    Args:
+        penalty: the diagonal of Λ, one number or one per coordinate of the keys.
+        forgetting: γ, one number or one per token.
+
+    Raises:
+        ValueError: shapes that do not fit, forgetting outside (0, 1], or a penalty that is not positive.
+
+    Example:
+        >>> one = Stream(jnp.ones((3, 1)), jnp.array([[2.0], [4.0], [6.0]]), jnp.ones((3, 1)))
+        >>> mesa_recursion(one, 1.0).round(4).tolist()
+        [[1.0], [2.0], [3.0]]
+
+    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms; constant Λ: von Oswald et al. 2025, MesaNet; the
+    square root: Potter (1963), in Bierman 1977; forgetting in that form: this package.
+    """
+    (gamma,) = per_token(stream, forgetting=forgetting)
+    Lambda = diagonal(stream, penalty)
+    identity = jnp.eye(len(Lambda), dtype=Lambda.dtype)
+    forgets = not (isinstance(forgetting, float | int) and forgetting == 1)
+
+    def forget(S: Array, W: Array, gamma: Array) -> tuple[Array, Array]:
+        L = jnp.linalg.cholesky(gamma * identity + (1 - gamma) * (S.T * Lambda[None]) @ S)
+        S = solve_triangular(L, S.T, lower=True).T
+        return S, W - (1 - gamma) * (W * Lambda[None]) @ S @ S.T
+
+    def absorb(S: Array, W: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        p = k @ S
+        alpha, Sp = 1 + p @ p, S @ p
+        return S - jnp.outer(Sp, p) / (alpha + jnp.sqrt(alpha)), W + jnp.outer(v - W @ k, Sp / alpha)
+
+    def step(state: tuple[Array, Array], token: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        k, v, q, gamma = token
+        S, W = absorb(*(forget(*state, gamma) if forgets else state), k, v)
+        return (S, W), W @ q
+
+    start = identity / jnp.sqrt(Lambda)[None], zero_weights(stream)
+    return lax.scan(step, start, (*stream, gamma))[1]
+
+
+@full_precision
+def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
+    """Recursive least squares in its textbook form. It is here to be compared with: use `mesa_recursion`.
+
+        g = P k / (γ + kᵀ P k),   P <- (P - g kᵀ P) / γ,   W <- W + (v - W k) gᵀ,    P_0 = Λ⁻¹
+
+    With γ < 1 the penalty decays as γᵗ, and P grows without bound in directions that keys no longer have; rounding makes P
+    indefinite where H + Λ is ill-conditioned.
+
+    Args:
+        penalty: the diagonal of Λ.
+        forgetting: γ, one number or one per token.
+
+    Raises:
+        ValueError: shapes that do not fit, forgetting outside (0, 1], or a penalty that is not positive.
+
+    Example:
+        >>> one = Stream(jnp.ones((3, 1)), jnp.array([[2.0], [4.0], [6.0]]), jnp.ones((3, 1)))
+        >>> sherman_morrison(one, 1.0).round(4).tolist()
+        [[1.0], [2.0], [3.0]]
+
+    Source: von Oswald et al. 2023; Haykin, Adaptive Filter Theory, on recursive least squares.
+    """
+    (gamma,) = per_token(stream, forgetting=forgetting)
+
+    def step(state: tuple[Array, Array], token: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        (P, W), (k, v, q, gamma) = state, token
+        g = P @ k / (gamma + k @ P @ k)
+        W = W + jnp.outer(v - W @ k, g)
+        return ((P - jnp.outer(g, k @ P)) / gamma, W), W @ q
+
+    start = jnp.diag(1 / diagonal(stream, penalty)), zero_weights(stream)
+    return lax.scan(step, start, (*stream, gamma))[1]
+
+
+def zero_weights(stream: Stream) -> Float[Array, "m d"]:
+    """W_0 = 0."""
+    return jnp.zeros((stream.V.shape[1], stream.K.shape[1]), stream.K.dtype)
+
+
+def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tuple[Array, ...]:
+    """Forgetting and other numbers once per token.
+
+    Raises:
+        ValueError: shapes that do not fit, or forgetting outside (0, 1] (a check of values, which tracers skip).
+    """
+    K, V, Q = stream
+    if not (K.ndim == V.ndim == 2 and K.shape == Q.shape and len(K) == len(V) > 0):
+        shapes = f"K {K.shape}, V {V.shape}, Q {Q.shape}"
+        raise ValueError(f"{shapes}: wanted [T, d], [T, m], [T, d] of one sequence (for many: jax.vmap)")
+    numbers = {"forgetting": forgetting} | others
+    for name, value in numbers.items():
+        if jnp.shape(value) not in ((), (len(K),)):
+            raise ValueError(f"{name} {jnp.shape(value)} for {len(K)} tokens: give one number, or one per token")
+    if concrete(forgetting) and not np.all((np.asarray(forgetting) > 0) & (np.asarray(forgetting) <= 1)):
+        raise ValueError(f"forgetting {forgetting}: use numbers above 0 and at most 1, where 1 forgets nothing")
+    return tuple(jnp.broadcast_to(jnp.asarray(value, K.dtype), (len(K),)) for value in numbers.values())
+
+
+def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
+    """The diagonal of Λ.
+
+    Raises:
+        ValueError: a wrong number of penalties, or one that is not positive (a check of values, which tracers skip).
+    """
+    d = stream.K.shape[1]
+    if jnp.shape(penalty) not in ((), (d,)):
+        raise ValueError(f"penalty {jnp.shape(penalty)} for keys of {d} coordinates: give one number, or one per coordinate")
+    if concrete(penalty) and not np.all(np.asarray(penalty) > 0):
+        raise ValueError(f"penalty {penalty}: use numbers above 0; without one, the first tokens have no solution")
+    return jnp.broadcast_to(jnp.asarray(penalty, stream.K.dtype), (d,))

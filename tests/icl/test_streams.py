@@ -1,0 +1,186 @@
+"""Online estimation: expected losses in closed form against other formulas and simulation, the Kalman filter, the samplers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from icl import (
+    Dynamics,
+    Streams,
+    Tasks,
+    delta_losses,
+    delta_rule,
+    hebbian_losses,
+    kalman_filter,
+    linear_attention,
+    mesa_recursion,
+    one_step_loss,
+    optimal_rate,
+    ridge_losses,
+)
+
+DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
+
+
+def losses_of(layer, streams, number=4000, by=None):
+    """Half the squared errors of an output, [number, T]; with `by`, for each value of it, of `layer(stream, value)`."""
+
+    @jax.jit
+    @jax.vmap
+    def one(key):
+        stream, targets = streams.sample(key)
+        outputs = layer(stream) if by is None else jax.vmap(lambda value: layer(stream, value))(jnp.array(by))
+        return jnp.mean((outputs - targets.reshape((1,) * (outputs.ndim - 2) + targets.shape)) ** 2, axis=-1) / 2
+
+    losses = np.asarray(one(jax.random.split(jax.random.key(0), number)))
+    return losses if by is None else np.moveaxis(losses, 1, 0)
+
+
+def assert_expected(losses, expected):
+    """Within 5 standard errors at every position: by chance once in 10⁵ tests of 12 positions."""
+    errors = losses.std(axis=0) / np.sqrt(len(losses))
+    assert (np.abs(losses.mean(axis=0) - np.asarray(expected)) < 5 * errors).all()
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.8])
+def test_linear_attention_loses_what_its_closed_form_says(forgetting):
+    factors, expected = hebbian_losses(DRIFT, forgetting=forgetting)
+    losses, other = losses_of(
+        lambda s, by=1.0: by * factors[:, None] * linear_attention(s, forgetting=forgetting), DRIFT, by=(1.0, 2.0)
+    )
+    assert_expected(losses, expected)
+    assert (other.mean(axis=0) > losses.mean(axis=0)).all()
+
+
+def test_it_is_one_step_of_descent_where_nothing_drifts():
+    factors, losses = hebbian_losses(Streams(dim=4, tokens=9, noise=0.3))
+    for t in range(9):
+        tasks = Tasks(dim=4, context=t + 1, inputs="normal", input_range=12**0.5, weight_scale=0.5, noise=0.3)
+        assert float(losses[t]) == pytest.approx(one_step_loss(tasks, optimal_rate(tasks)), rel=1e-12)
+        assert float(factors[t]) == pytest.approx(optimal_rate(tasks) / (t + 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [None, 0.12])
+def test_the_delta_rule_loses_what_its_closed_form_says(rate):
+    rates, expected = delta_losses(DRIFT, rate)
+    a = DRIFT.memory
+    assert_expected(losses_of(lambda s: a * delta_rule(s, rates, forgetting=a), DRIFT), expected)
+    if rate is None:  # each rate has the lowest next loss
+        for t in range(DRIFT.tokens):
+            for factor in (0.9, 1.1):
+                changed = rates.at[t].mul(factor)
+                e = _delta_recursion(DRIFT, changed[: t + 1])
+                assert e > float(expected[t])
+
+
+def _delta_recursion(streams, rates):
+    """The last loss of given rates, by explicit sums over the coordinates."""
+    lam, d = streams.spectrum, streams.dim
+    e = [1 / d] * d
+    for beta in map(float, rates):
+        total = sum(x * y for x, y in zip(lam, e, strict=True)) + streams.noise**2
+        e = [x * (1 - 2 * beta * v + 2 * beta**2 * v**2) + beta**2 * v * total for x, v in zip(e, lam, strict=True)]
+        e = [streams.memory**2 * x + (1 - streams.memory**2) / d for x in e]
+    return sum(x * v for x, v in zip(e, lam, strict=True)) / 2
+
+
+def test_the_loops_agree():
+    rates, expected = delta_losses(DRIFT, 0.12)
+    assert [_delta_recursion(DRIFT, rates[: t + 1]) for t in range(12)] == pytest.approx(expected.tolist(), rel=1e-12)
+
+
+def test_ridge_loses_what_the_limit_of_many_inputs_says():
+    """Given the inputs the loss is ½ σ² tr Λ (XᵀX + σ² d I)⁻¹. To 2 % at d = 30: the limit is off by terms of 1/d."""
+    rng, d = np.random.default_rng(0), 30
+    streams = Streams(dim=d, tokens=90, outputs=30, variances=tuple(np.linspace(0.2, 1.8, d).tolist()))
+    expected, spectrum = np.asarray(ridge_losses(streams)), np.asarray(streams.spectrum)
+    for t in (1, 15, 30, 45, 90):
+        traces = []
+        for _ in range(200):
+            X = rng.normal(size=(t, d)) * np.sqrt(spectrum)
+            traces.append(np.trace(np.diag(spectrum) @ np.linalg.inv(X.T @ X + streams.penalty * np.eye(d))))
+        assert np.mean(traces) * streams.noise**2 / 2 == pytest.approx(expected[t - 1], rel=0.02)
+    losses = losses_of(lambda s: mesa_recursion(s, streams.penalty), streams, 100)
+    assert losses.mean() == pytest.approx(expected.mean(), rel=0.03)  # the mean of 9000 queries of 30 outputs
+    long = ridge_losses(Streams(dim=5, tokens=20_000, noise=0.5))
+    assert float(long[-1]) == pytest.approx(0.25 * 5 / 20_000 / 2, rel=1e-3)
+    assert (np.diff(long) < 0).all()
+    with pytest.raises(ValueError, match="memory 0.9"):
+        ridge_losses(DRIFT)
+
+
+def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
+    """Cov(w_s, w_t) = a^|s-t| I/d: the posterior mean of w_{T+1} from the covariances of all that was seen, at every token."""
+    stream, _ = DRIFT.sample(jax.random.key(3))
+    ours = np.asarray(kalman_filter(stream, DRIFT.noise, DRIFT.memory))
+    K, V, Q = map(np.asarray, stream)
+    for t in range(1, DRIFT.tokens + 1):
+        s = np.arange(t)
+        seen = DRIFT.memory ** np.abs(s[:, None] - s[None]) * (K[:t] @ K[:t].T) / 3 + DRIFT.noise**2 * np.eye(t)
+        cross = DRIFT.memory ** (t - s) * (K[:t] @ Q[t - 1]) / 3
+        np.testing.assert_allclose(ours[t - 1], cross @ np.linalg.solve(seen, V[:t]), rtol=0, atol=1e-12)
+
+
+def test_without_drift_the_kalman_filter_is_the_mesa_layer_and_with_it_no_estimator_is_better():
+    still = Streams(dim=3, tokens=12, outputs=2, noise=0.4)
+    stream, _ = still.sample(jax.random.key(4))
+    np.testing.assert_allclose(kalman_filter(stream, 0.4, 1.0), mesa_recursion(stream, still.penalty), rtol=0, atol=1e-12)
+    best = losses_of(lambda s: kalman_filter(s, DRIFT.noise, DRIFT.memory), DRIFT).mean(axis=0)
+    for other in losses_of(lambda s, g: 0.9 * mesa_recursion(s, DRIFT.penalty, forgetting=g), DRIFT, by=(1.0, 0.8)):
+        assert (other.mean(axis=0)[2:] > best[2:]).all()
+
+
+def test_closed_forms_under_jit_and_grad():
+    """At the best constant rate the derivative changes its sign, and in jit the values are the same."""
+    loss = jax.jit(lambda rate: jnp.mean(delta_losses(DRIFT, rate)[1]))
+    assert float(loss(0.12)) == pytest.approx(float(jnp.mean(delta_losses(DRIFT, 0.12)[1])), rel=1e-12)
+    assert float(jax.grad(loss)(0.01)) < 0 < float(jax.grad(loss)(0.3))
+    filtered = jax.jit(functools.partial(kalman_filter, noise=0.4, memory=0.9))
+    stream, _ = DRIFT.sample(jax.random.key(3))
+    np.testing.assert_allclose(filtered(stream), kalman_filter(stream, 0.4, 0.9), rtol=0, atol=1e-13)
+
+
+def test_streams_are_what_they_say():
+    streams = Streams(dim=2, tokens=40, outputs=3, noise=0.5, memory=0.8, variances=(1.0, 4.0))
+    stream, targets = jax.vmap(streams.sample)(jax.random.split(jax.random.key(0), 1000))
+    np.testing.assert_array_equal(stream.K[:, 1:], stream.Q[:, :-1])
+    np.testing.assert_allclose(jnp.var(stream.K, axis=(0, 1)), streams.spectrum, rtol=0.04)
+    noise = stream.V[:, 1:] - targets[:, :-1]
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.02) and float(targets.var()) == pytest.approx(2.5, rel=0.06)
+    assert float(jnp.mean(noise * targets[:, :-1])) == pytest.approx(0, abs=0.01)
+    repeated = Streams(dim=1, tokens=2, noise=1e-9, memory=0.8)  # w_1 and w_3 from y = w x
+    (K, V, Q), last = jax.vmap(repeated.sample)(jax.random.split(jax.random.key(1), 50_000))
+    first, third = V[:, 0] / K[:, 0], last[:, 1] / Q[:, 1]
+    assert float(jnp.mean(first * third)) == pytest.approx(0.64, abs=0.03)
+    assert float(jnp.mean(third**2)) == pytest.approx(1, abs=0.04)
+
+
+def test_dynamical_systems_are_what_they_say():
+    stream, targets = Dynamics(dim=3, tokens=30, noise=0.1).sample(jax.random.key(0))
+    W = np.linalg.lstsq(np.asarray(stream.Q), np.asarray(targets), rcond=None)[0].T
+    np.testing.assert_allclose(W @ W.T, np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(stream.Q @ W.T, targets, atol=1e-12)
+    np.testing.assert_array_equal(stream.V, stream.Q)
+    assert float(jnp.std(stream.V - stream.K @ W.T)) == pytest.approx(0.1, rel=0.3)
+    same, _ = Dynamics(dim=3, tokens=30, noise=0.1).sample(jax.random.key(0), jnp.float32)
+    assert same.K.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        (Streams, {"dim": 0}, "dim 0"),
+        (Streams, {"noise": 0.0}, "noise 0.0"),
+        (Streams, {"memory": 1.5}, "memory 1.5"),
+        (Streams, {"dim": 2, "variances": (1.0,)}, "variances .* of 2 inputs"),
+        (Streams, {"dim": 2, "variances": (1.0, 0.0)}, "a positive one"),
+        (Dynamics, {"tokens": 0}, "tokens 0"),
+        (Dynamics, {"noise": -1.0}, "noise -1.0"),
+    ],
+)
+def test_impossible_streams_are_refused(kind, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**wrong)
