@@ -14,7 +14,14 @@ from icl.models.attention import roll_out as roll_out
 from icl.models.batched import Regression as Regression
 from icl.models.batched import predict_batch as predict_batch
 from icl.models.constructions import descent_layers as descent_layers
+from icl.models.constructions import head_layer as head_layer
+from icl.models.constructions import head_tensor as head_tensor
 from icl.models.constructions import softmax_descent_layer as softmax_descent_layer
+from icl.problems.task_diversity import FiniteTasks as FiniteTasks
+from icl.problems.task_diversity import discrete_mmse as discrete_mmse
+from icl.problems.task_diversity import diversity_curve as diversity_curve
+from icl.problems.task_diversity import diversity_threshold as diversity_threshold
+from icl.problems.task_diversity import limiting_excess as limiting_excess
 from icl.solvers.closed_form import exact_moments as exact_moments
 from icl.solvers.closed_form import least_squares_solution as least_squares_solution
 from icl.solvers.closed_form import one_step_loss as one_step_loss
@@ -30,6 +37,11 @@ from icl.solvers.polynomials import Polynomial as Polynomial
 from icl.solvers.polynomials import context_eigenvalues as context_eigenvalues
 from icl.solvers.polynomials import evaluate_polynomial as evaluate_polynomial
 from icl.solvers.polynomials import optimal_polynomial as optimal_polynomial
+from icl.solvers.single_layer import all_heads_solution as all_heads_solution
+from icl.solvers.single_layer import gaussian_tasks as gaussian_tasks
+from icl.solvers.single_layer import heads_loss as heads_loss
+from icl.solvers.single_layer import one_head_solution as one_head_solution
+from icl.solvers.single_layer import token_moments as token_moments
 from icl.tasks import Sequence as Sequence
 from icl.tasks import Tasks as Tasks
 from icl.tasks import half_mse as half_mse
