@@ -222,10 +222,11 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
 
     Source: this package, in the limit of Lu et al. 2024.
     """
-    N, ratio = tasks.context, tasks.dim / M
+    dtype = jnp.zeros(()).dtype
+    N, ratio = tasks.context, tasks.dim / jnp.asarray(M, dtype)
     tau = (tasks.kurtosis - 3 + tasks.dim + tasks.noise**2 / (tasks.variance * tasks.weight_scale**2)) / N
     gamma = 1 + 1 / N + tau
-    theta = (jnp.arange(_nodes) + 0.5) * (jnp.pi / _nodes)
+    theta = (jnp.arange(_nodes, dtype=dtype) + 0.5) * (jnp.pi / _nodes)
     values = 1 + ratio + 2 * jnp.sqrt(ratio) * jnp.cos(theta)
     density = 2 * jnp.sin(theta) ** 2 / (_nodes * values)  # for d > M the rest of the eigenvalues are 0, where f is 0
     f = values / ((1 + 1 / N) * values + tau)

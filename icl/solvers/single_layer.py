@@ -51,7 +51,9 @@ class Head(NamedTuple):
 
 
 @full_precision
-def token_moments(tasks: Tasks, W: Float[Array, "M d"], probabilities: Float[Array, " M"] | None = None) -> TokenMoments:
+def token_moments(
+    tasks: Tasks, W: Float[Array, "M d"], probabilities: Float[Array, " probabilities"] | None = None
+) -> TokenMoments:
     """The moments for M tasks, exactly: inputs and noise are integrated out.
 
     Args:
@@ -164,6 +166,7 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
         p fixed:  A = E[Z p pᵀ Z]⁻¹ E[Z p wᵀ],      A fixed:  p = E[Z A L Aᵀ Z]⁻¹ E[Z A L w]
 
     It starts where gradient descent leaves small weights, at the p that explains most of E[Z_ab w_j]. No sweep raises the loss.
+    There are local minima, which some random starts end in; this one is not known to.
 
     Args:
         moments: of the tasks.

@@ -10,9 +10,11 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
+Recent = Literal["task-diversity"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
-EXPERIMENTS: tuple[Linear | Beyond, ...] = (*LINEAR, *BEYOND)
+RECENT: tuple[Recent, ...] = get_args(Recent)
+EXPERIMENTS: tuple[Linear | Beyond | Recent, ...] = (*LINEAR, *BEYOND, *RECENT)
 
 
 class Effort(NamedTuple):
@@ -32,6 +34,7 @@ DEFAULT_EFFORT = {
     "finite-data": Effort(5000, 1),
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
+    "task-diversity": Effort(2000, 1),
 }
 
 
@@ -50,7 +53,7 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[Literal[Linear, Beyond, "all", "beyond"], ...] = ("one-step",)
+    experiment: tuple[Literal[Linear, Beyond, Recent, "all", "beyond", "recent"], ...] = ("one-step",)
     """one-step: one layer against one step of descent. multi-step: --layers layers against steps of GD and GD++.
     out-of-distribution: both on shifted tasks. rollout: one layer applied 50 times. curvature: the effect of GD++ on
     eigenvalues. scaling-N: other sizes. all: these six.
@@ -58,7 +61,9 @@ class Config:
     nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
     layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. noisy:
     other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
-    beyond: these eight."""
+    beyond: these eight.
+
+    task-diversity: few or many pretraining tasks. recent: this, of papers since 2023."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -69,10 +74,10 @@ class Config:
     """N, pairs in the context."""
     seeds: PositiveInt | None = None
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, copy 2, nonlinear, finite-data, noisy and function-classes 1."""
+    layernorm 3, copy 2, nonlinear, finite-data, noisy, function-classes and task-diversity 1."""
     steps: PositiveInt | None = None
     """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 4000,
-    function-classes 3000."""
+    function-classes 3000, task-diversity 2000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
     batch_size: PositiveInt = 2048
@@ -95,7 +100,7 @@ class Config:
     contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
     """curvature, scaling-N: context lengths N."""
     dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
-    """scaling-N: sizes N = d of the one-step comparison."""
+    """scaling-N, task-diversity: sizes N = d of the one-step comparison, and of the thresholds."""
     scaling_steps: NonNegativeInt = 2000
     """scaling-N: training steps, of the first seed only; 0 for no training."""
     waves: Literal["code", "paper"] = "code"
@@ -113,6 +118,10 @@ class Config:
     """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
     transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
     """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
+    pretraining_tasks: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    """task-diversity: numbers of tasks that the best layer is found for."""
+    diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
+    """task-diversity: numbers of tasks that layers are trained on."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -124,7 +133,7 @@ class Config:
 _EFFORT = Effort(5000, 5)
 _TINY = Config(
     out="runs/icl_tiny",
-    experiment=("all", "beyond"),
+    experiment=("all", "beyond", "recent"),
     dim=3,
     context=4,
     seeds=2,
@@ -142,6 +151,8 @@ _TINY = Config(
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
+    pretraining_tasks=(1, 8, 64),
+    diversity_points=(8,),
 )
 PRESETS = {
     "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores. The numbers mean nothing."),
@@ -199,7 +210,7 @@ def effort(config: Config, experiment: str) -> Effort:
 
 def selected_experiments(config: Config) -> list[str]:
     """The requested experiments, ordered so that those that train a model precede those that reuse it."""
-    groups = {"all": LINEAR, "beyond": BEYOND}
+    groups = {"all": LINEAR, "beyond": BEYOND, "recent": RECENT}
     wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
     return [name for name in EXPERIMENTS if name in wanted]
 
@@ -209,7 +220,8 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 def check(config: Config) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
-    for name in ("experiment", "contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions"):
+    several = ("contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions", "pretraining_tasks")
+    for name in ("experiment", *several, "diversity_points"):
         if not getattr(config, name):
             default = " ".join(map(str, getattr(Config, name)))
             raise ValueError(f"--{name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
-from launch.icl.sections import beyond, linear_regression
+from launch.icl.sections import beyond, linear_regression, task_diversity
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -131,5 +131,13 @@ SECTIONS = {
         (500_001, 1),
         "a transformer of 12 layers in 20 dimensions is close to least squares on linear functions and to Lasso on sparse "
         "ones, and beats greedy trees on trees (Garg et al. 2022).",
+    ),
+    "task-diversity": Section(
+        "Task diversity",
+        task_diversity.lines,
+        None,
+        "below a number of pretraining tasks a transformer is the Bayes optimum for these tasks; above, it beats that on fresh "
+        "ones and comes close to ridge regression; the number is proportional to d (Raventós et al. 2023; for linear attention "
+        "Lu et al. 2024).",
     ),
 }

@@ -14,6 +14,7 @@ from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
 from launch.icl.experiments.noise import noisy
 from launch.icl.experiments.sine_waves import nonlinear
+from launch.icl.experiments.task_diversity import task_diversity
 from launch.icl.job import Job
 from launch.icl.recipes import make_tasks
 from launch.icl.report import write_report
@@ -37,6 +38,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "finite-data": finite_data,
     "noisy": noisy,
     "function-classes": compare_on_functions,
+    "task-diversity": task_diversity,
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.runs.tables import Column, markdown_table, rich_table
-from launch.icl.config import BEYOND
+from launch.icl.config import BEYOND, RECENT
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -61,7 +61,7 @@ def kind_of(row: Row) -> str:
 
 def terminal_table(rows: Rows) -> Table:
     """The results for the terminal, means over seeds."""
-    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND)
+    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND, *RECENT)
     shown = [row for row in rows if row["experiment"] in experiments and not is_detail(row) and not _only_in_report(row)]
     columns = [
         Column("", _setting),
@@ -130,15 +130,16 @@ def measures_table(rows: Rows, names: Mapping[str, str] | None = None) -> list[s
 
 
 def _only_in_report(row: Row) -> bool:
-    """Whether a row of other sizes is neither the reference's nor trained."""
-    return row["experiment"] == "scaling-N" and row["predictor"] not in (row["reference"], "trained")
+    """Whether a row of other sizes or of other numbers of tasks is neither the reference's nor trained."""
+    many = ("scaling-N", "task-diversity")
+    return row["experiment"] in many and row["predictor"] not in (row.get("reference"), "trained")
 
 
 def _setting(row: Row) -> str:
     """The experiment and its sizes, for the terminal."""
     if row["experiment"] == "scaling-N" and row["layers"] == 1:  # sizes d = N
         return f"K = 1, d = {row['dim']}"
-    if row["experiment"] not in BEYOND:
+    if row["experiment"] not in (*BEYOND, *RECENT):
         return f"K = {row['layers']}, N = {row['context']}"
     heads = f", {row['heads']} heads" if row["heads"] > 1 and row["predictor"] == "trained" else ""
     task = f", {row['task']}" if row["task"] != "linear" or row["experiment"] == "function-classes" else ""
@@ -148,6 +149,7 @@ def _setting(row: Row) -> str:
 
 def _paper_loss(row: Row) -> str:
     comparable = row["settings"] == "code" and row["dim"] == row["context"] == 10 and row["start"] in (None, "cold")
+    comparable &= row["task"] == "linear"
     return PAPER_LOSS.get((row["layers"], row["recurrent"], row["predictor"]), "") if comparable else ""
 
 
