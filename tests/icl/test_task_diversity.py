@@ -320,19 +320,16 @@ def test_crossings_are_interpolated():
     assert crossing([1, 2, 4, 8], [1.0, 0.05, 0.2, 0.05], 0.1) == pytest.approx(4 * 2**0.5, rel=1e-12)  # the last one
 
 
-def test_trained_layers_end_at_the_best_one_head():
-    few, seeds = FiniteTasks(TASKS, 5), [0, 1, 2]
-    starts = [init_layers(jax.random.key(seed), 4, scale=0.02) for seed in seeds]
-    init = jax.tree.map(lambda *leaves: np.stack(leaves), *starts)
+def test_a_trained_layer_ends_at_the_best_one_head():
+    """On tasks for which the loss has no local minima; on those of the test above some seeds stop in one."""
+    few = FiniteTasks(TASKS, 5, seed=2)
+    own = token_moments(TASKS, few.weights())
+    init = jax.tree.map(lambda leaf: np.asarray(leaf)[None], init_layers(jax.random.key(0), 4, scale=0.02))
     recipe = Recipe(batch_size=512, learning_rate=3e-3)
-    trained = train_layers(init, Regression(few), recipe, steps=500, seeds=seeds, every=500, devices=1).params
-    tensors = [head_tensor(jax.tree.map(lambda leaf, n=n: jnp.asarray(leaf[n]), trained), 4) for n in seeds]
-    best = one_head_solution(FEW).tensor
-    ratios = [float(heads_loss(H, FEW) / heads_loss(best, FEW)) for H in tensors]
-    # Adam's noise costs 1 or 2 %, the closed form without the other blocks is 10 % above; one seed may stop in a local minimum
-    assert 1 <= min(ratios) and sorted(ratios)[1] < 1.03
-    found = tensors[int(np.argmin(ratios))]
-    assert float(heads_loss(found, EVERY)) == pytest.approx(float(heads_loss(best, EVERY)), rel=0.05)
+    trained = train_layers(init, Regression(few), recipe, steps=500, seeds=[0], every=500, devices=1).params
+    H, best = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), trained), 4), one_head_solution(own).tensor
+    assert 1 <= float(heads_loss(H, own) / heads_loss(best, own)) < 1.02  # Adam's noise
+    assert float(heads_loss(H, EVERY)) == pytest.approx(float(heads_loss(best, EVERY)), rel=0.05)
 
 
 def test_bad_input_is_refused():
@@ -368,5 +365,5 @@ def test_bad_input_is_refused():
             diversity_threshold(TASKS, tolerance=tolerance)
     with pytest.raises(ValueError, match="wanted a stack of one layer"):
         head_tensor(init_layers(jax.random.key(0), 4, layers=2), 4)
-    with pytest.raises(ValueError, match=r"A \(3, 3\)"):
-        head_layer(jnp.ones(4), jnp.ones((3, 3)), 4)
+    with pytest.raises(ValueError, match="context 0"):
+        head_layer(jnp.ones(4), jnp.ones((4, 3)), 0)

@@ -40,9 +40,9 @@ def task_diversity(job: Job) -> None:
     tasks = _make_tasks(config.dim, config.context)
     numbers = sorted({*config.pretraining_tasks, *config.diversity_points})
     W = FiniteTasks(tasks, max(numbers), config.seed).weights(jnp.float32)
-    start = time.perf_counter()
-    curve = diversity_curve(tasks, W, numbers)
     if not has_rows(job, "task-diversity", predictor="dmmse"):
+        start = time.perf_counter()
+        curve = diversity_curve(tasks, W, numbers)
         job.folder.log(event="solved", model="diversity", numbers=numbers, seconds=time.perf_counter() - start)
         add_rows(job, [*_solved_rows(numbers, curve), *_bayes_rows(job, tasks, W, numbers, curve)], **_about(tasks))
     for M in config.diversity_points:

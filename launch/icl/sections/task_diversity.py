@@ -99,8 +99,20 @@ def diversity_figure(by: By, limit: float, threshold: float | None, path: Path) 
         "closed_form": {"color": COLOURS["closed_form"], "linestyle": ":", "label": "closed form, descent"},
         "solved, one head": {"color": COLOURS["trained"], "label": "solved, one head"},
         "solved, all heads": {"color": COLOURS["gd++"], "label": "solved, all heads"},
-        "trained, one head": {"color": COLOURS["trained"], "marker": "o", "linestyle": "", "label": "trained, one head"},
-        "trained, all heads": {"color": COLOURS["gd++"], "marker": "s", "linestyle": "", "label": "trained, all heads"},
+        "trained, one head": {
+            "color": COLOURS["trained"],
+            "marker": "o",
+            "markersize": 7,
+            "linestyle": "",
+            "label": "trained, one head",
+        },
+        "trained, all heads": {
+            "color": COLOURS["gd++"],
+            "marker": "s",
+            "markersize": 4,
+            "linestyle": "",
+            "label": "trained, all heads",
+        },
     }
     with figure(path, columns=2, size=(10.5, 3.8)) as axes:
         panels = (("train_loss", "on the pretraining tasks"), ("loss", "on fresh tasks"))
