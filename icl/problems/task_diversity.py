@@ -230,7 +230,7 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
     values = 1 + ratio + 2 * jnp.sqrt(ratio) * jnp.cos(theta)
     density = 2 * jnp.sin(theta) ** 2 / (_nodes * values)  # for d > M the rest of the eigenvalues are 0, where f is 0
     f = values / ((1 + 1 / N) * values + tau)
-    error = density @ (f - 1 / gamma) ** 2 + (1 - jnp.sum(density)) / gamma**2
+    error = jnp.sum(density * (f - 1 / gamma) ** 2) + (1 - jnp.sum(density)) / gamma**2
     return gamma * error / (1 - 1 / gamma)
 
 

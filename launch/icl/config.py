@@ -234,3 +234,9 @@ def check(config: Config) -> None:
         raise ValueError(
             f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use less"
         )
+    numbers = (max(config.dim, *config.dims) + 1) ** 4
+    if "task-diversity" in selected_experiments(config) and (needed := _copies * 8 * numbers) > present:
+        sizes = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
+        raise ValueError(
+            f"{sizes}: task-diversity takes {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use fewer inputs"
+        )

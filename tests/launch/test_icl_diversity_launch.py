@@ -57,7 +57,7 @@ def test_the_group_of_recent_experiments_and_its_effort():
     assert effort(Config(out=""), "task-diversity") == (2000, 1)
 
 
-@pytest.mark.parametrize("wrong", ["--pretraining-tasks 0", "--diversity-points 0"])
+@pytest.mark.parametrize("wrong", ["--pretraining-tasks 0", "--diversity-points 0", "--dims 2000"])
 def test_wrong_flags_are_refused(tmp_path, capsys, wrong):
     assert icl.main(["--out", str(tmp_path / "run"), "--experiment", "task-diversity", *wrong.split()]) == 2
     assert wrong.split()[0] in capsys.readouterr().err.replace("\n", " ")

@@ -39,7 +39,7 @@ def task_diversity(job: Job) -> None:
     config = job.config
     tasks = _make_tasks(config.dim, config.context)
     numbers = sorted({*config.pretraining_tasks, *config.diversity_points})
-    W = FiniteTasks(tasks, max(numbers), config.seed).weights(jnp.float32)
+    W = FiniteTasks(tasks, max(numbers), config.seed).weights()
     if not has_rows(job, "task-diversity", predictor="dmmse"):
         start = time.perf_counter()
         curve = diversity_curve(tasks, W, numbers)
@@ -141,7 +141,7 @@ def _log_threshold(job: Job, tasks: Tasks) -> None:
     curves = []
     with stage(f"threshold, d = {tasks.dim}", "draws") as progress:
         for draw in range(_draws):
-            W = FiniteTasks(tasks, max(numbers), job.config.seed + draw).weights(jnp.float32)
+            W = FiniteTasks(tasks, max(numbers), job.config.seed + draw).weights()
             curves.append(diversity_curve(tasks, W, numbers))
             progress(draw + 1, _draws)
     fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
