@@ -151,7 +151,7 @@ _TINY = Config(
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
-    pretraining_tasks=(1, 8, 64),
+    pretraining_tasks=(8, 64),
     diversity_points=(8,),
 )
 PRESETS = {
