@@ -180,7 +180,7 @@ def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
 
     Example:
         >>> p, A = jnp.array([1.0, 2.0]), jnp.array([[3.0], [4.0]])
-        >>> head_tensor(head_layer(p, A, 5), 5)[..., 0].tolist()
+        >>> head_tensor(head_layer(p, A, 4), 4)[..., 0].tolist()
         [[3.0, 4.0], [6.0, 8.0]]
     """
     if len(layer.P) != 1 or layer.P.ndim != 4:
