@@ -14,6 +14,8 @@ from icl.models.attention import roll_out as roll_out
 from icl.models.batched import Regression as Regression
 from icl.models.batched import predict_batch as predict_batch
 from icl.models.constructions import descent_layers as descent_layers
+from icl.models.constructions import head_layer as head_layer
+from icl.models.constructions import head_tensor as head_tensor
 from icl.models.constructions import softmax_descent_layer as softmax_descent_layer
 from icl.models.mesa_chunks import mesa_conjugate_gradients as mesa_conjugate_gradients
 from icl.models.recurrences import Stream as Stream
@@ -21,6 +23,11 @@ from icl.models.recurrences import delta_rule as delta_rule
 from icl.models.recurrences import linear_attention as linear_attention
 from icl.models.recurrences import mesa_recursion as mesa_recursion
 from icl.models.recurrences import sherman_morrison as sherman_morrison
+from icl.problems.task_diversity import FiniteTasks as FiniteTasks
+from icl.problems.task_diversity import discrete_mmse as discrete_mmse
+from icl.problems.task_diversity import diversity_curve as diversity_curve
+from icl.problems.task_diversity import diversity_threshold as diversity_threshold
+from icl.problems.task_diversity import limiting_excess as limiting_excess
 from icl.solvers.closed_form import exact_moments as exact_moments
 from icl.solvers.closed_form import least_squares_solution as least_squares_solution
 from icl.solvers.closed_form import one_step_loss as one_step_loss
@@ -42,6 +49,11 @@ from icl.solvers.online import ridge_losses as ridge_losses
 from icl.solvers.polynomials import Polynomial as Polynomial
 from icl.solvers.polynomials import chebyshev_rates as chebyshev_rates
 from icl.solvers.polynomials import evaluate_polynomial as evaluate_polynomial
+from icl.solvers.single_layer import all_heads_solution as all_heads_solution
+from icl.solvers.single_layer import gaussian_tasks as gaussian_tasks
+from icl.solvers.single_layer import heads_loss as heads_loss
+from icl.solvers.single_layer import one_head_solution as one_head_solution
+from icl.solvers.single_layer import token_moments as token_moments
 from icl.solvers.spectrum import Spectrum as Spectrum
 from icl.solvers.spectrum import context_eigenvalues as context_eigenvalues
 from icl.solvers.spectrum import spectral_law as spectral_law

@@ -9,7 +9,7 @@ units. `sample_tasks(key, tasks)` is one sequence, `sample_tasks(key, tasks, 204
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +119,15 @@ class Tasks:
         if self.inputs not in KURTOSIS:
             raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.sampled_moments")
         return KURTOSIS[self.inputs]
+
+
+@runtime_checkable
+class TaskSampler(Protocol):
+    """A distribution of sequences, such as `Tasks`. Hashable, so that a training step on it is compiled once."""
+
+    def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
+        """A sequence, or a batch of them, batch last."""
+        ...
 
 
 class QueryLoss:

@@ -15,9 +15,9 @@ from icl import AttentionLayer, init_layers
 from icl.blur.descent import network_loss, sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.rules import Rules, init_synapses, learn
-from icl.models import attention, batched
-from icl.problems import function_classes, mixed_noise, sine_waves
-from icl.solvers import closed_form, descent
+from icl.models import attention, batched, constructions
+from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
+from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
 from jexplicit.lm import smoothing
 from jexplicit.nn.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
@@ -33,6 +33,7 @@ TASKS = Tasks(dim=2, context=5)
 ONE = Sequence(jnp.ones((5, 2)), jnp.ones((5, 1)), jnp.ones(2), jnp.ones(1))
 BATCH = sample_tasks(jax.random.key(0), TASKS, 7)
 MOMENTS = closed_form.Moments(jnp.eye(2), jnp.eye(2), jnp.eye(2), 5, 0.0)
+TOKEN_MOMENTS = single_layer.token_moments(Tasks(dim=2, context=5, noise=1.0), jnp.eye(2))
 RULES, GENOME = Rules(states=2), backprop_genome(2)
 x, y = (Z.astype(GENOME.f.dtype) for Z in (X, Y))
 SYNAPSES = init_synapses(jax.random.key(0), GENOME, RULES, (4, 3, 2))
@@ -65,6 +66,11 @@ CASES = {
     "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (jnp.ones((4, 5, 2)),)),
     "optimal solution": (closed_form.optimal_solution, (MOMENTS,)),
     "its loss": (closed_form.solution_loss, (jnp.eye(2), MOMENTS)),
+    "moments of tokens": (lambda W: single_layer.token_moments(TASKS, W), (jnp.eye(2),)),
+    "loss of heads": (single_layer.heads_loss, (jnp.ones((3, 3, 2)), TOKEN_MOMENTS)),
+    "one head": (lambda moments: single_layer.one_head_solution(moments).A, (TOKEN_MOMENTS,)),
+    "tensor of heads": (lambda layer: constructions.head_tensor(layer, 5), (LAYER,)),
+    "posterior mean over tasks": (task_diversity.discrete_mmse, (ONE, jnp.eye(2), 1.0)),
     "least squares of tasks": (closed_form.least_squares_solution, (BATCH,)),
     "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
     "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from icl.linalg import contract, transpose
 from icl.models.attention import AttentionLayer, Softmax, clip_tokens, head_maps, layer_norm, layer_steps
-from icl.tasks import QueryLoss, Sequence, Tasks
+from icl.tasks import QueryLoss, Sequence, TaskSampler
 from jexplicit.runs.devices import full_precision
 
 
@@ -18,19 +18,19 @@ from jexplicit.runs.devices import full_precision
 class Regression(QueryLoss):
     """Stacks of attention layers on regression tasks: a problem for `icl.train_layers`.
 
-    tasks: their distribution, with Python numbers.
+    tasks: their distribution, `icl.Tasks` with Python numbers or another.
     depth: K, number of applications of a single layer, or the number of layers.
     clip, softmax, layernorm: as in `icl.predict`.
 
     Example:
-        >>> from icl import init_layers
+        >>> from icl import Tasks, init_layers
         >>> regression = Regression(Tasks(dim=3, context=5))
         >>> batch = regression.sample(jax.random.key(0), 4)
         >>> regression.loss(init_layers(jax.random.key(1), 4), batch).shape
         ()
     """
 
-    tasks: Tasks
+    tasks: TaskSampler
     depth: int = 1
     clip: float | None = None
     softmax: Softmax = False
@@ -47,7 +47,7 @@ def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Fl
     Options and errors are those of `transform_batch`.
 
     Example:
-        >>> from icl import init_layers, sample_tasks
+        >>> from icl import Tasks, init_layers, sample_tasks
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
         >>> jax.jit(predict_batch)(init_layers(jax.random.key(1), 4), batch).shape
         (1, 4)

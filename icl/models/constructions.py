@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from icl.models.attention import AttentionLayer, layers_from_maps
+from icl.models.attention import AttentionLayer, head_maps, layers_from_maps
 from jexplicit.runs.checks import concrete
+from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per layer
 
@@ -142,3 +143,47 @@ def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: 
     xx, xy, yx, yy = jnp.asarray(rates, dtype).T[:, :, None, None]
     M = jnp.broadcast_to(jnp.stack([x, y]), (len(rates), 2, dim + 1, dim + 1))  # one head compares x, the other y
     return layers_from_maps(M, jnp.stack([xx * x[None] + yx * y[None], xy * x[None] + yy * y[None]], axis=1))
+
+
+def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> AttentionLayer:
+    """A layer of one head that predicts `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`, such as `icl.one_head_solution`.
+
+    Args:
+        p: [d + 1]; A: [d + 1, d].
+        context: N.
+
+    Raises:
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> layer = head_layer(jnp.array([0.0, 1.0]), jnp.array([[0.5], [0.0]]), 4)  # y_q is half the mean of y x times x_q
+        >>> layer.P.shape
+        (1, 1, 2, 2)
+    """
+    D = len(p)
+    if A.shape != (D, D - 1) or context < 1:
+        raise ValueError(f"p {p.shape}, A {A.shape}, context {context}: wanted [d + 1] and [d + 1, d], and at least one pair")
+    empty = jnp.zeros((1, 1, D, D), A.dtype)
+    return layers_from_maps(empty.at[..., : D - 1].set(A), empty.at[..., D - 1, :].set(-p / context))
+
+
+@full_precision
+def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
+    """The H with which one layer, of any weights, predicts `ŷ = Σ_abj H_abj Z_ab x_q,j`, with `Z = (1/N) Σ_i e_i e_iᵀ`.
+
+    Args:
+        layer: a stack of one layer, of one output and any number of heads.
+        context: N.
+
+    Raises:
+        ValueError: several layers.
+
+    Example:
+        >>> p, A = jnp.array([1.0, 2.0]), jnp.array([[3.0], [4.0]])
+        >>> head_tensor(head_layer(p, A, 4), 4)[..., 0].tolist()
+        [[3.0, 4.0], [6.0, 8.0]]
+    """
+    if len(layer.P) != 1 or layer.P.ndim != 4:
+        raise ValueError(f"layers {layer.P.shape}: wanted a stack of one layer, [1, heads, width, key size]")
+    M, R = (maps[0] for maps in head_maps(layer))
+    return -context * jnp.einsum("ha,hbj->abj", R[:, -1], M[:, :, :-1])

@@ -12,7 +12,7 @@ import optax
 
 from icl.models.attention import AttentionLayer, init_layers, predict
 from icl.models.batched import Regression
-from icl.tasks import Sequence, Tasks, sample_tasks, sequences
+from icl.tasks import Sequence, Tasks, sequences
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
@@ -75,7 +75,7 @@ def _plain_sampled(task: Task):
     """The same with every task drawn from a key of its own, as the paper's code does."""
 
     def sample(key: jax.Array) -> Sequence:
-        return jax.vmap(lambda k: sample_tasks(k, task.regression.tasks))(jax.random.split(key, task.recipe.batch_size))
+        return jax.vmap(lambda k: task.regression.tasks.sample(k))(jax.random.split(key, task.recipe.batch_size))
 
     return _per_step(task, sample)
 

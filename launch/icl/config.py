@@ -10,7 +10,7 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
-Recent = Literal["looped", "newton", "markov", "mesa"]
+Recent = Literal["task-diversity", "looped", "newton", "mesa", "markov"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
 RECENT: tuple[Recent, ...] = get_args(Recent)  # since 2023
@@ -35,6 +35,7 @@ DEFAULT_EFFORT = {
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
     "markov": Effort(4000, 2),
+    "task-diversity": Effort(2000, 1),
 }
 
 
@@ -63,9 +64,10 @@ class Config:
     other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
     beyond: these eight.
 
-    looped: a recurrent layer, run for fewer and more loops than it was solved or trained for. newton: solved layers counted in
-    steps of Newton's iteration. markov: Markov chains, whose transitions two layers count in context. mesa: layers
-    that are online estimators of a regression. recent: these four."""
+    task-diversity: few or many pretraining tasks. looped: a recurrent layer, run for fewer and more loops than it was solved or
+    trained for. newton: solved layers counted in steps of Newton's iteration. mesa: layers that are online estimators of a
+    regression. markov: Markov chains, whose transitions two layers count in context. recent: these five, on papers since
+    2023."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -76,10 +78,10 @@ class Config:
     """N, pairs in the context."""
     seeds: PositiveInt | None = None
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, copy and markov 2, nonlinear, finite-data, noisy and function-classes 1."""
+    layernorm 3, copy and markov 2, nonlinear, finite-data, noisy, function-classes and task-diversity 1."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear
-    and markov 4000, function-classes 3000."""
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear and markov
+    4000, function-classes 3000, task-diversity 2000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
     batch_size: PositiveInt = 2048
@@ -104,7 +106,7 @@ class Config:
     contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
     """curvature, scaling-N: context lengths N."""
     dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
-    """scaling-N: sizes N = d of the one-step comparison."""
+    """scaling-N, task-diversity: sizes N = d of the one-step comparison, and of the thresholds."""
     scaling_steps: NonNegativeInt = 2000
     """scaling-N: training steps, of the first seed only; 0 for no training."""
     waves: Literal["code", "paper"] = "code"
@@ -130,6 +132,10 @@ class Config:
     """markov: parameter of the Dirichlet distribution of each row of a transition matrix."""
     tokens: PositiveInt = 100_000
     """mesa: tokens over which rounding errors are measured."""
+    pretraining_tasks: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    """task-diversity: numbers of tasks that the best layer is found for."""
+    diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
+    """task-diversity: numbers of tasks that layers are trained on."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -162,6 +168,8 @@ _TINY = Config(
     dims=(2, 3),
     scaling_steps=100,
     tokens=1000,
+    pretraining_tasks=(8, 64),
+    diversity_points=(8,),
 )
 PRESETS = {
     "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores. The numbers mean nothing."),
@@ -239,7 +247,8 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 def check(config: Config) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
-    for name in ("experiment", "contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions"):
+    several = ("contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions", "pretraining_tasks")
+    for name in ("experiment", *several, "diversity_points"):
         if not getattr(config, name):
             default = " ".join(map(str, getattr(Config, name)))
             raise ValueError(f"--{name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}")
@@ -251,4 +260,10 @@ def check(config: Config) -> None:
         sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
         raise ValueError(
             f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use less"
+        )
+    numbers = (max(config.dim, *config.dims) + 1) ** 4
+    if "task-diversity" in selected_experiments(config) and (needed := _copies * 8 * numbers) > present:
+        sizes = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
+        raise ValueError(
+            f"{sizes}: task-diversity takes {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use fewer inputs"
         )

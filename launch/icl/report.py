@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
-from launch.icl.sections import beyond, depths, linear_regression, looped, newton
+from launch.icl.sections import beyond, depths, linear_regression, looped, newton, task_diversity
 from launch.icl.sections.markov import markov
 from launch.icl.sections.mesa import mesa
 from launch.icl.tables import Rows
@@ -158,4 +158,12 @@ SECTIONS = {
         "followed the same state (Edelman et al. 2024).",
     ),
     "mesa": Section("Layers as online estimators", mesa),
+    "task-diversity": Section(
+        "Task diversity",
+        task_diversity.lines,
+        None,
+        "below a number of pretraining tasks a transformer is the Bayes optimum for these tasks; above, it beats that on fresh "
+        "ones and comes close to ridge regression; the number is proportional to d (Raventós et al. 2023; for linear attention "
+        "Lu et al. 2024).",
+    ),
 }

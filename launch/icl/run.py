@@ -19,6 +19,7 @@ from launch.icl.experiments.mesa import mesa
 from launch.icl.experiments.newton import newton
 from launch.icl.experiments.noise import noisy
 from launch.icl.experiments.sine_waves import nonlinear
+from launch.icl.experiments.task_diversity import task_diversity
 from launch.icl.job import Job
 from launch.icl.recipes import make_tasks
 from launch.icl.report import write_report
@@ -47,6 +48,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "newton": newton,
     "markov": markov,
     "mesa": mesa,
+    "task-diversity": task_diversity,
 }
 
 

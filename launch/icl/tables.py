@@ -136,9 +136,10 @@ def measures_table(rows: Rows, names: Mapping[str, str] | None = None) -> list[s
 
 
 def _only_in_report(row: Row) -> bool:
-    """Whether a row is one of many that only tables of their own experiment show: other sizes, depths and loops."""
-    if row["experiment"] == "scaling-N":
-        return row["predictor"] not in (row["reference"], "trained")
+    """Whether a row is one of many that only tables of their own experiment show: other sizes, numbers of tasks, depths
+    and loops."""
+    if row["experiment"] in ("scaling-N", "task-diversity"):
+        return row["predictor"] not in (row.get("reference"), "trained")
     if row["experiment"] == "depths":
         return row["predictor"] != "gd++"
     return row["experiment"] == "looped" and row["loops"] != row["layers"]
@@ -158,6 +159,7 @@ def _setting(row: Row) -> str:
 
 def _paper_loss(row: Row) -> str:
     comparable = row["settings"] == "code" and row["dim"] == row["context"] == 10 and row["start"] in (None, "cold")
+    comparable &= row["task"] == "linear"
     return PAPER_LOSS.get((row["layers"], row["recurrent"], row["predictor"]), "") if comparable else ""
 
 

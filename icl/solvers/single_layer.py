@@ -1,0 +1,210 @@
+"""The best single layer of linear attention for any set of tasks, from moments: with one head, and with any number of heads.
+
+With tokens `e_i = (x_i, y_i)` and `Z = (1/N) Σ_i e_i e_iᵀ`, a layer whose head h reads `p_h` and scores by `A_h` predicts
+
+    ŷ = Σ_h p_hᵀ Z A_h x_q = Σ_abj H_abj Z_ab x_q,j,    H = Σ_h p_h ⊗ A_h
+
+The loss is quadratic in H, and of w it needs the moments E[Z_ab Z_cd], E[Z_ab w_j] and E[w wᵀ] alone. Given w, tokens are
+linear in independent numbers, `e = B_w z`, so that with `Σ = B_w B_wᵀ`
+
+    E[Z_ab Z_cd | w] = Σ_ab Σ_cd + (Σ_ac Σ_bd + Σ_ad Σ_bc + (κ - 3) Σ_i B_ai B_bi B_ci B_di) / N
+
+Tasks that are symmetric, w and -w equally likely, leave only `H = e_y ⊗ Gᵀ` (`icl.optimal_solution`). Finitely many tasks are
+not, and the blocks XᵀX and yᵀy of Z tell w, too. With at least d + 1 heads H is any tensor, and the best one ordinary least
+squares. One head is a tensor of rank one, found by alternating least squares: the loss is quadratic in p and in A.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from icl.tasks import Tasks
+from jexplicit.runs.checks import concrete
+from jexplicit.runs.devices import full_precision
+
+
+class TokenMoments(NamedTuple):
+    """The moments that the loss of a layer depends on, with D = d + 1.
+
+    ZZ: E[Z_ab Z_cd]; Zw: E[Z_ab w_j]; ww: E[w wᵀ]; L: E[x_q x_qᵀ].
+    """
+
+    ZZ: Float[Array, "D D D D"]
+    Zw: Float[Array, "D D d"]
+    ww: Float[Array, "d d"]
+    L: Float[Array, "d d"]
+
+
+class Head(NamedTuple):
+    """A head: what it reads, p, and its scores, A. The prediction is `pᵀ Z A x_q`."""
+
+    p: Float[Array, " D"]
+    A: Float[Array, "D d"]
+
+    @property
+    def tensor(self) -> Float[Array, "D D d"]:
+        """`H = p ⊗ A`."""
+        return self.p[:, None, None] * self.A[None]
+
+
+@full_precision
+def token_moments(
+    tasks: Tasks, W: Float[Array, "M d"], probabilities: Float[Array, " probabilities"] | None = None
+) -> TokenMoments:
+    """The moments for M tasks, exactly: inputs and noise are integrated out.
+
+    Args:
+        tasks: context, noise and distribution of the inputs, whose coordinates are independent and symmetric.
+        W: [M, d] the tasks.
+        probabilities: [M] of the tasks; default, all equal.
+
+    Raises:
+        ValueError: shapes that do not fit, several outputs, or inputs without such coordinates.
+
+    Example:
+        >>> moments = token_moments(Tasks(dim=2, context=10), jnp.eye(2))
+        >>> moments.ZZ.shape, moments.Zw[:2, 2].round(3).tolist()  # E[x y wᵀ] = s E[w wᵀ]
+        ((3, 3, 3, 3), [[0.042..., 0.0], [0.0, 0.042...]])
+    """
+    d, N, kurtosis = tasks.dim, tasks.context, tasks.kurtosis
+    if W.ndim != 2 or not len(W) or W.shape[1] != d or tasks.outputs != 1:
+        raise ValueError(f"W {W.shape}, {tasks.outputs} outputs: wanted [M, {d}] for at least one task, and one output")
+    M, D = len(W), d + 1
+    if probabilities is None:
+        probabilities = jnp.full(M, 1 / M, W.dtype)
+    elif probabilities.shape != (M,):
+        raise ValueError(f"probabilities {probabilities.shape} for {M} tasks: wanted one for each")
+    A = jnp.diag(jnp.asarray(tasks.input_stds, W.dtype))
+    B = jnp.concatenate([jnp.broadcast_to(A, (M, d, d)), (W @ A)[:, None]], axis=1)  # without the column of the noise
+    covariance = (B @ B.mT).at[:, d, d].add(jnp.asarray(tasks.noise, W.dtype) ** 2)
+
+    def mean_products(F: Array) -> Array:
+        """Of features [M, D²]: their mean products, [D, D, D, D]."""
+        return (F.T @ (probabilities[:, None] * F)).reshape(D, D, D, D)
+
+    means = mean_products(covariance.reshape(M, -1))
+    around = jnp.einsum("acbd->abcd", means) + jnp.einsum("adbc->abcd", means)
+    if kurtosis != 3:
+        products = jnp.einsum("mai,mbi->imab", B, B).reshape(d, M, -1)
+        fourth = lax.scan(lambda total, F: (total + mean_products(F), None), jnp.zeros_like(means), products)[0]
+        around = around + jnp.asarray(kurtosis - 3, W.dtype) * fourth
+    Zw = jnp.einsum("mab,mj->abj", covariance, probabilities[:, None] * W)
+    return TokenMoments(means + around / N, Zw, W.T @ (probabilities[:, None] * W), A @ A)
+
+
+def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M d"], Float[Array, " M"]]:
+    """2d² + 1 tasks and their probabilities, some of them negative, with the moments of `w ~ N(0, c² I)` up to the fifth.
+
+    The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of all tasks.
+
+    Example:
+        >>> W, probabilities = gaussian_tasks(Tasks(dim=3))
+        >>> len(W), round(float(probabilities @ W[:, 0] ** 4), 6), round(float(probabilities @ (W[:, 0] * W[:, 1]) ** 2), 6)
+        (19, 3.0, 1.0)
+
+    Source: McNamee and Stenger 1967, Construction of fully symmetric numerical integration formulas.
+    """
+    d, eye = tasks.dim, np.eye(tasks.dim)
+    i, j = np.triu_indices(d, 1)
+    pairs = [a * eye[i] + b * eye[j] for a in (1, -1) for b in (1, -1)]
+    W = 3**0.5 * np.concatenate([np.zeros((1, d)), eye, -eye, *pairs])
+    probabilities = np.repeat([1 + d * (d - 7) / 18, (4 - d) / 18, 1 / 36], [1, 2 * d, 4 * len(i)])
+    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
+    return jnp.asarray(tasks.weight_scale, dtype) * jnp.asarray(W, dtype), jnp.asarray(probabilities, dtype)
+
+
+@full_precision
+def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, ""]:
+    """Half the mean squared error of `ŷ = Σ_abj H_abj Z_ab x_q,j`, exactly.
+
+        ½ (tr(L E[w wᵀ]) - 2 Σ H_abi E[Z_ab w_j] L_ij + Σ H_abi E[Z_ab Z_cd] H_cdj L_ij)
+
+    Args:
+        H: any tensor: of a solution, or of a trained layer (`icl.models.constructions.head_tensor`).
+        moments: of the tasks; they need not be those that H is the solution for.
+
+    Example:
+        >>> tasks = Tasks(dim=2, context=10)
+        >>> round(24 * float(heads_loss(jnp.zeros((3, 3, 2)), token_moments(tasks, jnp.eye(2)))), 5)  # s tr(E[w wᵀ]) / 2
+        1.0
+    """
+    ZZ, Zw, ww, L = moments
+    HL = H @ L
+    return (jnp.sum(L * ww) - 2 * jnp.sum(HL * Zw) + jnp.einsum("abi,abcd,cdi->", HL, ZZ, H)) / 2
+
+
+@full_precision
+def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
+    """The H of the best single layer with any number of heads, d + 1 of which are enough: least squares of w on Z.
+
+    Raises:
+        ValueError: moments that do not determine H (a check of values, which tracers skip).
+
+    Example:
+        >>> tasks = Tasks(dim=2, context=10, noise=0.1)
+        >>> moments = token_moments(tasks, jnp.eye(2))
+        >>> best, one = all_heads_solution(moments), one_head_solution(moments).tensor
+        >>> bool(heads_loss(best, moments) < heads_loss(one, moments))
+        True
+    """
+    ZZ, Zw, *_ = moments
+    _check_invertible(moments)
+    D = len(ZZ)
+    a, b = np.triu_indices(D)  # Z is symmetric
+    half = np.where(a == b, 1.0, 0.5)[:, None]
+    found = jnp.asarray(half, ZZ.dtype) * jnp.linalg.solve(ZZ[a, b][:, a, b], Zw[a, b])
+    return jnp.zeros(Zw.shape, ZZ.dtype).at[a, b].set(found).at[b, a].set(found)
+
+
+@full_precision
+def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
+    """The best single layer with one head, by alternating least squares.
+
+        p fixed:  A = E[Z p pᵀ Z]⁻¹ E[Z p wᵀ],      A fixed:  p = E[Z A L Aᵀ Z]⁻¹ E[Z A L w]
+
+    It starts where gradient descent leaves small weights, at the p that explains most of E[Z_ab w_j]. No sweep raises the loss.
+    There are local minima, which some random starts end in; this one is not known to.
+
+    Args:
+        moments: of the tasks.
+        sweeps: how often both are solved for.
+
+    Raises:
+        ValueError: fewer than one sweep, or moments that do not determine the head (a check of values, which tracers skip).
+
+    Example:
+        >>> moments = token_moments(Tasks(dim=2, context=10, noise=0.1), jnp.eye(2))
+        >>> head = one_head_solution(moments)
+        >>> head.p.shape, head.A.shape
+        ((3,), (3, 2))
+    """
+    if sweeps < 1:
+        raise ValueError(f"{sweeps} sweeps: use at least 1")
+    ZZ, Zw, _, L = moments
+    _check_invertible(moments)
+
+    def scores(p: Array) -> Array:
+        return jnp.linalg.solve(jnp.einsum("a,abcd,c->bd", p, ZZ, p), jnp.einsum("abj,a->bj", Zw, p))
+
+    def sweep(p: Array, _: None) -> tuple[Array, None]:
+        A = scores(p)
+        p = jnp.linalg.solve(jnp.einsum("abcd,bd->ac", ZZ, A @ L @ A.T), jnp.einsum("abj,bj->a", Zw, A @ L))
+        return p / jnp.linalg.norm(p), None  # A takes the scale
+
+    flat = Zw.reshape(len(Zw), -1)
+    p, _ = lax.scan(sweep, jnp.linalg.eigh(flat @ flat.T)[1][:, -1], length=sweeps)
+    return Head(p, scores(p))
+
+
+def _check_invertible(moments: TokenMoments) -> None:
+    if not concrete(moments):
+        return
+    a, b = np.triu_indices(len(moments.ZZ))
+    values = jnp.linalg.eigvalsh(moments.ZZ[a, b][:, a, b])
+    if not values[0] > len(a) * jnp.finfo(values.dtype).eps * values[-1]:
+        raise ValueError(
+            "E[Z Z] cannot be inverted, as the labels follow from the inputs: give the tasks noise, more tasks, or float64"
+        )

@@ -1,0 +1,376 @@
+"""Layers for finitely many tasks: moments, best layers, exact losses and the Bayes optimum, against loops and simulation."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+from icl import Tasks, descent_layers, predict, predict_batch, ridge, sequences, train_layers
+from icl.models.attention import init_layers
+from icl.models.batched import Regression
+from icl.models.constructions import head_layer, head_tensor
+from icl.problems.task_diversity import (
+    FiniteTasks,
+    crossing,
+    discrete_mmse,
+    diversity_curve,
+    diversity_threshold,
+    limiting_excess,
+)
+from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
+from icl.solvers.single_layer import (
+    all_heads_solution,
+    gaussian_tasks,
+    heads_loss,
+    one_head_solution,
+    token_moments,
+)
+from icl.tasks import Sequence
+from icl.training import Recipe
+
+TASKS = Tasks(dim=3, context=4, inputs="normal", input_range=12**0.5, noise=0.5)
+W = FiniteTasks(TASKS, 5).weights()
+FEW = token_moments(TASKS, W)
+EVERY = token_moments(TASKS, *gaussian_tasks(TASKS))
+
+
+def tensor_of(G) -> jax.Array:
+    """The tensor of `ŷ = x_qᵀ G Xᵀ y / N`."""
+    d = len(G)
+    return jnp.zeros((d + 1, d + 1, d)).at[d, :d].set(G.T)
+
+
+def token_products(batch: Sequence) -> np.ndarray:
+    """Z of every task, [B, D, D]."""
+    E = np.concatenate([np.asarray(batch.X), np.asarray(batch.Y)], axis=1)
+    return np.einsum("nab,ncb->bac", E, E) / len(E)
+
+
+def simulated_losses(H, batch: Sequence) -> np.ndarray:
+    y = np.einsum("abj,Bab,jB->B", np.asarray(H), token_products(batch), np.asarray(batch.x_q), optimize=True)
+    return (y - np.asarray(batch.y_q[0])) ** 2 / 2
+
+
+def within_error(losses: np.ndarray, expected, errors: float = 4) -> bool:
+    """Whether a mean of independent losses is within so many standard errors; 4 fail by chance once in 16,000."""
+    return bool(abs(losses.mean() - float(expected)) <= errors * losses.std() / np.sqrt(len(losses)))
+
+
+# Finitely many tasks and the Bayes optimum
+
+
+def test_sequences_are_of_the_tasks_and_more_tasks_have_the_fewer():
+    few = FiniteTasks(TASKS, 5)
+    np.testing.assert_array_equal(FiniteTasks(TASKS, 2).weights(), W[:2])
+    quiet = FiniteTasks(Tasks(dim=3, context=4, weight_scale=2.0), 5)
+    np.testing.assert_array_equal(quiet.weights(), 2 * W)
+    batch = quiet.sample(jax.random.key(1), 3000)
+    found = np.stack([np.linalg.lstsq(X, Y[:, 0], rcond=None)[0] for X, Y, *_ in zip(*sequences(batch), strict=True)])
+    distances = np.linalg.norm(found[:, None] - np.asarray(quiet.weights()), axis=2)
+    assert distances.min(axis=1).max() < 1e-6  # contexts without noise; the worst-conditioned of 3000 loses some digits
+    shares = np.bincount(distances.argmin(axis=1), minlength=5) / 3000
+    np.testing.assert_allclose(shares, 0.2, atol=4 * np.sqrt(0.16 / 3000))  # four standard errors
+    np.testing.assert_allclose(batch.y_q[0], np.sum(found.T * batch.x_q, axis=0), atol=1e-6)
+    noisy = few.sample(jax.random.key(2), 20_000)
+    y = np.asarray(noisy.Y[:, 0])  # E[y²] = mean |w|² + v; relative error of a variance sqrt(2 / 80,000), times four and some
+    assert np.mean(y**2) == pytest.approx(float(jnp.mean(jnp.sum(W**2, axis=1))) + 0.25, rel=0.04)
+
+
+def posterior_loop(sequence: Sequence, W: np.ndarray, v: float) -> float:
+    """The posterior mean by a loop over tasks and pairs."""
+    weights, answers = [], []
+    for w in W:
+        likelihood = 1.0
+        for x, y in zip(np.asarray(sequence.X), np.asarray(sequence.Y)[:, 0], strict=True):
+            likelihood *= np.exp(-((y - sum(a * b for a, b in zip(w, x, strict=True))) ** 2) / (2 * v))
+        weights.append(likelihood)
+        answers.append(float(np.dot(w, sequence.x_q)))
+    return float(np.average(answers, weights=weights))
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 100])
+def test_discrete_mmse_is_the_posterior_mean_whatever_the_block(block):
+    batch = FiniteTasks(TASKS, 5).sample(jax.random.key(3), 6)
+    for n in range(6):
+        one = Sequence(*(leaf[..., n] for leaf in batch))
+        expected = posterior_loop(one, np.asarray(W), 0.25)
+        assert float(discrete_mmse(one, W, 0.25, block=block)[0]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_discrete_mmse_of_one_task_is_that_task_and_of_many_is_ridge_regression():
+    one = TASKS.sample(jax.random.key(4))
+    assert float(discrete_mmse(one, W[:1], 0.25)[0]) == pytest.approx(float(W[0] @ one.x_q), rel=1e-14)
+    many = jax.random.normal(jax.random.key(5), (200_000, 3))
+    expected = float(ridge(one, 0.25)[0])
+    # some thousands of the tasks have weight, so the error is a few hundredths of the posterior's width, 0.3
+    assert float(discrete_mmse(one, many, 0.25, block=5000)[0]) == pytest.approx(expected, abs=0.03)
+
+
+def test_discrete_mmse_in_float32_survives_exponents_of_thousands():
+    rng = np.random.default_rng(0)
+    many = (30 * rng.normal(size=(3000, 3))).astype(np.float32)
+    X, x_q = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=3).astype(np.float32)
+    one = Sequence(*map(jnp.asarray, (X, (X @ many[2500])[:, None], x_q, many[2500:2501] @ x_q)))
+    found = discrete_mmse(one, jnp.asarray(many), jnp.float32(0.01))
+    assert found.dtype == jnp.float32 and float(found[0]) == pytest.approx(float(one.y_q[0]), rel=1e-5)
+    slope = jax.grad(lambda x_q: discrete_mmse(one._replace(x_q=x_q), jnp.asarray(many), jnp.float32(0.01))[0])(one.x_q)
+    np.testing.assert_allclose(slope, many[2500], rtol=1e-5)
+
+
+# Moments
+
+
+@pytest.mark.parametrize("inputs", ["normal", "uniform", "laplace"])
+def test_moments_are_those_of_samples(inputs):
+    tasks = Tasks(dim=2, context=3, inputs=inputs, input_range=12**0.5, noise=0.5, scales=(1.0, 0.5))
+    few = FiniteTasks(tasks, 3)
+    found = token_moments(tasks, few.weights())
+    batch = few.sample(jax.random.key(6), 400_000)
+    Z = token_products(batch)
+    products = np.einsum("Bab,Bcd->Babcd", Z, Z).reshape(len(Z), -1)
+    error = products.std(axis=0) / np.sqrt(len(Z))
+    assert (abs(products.mean(axis=0) - found.ZZ.ravel()) < 4.5 * error).all()  # 81 numbers, 36 of them different
+    y_q = np.asarray(batch.y_q[0])  # E[Z y_q x_q] = E[Z w] L
+    cross = np.einsum("Bab,jB,B->Babj", Z, np.asarray(batch.x_q), y_q).reshape(len(Z), -1)
+    error = cross.std(axis=0) / np.sqrt(len(Z))
+    assert (abs(cross.mean(axis=0) - np.asarray(found.Zw @ found.L).ravel()) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_weighted_tasks_have_the_moments_of_a_gaussian(dim):
+    points, p = gaussian_tasks(Tasks(dim=dim, weight_scale=2.0))
+    points = np.asarray(points) / 2
+    for order in range(6):
+        for at in itertools.combinations_with_replacement(range(dim), order):
+            powers = np.bincount(np.array(at, int), minlength=dim)
+            # E[x^k] is 0 for odd k, and 1, 1, 3 for k = 0, 2, 4
+            expected = 0 if (powers % 2).any() else np.prod(np.where(powers == 4, 3, 1))
+            assert float(p @ np.prod(points**powers, axis=1)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_moments_of_probabilities_are_those_of_repeated_tasks():
+    twice = token_moments(TASKS, jnp.concatenate([W, W[:2], W[:2]]))
+    weighted = token_moments(TASKS, W, jnp.array([3, 3, 1, 1, 1]) / 9)
+    for a, b in zip(twice, weighted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+# The best layers
+
+
+def test_without_the_other_blocks_losses_and_optimum_are_those_of_the_closed_form():
+    C, G = W.T @ W / 5, jnp.asarray(np.random.default_rng(1).normal(size=(3, 3)))
+    for tasks in (TASKS, Tasks(dim=3, context=4, noise=0.2, scales=(1.0, 0.5, 2.0))):
+        own, few = exact_moments(tasks, C=C), token_moments(tasks, W)
+        assert float(heads_loss(tensor_of(G), few)) == pytest.approx(float(solution_loss(G, own)), rel=1e-12)
+        slope = jax.grad(lambda G, few=few: heads_loss(tensor_of(G), few))(optimal_solution(own))
+        np.testing.assert_allclose(slope, jnp.zeros((3, 3)), atol=1e-12)
+
+
+@pytest.mark.parametrize("inputs", ["normal", "uniform"])
+def test_for_all_tasks_every_family_has_the_optimum_of_gaussian_tasks(inputs):
+    tasks = Tasks(dim=3, context=4, inputs=inputs, weight_scale=1.5, noise=0.5, scales=(1.0, 0.5, 2.0))
+    every, gaussian = token_moments(tasks, *gaussian_tasks(tasks)), exact_moments(tasks)
+    G = optimal_solution(gaussian)
+    symmetric = (tensor_of(G) + jnp.swapaxes(tensor_of(G), 0, 1)) / 2
+    # solved in float64 from a system of condition 1e3 to 1e4
+    np.testing.assert_allclose(all_heads_solution(every), symmetric, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(one_head_solution(every).tensor, tensor_of(G), rtol=1e-9, atol=1e-10)
+    assert float(heads_loss(symmetric, every)) == pytest.approx(float(solution_loss(G, gaussian)), rel=1e-12)
+
+
+def test_losses_are_those_of_simulation_on_the_tasks_and_on_fresh_ones():
+    own, fresh = FiniteTasks(TASKS, 5).sample(jax.random.key(7), 200_000), TASKS.sample(jax.random.key(8), 200_000)
+    rng = np.random.default_rng(2)
+    for H in (all_heads_solution(FEW), one_head_solution(FEW).tensor, jnp.asarray(0.1 * rng.normal(size=(4, 4, 3)))):
+        assert within_error(simulated_losses(H, own), heads_loss(H, FEW))
+        assert within_error(simulated_losses(H, fresh), heads_loss(H, EVERY))
+
+
+def test_all_heads_are_least_squares_over_sampled_sequences():
+    H = all_heads_solution(FEW)
+    batch = FiniteTasks(TASKS, 5).sample(jax.random.key(9), 100_000)
+    a, b = np.triu_indices(4)
+    features = np.einsum("Bf,jB->Bfj", token_products(batch)[:, a, b], np.asarray(batch.x_q)).reshape(100_000, -1)
+    found = np.linalg.lstsq(features, np.asarray(batch.y_q[0]), rcond=None)[0].reshape(len(a), 3)
+    fitted = np.zeros((4, 4, 3))
+    fitted[a, b] += found / 2
+    fitted[b, a] += found / 2
+    excess = float(heads_loss(jnp.asarray(fitted), FEW) / heads_loss(H, FEW)) - 1
+    assert 0 < excess < 0.002  # 30 numbers fitted to 100,000 examples: about 30/100,000, times some for heavy tails
+    one = np.zeros((4, 4, 3))
+    assert float(heads_loss(H, FEW)) < float(heads_loss(jnp.asarray(one), FEW))
+
+
+def test_no_layer_beside_the_best_is_better():
+    rng = np.random.default_rng(3)
+    H, head, G = all_heads_solution(FEW), one_head_solution(FEW), optimal_solution(exact_moments(TASKS, C=W.T @ W / 5))
+    best = [float(heads_loss(T, FEW)) for T in (H, head.tensor, tensor_of(G))]
+    assert best == sorted(best) and best[0] < best[1] < best[2]  # each family has the next
+    for scale in (1e-3, 1e-1):
+        for _ in range(20):
+            nearby = H + scale * rng.normal(size=H.shape)
+            assert float(heads_loss(nearby, FEW)) > best[0]
+            p, A = (leaf + scale * rng.normal(size=leaf.shape) for leaf in head)
+            assert float(heads_loss(jnp.asarray(p[:, None, None] * A[None]), FEW)) > best[1] - 1e-12
+            assert float(heads_loss(tensor_of(G + scale * rng.normal(size=(3, 3))), FEW)) > best[2]
+    slope = jax.grad(lambda H: heads_loss(H, FEW))(H)
+    np.testing.assert_allclose(slope, jnp.zeros(H.shape), atol=1e-12)
+    of_head = jax.grad(lambda head: heads_loss(head[0][:, None, None] * head[1][None], FEW))(tuple(head))
+    for part in of_head:
+        np.testing.assert_allclose(part, jnp.zeros(part.shape), atol=1e-5)  # where alternating steps have come in 100 sweeps
+
+
+def test_no_other_search_finds_a_better_head():
+    """L-BFGS on p and A from random starts, some of which end in local minima."""
+
+    ZZ, Zw, ww, _ = map(np.asarray, FEW)  # L is the identity
+    ZZ = ZZ.reshape(16, 16)
+
+    def loss_and_slope(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        p, A = theta[:4], theta[4:].reshape(4, 3)
+        H = p[:, None, None] * A[None]
+        slope = (ZZ @ H.reshape(16, 3)).reshape(4, 4, 3) - Zw
+        loss = (np.trace(ww) + np.sum(H * (slope - Zw))) / 2
+        return loss, np.concatenate([np.sum(slope * A[None], axis=(1, 2)), np.tensordot(p, slope, 1).ravel()])
+
+    rng, best = np.random.default_rng(5), float(heads_loss(one_head_solution(FEW).tensor, FEW))
+    options = {"maxiter": 300, "ftol": 1e-12, "gtol": 1e-8}
+    starts = [rng.normal(size=16) for _ in range(10)]
+    found = [scipy.optimize.minimize(loss_and_slope, x, jac=True, method="L-BFGS-B", options=options).fun for x in starts]
+    assert min(found) == pytest.approx(best, rel=1e-6) and max(found) > 1.2 * best
+
+
+def test_sweeps_never_raise_the_loss():
+    losses = [float(heads_loss(one_head_solution(FEW, sweeps=n).tensor, FEW)) for n in (1, 2, 3, 5, 10, 50)]
+    assert all(b <= a + 1e-14 for a, b in itertools.pairwise(losses)) and losses[-1] < losses[0]
+
+
+def test_for_one_task_the_best_layers_are_known():
+    """Tokens are then Gaussian with one covariance, and Z is to say 1: of a Wishart matrix the trace is best, one head is one
+    of its quadratic forms, with variances 2/(N D) and 2/N."""
+    one, power = token_moments(TASKS, W[:1]), float(W[0] @ W[0]) / 2
+    D, N = 4, TASKS.context
+    assert float(heads_loss(all_heads_solution(one), one)) == pytest.approx(power * (1 - 1 / (1 + 2 / (N * D))), rel=1e-9)
+    assert float(heads_loss(one_head_solution(one).tensor, one)) == pytest.approx(power * (1 - 1 / (1 + 2 / N)), rel=1e-9)
+
+
+def test_tensors_are_layers_of_attention():
+    head = one_head_solution(FEW)
+    layer = head_layer(head.p, head.A, TASKS.context)
+    batch = TASKS.sample(jax.random.key(10), 4)
+    y = np.einsum("abj,Bab,jB->B", head.tensor, token_products(batch), batch.x_q)
+    np.testing.assert_allclose(predict_batch(layer, batch)[0], y, rtol=1e-12)
+    np.testing.assert_allclose(head_tensor(layer, TASKS.context), head.tensor, rtol=1e-12)
+    G = jnp.asarray(np.random.default_rng(4).normal(size=(3, 3)))
+    descent = descent_layers(3, 4, 1.0, preconditioner=G.T)
+    np.testing.assert_allclose(head_tensor(descent, 4), tensor_of(G), atol=1e-14)
+    several = init_layers(jax.random.key(11), 4, heads=3, scale=1.0)
+    H, one = head_tensor(several, 4), Sequence(*(leaf[..., 0] for leaf in batch))
+    expected = np.einsum("abj,ab,j->", H, token_products(batch)[0], one.x_q)
+    assert float(predict(several, one)[0]) == pytest.approx(float(expected), rel=1e-12)
+
+
+# Curves over M
+
+
+def test_a_curve_is_the_solution_for_each_number_of_tasks():
+    numbers = [1, 3, 5]
+    curve = diversity_curve(TASKS, W, numbers)
+    for n, M in enumerate(numbers):
+        few = token_moments(TASKS, W[:M])
+        for name, H in (("one_head", one_head_solution(few).tensor), ("all_heads", all_heads_solution(few))):
+            losses = getattr(curve, name)
+            assert float(losses.pretraining[n]) == pytest.approx(float(heads_loss(H, few)), rel=1e-9)
+            if M > 1:  # for one task many heads are best, and they differ on fresh ones
+                assert float(losses.fresh[n]) == pytest.approx(float(heads_loss(H, EVERY)), rel=1e-6)
+        G = optimal_solution(exact_moments(TASKS, C=W[:M].T @ W[:M] / M))
+        assert float(curve.descent.fresh[n]) == pytest.approx(float(heads_loss(tensor_of(G), EVERY)), rel=1e-9)
+    gaussian = exact_moments(TASKS)
+    assert float(curve.limit) == pytest.approx(float(solution_loss(optimal_solution(gaussian), gaussian)), rel=1e-12)
+
+
+def test_layers_for_many_tasks_come_near_the_limit():
+    curve = diversity_curve(TASKS, FiniteTasks(TASKS, 8192).weights(), [16, 512, 8192])
+    for losses in (curve.descent, curve.one_head, curve.all_heads):
+        excess = np.asarray(losses.fresh) / float(curve.limit) - 1
+        assert excess[0] > excess[1] > excess[2] > 0 and excess[2] < 0.005  # some d/M
+
+
+def test_the_limit_of_large_d_is_met_at_some_size():
+    tasks = Tasks(dim=40, context=40, inputs="uniform", input_range=3.0, weight_scale=0.5, noise=0.4)
+    gaussian = exact_moments(tasks)
+    best = solution_loss(optimal_solution(gaussian), gaussian)
+    for M in (10, 40, 200):
+        found = []
+        for seed in range(8):
+            few = 0.5 * np.random.default_rng(seed).normal(size=(M, 40))
+            found.append(float(solution_loss(optimal_solution(exact_moments(tasks, C=jnp.asarray(few.T @ few / M))), gaussian)))
+        # corrections of order 1/d; the mean of 8 draws is within 1 %
+        assert np.mean(found) / float(best) - 1 == pytest.approx(float(limiting_excess(tasks, M)), rel=2.5 / 40)
+
+
+def test_the_threshold_is_where_the_limit_has_the_tolerance_and_grows_with_d():
+    tasks = [Tasks(dim=d, context=d, inputs="normal", input_range=12**0.5, noise=0.5) for d in (10, 1000, 2000)]
+    found = [diversity_threshold(one) for one in tasks]
+    for one, M in zip(tasks, found, strict=True):
+        assert float(limiting_excess(one, M)) == pytest.approx(0.05, rel=1e-9)
+    assert found[2] / found[1] == pytest.approx(2, rel=1e-2)  # the noise and the 1/N of γ matter less and less
+
+
+def test_crossings_are_interpolated():
+    assert crossing([1, 10, 100], [1.0, 0.1, 0.01], 0.03) == pytest.approx(10 / 0.3, rel=1e-12)  # 1/M
+    assert crossing([2, 4], [0.01, 0.02], 0.1) == 2.0 and crossing([2, 4], [1.0, 0.2], 0.1) is None
+    assert crossing([1, 2, 4, 8], [1.0, 0.05, 0.2, 0.05], 0.1) == pytest.approx(4 * 2**0.5, rel=1e-12)  # the last one
+
+
+def test_a_trained_layer_ends_at_the_best_one_head():
+    """On tasks for which the loss has no local minima; on those of the test above some seeds stop in one."""
+    few = FiniteTasks(TASKS, 5, seed=2)
+    own = token_moments(TASKS, few.weights())
+    init = jax.tree.map(lambda leaf: np.asarray(leaf)[None], init_layers(jax.random.key(0), 4, scale=0.02))
+    recipe = Recipe(batch_size=512, learning_rate=3e-3)
+    trained = train_layers(init, Regression(few), recipe, steps=500, seeds=[0], every=500, devices=1).params
+    H, best = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), trained), 4), one_head_solution(own).tensor
+    assert 1 <= float(heads_loss(H, own) / heads_loss(best, own)) < 1.02  # Adam's noise
+    assert float(heads_loss(H, EVERY)) == pytest.approx(float(heads_loss(best, EVERY)), rel=0.05)
+
+
+def test_bad_input_is_refused():
+    one = TASKS.sample(jax.random.key(0))
+    with pytest.raises(ValueError, match="0 tasks"):
+        FiniteTasks(TASKS, 0)
+    with pytest.raises(ValueError, match="2 outputs"):
+        FiniteTasks(Tasks(outputs=2), 3)
+    with pytest.raises(ValueError, match="variance 0.0"):
+        discrete_mmse(one, W, 0.0)
+    with pytest.raises(ValueError, match="block 0"):
+        discrete_mmse(one, W, 0.25, block=0)
+    with pytest.raises(ValueError, match=r"W \(5, 2\)"):
+        discrete_mmse(one, W[:, :2], 0.25)
+    with pytest.raises(ValueError, match=r"W \(0, 3\)"):
+        token_moments(TASKS, W[:0])
+    with pytest.raises(ValueError, match=r"probabilities \(0,\)"):
+        token_moments(TASKS, W, jnp.ones(0))
+    with pytest.raises(ValueError, match="sampled_moments"):
+        token_moments(Tasks(dim=3, inputs="mixture"), W)
+    quiet = token_moments(Tasks(dim=3, context=4), W[:1])
+    for solve in (all_heads_solution, one_head_solution):
+        with pytest.raises(ValueError, match="cannot be inverted"):
+            solve(quiet)
+    with pytest.raises(ValueError, match="0 sweeps"):
+        one_head_solution(FEW, sweeps=0)
+    with pytest.raises(ValueError, match="from 1 to 5"):
+        diversity_curve(TASKS, W, [6])
+    with pytest.raises(ValueError, match="noise 0.0"):
+        diversity_curve(Tasks(dim=3), W, [1])
+    for tolerance in (0.0, 100.0):
+        with pytest.raises(ValueError, match="tolerance"):
+            diversity_threshold(TASKS, tolerance=tolerance)
+    with pytest.raises(ValueError, match="wanted a stack of one layer"):
+        head_tensor(init_layers(jax.random.key(0), 4, layers=2), 4)
+    with pytest.raises(ValueError, match="context 0"):
+        head_layer(jnp.ones(4), jnp.ones((4, 3)), 0)
