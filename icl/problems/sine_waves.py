@@ -19,6 +19,7 @@ from icl.draws import draw, truncated_std, truncated_weights
 from icl.models.attention import AttentionLayer, head_maps, init_layers
 from icl.models.batched import attention_update
 from icl.models.constructions import descent_layers
+from icl.models.mlp import MLP, apply_mlp
 from icl.tasks import QueryLoss, Sequence, vmap_tasks
 from jexplicit.runs.devices import full_precision
 
@@ -170,12 +171,8 @@ def _init_encoder(keys: list[Array], channels: int, hidden: int, stds: Any, dtyp
 def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
     """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and GELU units."""
 
-    def apply(W: Array, v: Array) -> Array:
-        return jnp.einsum("ij,jnb->inb", W, v)
-
-    e = apply(encoder.E, tokens)
-    h = jax.nn.gelu(apply(encoder.W1, e) + encoder.b1[:, None, None])
-    return e + apply(encoder.W2, h) + encoder.b2[:, None, None]
+    e = jnp.einsum("ij,jnb->inb", encoder.E, tokens)
+    return e + apply_mlp(MLP(*encoder[1:]), e)
 
 
 def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:
