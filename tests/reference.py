@@ -371,7 +371,12 @@ def attention_layer(E: np.ndarray, heads: list[tuple[np.ndarray, ...]], damping:
 
 
 def transformer_block(
-    E: np.ndarray, heads: list[tuple[np.ndarray, ...]], mlp: tuple[np.ndarray, ...], *, softmax: bool, normalise: tuple[bool, bool]
+    E: np.ndarray,
+    heads: list[tuple[np.ndarray, ...]],
+    mlp: tuple[np.ndarray, ...],
+    *,
+    softmax: bool,
+    normalise: tuple[bool, bool],
 ) -> np.ndarray:
     """von Oswald et al. 2023, Sec. 3: heads on the context (all tokens but the last), then an MLP, token by token.
 

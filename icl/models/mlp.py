@@ -1,6 +1,6 @@
 """The MLP of tokens: one hidden layer of GELU units.
 
-    MLP(e) = W_2 gelu(W_1 e + b_1) + b_2
+MLP(e) = W_2 gelu(W_1 e + b_1) + b_2
 """
 
 import functools

@@ -10,9 +10,12 @@ from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
+Recent = Literal["blocks"]
+BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
-EXPERIMENTS: tuple[Linear | Beyond, ...] = (*LINEAR, *BEYOND)
+RECENT: tuple[Recent, ...] = get_args(Recent)
+EXPERIMENTS: tuple[Linear | Beyond | Recent, ...] = (*LINEAR, *BEYOND, *RECENT)
 
 
 class Effort(NamedTuple):
@@ -32,6 +35,7 @@ DEFAULT_EFFORT = {
     "finite-data": Effort(5000, 1),
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
+    "blocks": Effort(6000, 2),
 }
 
 
@@ -50,7 +54,7 @@ class Config:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[Literal[Linear, Beyond, "all", "beyond"], ...] = ("one-step",)
+    experiment: tuple[Literal[Linear, Beyond, Recent, "all", "beyond", "recent"], ...] = ("one-step",)
     """one-step: one layer against one step of descent. multi-step: --layers layers against steps of GD and GD++.
     out-of-distribution: both on shifted tasks. rollout: one layer applied 50 times. curvature: the effect of GD++ on
     eigenvalues. scaling-N: other sizes. all: these six.
@@ -58,7 +62,9 @@ class Config:
     nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
     layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. noisy:
     other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
-    beyond: these eight."""
+    beyond: these eight.
+
+    blocks: transformers of many blocks, with MLPs. recent: this one."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
     """K, layers of multi-step and of out-of-distribution."""
     recurrent: bool = True
@@ -113,6 +119,18 @@ class Config:
     """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
     transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
     """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
+    blocks: tuple[PositiveInt, PositiveInt] = (12, 4)
+    """blocks: number of blocks, and heads of each."""
+    block_kinds: tuple[BlockKind, ...] = ("softmax",)
+    """blocks: attention with softmax or linear, with or without layer normalisation. The paper has softmax without."""
+    block_batch_size: PositiveInt = 512
+    """blocks: tasks per step. The paper has 2048."""
+    block_rate: PositiveFloat = 3e-3
+    """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
+    block_tasks: tuple[PositiveInt, ...] = (8192,)
+    """blocks: numbers of training tasks that --small-blocks blocks see again and again."""
+    small_blocks: PositiveInt = 3
+    """blocks: number of these blocks."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -124,7 +142,7 @@ class Config:
 _EFFORT = Effort(5000, 5)
 _TINY = Config(
     out="runs/icl_tiny",
-    experiment=("all", "beyond"),
+    experiment=("all", "beyond", "recent"),
     dim=3,
     context=4,
     seeds=2,
@@ -139,6 +157,11 @@ _TINY = Config(
     functions=("linear", "tree"),
     function_dim=2,
     transformer=(16, 1, 2),
+    blocks=(2, 2),
+    block_kinds=("softmax", "linear-layernorm"),
+    block_batch_size=64,
+    block_tasks=(128,),
+    small_blocks=1,
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
@@ -188,6 +211,19 @@ PRESETS = {
         ),
         "the model and steps of Garg et al., without their curriculum; for an accelerator.",
     ),
+    "blocks-full": Preset(
+        Config(
+            out="runs/icl_blocks_full",
+            experiment=("blocks",),
+            seeds=5,
+            steps=50_000,
+            block_kinds=("softmax", "softmax-layernorm", "linear"),
+            block_batch_size=2048,
+            block_rate=5e-4,
+            small_blocks=12,
+        ),
+        "twelve blocks with the steps, batches and rate that the paper has for many layers; for an accelerator.",
+    ),
 }
 
 
@@ -199,7 +235,7 @@ def effort(config: Config, experiment: str) -> Effort:
 
 def selected_experiments(config: Config) -> list[str]:
     """The requested experiments, ordered so that those that train a model precede those that reuse it."""
-    groups = {"all": LINEAR, "beyond": BEYOND}
+    groups = {"all": LINEAR, "beyond": BEYOND, "recent": RECENT}
     wanted = {name for asked in config.experiment for name in groups.get(asked, (asked,))}
     return [name for name in EXPERIMENTS if name in wanted]
 
@@ -209,7 +245,8 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 def check(config: Config) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
-    for name in ("experiment", "contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions"):
+    lists = "experiment contexts dims training_tasks noise_levels diagonal_layers functions block_kinds block_tasks"
+    for name in lists.split():
         if not getattr(config, name):
             default = " ".join(map(str, getattr(Config, name)))
             raise ValueError(f"--{name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}")

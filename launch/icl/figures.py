@@ -17,6 +17,7 @@ from launch.icl.panels import (
     draw_band,
     draw_curve,
     draw_legends,
+    draw_levels,
     draw_matrix,
     log_ticks,
     size_ticks,
@@ -198,12 +199,23 @@ def curves_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path
             else:
                 draw_curve(axes[0, 0], curve, "loss", PALETTE[n % len(PALETTE)], label)
         for ax in axes[0]:
-            for n, (label, loss) in enumerate(levels.items()):
-                style = {"linestyle": ("--", ":", "-.")[n % 3], "linewidth": 1}
-                ax.axhline(loss, color="black", label=f"{label} {loss:.4f}", **style)
+            draw_levels(ax, levels)
             ax.set(xlabel="training step", yscale="log")
             log_ticks(ax)
         axes[0, 0].set_ylabel(f"validation {LOSS}")
+        draw_legends(axes[0, 0])
+
+
+def memory_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path: Path) -> None:
+    """Loss by step on the training tasks and on fresh ones, a panel for each number of tasks (paper, Fig. 15 and 16)."""
+    with figure(path, columns=len(curves), size=(4.6 * len(curves), 3.4), sharey=True) as axes:
+        for ax, (label, curve) in zip(axes[0], curves.items(), strict=True):
+            draw_curve(ax, curve, "loss", COLOURS["trained"], "fresh tasks")
+            draw_curve(ax, curve[1:], "training_loss", COLOURS["warm"], "training tasks")
+            draw_levels(ax, levels)
+            ax.set(xlabel="training step", yscale="log", title=label)
+            log_ticks(ax)
+        axes[0, 0].set_ylabel(LOSS)
         draw_legends(axes[0, 0])
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
 from launch.icl.sections import beyond, linear_regression
+from launch.icl.sections.blocks import blocks
 from launch.icl.tables import Rows
 
 _reading = """\
@@ -131,5 +132,12 @@ SECTIONS = {
         (500_001, 1),
         "a transformer of 12 layers in 20 dimensions is close to least squares on linear functions and to Lasso on sparse "
         "ones, and beats greedy trees on trees (Garg et al. 2022).",
+    ),
+    "blocks": Section(
+        "Blocks with MLPs",
+        blocks,
+        (50_000, 5),
+        "twelve blocks of four softmax heads and an MLP come close to twelve steps of GD++ (Fig. 8); on 8192 training tasks "
+        "blocks generalise late and suddenly (Fig. 15, 16).",
     ),
 }

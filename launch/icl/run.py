@@ -9,6 +9,7 @@ from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console
 from launch.icl.config import Config, check, effort, selected_experiments
 from launch.icl.experiments.attention_variants import finite_data, layernorm, phase, softmax
+from launch.icl.experiments.blocks import blocks
 from launch.icl.experiments.copying import copy
 from launch.icl.experiments.function_classes import compare_on_functions
 from launch.icl.experiments.linear_regression import curvature, multi_step, one_step, out_of_distribution, rollout, scaling_n
@@ -37,6 +38,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "finite-data": finite_data,
     "noisy": noisy,
     "function-classes": compare_on_functions,
+    "blocks": blocks,
 }
 
 

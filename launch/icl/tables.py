@@ -7,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.runs.tables import Column, markdown_table, rich_table
-from launch.icl.config import BEYOND
+from launch.icl.config import BEYOND, RECENT
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -25,7 +25,7 @@ PAPER_LOSS = {
 }
 _identity = (
     *("experiment", "task", "shift", "layers", "heads", "recurrent", "dim", "context"),
-    *("predictor", "start", "training_tasks"),
+    *("predictor", "start", "training_tasks", "attention", "layernorm"),
 )
 
 
@@ -61,7 +61,7 @@ def kind_of(row: Row) -> str:
 
 def terminal_table(rows: Rows) -> Table:
     """The results for the terminal, means over seeds."""
-    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND)
+    experiments = ("one-step", "multi-step", "curvature", "scaling-N", *BEYOND, *RECENT)
     shown = [row for row in rows if row["experiment"] in experiments and not is_detail(row) and not _only_in_report(row)]
     columns = [
         Column("", _setting),
@@ -138,7 +138,7 @@ def _setting(row: Row) -> str:
     """The experiment and its sizes, for the terminal."""
     if row["experiment"] == "scaling-N" and row["layers"] == 1:  # sizes d = N
         return f"K = 1, d = {row['dim']}"
-    if row["experiment"] not in BEYOND:
+    if row["experiment"] not in (*BEYOND, *RECENT):
         return f"K = {row['layers']}, N = {row['context']}"
     heads = f", {row['heads']} heads" if row["heads"] > 1 and row["predictor"] == "trained" else ""
     task = f", {row['task']}" if row["task"] != "linear" or row["experiment"] == "function-classes" else ""

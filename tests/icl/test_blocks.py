@@ -1,12 +1,25 @@
 """Blocks of attention and an MLP: a slow loop, linear layers as a special case, invariances, training."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import transformer_block
 
-from icl import Recipe, Sequence, Tasks, descent_layers, gd_plus_plus, init_layers, predict_batch, sample_tasks, sequences, tokens
+from icl import (
+    Recipe,
+    Sequence,
+    Tasks,
+    descent_layers,
+    gd_plus_plus,
+    init_layers,
+    predict_batch,
+    sample_tasks,
+    sequences,
+    tokens,
+)
 from icl.models import blocks as stacks
 from icl.models.blocks import BlockRegression, init_blocks, linear_blocks
 from icl.models.mlp import init_mlp
@@ -16,7 +29,7 @@ from icl.training import train_layers
 predict_blocks = jax.jit(stacks.predict_blocks, static_argnames=("softmax", "layernorm", "clip"))
 TASKS = Tasks(dim=3, context=5, outputs=2, input_range=2.0)
 BATCH = sample_tasks(jax.random.key(0), TASKS, 4)
-EXACT = {"rtol": 1e-11, "atol": 1e-11}  # float64; three blocks of sums of a few dozen terms of order 1
+EXACT: Any = {"rtol": 1e-11, "atol": 1e-11}  # float64; three blocks of sums of a few dozen terms of order 1
 
 
 def random_blocks(blocks: int = 3, heads: int = 2, **more) -> stacks.Blocks:
@@ -105,9 +118,9 @@ def test_training_resumes_bit_for_bit_and_every_weight_learns(tmp_path):
         if entry["step"] == 2:
             raise KeyboardInterrupt
 
-    run = {"steps": 4, "seeds": [0], "every": 2, "devices": 1}
+    run: Any = {"steps": 4, "seeds": [0], "every": 2, "devices": 1}
     whole = train_layers(start, problem, recipe, **run)
-    saving = {"checkpoints": tmp_path, "checkpoint_seconds": -1.0}
+    saving: Any = {"checkpoints": tmp_path, "checkpoint_seconds": -1.0}
     with pytest.raises(KeyboardInterrupt):
         train_layers(start, problem, recipe, **run, **saving, on_evaluation=interrupt)
     resumed = train_layers(start, problem, recipe, **run, **saving)
