@@ -27,15 +27,15 @@ class Effort(NamedTuple):
 
 # Defaults of --steps and --seeds where they are not 5000 and 5.
 DEFAULT_EFFORT = {
-    "nonlinear": Effort(4000, 1),
-    "copy": Effort(10_000, 2),
+    "nonlinear": Effort(4000, 2),
+    "copy": Effort(6000, 5),
     "softmax": Effort(5000, 3),
     "layernorm": Effort(5000, 3),
     "phase": Effort(5000, 10),
     "finite-data": Effort(5000, 1),
     "noisy": Effort(5000, 1),
     "function-classes": Effort(3000, 1),
-    "blocks": Effort(6000, 2),
+    "blocks": Effort(4000, 2),
 }
 
 
@@ -75,9 +75,9 @@ class Config:
     """N, pairs in the context."""
     seeds: PositiveInt | None = None
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, copy 2, nonlinear, finite-data, noisy and function-classes 1."""
+    layernorm 3, blocks and nonlinear 2, finite-data, noisy and function-classes 1."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear 4000,
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 6000, blocks and nonlinear 4000,
     function-classes 3000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
@@ -107,6 +107,8 @@ class Config:
     waves: Literal["code", "paper"] = "code"
     """nonlinear: amplitudes 0.1 to 0.5 that determine the phase too, as in the paper's code; or, as in its text, 0.1 to 5 with
     independent phases."""
+    wave_layers: tuple[PositiveInt, ...] = (1, 2)
+    """nonlinear: numbers of layers of attention after the MLP."""
     training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
     """finite-data: numbers of training tasks, all of which are used at every step."""
     noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
@@ -199,6 +201,14 @@ PRESETS = {
         ),
         "20,000 steps and five seeds each; hours on 2 CPU cores.",
     ),
+    "waves-full": Preset(
+        Config(out="runs/icl_waves_full", experiment=("nonlinear",), seeds=5, steps=20_000),
+        "sine waves with the paper's 20,000 steps, at K = 1 and 2: 34 CPU-minutes a seed.",
+    ),
+    "copy-full": Preset(
+        Config(out="runs/icl_copy_full", experiment=("copy",), seeds=5, steps=10_000),
+        "copying with the paper's 10,000 steps: 12 CPU-minutes.",
+    ),
     "functions-full": Preset(
         Config(
             out="runs/icl_functions_full",
@@ -245,7 +255,7 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 def check(config: Config) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
-    lists = "experiment contexts dims training_tasks noise_levels diagonal_layers functions block_kinds block_tasks"
+    lists = "experiment contexts dims wave_layers training_tasks noise_levels diagonal_layers functions block_kinds block_tasks"
     for name in lists.split():
         if not getattr(config, name):
             default = " ".join(map(str, getattr(Config, name)))

@@ -11,7 +11,7 @@ from jexplicit.runs.folder import RunFolder
 from launch.icl.config import Config
 
 # Arrays that the experiments save for the figures.
-CURVATURE, WEIGHTS, WAVES, HEADS = "curvature.npz", "weights_{model}.npz", "waves.npz", "heads.npz"
+CURVATURE, WEIGHTS, WAVES, HEADS = "curvature.npz", "weights_{model}.npz", "waves_K{layers}.npz", "heads.npz"
 
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.
 VALIDATION, TEST, SPECTRUM, SWEEP = 101, 102, 103, 104
@@ -39,6 +39,16 @@ def model_name(row: Mapping[str, Any]) -> str:
     """
     kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
     return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
+
+
+def wave_model(predictor: str, layers: int) -> str:
+    """The name in files and events of layers of attention on waves, or of their control.
+
+    Example:
+        >>> wave_model("control", 2)
+        'nonlinear_control_K2'
+    """
+    return f"nonlinear_{predictor}_K{layers}"
 
 
 def random_key(config: Config, stream: int) -> Array:

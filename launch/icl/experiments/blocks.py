@@ -12,7 +12,7 @@ from launch.icl.experiments.predictors import Family, Model, constructed_layers,
 from launch.icl.job import Job, has_rows
 from launch.icl.recipes import init_scale, make_recipe, make_regression
 
-_evaluations = 60  # of a training; one of twelve blocks takes as long as 15 steps
+_evaluations = 40  # of a training; one of twelve blocks takes as long as 30 steps
 
 
 def blocks(job: Job) -> None:
