@@ -129,6 +129,8 @@ class Config:
     """blocks: tasks per step. The paper has 2048."""
     block_rate: PositiveFloat = 3e-3
     """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
+    block_scale: PositiveFloat = 0.1
+    """blocks: variance times fan-in of random weights. The paper's code has 0.002 / K, which only takes longer."""
     block_tasks: tuple[PositiveInt, ...] = (8192,)
     """blocks: numbers of training tasks that --small-blocks blocks see again and again."""
     small_blocks: PositiveInt = 3
@@ -230,6 +232,7 @@ PRESETS = {
             block_kinds=("softmax", "softmax-layernorm", "linear"),
             block_batch_size=2048,
             block_rate=5e-4,
+            block_scale=0.002 / 12,
             small_blocks=12,
         ),
         "twelve blocks with the steps, batches and rate that the paper has for many layers; for an accelerator.",
@@ -263,6 +266,9 @@ def check(config: Config) -> None:
     width, layers, heads = config.transformer
     if width % heads:
         raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")
+    batch = config.block_batch_size
+    if uneven := [tasks for tasks in config.block_tasks if tasks > batch and tasks % batch]:
+        raise ValueError(f"--block-tasks {uneven[0]} in batches of {batch}: use a multiple of --block-batch-size")
     numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
     if (needed := _copies * 4 * numbers) > (present := host_bytes()):
         sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"

@@ -51,6 +51,17 @@ def wave_model(predictor: str, layers: int) -> str:
     return f"nonlinear_{predictor}_K{layers}"
 
 
+def block_model(row: Mapping[str, Any]) -> str:
+    """The name in files and events of blocks, from what they are and how many tasks they see.
+
+    Example:
+        >>> block_model({"attention": "softmax", "layernorm": False, "training_tasks": 8192})
+        'blocks_softmax_8192_tasks'
+    """
+    kind = row["attention"] + "_layernorm" * row["layernorm"]
+    return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
+
+
 def random_key(config: Config, stream: int) -> Array:
     """The key of a stream of random numbers."""
     return jax.random.fold_in(jax.random.key(config.seed), stream)

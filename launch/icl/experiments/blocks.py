@@ -9,8 +9,8 @@ from icl.training import Recipe
 from launch.icl.config import BlockKind, effort
 from launch.icl.experiments import predictors
 from launch.icl.experiments.predictors import Family, Model, constructed_layers, descent_families, predict_of
-from launch.icl.job import Job, has_rows
-from launch.icl.recipes import init_scale, make_recipe, make_regression
+from launch.icl.job import Job, block_model, has_rows
+from launch.icl.recipes import make_recipe, make_regression
 
 _evaluations = 40  # of a training; one of twelve blocks takes as long as 30 steps
 
@@ -30,11 +30,6 @@ def blocks(job: Job) -> None:
     for size in config.block_tasks:
         if not has_rows(job, "blocks", training_tasks=size):
             _measure(job, few, [_trained(job, few, kind, tasks=size)], training_tasks=size, **_about(kind))
-
-
-def block_model(kind: str, tasks: int | None = None) -> str:
-    """The name of trained blocks in files and events."""
-    return f"blocks_{kind}" + (f"_{tasks}_tasks" if tasks else "")
 
 
 def _about(kind: BlockKind) -> dict[str, Any]:
@@ -58,15 +53,14 @@ def _constructed(job: Job, model: Model) -> Family:
 def _trained(job: Job, model: Model, kind: BlockKind, *, tasks: int | None = None) -> Family:
     """Blocks of every seed, trained on fresh tasks, or on so many of them, which the batches take in turn."""
     config, runs, width = job.config, effort(job.config, "blocks"), job.tasks.dim + job.tasks.outputs
-    heads, scale = config.blocks[1], init_scale(config, model.layers, width)
-    recipe, every = _recipe(job, model, tasks), max(1, runs.steps // _evaluations)
+    heads, recipe, every = config.blocks[1], _recipe(job, model, tasks), max(1, runs.steps // _evaluations)
     if recipe.cycle:  # whole passes, whose mean loss is that of all tasks
         every = -(-every // recipe.cycle) * recipe.cycle
 
     def init(key: jax.Array) -> Blocks:
-        return init_blocks(key, width, blocks=model.layers, heads=heads, scale=scale)
+        return init_blocks(key, width, blocks=model.layers, heads=heads, scale=config.block_scale)
 
-    name, problem = block_model(kind, tasks), _problem(job, model, kind)
+    name, problem = block_model({**_about(kind), "training_tasks": tasks}), _problem(job, model, kind)
     trained = predictors.trained_family(
         job, model, name=name, problem=problem, recipe=recipe, heads=heads, runs=runs, init=init, every=every
     )
@@ -78,10 +72,9 @@ def _trained(job: Job, model: Model, kind: BlockKind, *, tasks: int | None = Non
 
 
 def _recipe(job: Job, model: Model, tasks: int | None) -> Recipe:
-    config, number = job.config, tasks or job.config.block_batch_size
-    batch_size = max(n for n in range(1, min(config.block_batch_size, number) + 1) if number % n == 0)
-    b2, cycle = make_recipe(config, model.layers).b2, number // batch_size if tasks else None
-    return Recipe(batch_size, config.block_rate, b2=b2, gradient_clip=10.0, cycle=cycle)
+    config, b2 = job.config, make_recipe(job.config, model.layers).b2
+    batch_size = min(config.block_batch_size, tasks or config.block_batch_size)
+    return Recipe(batch_size, config.block_rate, b2=b2, gradient_clip=10.0, cycle=tasks and tasks // batch_size)
 
 
 def _measure(job: Job, model: Model, families: list[Family], **shared: Any) -> None:

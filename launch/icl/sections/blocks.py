@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from launch.icl import figures
+from launch.icl.job import block_model
 from launch.icl.panels import Curve
 from launch.icl.sections.run_files import draw_figure, first_step, named_losses, step_or_never, training_curve
 from launch.icl.tables import Rows, measures_table
@@ -16,7 +17,7 @@ def blocks(out: Path, rows: Rows) -> list[str]:
     """Blocks on fresh tasks, then on the same tasks again and again."""
     fresh = [row for row in rows if row["training_tasks"] is None and row["layers"] == max(r["layers"] for r in rows)]
     memory = [row for row in rows if row["training_tasks"]]
-    kinds = {_kind(row): _model(row) for row in fresh if row["predictor"] == "trained"}
+    kinds = {_kind(row): block_model(row) for row in fresh if row["predictor"] == "trained"}
     curves = {kind: training_curve(out, model) for kind, model in kinds.items()}
     lines = measures_table(fresh, _names)
     if curves:
@@ -25,7 +26,7 @@ def blocks(out: Path, rows: Rows) -> list[str]:
     if memory:
         few = [row for row in rows if row["layers"] == memory[0]["layers"] and row not in fresh]
         lines += ["The same training tasks again and again:", "", *measures_table(few, {"training_tasks": "training tasks"})]
-        models = {f"{row['training_tasks']} tasks, {row['layers']} blocks": _model(row) for row in memory}
+        models = {_size(row): block_model(row) for row in memory}
         curves = {label: training_curve(out, model) for label, model in models.items()}
         levels = named_losses(out, next(iter(models.values())))
         lines += [f"With {label}: {falls(curve)}." for label, curve in curves.items()] + [""]
@@ -34,24 +35,23 @@ def blocks(out: Path, rows: Rows) -> list[str]:
 
 
 def falls(curve: Curve) -> str:
-    """The steps at which the mean losses on training tasks and on fresh ones have fallen to parts of the loss at the start.
+    """The steps at which the mean loss on training tasks, and that on fresh ones, are parts of that at the start.
 
     Example:
-        >>> falls([{"step": 0, "loss": [0.4]}, {"step": 9, "loss": [0.3], "training_loss": [0.1]}])
-        'the loss falls to 1/2 of that at the start after 9 steps on training tasks, never on fresh ones; to 1/4 after 9, never'
+        >>> falls([{"step": 0, "loss": [0.4]}, {"step": 9, "loss": [0.3], "training_loss": [0.15]}])
+        'the loss is 1/2 and 1/4 of that at the start after these steps: 9, never on training tasks; never, never on fresh ones'
     """
-    start, steps = float(np.mean(curve[0]["loss"])), []
-    for part in (2, 4):
-        for what in ("training_loss", "loss"):
-            steps.append(step_or_never(first_step(curve[1:], lambda e, w=what, p=part: np.mean(e[w]) <= start / p)))
-    half = f"the loss falls to 1/2 of that at the start after {steps[0]} steps on training tasks, {steps[1]} on fresh ones"
-    return f"{half}; to 1/4 after {steps[2]}, {steps[3]}"
+    start, found = float(np.mean(curve[0]["loss"])), {}
+    for what in ("training_loss", "loss"):
+        steps = (first_step(curve[1:], lambda e, w=what, part=part: np.mean(e[w]) <= start / part) for part in (2, 4))
+        found[what] = ", ".join(map(step_or_never, steps))
+    beginning = "the loss is 1/2 and 1/4 of that at the start after these steps"
+    return f"{beginning}: {found['training_loss']} on training tasks; {found['loss']} on fresh ones"
+
+
+def _size(row: dict) -> str:
+    return f"{row['training_tasks']} tasks, {row['layers']} block{'s' * (row['layers'] > 1)}"
 
 
 def _kind(row: dict) -> str:
     return row["attention"] + (", layer normalisation" if row["layernorm"] else "")
-
-
-def _model(row: dict) -> str:
-    kind = row["attention"] + ("-layernorm" if row["layernorm"] else "")
-    return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
