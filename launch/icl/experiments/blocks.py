@@ -44,10 +44,10 @@ def _problem(job: Job, model: Model, kind: BlockKind) -> BlockRegression:
 
 
 def _constructed(job: Job, model: Model) -> Family:
-    """Linear blocks that are GD++."""
+    """Linear blocks that are GD++, whose tokens are not clipped."""
     heads, layers = job.config.blocks[1], constructed_layers(job, model)
     weights = jax.tree.map(lambda leaf: leaf[None], linear_blocks(layers, heads=heads))
-    return Family("constructed", predict_of(_problem(job, model, "linear")), weights, [{"heads": heads}])
+    return Family("constructed", predict_of(BlockRegression(job.tasks, softmax=False)), weights, [{"heads": heads}])
 
 
 def _trained(job: Job, model: Model, kind: BlockKind, *, tasks: int | None = None) -> Family:

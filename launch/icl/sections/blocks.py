@@ -6,8 +6,8 @@ import numpy as np
 
 from launch.icl import figures
 from launch.icl.job import block_model
-from launch.icl.panels import Curve
-from launch.icl.sections.run_files import draw_figure, first_step, named_losses, step_or_never, training_curve
+from launch.icl.panels import NAMES, Curve
+from launch.icl.sections.run_files import draw_figure, first_step, step_or_never, training_curve
 from launch.icl.tables import Rows, measures_table
 
 _names = {"attention": "attention", "layernorm": "layer norm."}
@@ -15,22 +15,19 @@ _names = {"attention": "attention", "layernorm": "layer norm."}
 
 def blocks(out: Path, rows: Rows) -> list[str]:
     """Blocks on fresh tasks, then on the same tasks again and again."""
-    fresh = [row for row in rows if row["training_tasks"] is None and row["layers"] == max(r["layers"] for r in rows)]
     memory = [row for row in rows if row["training_tasks"]]
-    kinds = {_kind(row): block_model(row) for row in fresh if row["predictor"] == "trained"}
-    curves = {kind: training_curve(out, model) for kind, model in kinds.items()}
+    many = max(row["layers"] for row in rows)
+    fresh = [row for row in rows if row["layers"] == many and row not in memory]
+    curves = {_kind(row): training_curve(out, block_model(row)) for row in fresh if row["predictor"] == "trained"}
     lines = measures_table(fresh, _names)
     if curves:
-        levels = named_losses(out, next(iter(kinds.values())))
-        lines += draw_figure(out, "blocks", figures.curves_figure, curves, levels)
+        lines += draw_figure(out, "blocks", figures.curves_figure, curves, _levels(fresh))
     if memory:
-        few = [row for row in rows if row["layers"] == memory[0]["layers"] and row not in fresh]
+        few = [row for row in rows if row["layers"] == memory[0]["layers"] and (row in memory or not row.get("attention"))]
+        curves = {_size(row): training_curve(out, block_model(row)) for row in memory}
         lines += ["The same training tasks again and again:", "", *measures_table(few, {"training_tasks": "training tasks"})]
-        models = {_size(row): block_model(row) for row in memory}
-        curves = {label: training_curve(out, model) for label, model in models.items()}
-        levels = named_losses(out, next(iter(models.values())))
         lines += [f"With {label}: {falls(curve)}." for label, curve in curves.items()] + [""]
-        lines += draw_figure(out, "blocks_memory", figures.memory_figure, curves, levels)
+        lines += draw_figure(out, "blocks_memory", figures.memory_figure, curves, _levels(few))
     return lines
 
 
@@ -47,6 +44,10 @@ def falls(curve: Curve) -> str:
         found[what] = ", ".join(map(step_or_never, steps))
     beginning = "the loss is 1/2 and 1/4 of that at the start after these steps"
     return f"{beginning}: {found['training_loss']} on training tasks; {found['loss']} on fresh ones"
+
+
+def _levels(rows: Rows) -> dict[str, float]:
+    return {NAMES[row["predictor"]]: row["loss"] for row in rows if row["predictor"] in ("gd", "gd++")}
 
 
 def _size(row: dict) -> str:
