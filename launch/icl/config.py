@@ -28,7 +28,7 @@ class Effort(NamedTuple):
 # Defaults of --steps and --seeds where they are not 5000 and 5.
 DEFAULT_EFFORT = {
     "nonlinear": Effort(4000, 2),
-    "copy": Effort(10_000, 5),
+    "copy": Effort(6000, 5),
     "softmax": Effort(5000, 3),
     "layernorm": Effort(5000, 3),
     "phase": Effort(5000, 10),
@@ -77,8 +77,8 @@ class Config:
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
     layernorm 3, blocks and nonlinear 2, finite-data, noisy and function-classes 1."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, blocks and nonlinear
-    4000, function-classes 3000."""
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 6000, blocks and nonlinear 4000,
+    function-classes 3000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
     batch_size: PositiveInt = 2048
@@ -127,7 +127,7 @@ class Config:
     """blocks: attention with softmax or linear, with or without layer normalisation. The paper has softmax without."""
     block_batch_size: PositiveInt = 512
     """blocks: tasks per step. The paper has 2048."""
-    block_rate: PositiveFloat = 3e-3
+    block_rate: PositiveFloat = 2e-3
     """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
     block_scale: PositiveFloat = 0.1
     """blocks: variance times fan-in of random weights. The paper's code has 0.002 / K, which only takes longer."""
@@ -206,6 +206,10 @@ PRESETS = {
     "waves-full": Preset(
         Config(out="runs/icl_waves_full", experiment=("nonlinear",), seeds=5, steps=20_000),
         "sine waves with the paper's 20,000 steps, at K = 1 and 2: 34 CPU-minutes a seed.",
+    ),
+    "copy-full": Preset(
+        Config(out="runs/icl_copy_full", experiment=("copy",), seeds=5, steps=10_000),
+        "copying with the paper's 10,000 steps: 15 CPU-minutes.",
     ),
     "functions-full": Preset(
         Config(
