@@ -10,7 +10,8 @@ from launch.icl.report import SECTIONS
 
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 40 --batch-size 16 --validation-tasks 50 --test-tasks 100 --solver-contexts 50 "
-    "--training-tasks 8 --diagonal-layers 2 --functions linear --function-dim 2 --transformer 8 1 2 --devices 1"
+    "--wave-layers 1 2 --training-tasks 8 --diagonal-layers 2 --functions linear --function-dim 2 --transformer 8 1 2 "
+    "--devices 1"
 )
 QUICK = ("copy", "softmax", "finite-data")
 FIGURES = {

@@ -12,7 +12,7 @@ from launch.icl.experiments.predictors import Family, Model, constructed_layers,
 from launch.icl.job import Job, block_model, has_rows
 from launch.icl.recipes import make_recipe, make_regression
 
-_evaluations = 40  # of a training; one of twelve blocks takes as long as 30 steps
+_evaluations = 30  # of a training; one of twelve blocks takes as long as 30 steps
 
 
 def blocks(job: Job) -> None:

@@ -41,10 +41,11 @@ def copy(out: Path, rows: Rows) -> list[str]:
         drops = first_step(curve, lambda e, n=n: e["loss"][n] <= half)
         steps.append(f"{step_or_never(attends)} and {step_or_never(drops)}")
     never = [step_or_never(first_step(linear, lambda e, n=n: e["loss"][n] <= half)) for n in range(len(linear[0]["loss"]))]
+    losses = [f"{row['loss']:.4f}" for row in rows if row["attention"] == "softmax"]
     sentence = (
         "The first step at which the sensitivity to the next token is more than twice that to other tokens, and the first at "
         f"which the loss is halfway to that of one step of descent, by seed: {'; '.join(steps)}. With a linear first layer the "
-        f"latter: {', '.join(never)}."
+        f"latter: {', '.join(never)}. Losses with softmax, by seed: {', '.join(losses)}."
     )
     return [*measures_table(rows, {"attention": "first layer"}), sentence, "", *image]
 
