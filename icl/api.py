@@ -13,6 +13,11 @@ from icl.models.attention import predict as predict
 from icl.models.attention import roll_out as roll_out
 from icl.models.batched import Regression as Regression
 from icl.models.batched import predict_batch as predict_batch
+from icl.models.blocks import BlockRegression as BlockRegression
+from icl.models.blocks import Blocks as Blocks
+from icl.models.blocks import init_blocks as init_blocks
+from icl.models.blocks import linear_blocks as linear_blocks
+from icl.models.blocks import predict_blocks as predict_blocks
 from icl.models.constructions import descent_layers as descent_layers
 from icl.models.constructions import head_layer as head_layer
 from icl.models.constructions import head_tensor as head_tensor

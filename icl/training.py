@@ -70,7 +70,8 @@ class TrainingResult(NamedTuple):
     """The result of `train_layers`.
 
     params: each leaf with the seeds first.
-    history: the dictionaries of `evaluate`, from step 0 on, each with `step` and `seconds`.
+    history: the dictionaries of `evaluate`, from step 0 on, each with `step`, `seconds` and, from then on, `training_loss`: the
+        means of the losses since the entry before, by seed.
     losses: [seeds, steps] losses of the training batches, each before its update.
     """
 
@@ -205,7 +206,9 @@ def train_layers(
     start = saved = time.perf_counter()
 
     def record(step: int) -> None:
-        entry = {"step": step, "seconds": before + time.perf_counter() - start}
+        entry: dict[str, Any] = {"step": step, "seconds": before + time.perf_counter() - start}
+        if history:
+            entry["training_loss"] = losses[:, history[-1]["step"] :].mean(axis=1, dtype=np.float64).tolist()
         history.append(entry | dict(evaluate(_first(state.params, S)) if evaluate else {}))
         if on_evaluation:
             on_evaluation(history[-1])

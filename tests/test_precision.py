@@ -15,7 +15,7 @@ from icl import AttentionLayer, init_layers
 from icl.blur.descent import network_loss, sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.rules import Rules, init_synapses, learn
-from icl.models import attention, batched, constructions
+from icl.models import attention, batched, blocks, constructions
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
@@ -29,6 +29,7 @@ H, T = jnp.ones((5, 4)), jnp.full((5, 3), 1 / 3)
 U = jnp.ones((4, 3))
 NOISE = smoothing.noise_model(np.array([3, 1, 2, 4]))
 LAYER = init_layers(jax.random.key(0), 3)
+BLOCKS = blocks.init_blocks(jax.random.key(0), 3, blocks=2)
 TASKS = Tasks(dim=2, context=5)
 ONE = Sequence(jnp.ones((5, 2)), jnp.ones((5, 1)), jnp.ones(2), jnp.ones(1))
 BATCH = sample_tasks(jax.random.key(0), TASKS, 7)
@@ -57,6 +58,7 @@ CASES = {
     "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
     "attention": (attention.attend, (AttentionLayer(*(leaf[0] for leaf in LAYER)), jnp.ones((5, 3)), jnp.ones((1, 3)))),
     "attention, batch last": (batched.predict_batch, (LAYER, BATCH)),
+    "blocks": (functools.partial(blocks.predict_blocks, layernorm=True), (BLOCKS, BATCH)),
     "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
     "gradient": (jax.grad(descent.squared_error), (jnp.ones((1, 2)), ONE.X, ONE.Y)),
     "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),

@@ -1,10 +1,10 @@
 """Nonlinear regression in context: attention performs descent on features computed by an embedding and an MLP.
 
-    e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q after one layer of linear attention on φ)
+    e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q after layers of linear attention on φ)
 
-The last channel holds `y - f(x)`. The prediction before the layer, `-φ_q[-1]`, is thus a function of the query alone, and
-attention corrects it from the context. In the *control* the layer is not trained: it is one step of gradient descent on the
-other channels, and only the features are learned. *Ridge* replaces that step by its limit, on the same features.
+The last channel holds `y - f(x)`. The prediction before the layers, `-φ_q[-1]`, is thus a function of the query alone, and
+attention corrects it from the context. In the *control* the layers are not trained: each is one step of gradient descent on the
+other channels, and only the features are learned. *Ridge* replaces these steps by their limit, on the same features.
 """
 
 import dataclasses
@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.draws import draw, truncated_std, truncated_weights
-from icl.models.attention import AttentionLayer, head_maps, init_layers
-from icl.models.batched import attention_update
+from icl.models.attention import AttentionLayer, init_layers
+from icl.models.batched import transform_batch
 from icl.models.constructions import descent_layers
+from icl.models.mlp import MLP, apply_mlp
 from icl.tasks import QueryLoss, Sequence, vmap_tasks
 from jexplicit.runs.devices import full_precision
 
@@ -75,14 +76,14 @@ class Encoder(NamedTuple):
 
 
 class Network(NamedTuple):
-    """An encoder and a layer of attention [1, 1, C, C]; None stands for the control's step of descent."""
+    """An encoder and layers of attention [L, 1, C, C]; None stands for the control's steps of descent."""
 
     encoder: Encoder
     attention: AttentionLayer | None
 
 
 class WavePredictions(NamedTuple):
-    """Predictions [1, batch] before and after the layer."""
+    """Predictions [1, batch] before and after attention."""
 
     initial: Float[Array, "1 batch"]
     final: Float[Array, "1 batch"]
@@ -93,7 +94,8 @@ class NonlinearRegression(QueryLoss):
     """Networks on sine tasks: a problem for `icl.train_layers`.
 
     tasks: their distribution.
-    eta: η of the control's step.
+    eta: η of the control's steps.
+    depth: number of layers of attention, or of the control's steps. A single layer is applied that often.
 
     Example:
         >>> problem = NonlinearRegression(Waves(context=3))
@@ -104,10 +106,11 @@ class NonlinearRegression(QueryLoss):
 
     tasks: Waves
     eta: float = 0.1
+    depth: int = 1
 
     def predict(self, params: Network, batch: Sequence) -> Float[Array, "1 batch"]:
-        """Predictions after the layer."""
-        return predict_waves(params, batch, eta=self.eta).final
+        """Predictions after attention."""
+        return predict_waves(params, batch, eta=self.eta, depth=self.depth).final
 
 
 def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Sequence:
@@ -135,28 +138,29 @@ def _sample_waves(key: Array, waves: Waves, batch: tuple[int, ...], dtype: Any) 
 
 
 def init_network(
-    key: Array, *, channels: int = 40, hidden: int = 160, scale: float = 0.002, attention: bool = True, dtype: Any = None
+    key: Array, *, channels: int = 40, hidden: int = 160, scale: float = 0.002, layers: int = 1, dtype: Any = None
 ) -> Network:
     """Random weights of variance scale / fan-in, biases 0.
 
     Args:
         channels: C of a token; hidden: units of the MLP.
         scale: variance times fan-in.
-        attention: whether the network has a layer of attention; a control has none.
+        layers: of attention; a control has none.
 
     Raises:
-        ValueError: fewer than two channels, no hidden unit, or a scale that is not positive.
+        ValueError: fewer than two channels, no hidden unit, a negative number of layers, or a scale that is not positive.
 
     Example:
         >>> sum(leaf.size for leaf in jax.tree.leaves(init_network(jax.random.key(0))))
         19480
     """
-    if channels < 2 or hidden < 1 or not scale > 0:
-        raise ValueError(f"{channels} channels, {hidden} hidden units, scale {scale}: use at least 2, at least 1, and above 0")
+    if channels < 2 or min(hidden, layers + 1) < 1 or not scale > 0:
+        sizes = f"{channels} channels, {hidden} hidden units, {layers} layers, scale {scale}"
+        raise ValueError(f"{sizes}: use at least 2, at least 1, at least 0, and above 0")
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
     *keys, last = jax.random.split(key, 4)
     encoder = _init_encoder(keys, channels, hidden, [truncated_std(scale / n, dtype) for n in (2, channels, hidden)], dtype)
-    return Network(encoder, init_layers(last, channels, scale=scale, dtype=dtype) if attention else None)
+    return Network(encoder, init_layers(last, channels, layers=layers, scale=scale, dtype=dtype) if layers else None)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 4))
@@ -170,12 +174,8 @@ def _init_encoder(keys: list[Array], channels: int, hidden: int, stds: Any, dtyp
 def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
     """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and GELU units."""
 
-    def apply(W: Array, v: Array) -> Array:
-        return jnp.einsum("ij,jnb->inb", W, v)
-
-    e = apply(encoder.E, tokens)
-    h = jax.nn.gelu(apply(encoder.W1, e) + encoder.b1[:, None, None])
-    return e + apply(encoder.W2, h) + encoder.b2[:, None, None]
+    e = jnp.einsum("ij,jnb->inb", encoder.E, tokens)
+    return e + apply_mlp(MLP(*encoder[1:]), e)
 
 
 def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:
@@ -185,16 +185,21 @@ def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"]
     return features(encoder, context), features(encoder, query)
 
 
-def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1) -> WavePredictions:
-    """Predictions before and after the layer of attention, or before and after the control's step of descent at rate η.
+def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: int = 1) -> WavePredictions:
+    """Predictions before and after the layers of attention, or before and after the control's steps of descent at rate η.
+
+    Args:
+        depth: number of layers or steps; a single layer is applied that often.
+
+    Raises:
+        ValueError: a depth other than the number of layers, where there are several.
 
     Source: von Oswald et al. 2023, Sec. 4.
     """
     context, query = encode(params.encoder, batch)
     C, N = context.shape[:2]
-    layer = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
-    (M,), (R,) = head_maps(layer)
-    return WavePredictions(-query[-1], -(query + attention_update(context, query, M, R))[-1])
+    layers = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
+    return WavePredictions(-query[-1], -transform_batch(layers, context, query, depth=depth)[-1])
 
 
 @full_precision

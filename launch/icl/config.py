@@ -9,8 +9,9 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.host import host_bytes
 
 Linear = Literal["one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"]
-Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy", "function-classes"]
+Beyond = Literal["nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "blocks", "noisy", "function-classes"]
 Recent = Literal["task-diversity", "looped", "newton", "mesa", "markov"]
+BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
 LINEAR: tuple[Linear, ...] = get_args(Linear)  # `all`
 BEYOND: tuple[Beyond, ...] = get_args(Beyond)
 RECENT: tuple[Recent, ...] = get_args(Recent)  # since 2023
@@ -26,8 +27,8 @@ class Effort(NamedTuple):
 
 # Defaults of --steps and --seeds where they are not 5000 and 5.
 DEFAULT_EFFORT = {
-    "nonlinear": Effort(4000, 1),
-    "copy": Effort(10_000, 2),
+    "nonlinear": Effort(4000, 2),
+    "copy": Effort(6000, 5),
     "softmax": Effort(5000, 3),
     "layernorm": Effort(5000, 3),
     "phase": Effort(5000, 10),
@@ -36,6 +37,7 @@ DEFAULT_EFFORT = {
     "function-classes": Effort(3000, 1),
     "markov": Effort(4000, 2),
     "task-diversity": Effort(2000, 1),
+    "blocks": Effort(3000, 2),
 }
 
 
@@ -60,9 +62,9 @@ class Config:
     effect of GD++ on eigenvalues. scaling-N: other sizes. all: these seven.
 
     nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
-    layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. noisy:
-    other covariances, noise, and noise levels that differ by task. function-classes: a causal transformer on other functions.
-    beyond: these eight.
+    layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. blocks:
+    transformers of many blocks, with MLPs. noisy: other covariances, noise, and noise levels that differ by task.
+    function-classes: a causal transformer on other functions. beyond: these nine.
 
     task-diversity: few or many pretraining tasks. looped: a recurrent layer, run for fewer and more loops than it was solved or
     trained for. newton: solved layers counted in steps of Newton's iteration. mesa: layers that are online estimators of a
@@ -78,10 +80,10 @@ class Config:
     """N, pairs in the context."""
     seeds: PositiveInt | None = None
     """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, copy and markov 2, nonlinear, finite-data, noisy, function-classes and task-diversity 1."""
+    layernorm 3, blocks, nonlinear and markov 2, finite-data, noisy, function-classes and task-diversity 1."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 10,000, nonlinear and markov
-    4000, function-classes 3000, task-diversity 2000."""
+    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 6000, nonlinear and markov 4000,
+    blocks and function-classes 3000, task-diversity 2000."""
     warm_steps: NonNegativeInt = 1000
     """multi-step: training steps from the closed form's weights; 0 for no warm start."""
     batch_size: PositiveInt = 2048
@@ -112,6 +114,8 @@ class Config:
     waves: Literal["code", "paper"] = "code"
     """nonlinear: amplitudes 0.1 to 0.5 that determine the phase too, as in the paper's code; or, as in its text, 0.1 to 5 with
     independent phases."""
+    wave_layers: tuple[PositiveInt, ...] = (1,)
+    """nonlinear: numbers of layers of attention after the MLP."""
     training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
     """finite-data: numbers of training tasks, all of which are used at every step."""
     noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
@@ -136,6 +140,20 @@ class Config:
     """task-diversity: numbers of tasks that the best layer is found for."""
     diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
     """task-diversity: numbers of tasks that layers are trained on."""
+    blocks: tuple[PositiveInt, PositiveInt] = (12, 4)
+    """blocks: number of blocks, and heads of each."""
+    block_kinds: tuple[BlockKind, ...] = ("softmax",)
+    """blocks: attention with softmax or linear, with or without layer normalisation. The paper has softmax without."""
+    block_batch_size: PositiveInt = 512
+    """blocks: tasks per step. The paper has 2048."""
+    block_rate: PositiveFloat = 2e-3
+    """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
+    block_scale: PositiveFloat = 0.1
+    """blocks: variance times fan-in of random weights. The paper's code has 0.002 / K, which only takes longer."""
+    block_tasks: tuple[PositiveInt, ...] = (8192,)
+    """blocks: numbers of training tasks that --small-blocks blocks see again and again."""
+    small_blocks: PositiveInt = 3
+    """blocks: number of these blocks."""
     devices: int | None = None
     """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
@@ -158,12 +176,18 @@ _TINY = Config(
     test_tasks=2_000,
     solver_contexts=500,
     depths=3,
+    wave_layers=(1, 2),
     training_tasks=(16, 64),
     diagonal_layers=(1, 2),
     functions=("linear", "tree"),
     function_dim=2,
     transformer=(16, 1, 2),
     chain_length=16,
+    blocks=(2, 2),
+    block_kinds=("softmax", "linear-layernorm"),
+    block_batch_size=64,
+    block_tasks=(128,),
+    small_blocks=1,
     contexts=(4, 8),
     dims=(2, 3),
     scaling_steps=100,
@@ -214,6 +238,14 @@ PRESETS = {
         ),
         "20,000 steps and five seeds each; hours on 2 CPU cores.",
     ),
+    "waves-full": Preset(
+        Config(out="runs/icl_waves_full", experiment=("nonlinear",), wave_layers=(1, 2), seeds=5, steps=20_000),
+        "sine waves with the paper's 20,000 steps, at K = 1 and 2: 34 CPU-minutes a seed.",
+    ),
+    "copy-full": Preset(
+        Config(out="runs/icl_copy_full", experiment=("copy",), seeds=5, steps=10_000),
+        "copying with the paper's 10,000 steps: 15 CPU-minutes.",
+    ),
     "functions-full": Preset(
         Config(
             out="runs/icl_functions_full",
@@ -225,6 +257,20 @@ PRESETS = {
             transformer=(256, 12, 8),
         ),
         "the model and steps of Garg et al., without their curriculum; for an accelerator.",
+    ),
+    "blocks-full": Preset(
+        Config(
+            out="runs/icl_blocks_full",
+            experiment=("blocks",),
+            seeds=5,
+            steps=50_000,
+            block_kinds=("softmax", "softmax-layernorm", "linear"),
+            block_batch_size=2048,
+            block_rate=5e-4,
+            block_scale=0.002 / 12,
+            small_blocks=12,
+        ),
+        "twelve blocks with the steps, batches and rate that the paper has for many layers; for an accelerator.",
     ),
 }
 
@@ -247,14 +293,17 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 def check(config: Config) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
-    several = ("contexts", "dims", "training_tasks", "noise_levels", "diagonal_layers", "functions", "pretraining_tasks")
-    for name in ("experiment", *several, "diversity_points"):
+    lists = "experiment contexts dims wave_layers training_tasks noise_levels diagonal_layers functions block_kinds block_tasks"
+    for name in (*lists.split(), "pretraining_tasks", "diversity_points"):
         if not getattr(config, name):
             default = " ".join(map(str, getattr(Config, name)))
             raise ValueError(f"--{name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}")
     width, layers, heads = config.transformer
     if width % heads:
         raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")
+    batch = config.block_batch_size
+    if uneven := [tasks for tasks in config.block_tasks if tasks > batch and tasks % batch]:
+        raise ValueError(f"--block-tasks {uneven[0]} in batches of {batch}: use a multiple of --block-batch-size")
     numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
     if (needed := _copies * 4 * numbers) > (present := host_bytes()):
         sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"

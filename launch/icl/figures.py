@@ -17,6 +17,7 @@ from launch.icl.panels import (
     draw_band,
     draw_curve,
     draw_legends,
+    draw_levels,
     draw_matrix,
     log_ticks,
     size_ticks,
@@ -171,12 +172,12 @@ def scaling_figure(losses: Mapping[str, Mapping[int, float]], path: Path) -> Non
 
 
 def waves_figure(curves: Mapping[str, Curve], zero: float, waves: Mapping[str, np.ndarray], path: Path) -> None:
-    """Loss by step, and the predictions for a few waves before and after the layer (paper, Fig. 4)."""
+    """Loss by step, and the predictions for a few waves before and after attention (paper, Fig. 4)."""
     colours, number = {"trained": COLOURS["trained"], "control": COLOURS["gd"]}, waves["X"].shape[1]
     with figure(path, columns=1 + number, size=(3.6 * (1 + number), 3.3)) as axes:
         loss, *panels = axes[0]
         for name, curve in curves.items():
-            draw_curve(loss, curve, "loss", colours[name], f"{name}, after the layer")
+            draw_curve(loss, curve, "loss", colours[name], f"{name}, after attention")
             draw_curve(loss, curve, "initial_loss", colours[name], f"{name}, before it", linestyle=":")
         loss.axhline(zero, color=COLOURS["ridge"], linestyle="--", label="zero")
         loss.set(xlabel="training step", ylabel=LOSS, yscale="log")
@@ -191,12 +192,16 @@ def waves_figure(curves: Mapping[str, Curve], zero: float, waves: Mapping[str, n
         legend_outside(panels[-1])
 
 
-def copy_figure(curve: Curve, levels: Mapping[str, float], path: Path) -> None:
-    """Loss, and sensitivities of the first layer to the same, the next and other tokens, by step (paper, Fig. 5)."""
+def copy_figure(curve: Curve, linear: Curve, levels: Mapping[str, float], path: Path) -> None:
+    """Loss, and sensitivities of the first layer to the same, the next and other tokens, by step (paper, Fig. 5).
+
+    linear: the loss of layers of which the first is linear, too.
+    """
     names = {"zero": "zero", "gd": "one step of GD"}
     with figure(path, columns=2, size=(8.4, 3.3)) as axes:
         loss, sensitivity = axes[0]
-        draw_curve(loss, curve, "loss", COLOURS["trained"], "trained")
+        draw_curve(loss, linear, "loss", COLOURS["interpolated"], "first layer linear")
+        draw_curve(loss, curve, "loss", COLOURS["trained"], "first layer with softmax")
         for name, level in levels.items():
             loss.axhline(level, color=COLOURS.get(name, COLOURS["ridge"]), linestyle="--", label=f"{names[name]} {level:.4f}")
         loss.set(xlabel="training step", ylabel=LOSS)
@@ -218,12 +223,23 @@ def curves_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path
             else:
                 draw_curve(axes[0, 0], curve, "loss", PALETTE[n % len(PALETTE)], label)
         for ax in axes[0]:
-            for n, (label, loss) in enumerate(levels.items()):
-                style = {"linestyle": ("--", ":", "-.")[n % 3], "linewidth": 1}
-                ax.axhline(loss, color="black", label=f"{label} {loss:.4f}", **style)
+            draw_levels(ax, levels)
             ax.set(xlabel="training step", yscale="log")
             log_ticks(ax)
         axes[0, 0].set_ylabel(f"validation {LOSS}")
+        draw_legends(axes[0, 0])
+
+
+def memory_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path: Path) -> None:
+    """Loss by step on the training tasks and on fresh ones, a panel for each number of tasks (paper, Fig. 15 and 16)."""
+    with figure(path, columns=len(curves), size=(4.6 * len(curves), 3.4), sharey=True) as axes:
+        for ax, (label, curve) in zip(axes[0], curves.items(), strict=True):
+            draw_curve(ax, curve, "loss", COLOURS["trained"], "fresh tasks")
+            draw_curve(ax, curve[1:], "training_loss", COLOURS["warm"], "training tasks")
+            draw_levels(ax, levels)
+            ax.set(xlabel="training step", yscale="log", title=label)
+            log_ticks(ax)
+        axes[0, 0].set_ylabel(LOSS)
         draw_legends(axes[0, 0])
 
 

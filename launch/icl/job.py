@@ -11,7 +11,7 @@ from jexplicit.runs.folder import RunFolder
 from launch.icl.config import Config
 
 # Arrays that the experiments save for the figures.
-CURVATURE, WEIGHTS, WAVES, HEADS = "curvature.npz", "weights_{model}.npz", "waves.npz", "heads.npz"
+CURVATURE, WEIGHTS, WAVES, HEADS = "curvature.npz", "weights_{model}.npz", "waves_K{layers}.npz", "heads.npz"
 CHAINS = "chains.npz"
 
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.
@@ -40,6 +40,27 @@ def model_name(row: Mapping[str, Any]) -> str:
     """
     kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
     return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
+
+
+def wave_model(predictor: str, layers: int) -> str:
+    """The name in files and events of layers of attention on waves, or of their control.
+
+    Example:
+        >>> wave_model("control", 2)
+        'nonlinear_control_K2'
+    """
+    return f"nonlinear_{predictor}_K{layers}"
+
+
+def block_model(row: Mapping[str, Any]) -> str:
+    """The name in files and events of blocks, from what they are and how many tasks they see.
+
+    Example:
+        >>> block_model({"attention": "softmax", "layernorm": False, "training_tasks": 8192})
+        'blocks_softmax_8192_tasks'
+    """
+    kind = row["attention"] + "_layernorm" * row["layernorm"]
+    return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
 
 
 def random_key(config: Config, stream: int) -> Array:

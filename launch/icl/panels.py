@@ -35,6 +35,13 @@ def draw_curve(ax: Any, curve: Curve, what: str, colour: str, label: str | None,
     draw_band(ax, [entry["step"] for entry in curve], np.array([entry[what] for entry in curve]).T, colour, label, **style)
 
 
+def draw_levels(ax: Any, levels: Mapping[str, float]) -> None:
+    """Losses to compare with, as horizontal lines."""
+    for n, (label, loss) in enumerate(levels.items()):
+        style = {"linestyle": ("--", ":", "-.")[n % 3], "linewidth": 1}
+        ax.axhline(loss, color="black", label=f"{label} {loss:.4f}", **style)
+
+
 def draw_matrix(ax: Any, values: np.ndarray, limit: float, *, scale: bool = True) -> None:
     """A matrix as an image, red for positive and blue for negative entries, with or without its scale beside it."""
     ax.grid(False)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from jexplicit.runs.results import read_config, read_rows
 from launch.icl.config import EXPERIMENTS
 from launch.icl.sections import beyond, depths, linear_regression, looped, newton, task_diversity
+from launch.icl.sections.blocks import blocks
 from launch.icl.sections.markov import markov
 from launch.icl.sections.mesa import mesa
 from launch.icl.tables import Rows
@@ -165,5 +166,12 @@ SECTIONS = {
         "below a number of pretraining tasks a transformer is the Bayes optimum for these tasks; above, it beats that on fresh "
         "ones and comes close to ridge regression; the number is proportional to d (Raventós et al. 2023; for linear attention "
         "Lu et al. 2024).",
+    ),
+    "blocks": Section(
+        "Blocks with MLPs",
+        blocks,
+        (50_000, 5),
+        "twelve blocks of four softmax heads and an MLP come close to twelve steps of GD++ (Fig. 8); on 8192 training tasks "
+        "blocks generalise late and suddenly (Fig. 15, 16).",
     ),
 }

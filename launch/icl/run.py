@@ -9,6 +9,7 @@ from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import console
 from launch.icl.config import Config, check, effort, selected_experiments
 from launch.icl.experiments.attention_variants import finite_data, layernorm, phase, softmax
+from launch.icl.experiments.blocks import blocks
 from launch.icl.experiments.copying import copy
 from launch.icl.experiments.depths import depths
 from launch.icl.experiments.function_classes import compare_on_functions
@@ -49,6 +50,7 @@ RUN: dict[str, Callable[[Job], None]] = {
     "markov": markov,
     "mesa": mesa,
     "task-diversity": task_diversity,
+    "blocks": blocks,
 }
 
 

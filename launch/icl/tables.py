@@ -25,7 +25,7 @@ PAPER_LOSS = {
 }
 _identity = (
     *("experiment", "task", "shift", "layers", "heads", "recurrent", "dim", "context"),
-    *("predictor", "start", "training_tasks", "loops"),
+    *("predictor", "start", "training_tasks", "attention", "layernorm", "loops"),
 )
 
 

@@ -110,6 +110,12 @@ def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
         assert [entry["step"] for entry in resumed.history] == [0, 3, 6, 7]
 
 
+def test_the_history_has_the_losses_of_training_since_the_entry_before(trained):
+    assert "training_loss" not in trained.history[0]
+    for entry, steps in zip(trained.history[1:], (slice(0, 3), slice(3, 6), slice(6, 7)), strict=True):
+        np.testing.assert_allclose(entry["training_loss"], trained.losses[:, steps].mean(axis=1), rtol=1e-6)
+
+
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
     one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import attention_layer
 from sklearn.linear_model import Ridge
 
+from icl.models.attention import init_layers
 from icl.problems.sine_waves import (
     Network,
     NonlinearRegression,
@@ -71,6 +73,33 @@ def test_the_control_is_a_step_of_descent_on_the_features():
         np.testing.assert_allclose(said.final[0, n], -q[-1] + W @ q[:-1], rtol=1e-10)
 
 
+def test_a_control_of_two_steps_descends_twice_on_the_same_features():
+    control = NETWORK._replace(attention=None)
+    said = predict_waves(control, BATCH, eta=0.3, depth=2)
+    context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
+    for n in range(4):
+        phi, r, q = context[:-1, :, n], context[-1, :, n], query[:, 0, n]
+        W = np.zeros(4)
+        for _ in range(2):
+            W = W - 0.3 / 6 * phi @ (phi.T @ W - r)
+        np.testing.assert_allclose(said.final[0, n], -q[-1] + W @ q[:-1], rtol=1e-10)
+
+
+def test_layers_of_attention_follow_one_another_and_one_may_be_applied_twice():
+    layers = init_layers(jax.random.key(3), 5, layers=2, scale=0.5)
+    said = predict_waves(NETWORK._replace(attention=layers), BATCH, depth=2)
+    context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
+    for n in range(4):
+        E = np.concatenate([context[..., n], query[..., n]], axis=1).T
+        for k in range(2):
+            E = attention_layer(E, [tuple(np.asarray(W)[k, 0] for W in layers)])
+        np.testing.assert_allclose(said.final[0, n], -E[-1, -1], rtol=1e-10)
+    one = jax.tree.map(lambda W: W[:1], layers)
+    twice = jax.tree.map(lambda W: jnp.concatenate([W, W]), one)
+    recurrent, separate = (predict_waves(NETWORK._replace(attention=W), BATCH, depth=2) for W in (one, twice))
+    np.testing.assert_allclose(recurrent.final, separate.final, rtol=1e-12)
+
+
 def test_ridge_on_features_is_scikit_learn_s():
     context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
     ours = ridge_on_features(NETWORK.encoder, BATCH, 0.05)
@@ -105,3 +134,7 @@ def test_bad_waves_and_networks_are_refused():
         Waves(context=0)
     with pytest.raises(ValueError, match="1 channels"):
         init_network(jax.random.key(0), channels=1)
+    with pytest.raises(ValueError, match="-1 layers"):
+        init_network(jax.random.key(0), layers=-1)
+    with pytest.raises(ValueError, match="depth 3 of 2 layers"):
+        predict_waves(NETWORK._replace(attention=init_layers(jax.random.key(0), 5, layers=2)), BATCH, depth=3)

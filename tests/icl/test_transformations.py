@@ -13,6 +13,7 @@ from icl import (
     gradient_descent,
     half_mse,
     line_search,
+    linear_blocks,
     one_step_loss,
     optimal_rate,
     optimal_solution,
@@ -39,6 +40,7 @@ CONSTRUCTIONS = {
     "softmax": lambda eta: softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
     "diagonal": lambda eta: diagonal_layers(eta * jnp.ones((2, 4)), 3),
     "copying": lambda eta: copying_layers(3, 5, eta),
+    "blocks": lambda eta: linear_blocks(descent_layers(3, 5, eta)),
 }
 SOLVERS = {
     "gradient descent": lambda x: gradient_descent(ONE, x, steps=3),

@@ -10,11 +10,12 @@ from launch.icl.report import SECTIONS
 
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 40 --batch-size 16 --validation-tasks 50 --test-tasks 100 --solver-contexts 50 "
-    "--training-tasks 8 --diagonal-layers 2 --functions linear --function-dim 2 --transformer 8 1 2 --devices 1"
+    "--wave-layers 1 2 --training-tasks 8 --diagonal-layers 2 --functions linear --function-dim 2 --transformer 8 1 2 "
+    "--devices 1"
 )
 QUICK = ("copy", "softmax", "finite-data")
 FIGURES = {
-    "nonlinear": ["nonlinear"],
+    "nonlinear": ["nonlinear_K1", "nonlinear_K2"],
     "copy": ["copy"],
     "softmax": ["softmax", "heads"],
     "layernorm": ["layernorm", "layernorm_shift_K1", "layernorm_shift_K2"],
@@ -60,6 +61,9 @@ def check_rows(out, experiments):
         assert {row["predictor"] for row in of_it} == PREDICTORS[experiment]
         assert {row["seed"] for row in of_it if row["predictor"] == "trained"} == {0, 1}
     assert {row["heads"] for row in told if row["experiment"] == "softmax"} == {1, 2}
+    copies = [row for row in told if row["experiment"] == "copy" and row["predictor"] == "trained"]
+    assert {(row["attention"], row["seed"]) for row in copies} == {("softmax", 0), ("softmax", 1), ("linear", 0)}
+    assert {row["layers"] for row in told if row["experiment"] == "nonlinear"} in ({1, 2}, set())
 
 
 @pytest.mark.slow

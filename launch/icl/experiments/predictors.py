@@ -13,14 +13,13 @@ from jaxtyping import Array
 
 from icl.comparison import Predictions, descent_rates, difference, interpolate, predictions, sweep_loss
 from icl.models.attention import AttentionLayer, init_layers
-from icl.models.batched import Regression
 from icl.models.constructions import descent_layers
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.descent import gd_plus_plus, line_search, paper_rates, ridge
 from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
-from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
+from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl.config import Config, Effort, effort
@@ -29,6 +28,7 @@ from launch.icl.recipes import init_scale, make_recipe, make_regression
 from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
 
 _block = 10_000  # test tasks per evaluation
+_piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes
 _sweep_tasks = 5000  # at most
 _penalty = 1e-6  # of ridge regression on tasks without noise, relative to the weights' variance
 _quantile_contexts = 20_000  # fresh contexts that the quantiles of solved layers are measured on
@@ -147,12 +147,17 @@ def untrained_families(job: Job, model: Model) -> list[Family]:
     tasks = model.tasks
     layers = jax.tree.map(lambda leaf: leaf[None], constructed_layers(job, model))
     by_layers = predict_of(unclipped(make_regression(job.config, tasks, model.layers)))
-    penalty = jnp.full(1, max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2)
     return [
         *descent_families(job, model),
         Family("constructed", by_layers, layers, [_solution(job, model, "constructed")]),
-        Family("ridge", _by_ridge, penalty, [{}]),
+        ridge_family(tasks),
     ]
+
+
+def ridge_family(tasks: Tasks) -> Family:
+    """Ridge regression that knows the noise."""
+    penalty = jnp.full(1, max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2)
+    return Family("ridge", _by_ridge, penalty, [{}])
 
 
 def _solution(job: Job, model: Model, name: str) -> dict[str, Any]:
@@ -183,7 +188,7 @@ def unclipped(problem: Regression) -> Regression:
 
 
 @functools.cache
-def predict_of(problem: Regression) -> Predict:
+def predict_of(problem: QueryLoss) -> Predict:
     """The predictions of layers; the same function for equal problems, so that it is compiled once."""
     return problem.predict  # a bound method is a new object each time
 
@@ -193,16 +198,19 @@ def trained_family(
     model: Model,
     *,
     name: str | None = None,
-    problem: Regression | None = None,
+    problem: QueryLoss | None = None,
     recipe: Recipe | None = None,
     start: str = "cold",
     heads: int = 1,
     runs: Effort | None = None,
+    init: Callable[[Array], Any] | None = None,
+    every: int = 100,
 ) -> Family:
     """Layers of every seed, trained now or earlier in this run.
 
     start is cold, from random weights, or warm, from those of the closed form. Other defaults: the name is that of start and
-    model, problem and recipe are those of the configuration, runs those of one-step or --warm-steps.
+    model, problem and recipe are those of the configuration, runs those of one-step or --warm-steps, init draws layers of
+    attention.
     """
     config, tasks = job.config, model.tasks
     name = name or f"{start}_{model.name}"
@@ -214,7 +222,7 @@ def trained_family(
     scale = init_scale(config, model.layers, width)
     constructed = constructed_layers(job, model) if start == "warm" else None  # solved here: `init` is traced
 
-    def init(key: Array) -> AttentionLayer:
+    def init_attention(key: Array) -> AttentionLayer:
         return constructed or init_layers(key, width, layers=free, heads=heads, scale=scale)
 
     def evaluation() -> Measure:
@@ -223,7 +231,7 @@ def trained_family(
         for what, theirs in descents.items():
             job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
 
-        def measure(layers: AttentionLayer) -> Mapping[str, Any]:
+        def measure(layers: Any) -> Mapping[str, Any]:
             found = compare(predict_of(problem), layers, validation, descents)
             gd = {f"gd_{what}": value for what, value in found["gd"].items()} if model.layers > 1 else {}
             measures = {"loss": found["loss"], **found[model.reference], **gd}
@@ -232,7 +240,7 @@ def trained_family(
         return measure
 
     recipe = recipe or make_recipe(config, model.layers)
-    params = train_or_load(job, name, init, problem, recipe, evaluation, effort=runs)
+    params = train_or_load(job, name, init or init_attention, problem, recipe, evaluation, effort=runs, every=every)
     shared = {"start": start, "heads": heads}
     return Family("trained", predict_of(problem), params, [entry | shared for entry in training_rows(job, name)])
 
@@ -329,7 +337,7 @@ def reference_predictions(job: Job, model: Model, batch: Sequence) -> dict[str, 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _predictions(predict: Predict, weights: Any, batch: Sequence) -> Predictions:
-    return predictions(lambda batch: predict(weights, batch), batch)
+    return map_pieces(lambda piece: predictions(lambda b: predict(weights, b), piece), batch, _piece)
 
 
 def compare(predict: Predict, weights: Any, batch: Sequence, descents: dict[str, Predictions]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl.config import effort
-from launch.icl.job import TEST, VALIDATION, WAVES, Job, add_rows, has_rows, random_key
+from launch.icl.job import TEST, VALIDATION, WAVES, Job, add_rows, has_rows, random_key, wave_model
 from launch.icl.recipes import make_waves
 from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
 
@@ -24,10 +24,15 @@ _plotted = 3  # waves in the figure
 
 def nonlinear(job: Job) -> None:
     """Sine waves: attention on learned features, a control that descends on them, and ridge regression on the same."""
-    if has_rows(job, "nonlinear"):
-        return
-    config = job.config
-    problem, runs = NonlinearRegression(make_waves(config)), effort(config, "nonlinear")
+    for layers in job.config.wave_layers:
+        if not has_rows(job, "nonlinear", layers=layers):
+            _nonlinear(job, layers)
+
+
+def _nonlinear(job: Job, layers: int) -> None:
+    """Layers of attention, and a control of as many steps."""
+    config, runs = job.config, effort(job.config, "nonlinear")
+    problem = NonlinearRegression(make_waves(config), depth=layers)
     # the rates of the paper's code; a larger one for attention, which starts close to zero
     recipes = {"trained": Recipe(config.batch_size, 1e-3, gradient_clip=100.0)}
     recipes["control"] = Recipe(config.batch_size, 3e-4, b2=0.999, gradient_clip=100.0)
@@ -35,14 +40,15 @@ def nonlinear(job: Job) -> None:
     params = {}
     for name, recipe in recipes.items():
 
-        def init(key: jax.Array, attention: bool = name == "trained") -> Network:
-            return init_network(key, attention=attention)
+        def init(key: jax.Array, layers: int = layers if name == "trained" else 0) -> Network:
+            return init_network(key, layers=layers)
 
         def evaluation() -> Measure:
             return lambda network: _losses(problem, network, validation)
 
         every = max(1, min(500, runs.steps // 20))
-        params[name] = train_or_load(job, f"nonlinear_{name}", init, problem, recipe, evaluation, effort=runs, every=every)
+        model = wave_model(name, layers)
+        params[name] = train_or_load(job, model, init, problem, recipe, evaluation, effort=runs, every=every)
     with stage("testing nonlinear"):
         _measure(job, problem, params, validation)
         _save_waves(job, problem, {name: split_seeds(seeds)[0] for name, seeds in params.items()})
@@ -51,7 +57,7 @@ def nonlinear(job: Job) -> None:
 @functools.partial(jax.jit, static_argnums=0)
 def _losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> Mapping[str, jax.Array]:
     """The losses after and before the layer."""
-    y = predict_waves(network, batch, eta=problem.eta)
+    y = predict_waves(network, batch, eta=problem.eta, depth=problem.depth)
     return {"loss": half_mse(y.final, batch.y_q), "initial_loss": half_mse(y.initial, batch.y_q)}
 
 
@@ -61,7 +67,7 @@ def _measure(job: Job, problem: NonlinearRegression, params: dict[str, Network],
     ridge_loss = jax.jit(
         lambda network, batch, penalty: half_mse(ridge_on_features(network.encoder, batch, penalty), batch.y_q)
     )
-    runs = {name: training_rows(job, f"nonlinear_{name}") for name in params}
+    runs = {name: training_rows(job, wave_model(name, problem.depth)) for name in params}
     rows: list[dict[str, Any]] = [{"predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     for n in range(len(runs["trained"])):
         networks = {name: split_seeds(seeds)[n] for name, seeds in params.items()}
@@ -78,7 +84,7 @@ def _measure(job: Job, problem: NonlinearRegression, params: dict[str, Network],
             loss = float(ridge_loss(network, batch, jnp.asarray(penalty)))
             rows.append({"predictor": "ridge", "start": name, "loss": loss, "penalty": penalty, **run})
     about = {"experiment": "nonlinear", "task": "sine", "test_tasks": batch.y_q.shape[1]}
-    add_rows(job, rows, **about, layers=1, recurrent=True, dim=1, context=job.config.context)
+    add_rows(job, rows, **about, layers=problem.depth, recurrent=problem.depth == 1, dim=1, context=job.config.context)
 
 
 def _save_waves(job: Job, problem: NonlinearRegression, networks: dict[str, Network]) -> None:
@@ -86,7 +92,7 @@ def _save_waves(job: Job, problem: NonlinearRegression, networks: dict[str, Netw
     tasks = problem.sample(jax.random.fold_in(random_key(job.config, TEST), 1), _plotted)
     reach = problem.tasks.input_range / 2
     grid = jnp.linspace(-reach, reach, 100)
-    predicted = jax.jit(lambda network, batch: predict_waves(network, batch, eta=problem.eta))
+    predicted = jax.jit(lambda network, batch: predict_waves(network, batch, eta=problem.eta, depth=problem.depth))
     arrays: dict[str, Any] = {"x": grid, "X": tasks.X[:, 0], "Y": tasks.Y[:, 0]}
     for n in range(_plotted):
         X, Y = (jnp.repeat(leaf[..., n : n + 1], len(grid), axis=-1) for leaf in (tasks.X, tasks.Y))
@@ -94,4 +100,4 @@ def _save_waves(job: Job, problem: NonlinearRegression, networks: dict[str, Netw
         for name, network in networks.items():
             y = predicted(network, batch)
             arrays |= {f"{name} initial {n}": y.initial[0], f"{name} final {n}": y.final[0]}
-    np.savez_compressed(job.folder.path / WAVES, **jax.device_get(arrays))
+    np.savez_compressed(job.folder.path / WAVES.format(layers=problem.depth), **jax.device_get(arrays))

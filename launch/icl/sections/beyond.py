@@ -8,7 +8,7 @@ import numpy as np
 from jexplicit.runs.results import read_events
 from jexplicit.runs.tables import Column, markdown_table
 from launch.icl import figures
-from launch.icl.job import HEADS, WAVES
+from launch.icl.job import HEADS, WAVES, wave_model
 from launch.icl.sections.run_files import (
     curves_by_heads,
     draw_figure,
@@ -23,25 +23,31 @@ from launch.icl.tables import Rows, is_detail, mean_rows, measures_table
 
 
 def nonlinear(out: Path, rows: Rows) -> list[str]:
-    curves = {name: training_curve(out, f"nonlinear_{name}") for name in ("trained", "control")}
-    zero = next(row["loss"] for row in rows if row["predictor"] == "zero")
-    image = draw_figure(out, "nonlinear", figures.waves_figure, curves, zero, np.load(out / WAVES))
-    return [*measures_table(rows), *image]
+    images = []
+    for K in sorted({row["layers"] for row in rows}):
+        curves = {name: training_curve(out, wave_model(name, K)) for name in ("trained", "control")}
+        zero = next(row["loss"] for row in rows if row["predictor"] == "zero")
+        waves = np.load(out / WAVES.format(layers=K))
+        images += draw_figure(out, f"nonlinear_K{K}", figures.waves_figure, curves, zero, waves)
+    return [*measures_table(rows), *images]
 
 
 def copy(out: Path, rows: Rows) -> list[str]:
-    levels, curve = reference_losses(out, "copy"), training_curve(out, "copy")
-    image = draw_figure(out, "copy", figures.copy_figure, curve, levels)
+    levels, curve, linear = reference_losses(out, "copy"), training_curve(out, "copy"), training_curve(out, "copy_linear")
+    image = draw_figure(out, "copy", figures.copy_figure, curve, linear, levels)
     half, steps = (levels["zero"] + levels["gd"]) / 2, []
     for n in range(len(curve[0]["loss"])):
         attends = first_step(curve, lambda e, n=n: e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
         drops = first_step(curve, lambda e, n=n: e["loss"][n] <= half)
         steps.append(f"{step_or_never(attends)} and {step_or_never(drops)}")
+    never = [step_or_never(first_step(linear, lambda e, n=n: e["loss"][n] <= half)) for n in range(len(linear[0]["loss"]))]
+    losses = [f"{row['loss']:.4f}" for row in rows if row["attention"] == "softmax"]
     sentence = (
         "The first step at which the sensitivity to the next token is more than twice that to other tokens, and the first at "
-        f"which the loss is halfway to that of one step of descent, by seed: {'; '.join(steps)}."
+        f"which the loss is halfway to that of one step of descent, by seed: {'; '.join(steps)}. With a linear first layer the "
+        f"latter: {', '.join(never)}. Losses with softmax, by seed: {', '.join(losses)}."
     )
-    return [*measures_table(rows), sentence, "", *image]
+    return [*measures_table(rows, {"attention": "first layer"}), sentence, "", *image]
 
 
 def softmax(out: Path, rows: Rows) -> list[str]:

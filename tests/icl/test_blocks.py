@@ -1,0 +1,147 @@
+"""Blocks of attention and an MLP: a slow loop, linear layers as a special case, invariances, training."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import transformer_block
+
+from icl import (
+    Recipe,
+    Sequence,
+    Tasks,
+    descent_layers,
+    gd_plus_plus,
+    init_layers,
+    predict_batch,
+    sample_tasks,
+    sequences,
+    tokens,
+)
+from icl.models import blocks as stacks
+from icl.models.blocks import BlockRegression, init_blocks, linear_blocks
+from icl.models.mlp import init_mlp
+from icl.tasks import vmap_tasks
+from icl.training import train_layers
+
+predict_blocks = jax.jit(stacks.predict_blocks, static_argnames=("softmax", "layernorm", "clip"))
+TASKS = Tasks(dim=3, context=5, outputs=2, input_range=2.0)
+BATCH = sample_tasks(jax.random.key(0), TASKS, 4)
+EXACT: Any = {"rtol": 1e-11, "atol": 1e-11}  # float64; three blocks of sums of a few dozen terms of order 1
+
+
+def random_blocks(blocks: int = 3, heads: int = 2, **more) -> stacks.Blocks:
+    """Weights of order 1, and biases other than zero."""
+    found = init_blocks(jax.random.key(1), 5, blocks=blocks, heads=heads, hidden=7, scale=0.5, **more)
+    biases = {name: jnp.linspace(-1, 1, found.mlp._asdict()[name].size).reshape(blocks, -1) for name in ("b1", "b2")}
+    return found._replace(mlp=found.mlp._replace(**jax.tree.map(lambda b: b.astype(found.mlp.b1.dtype), biases)))
+
+
+@pytest.mark.parametrize("layernorm", [False, True])
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_stack_is_the_loop_of_the_paper(softmax, layernorm):
+    blocks = random_blocks()
+    ours = predict_blocks(blocks, BATCH, softmax=softmax, layernorm=layernorm)
+    for n, one in enumerate(zip(*sequences(BATCH), strict=True)):
+        E = np.asarray(tokens(Sequence(*one)))
+        for block in range(3):
+            heads = [tuple(np.asarray(W)[block, h] for W in blocks.attention) for h in range(2)]
+            mlp = tuple(np.asarray(leaf)[block] for leaf in blocks.mlp)
+            E = transformer_block(E, heads, mlp, softmax=softmax, normalise=(layernorm and block > 0, layernorm))
+        np.testing.assert_allclose(ours[:, n], -E[-1, 3:], **EXACT)
+
+
+def test_linear_blocks_without_mlps_are_layers_of_attention():
+    layers = init_layers(jax.random.key(2), 5, layers=3, heads=2, scale=0.5)
+    blocks = linear_blocks(layers, heads=3, hidden=2)
+    np.testing.assert_allclose(predict_blocks(blocks, BATCH, softmax=False), predict_batch(layers, BATCH), **EXACT)
+    without = random_blocks()
+    without = without._replace(mlp=jax.tree.map(jnp.zeros_like, without.mlp))
+    for softmax in (False, True):
+        theirs = predict_batch(without.attention, BATCH, softmax=softmax, clip=0.6)
+        np.testing.assert_allclose(predict_blocks(without, BATCH, softmax=softmax, clip=0.6), theirs, **EXACT)
+
+
+def test_blocks_that_hold_gd_plus_plus_perform_it_exactly():
+    eta, gamma = jnp.array([0.9, 1.4, 0.7, 1.1]), jnp.array([0.02, 0.05, 0.01, 0.3])
+    blocks = linear_blocks(descent_layers(3, 5, eta, gamma=gamma, outputs=2))
+    theirs = vmap_tasks(lambda s: gd_plus_plus(s, eta, gamma, steps=4)[-1])(BATCH)
+    np.testing.assert_allclose(predict_blocks(blocks, BATCH, softmax=False), theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layernorm", [False, True])
+def test_the_order_of_the_context_and_the_other_tasks_of_a_batch_do_not_matter(layernorm):
+    blocks, order = random_blocks(), jnp.array([3, 0, 4, 1, 2])
+    turned = BATCH._replace(X=BATCH.X[order], Y=BATCH.Y[order])
+    whole = predict_blocks(blocks, BATCH, layernorm=layernorm)
+    np.testing.assert_allclose(predict_blocks(blocks, turned, layernorm=layernorm), whole, **EXACT)
+    two = jax.tree.map(lambda leaf: leaf[..., 1:3], BATCH)
+    np.testing.assert_allclose(predict_blocks(blocks, two, layernorm=layernorm), whole[:, 1:3], **EXACT)
+
+
+def test_layer_normalisation_makes_tokens_comparable():
+    """All but the first attention read the same, whatever the size of the tokens that reach them."""
+    blocks = random_blocks(blocks=1)
+    zeroed = blocks._replace(attention=blocks.attention._replace(P=jnp.zeros_like(blocks.attention.P)))
+    larger = BATCH._replace(x_q=1e3 * BATCH.x_q)
+    change = [predict_blocks(zeroed, batch, layernorm=True) for batch in (BATCH, larger)]
+    np.testing.assert_allclose(*change, rtol=1e-4)  # the variance has 1e-5 added to it
+    assert not np.allclose(*(predict_blocks(zeroed, batch) for batch in (BATCH, larger)), rtol=1e-1)
+
+
+def test_single_precision_follows_double_precision():
+    """A few hundred roundings of 6e-8 each, in values of order 1."""
+    blocks = random_blocks()
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (blocks, BATCH))
+    ours = predict_blocks(*single)
+    assert ours.dtype == jnp.float32
+    np.testing.assert_allclose(ours, predict_blocks(blocks, BATCH), rtol=1e-4, atol=1e-4)
+
+
+def test_random_weights_have_the_variances_asked_for_and_biases_zero():
+    blocks = init_blocks(jax.random.key(0), 11, blocks=12, heads=4, scale=0.002 / 12)
+    weights = {11: (*blocks.attention, blocks.mlp.W1), 44: (blocks.mlp.W2,)}
+    for fan_in, leaves in weights.items():
+        for leaf in leaves:  # of at least 5808 numbers: a standard error of 1 %
+            assert float(leaf.std()) == pytest.approx((0.002 / 12 / fan_in) ** 0.5, rel=0.05)
+    assert not blocks.mlp.b1.any() and not blocks.mlp.b2.any()
+    assert blocks.attention.P.shape == (12, 4, 11, 11) and blocks.mlp.W1.shape == (12, 44, 11)
+
+
+def test_training_resumes_bit_for_bit_and_every_weight_learns(tmp_path):
+    problem, recipe = BlockRegression(Tasks(dim=2, context=3), layernorm=True), Recipe(batch_size=8, gradient_clip=10.0)
+    start = jax.tree.map(lambda leaf: leaf[None], init_blocks(jax.random.key(0), 3, blocks=2, heads=2, scale=0.1))
+
+    def interrupt(entry):
+        if entry["step"] == 2:
+            raise KeyboardInterrupt
+
+    run: Any = {"steps": 4, "seeds": [0], "every": 2, "devices": 1}
+    whole = train_layers(start, problem, recipe, **run)
+    saving: Any = {"checkpoints": tmp_path, "checkpoint_seconds": -1.0}
+    with pytest.raises(KeyboardInterrupt):
+        train_layers(start, problem, recipe, **run, **saving, on_evaluation=interrupt)
+    resumed = train_layers(start, problem, recipe, **run, **saving)
+    for a, b, before in zip(*map(jax.tree.leaves, (whole.params, resumed.params, start)), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(a, before)
+
+
+def test_bad_blocks_are_refused():
+    with pytest.raises(ValueError, match="0 heads"):
+        init_blocks(jax.random.key(0), 4, blocks=1, heads=0)
+    with pytest.raises(ValueError, match="0 layers"):
+        init_blocks(jax.random.key(0), 4, blocks=0)
+    with pytest.raises(ValueError, match="0 hidden"):
+        init_blocks(jax.random.key(0), 4, blocks=1, hidden=0)
+    with pytest.raises(ValueError, match="scale 0"):
+        init_mlp(jax.random.key(0), (), 4, 4, scale=0)
+    with pytest.raises(ValueError, match="at least 2"):
+        linear_blocks(init_layers(jax.random.key(0), 4, heads=2), heads=1)
+    with pytest.raises(ValueError, match="width 5"):
+        stacks.predict_blocks(init_blocks(jax.random.key(0), 4, blocks=1), BATCH)
+    mixed = random_blocks(blocks=3)._replace(mlp=random_blocks(blocks=2).mlp)
+    with pytest.raises(ValueError, match="of width 5: wanted"):
+        stacks.predict_blocks(mixed, BATCH)
