@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from icl.comparison import Predictions, descent_rates, difference, interpolate, predictions, sweep_loss
 from icl.models.attention import AttentionLayer, init_layers
+from icl.models.batched import Regression
 from icl.models.constructions import descent_layers
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.continuation import optimal_polynomials
@@ -214,8 +215,8 @@ def trained_family(
     """
     config, tasks = job.config, model.tasks
     name = name or f"{start}_{model.name}"
-    problem = problem or make_regression(config, tasks, model.layers)
-    problem = problem if start == "cold" else unclipped(problem)
+    clipped = make_regression(config, tasks, model.layers)
+    problem = problem or (clipped if start == "cold" else unclipped(clipped))
     usual = effort(config, "one-step")
     runs = runs or (usual if start == "cold" else Effort(config.warm_steps, usual.seeds))
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
