@@ -21,7 +21,7 @@ from launch.icl.tables import terminal_table
 
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 200 --warm-steps 100 --batch-size 16 --validation-tasks 100 --test-tasks 100 "
-    "--solver-contexts 100 --contexts 3 --dims 2 --scaling-steps 100"
+    "--solver-contexts 100 --depths 4 --contexts 3 --dims 2 --scaling-steps 100"
 )
 FLAGS = [*SMALL.split(), "--devices", "1"]
 FIELDS = (
@@ -65,7 +65,7 @@ def test_a_run_writes_a_row_per_predictor_with_the_promised_fields(finished):
         for row in of_it:
             assert row["loss"] >= 0 and -1 <= row["cosine"] <= 1 + 1e-6 and row["seconds"] != 0
     assert {row["experiment"] for row in told} == {
-        *("one-step", "multi-step", "out-of-distribution", "rollout", "curvature", "scaling-N"),
+        *("one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"),
     }
 
 
