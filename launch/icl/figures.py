@@ -34,7 +34,7 @@ def training_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], ta
                 draw_curve(ax, curve, what, colour, f"trained, {start} start")
             draw_curve(distance, curve, "model_difference", colour, None, linestyle="--")
         for name, level in levels.items():
-            label = f"{NAMES.get(name, name)} {level:.4f}"
+            label = f"{NAMES.get(name, name)} {level:.4g}"
             loss.axhline(level, color=COLOURS[name], linestyle=":" if name == "closed_form" else "--", label=label)
         loss.set(xlabel="training step", ylabel=f"validation {LOSS}", yscale="log")
         cosine.set(xlabel="training step", ylabel=f"cosine of sensitivities with {NAMES[target]}")

@@ -39,7 +39,7 @@ def draw_levels(ax: Any, levels: Mapping[str, float]) -> None:
     """Losses to compare with, as horizontal lines."""
     for n, (label, loss) in enumerate(levels.items()):
         style = {"linestyle": ("--", ":", "-.")[n % 3], "linewidth": 1}
-        ax.axhline(loss, color="black", label=f"{label} {loss:.4f}", **style)
+        ax.axhline(loss, color="black", label=f"{label} {loss:.4g}", **style)
 
 
 def draw_matrix(ax: Any, values: np.ndarray, limit: float, *, scale: bool = True) -> None:

@@ -67,7 +67,7 @@ def terminal_table(rows: Rows) -> Table:
     columns = [
         Column("", _setting),
         Column("predictor", lambda row: row["predictor"] + (f", {row['start']}" if row["start"] else "")),
-        Column("loss", "loss", ".4f", bold=True),
+        Column("loss", "loss", ".4g", bold=True),
         Column("paper", lambda row: f"[dim]{paper}[/]" if (paper := _paper_loss(row)) else "", "s"),
         Column("cosine", "cosine", ".4f"),
         Column("gamma", lambda row: None if isinstance(row["gamma"], list) else row["gamma"], ".3f"),
@@ -100,10 +100,10 @@ def comparison_table(rows: Rows) -> list[str]:
 
 
 _measures = (
-    Column("loss", "loss", ".5f"),
-    Column("before the layer", "initial_loss", ".5f"),
-    Column("population", "population_loss", ".5f"),
-    Column("training loss", "train_loss", ".5f"),
+    Column("loss", "loss", ".5g"),
+    Column("before the layer", "initial_loss", ".5g"),
+    Column("population", "population_loss", ".5g"),
+    Column("training loss", "train_loss", ".5g"),
     Column("adjusted", "adjusted_loss", ".4f"),
     Column("loss / E[f²]", "loss_by_power", ".4f"),
     Column("cosine", "cosine", ".4f"),
@@ -165,7 +165,7 @@ def _paper_loss(row: Row) -> str:
 
 def _loss_with_range(row: Row) -> str:
     losses = row["losses"]
-    return f"**{row['loss']:.5f}**" + (f" ({min(losses):.5f} to {max(losses):.5f})" if len(losses) > 1 else "")
+    return f"**{row['loss']:.5g}**" + (f" ({min(losses):.5g} to {max(losses):.5g})" if len(losses) > 1 else "")
 
 
 def _seeds(row: Row) -> str:

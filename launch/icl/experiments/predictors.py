@@ -33,6 +33,7 @@ _piece = 500  # of these at a time: what deep models keep of 10,000 tasks for th
 _sweep_tasks = 5000  # at most
 _penalty = 1e-6  # of ridge regression on tasks without noise, relative to the weights' variance
 _quantile_contexts = 20_000  # fresh contexts that the quantiles of solved layers are measured on
+_warm_clip = 1e3  # of tokens: solved layers stay below, and training that leaves them stays finite
 _deepest = 10  # layers of their own in float32: of more, rounding errors push eigenvalues beyond the bound of the spectrum
 
 Predict = Callable[[Any, Sequence], Array]
@@ -147,7 +148,7 @@ def untrained_families(job: Job, model: Model) -> list[Family]:
     """All predictors of a model that need no training: descents, constructed layers and ridge regression."""
     tasks = model.tasks
     layers = jax.tree.map(lambda leaf: leaf[None], constructed_layers(job, model))
-    by_layers = predict_of(unclipped(make_regression(job.config, tasks, model.layers)))
+    by_layers = predict_of(Regression(tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
     return [
         *descent_families(job, model),
         Family("constructed", by_layers, layers, [_solution(job, model, "constructed")]),
@@ -182,12 +183,6 @@ def _by_ridge(penalty: Array, batch: Sequence) -> Array:
     return vmap_tasks(lambda s: ridge(s, penalty))(batch)
 
 
-def unclipped(problem: Regression) -> Regression:
-    """The same layers without the token clip, which training from random weights may need. Solved rates do not, and tokens of
-    recurrent layers exceed it on the way."""
-    return replace(problem, clip=None)
-
-
 @functools.cache
 def predict_of(problem: QueryLoss) -> Predict:
     """The predictions of layers; the same function for equal problems, so that it is compiled once."""
@@ -215,8 +210,8 @@ def trained_family(
     """
     config, tasks = job.config, model.tasks
     name = name or f"{start}_{model.name}"
-    clipped = make_regression(config, tasks, model.layers)
-    problem = problem or (clipped if start == "cold" else unclipped(clipped))
+    clip = {} if start == "cold" else {"clip": _warm_clip}
+    problem = problem or replace(make_regression(config, tasks, model.layers), **clip)
     usual = effort(config, "one-step")
     runs = runs or (usual if start == "cold" else Effort(config.warm_steps, usual.seeds))
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
