@@ -84,7 +84,8 @@ def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, 
 
     Example:
         >>> eta, gamma = chebyshev_rates(4.0, 10, 2)
-        >>> gamma.tolist(), [abs(round(float(r), 6)) for r in residual(jnp.array([4.0, 3.0, 0.0]), eta, gamma, 10)]
+        >>> r = residual(jnp.array([4.0, 3.0, 0.0]), jnp.asarray(eta), jnp.asarray(gamma), 10)
+        >>> gamma.tolist(), [abs(round(float(left), 6)) for left in r]
         ([0.333..., 3.0], [0.111111, 0.0, 1.0])
 
     Source: this package.
