@@ -31,15 +31,16 @@ def looped(out: Path, rows: Rows) -> list[str]:
 
 def looped_figure(layers: dict[tuple[str, int], dict[int, list[float]]], path: Path) -> None:
     """Loss by loops run, a panel for GD and one for GD++, with a mark where each layer was solved for."""
+    colours = dict(zip(sorted({K for _, K in layers}), PALETTE, strict=False))
     panels = {"gd": ("gd",), "gd++": ("gd++", "trained")}
     with figure(path, columns=2, size=(9.0, 3.6), sharey=True) as axes:
         for ax, (name, shown) in zip(axes[0], panels.items(), strict=True):
             chosen = {key: by_loops for key, by_loops in layers.items() if key[0] in shown}
-            for n, ((what, K), by_loops) in enumerate(chosen.items()):
+            for (what, K), by_loops in chosen.items():
                 mean = {loops: float(np.mean(losses)) for loops, losses in by_loops.items()}
-                style = {"color": PALETTE[n], "linestyle": "--" if what == "trained" else "-"}
+                style = {"color": colours[K], "linestyle": "-"} if what != "trained" else {"color": "black", "linestyle": "--"}
                 ax.plot(mean.keys(), mean.values(), label=f"{'trained' if what == 'trained' else 'solved'} for {K}", **style)
-                ax.plot([K], [mean[K]], "o", color=PALETTE[n])
+                ax.plot([K], [mean[K]], "o", color=style["color"])
             ax.set(xscale="log", yscale="log", xlabel="loops run", title=_titles[name].split(",")[0], ylim=(5e-3, 10))
             size_ticks(ax, sorted(next(iter(chosen.values()))))
             log_ticks(ax)
