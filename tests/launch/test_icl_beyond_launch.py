@@ -11,7 +11,7 @@ from launch.icl.report import SECTIONS
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 40 --batch-size 16 --validation-tasks 50 --test-tasks 100 --solver-contexts 50 "
     "--wave-layers 1 2 --training-tasks 8 --diagonal-layers 2 --functions linear --function-dim 2 --transformer 8 1 2 "
-    "--devices 1"
+    "--blocks 2 2 --small-blocks 1 --block-batch-size 16 --block-tasks 32 --devices 1"
 )
 QUICK = ("copy", "softmax", "finite-data")
 FIGURES = {
@@ -21,6 +21,7 @@ FIGURES = {
     "layernorm": ["layernorm", "layernorm_shift_K1", "layernorm_shift_K2"],
     "phase": ["phase"],
     "finite-data": ["finite", "finite_curves"],
+    "blocks": ["blocks", "blocks_memory"],
     "noisy": ["noisy"],
     "function-classes": ["function_classes"],
 }
