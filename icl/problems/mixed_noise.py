@@ -174,9 +174,8 @@ def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, con
     """
     tasks = dataclasses.replace(distribution.tasks, noise=float(np.sqrt(np.mean(np.square(distribution.support)))))
     found = optimal_polynomial(spectral_law(key, tasks, contexts), tasks, layers=layers, tied=False)
-    gamma = np.append(found.gamma[:-1], 0.0)
     zero = np.zeros(layers)
-    return np.stack([-gamma, zero, -found.eta / distribution.context, zero], axis=1)
+    return np.stack([0.0 - found.gamma, zero, -found.eta / distribution.context, zero], axis=1)
 
 
 @full_precision

@@ -107,11 +107,8 @@ def losses_by_context(
         >>> losses_by_context(jnp.ones((1, 3)), jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)).round(3).tolist()
         [0.125]
     """
-    r = residual(values, eta, gamma, tasks.context)
-    c, v, s = tasks.weight_scale, tasks.noise**2, tasks.variance
-    positive = values > 0  # where λ = 0, 1 - r = 0
-    noise = jnp.where(positive, (1 - r) ** 2 / jnp.where(positive, values, 1), 0)
-    return tasks.outputs * s / 2 * jnp.sum(c**2 * r**2 + v * noise, axis=1)
+    errors = _errors(values, residual(values, eta, gamma, tasks.context), tasks.variance, tasks)
+    return jnp.sum(errors**2, axis=(0, 2))
 
 
 def spectral_errors(law: Spectrum, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Float[Array, " n"]:
@@ -122,14 +119,18 @@ def spectral_errors(law: Spectrum, eta: Float[Array, " K"], gamma: Float[Array, 
         >>> round(float(jnp.sum(spectral_errors(law, jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)) ** 2)), 6)
         0.125
     """
-    values, weights = jnp.asarray(law.values), jnp.asarray(law.weights)
-    r = residual(values, eta, gamma, tasks.context)
+    values = jnp.asarray(law.values)
+    return _errors(values, residual(values, eta, gamma, tasks.context), jnp.asarray(law.weights), tasks).ravel()
+
+
+def _errors(values: Array, r: Array, weights: Any, tasks: Tasks) -> Array:
+    """`c r` and, with noise, `σ (1 - r)/sqrt(λ)` of each eigenvalue, times the root of m/2 its weight: [1 or 2, ..]."""
     scale = jnp.sqrt(tasks.outputs / 2 * weights)
-    fitted = tasks.weight_scale * scale * r
-    if isinstance(tasks.noise, float | int) and tasks.noise == 0:
-        return fitted
-    noise = jnp.where(values > 0, (1 - r) / jnp.sqrt(jnp.where(values > 0, values, 1)), 0)
-    return jnp.concatenate([fitted, tasks.noise * scale * noise])
+    parts = [tasks.weight_scale * scale * r]
+    if not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
+        positive = values > 0  # where λ = 0, 1 - r = 0
+        parts.append(tasks.noise * scale * jnp.where(positive, (1 - r) / jnp.sqrt(jnp.where(positive, values, 1)), 0))
+    return jnp.stack(parts)
 
 
 def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> ContextLosses:

@@ -92,7 +92,6 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
 
     Source: this package; the lower end as in Edelman 1988 for Gaussian inputs.
     """
-    _check(tasks, contexts)
     values, weights = weighted_eigenvalues(key, tasks, contexts)
     weights = weights / contexts
     zero = max(tasks.dim - tasks.context, 0)  # eigenvalues of every context that are zero: fewer pairs than inputs

@@ -227,7 +227,7 @@ PRESETS = {
     ),
     "all": Preset(Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, at K = 1 and 2."),
     "beyond": Preset(
-        Config(out="runs/icl_beyond", experiment=("beyond",)), "the other eight experiments, long ones shortened."
+        Config(out="runs/icl_beyond", experiment=("beyond",)), "the nine experiments beyond linear layers, long ones shortened."
     ),
     "beyond-full": Preset(
         Config(

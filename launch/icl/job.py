@@ -63,6 +63,11 @@ def block_model(row: Mapping[str, Any]) -> str:
     return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
 
 
+def copy_model(first: str) -> str:
+    """The name in files and events of layers that copy, the first with softmax or linear."""
+    return "copy" if first == "softmax" else f"copy_{first}"
+
+
 def random_key(config: Config, stream: int) -> Array:
     """The key of a stream of random numbers."""
     return jax.random.fold_in(jax.random.key(config.seed), stream)

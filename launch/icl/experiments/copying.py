@@ -13,7 +13,7 @@ from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from launch.icl.config import effort
 from launch.icl.experiments.predictors import Family, Model, descent_family
-from launch.icl.job import TEST, VALIDATION, Job, add_rows, has_rows, random_key
+from launch.icl.job import TEST, VALIDATION, Job, add_rows, copy_model, has_rows, random_key
 from launch.icl.training import Measure, batch_loss, split_seeds, train_or_load, training_rows
 
 
@@ -25,11 +25,6 @@ def copy(job: Job) -> None:
     for first in ("softmax", "linear"):
         if not has_rows(job, "copy", attention=first):
             _add_rows(job, batch, _trained(job, first, batch))
-
-
-def copy_model(first: str) -> str:
-    """The name of trained layers in files and events."""
-    return "copy" if first == "softmax" else f"copy_{first}"
 
 
 def _untrained(job: Job, batch: Sequence) -> list[dict[str, Any]]:

@@ -34,7 +34,9 @@ def looped(job: Job) -> None:
             solved = optimal_polynomials(
                 law, tasks, layers=max(SOLVED_FOR), tied=True, plus_plus=name == "gd++", seed=config.seed
             )
-            for K in SOLVED_FOR[name == "gd++" :]:  # one layer of GD++ is GD
+            for K in SOLVED_FOR:
+                if name == "gd++" and K == 1:
+                    continue  # one layer of GD++ is GD
                 rows += [_solved_row(job, name, K, solved[K - 1], loops, fresh) for loops in LOOPS]
     add_rows(job, [*rows, *_trained_rows(job)], test_tasks=config.test_tasks)
 

@@ -8,7 +8,7 @@ import numpy as np
 from jexplicit.runs.results import read_events
 from jexplicit.runs.tables import Column, markdown_table
 from launch.icl import figures
-from launch.icl.job import HEADS, WAVES, wave_model
+from launch.icl.job import HEADS, WAVES, copy_model, wave_model
 from launch.icl.sections.run_files import (
     curves_by_heads,
     draw_figure,
@@ -33,7 +33,8 @@ def nonlinear(out: Path, rows: Rows) -> list[str]:
 
 
 def copy(out: Path, rows: Rows) -> list[str]:
-    levels, curve, linear = reference_losses(out, "copy"), training_curve(out, "copy"), training_curve(out, "copy_linear")
+    curve, linear = (training_curve(out, copy_model(first)) for first in ("softmax", "linear"))
+    levels = reference_losses(out, copy_model("softmax"))
     image = draw_figure(out, "copy", figures.copy_figure, curve, linear, levels)
     half, steps = (levels["zero"] + levels["gd"]) / 2, []
     for n in range(len(curve[0]["loss"])):

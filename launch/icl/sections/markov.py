@@ -9,7 +9,7 @@ from jexplicit.runs.figures import COLOURS as PALETTE
 from jexplicit.runs.figures import figure
 from launch.icl.job import CHAINS
 from launch.icl.panels import COLOURS, Curve, draw_curve, draw_legends
-from launch.icl.sections.run_files import draw_figure, reference_losses, training_curve
+from launch.icl.sections.run_files import draw_figure, first_step, reference_losses, training_curve
 from launch.icl.tables import Rows, measures_table
 
 _strategies = {"uniform": PALETTE[0], "unigram": PALETTE[1], "bigram": PALETTE[2]}
@@ -44,7 +44,7 @@ def phases(curve: Curve) -> str:
     found = []
     for n in range(len(curve[0]["kl_unigram"])):
         nearest = min(curve, key=lambda entry: entry["kl_unigram"][n])
-        nearer = next((e["step"] for e in curve if e["kl_bigram"][n] < e["kl_unigram"][n]), None)
+        nearer = first_step(curve, lambda entry, n=n: entry["kl_bigram"][n] < entry["kl_unigram"][n])
         at = f"nearest to unigrams at step {nearest['step']} (KL {nearest['kl_unigram'][n]:.4f})"
         found.append(f"{at}, " + ("never nearer to bigrams" if nearer is None else f"nearer to bigrams from step {nearer} on"))
     return "; ".join(found) + "."
