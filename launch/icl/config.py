@@ -196,7 +196,10 @@ _TINY = Config(
     diversity_points=(8,),
 )
 PRESETS = {
-    "tiny": Preset(_TINY, "every experiment, three inputs and 200 steps; a minute on 2 CPU cores. The numbers mean nothing."),
+    "tiny": Preset(
+        _TINY,
+        "every experiment, three inputs and 200 steps; three minutes on 2 CPU cores, later one. The numbers mean nothing.",
+    ),
     "one-step": Preset(Config(out="runs/icl_one"), "the defaults: one layer is one step: loss 0.206 for all, cosine 0.999."),
     "two-steps": Preset(
         Config(out="runs/icl_two", experiment=("multi-step",)),
