@@ -13,5 +13,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
 Normalisation = Literal["none", "forward", "backward", "both"]
 Output = Activation | Literal["softmax"]
+Update = Literal["hebbian", "ridge"]
+Objective = Literal["end", "curve"]
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""

@@ -8,6 +8,7 @@ SIGMA = {
     "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
     "linear": lambda z: z,
 }
+SLOPE = {"relu": lambda z: float(z > 0), "tanh": lambda z: 1 - np.tanh(z) ** 2, "linear": lambda z: 1.0}
 
 
 def normalised(z: np.ndarray, m: float, s: float, over: str) -> np.ndarray:
@@ -37,8 +38,16 @@ def activated(name: str, z: np.ndarray) -> np.ndarray:
     return np.vectorize(SIGMA[name], otypes=[float])(z)
 
 
-def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray) -> tuple[list, list, np.ndarray]:
-    """One whole step with labels fed back: new synapses forward [n_in + 1, n_out, c] and back [n_out, n_in, c], and logits."""
+def with_slopes(name: str, z: np.ndarray, r: dict) -> np.ndarray:
+    """The activated states, the second of which is the derivative where the rules say so."""
+    a = activated(name, z)
+    if r["derivative"]:
+        a[:, :, 1] = np.vectorize(SLOPE[name], otypes=[float])(z[:, :, 1])
+    return a
+
+
+def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age: float = 0.0) -> tuple[list, list, np.ndarray]:
+    """One whole step: new synapses forward [n_in + 1, n_out, c] and back [n_out, n_in, c], and logits."""
     k, B, L = r["states"], len(x), len(Ws)
     channels = k if r["multistate"] else 1
 
@@ -64,11 +73,13 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray) -> 
         if r["normalise_output"] if last else r["normalise"] in ("forward", "both"):
             z = normalised(z, g["m_output"] if last else g["m"], g["s"], r["over"])
         logits = z[:, :, 0]
-        a.append(activated(r["output"] if last else r["hidden"], z))
+        a.append(with_slopes(r["output"] if last else r["hidden"], z, r))
     after_forward = list(a)
     fed = np.zeros_like(a[L])
     fed[:, :, 0] = a[L][:, :, 0]
     fed[:, :, 1] = np.where(y == 1, 1.0, -1.0)
+    if r["feedback"] == "cross_entropy":
+        fed[:, :, 1] = a[L][:, :, 1] * (activated("softmax", logits) - y)
     a[L] = after_forward[L] = fed
     for n in range(L - 1, 0, -1):  # Eq. 6
         V = seen(Vs[n])
@@ -81,14 +92,27 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray) -> 
                             u[b, i, c] += g["eta"] * read(V, j, i, c) * g["mu"][d, c] * a[n + 1][b, j, d]
         z = g["f"] * a[n] + u if r["backward"] == "additive" else g["f"] * a[n] * u
         if r["normalise"] in ("backward", "both"):
-            z = normalised(z, g["m"], g["s"], r["over"])
-        new = activated(r["hidden"], z)
+            z = normalised(z, *((1.0, 0.0) if r["derivative"] else (g["m"], g["s"])), r["over"])
+        new = activated(r["backward_activation"] or r["hidden"], z)
         if r["backward"] == "multiplicative_second_state":
             new[:, :, 0] = a[n][:, :, 0]
         a[n] = new
 
-    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:  # Eq. 7 and 8
+    def ridge(before: np.ndarray, after: np.ndarray, c: int, lam: float) -> np.ndarray:
+        A, E = before @ g["pre"][:, c], after @ g["post"][c]
+        alpha = np.mean([row @ row for row in A])
+        return A.T @ np.linalg.inv(A @ A.T / alpha + lam * np.eye(B)) @ E / np.sqrt(alpha)
+
+    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray, last: bool) -> np.ndarray:  # Eq. 7 and 8
         out = np.zeros_like(W)
+        rate = g["eta_synapse"]
+        if r["aging"]:
+            rate = rate * (g["floor"] + (1 - g["floor"]) / (1 + g["aging"] * age))
+        if r["update"] == "ridge":
+            rate, lam = (rate * g["eta_output"], g["lam_output"]) if last else (rate, g["lam"])
+            for c in range(channels):
+                out[:, :, c] = W[:, :, c] + rate * ridge(before, after, c, lam)
+            return out
         for i in range(W.shape[0]):
             for j in range(W.shape[1]):
                 for c in range(channels):
@@ -97,7 +121,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray) -> 
                         for e in range(k):
                             for d in range(k):
                                 H += before[b, i, e] * g["pre"][e, c] * g["post"][c, d] * after[b, j, d] / B
-                    out[i, j, c] = g["f_synapse"] * W[i, j, c] + g["eta_synapse"] * H
+                    out[i, j, c] = g["f_synapse"] * W[i, j, c] + rate * H
                     if r["oja"]:
                         out[i, j, c] -= abs(g["gamma"]) * W[i, j, c] * sum(W[q, j, c] ** 2 for q in range(W.shape[0]))
         return out
@@ -105,7 +129,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray) -> 
     new_W, new_V = [], []
     for n in range(L):
         before = after_forward[n] if r["pre"] == "forward" else a[n]
-        new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), a[n + 1]))
-        back = updated(Vs[n], a[n + 1], before)
+        new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), a[n + 1], n == L - 1))
+        back = updated(Vs[n], a[n + 1], before, n == L - 1)
         new_V.append(new_W[n][:-1].transpose(1, 0, 2) if r["symmetric"] else back)
     return new_W, new_V, logits

@@ -1,10 +1,8 @@
 """BLUR: learning algorithms that are themselves learned, with neither a loss nor gradients inside.
 
-from icl.blur import Rules, init_synapses, learn, load_genome
-
-rule = load_genome("digits")
-synapses = init_synapses(jax.random.key(0), rule.genome, rule.rules, (64, 32, 10))
-synapses, logits = learn(rule.genome, rule.rules, synapses, x, y)  # one update on a minibatch
+rule = icl.blur.learner("digits")
+state = rule.init(jax.random.key(0), (64, 32, 10))
+state, logits = rule.update(x, y, state)  # one update on a minibatch
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
 """
@@ -24,6 +22,8 @@ from icl.blur.episodes import mean_scores as mean_scores
 from icl.blur.episodes import meta_loss as meta_loss
 from icl.blur.evolution import EvolutionRecipe as EvolutionRecipe
 from icl.blur.evolution import evolve as evolve
+from icl.blur.families import Family as Family
+from icl.blur.families import make_source as make_source
 from icl.blur.genome import Genome as Genome
 from icl.blur.genome import backprop_genome as backprop_genome
 from icl.blur.genome import random_genome as random_genome
@@ -31,6 +31,8 @@ from icl.blur.genome_files import LearnedRule as LearnedRule
 from icl.blur.genome_files import load_genome as load_genome
 from icl.blur.genome_files import save_genome as save_genome
 from icl.blur.genome_files import shipped_genomes as shipped_genomes
+from icl.blur.learner import Learner as Learner
+from icl.blur.learner import learner as learner
 from icl.blur.learning import learning_curve as learning_curve
 from icl.blur.learning import learning_curves as learning_curves
 from icl.blur.learning import minibatches as minibatches
@@ -44,6 +46,7 @@ from icl.blur.rules import backward as backward
 from icl.blur.rules import forward as forward
 from icl.blur.rules import init_synapses as init_synapses
 from icl.blur.rules import learn as learn
+from icl.blur.rules import predict as predict
 from icl.blur.rules import update_synapses as update_synapses
 from icl.blur.search import SearchOptions as SearchOptions
 from icl.blur.search import SearchResult as SearchResult

@@ -3,7 +3,11 @@
     ℓ = mean_q CE(logits_T(x_q), y_q) + λ mean_t CE(logits_t(x_t), y_t)
 
 after T updates of new random synapses, on queries that are not in the minibatches; the second term, the path loss, is the loss
-on every minibatch before the update on it.
+on every minibatch before the update on it. The other objective is the area under the learning curve over the logarithm of n,
+
+    ℓ = Σ_n w_n log(ε + CE(logits_n(x_q), y_q)),   w_n ∝ 1/(n + 1),   n = 1 .. T
+
+so that a hundredth less of the loss counts the same in an easy task as in a hard one, early or late.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 4.
 """
@@ -18,10 +22,15 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.blur.data import Examples
+from icl.blur.families import Family, Source, draw_task
 from icl.blur.genome import Genome
 from icl.blur.learning import accuracy_of
-from icl.blur.rules import Rules, Synapses, forward, init_synapses, learn
+from icl.blur.rules import Rules, Synapses, init_synapses, learn, predict
+from icl.names import Objective
 from jexplicit.runs.devices import each_row
+
+_floor = 0.02  # ε, in nats: what lies below is learned
+_queries = 80  # for each point of a learning curve
 
 
 class Episode(NamedTuple):
@@ -55,18 +64,20 @@ def meta_loss(
     key: Array,
     episode: Episode,
     *,
+    objective: Objective = "end",
     path: float = 0.0,
     remat: bool = False,
     at_once: int = 1,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """ℓ of one learner, in nats per query, and its accuracy on the queries. Pure.
+    """ℓ of one learner, in nats per query, and its accuracy on the queries, at the end or along the curve. Pure.
 
     Args:
         genome, rules: of the learner.
         hidden: widths of its hidden layers.
         key: of its initial synapses.
         episode: its data.
-        path: λ.
+        objective: end, or the area under the curve.
+        path: λ; with the curve there is no path loss.
         remat: recompute the updates in the backward pass of differentiation.
         at_once: updates in one turn of the compiled loop; more of them start fewer kernels and take longer to compile.
 
@@ -84,10 +95,26 @@ def meta_loss(
         synapses, logits = learn(genome, rules, synapses, *batch)
         return synapses, cross_entropy(logits, batch[1])
 
+    def step_and_ask(synapses: Synapses, batch: tuple[Array, Array, Array]) -> tuple[Synapses, tuple[Array, Array]]:
+        synapses, _ = step(synapses, batch[:2])
+        return synapses, score(synapses, episode.x_q[batch[2]], episode.y_q[batch[2]])
+
+    def score(synapses: Synapses, x: Array, y: Array) -> tuple[Array, Array]:
+        logits = predict(genome, rules, synapses, x)
+        return cross_entropy(logits, y), accuracy_of(logits, y)
+
     synapses = init_synapses(key, genome, rules, (episode.x.shape[-1], *hidden, episode.y.shape[-1]))
-    synapses, losses = lax.scan(jax.checkpoint(step) if remat else step, synapses, (episode.x, episode.y), unroll=at_once)
-    _, logits = forward(genome, rules, synapses, episode.x_q)
-    return cross_entropy(logits, episode.y_q) + path * jnp.mean(losses), accuracy_of(logits, episode.y_q)
+    checkpoint = jax.checkpoint if remat else lambda step: step
+    T, Q = len(episode.x), len(episode.x_q)
+    if objective == "curve":
+        asked = jnp.arange(T * min(Q, _queries)).reshape(T, -1) % Q
+        _, curves = lax.scan(checkpoint(step_and_ask), synapses, (episode.x, episode.y, asked), unroll=at_once)
+        w = 1 / (jnp.arange(T, dtype=curves[0].dtype) + 2)
+        loss, accuracy = jnp.log(_floor + curves[0]), curves[1]
+        return jnp.sum(w * loss) / jnp.sum(w), jnp.sum(w * accuracy) / jnp.sum(w)
+    synapses, losses = lax.scan(checkpoint(step), synapses, (episode.x, episode.y), unroll=at_once)
+    loss, accuracy = score(synapses, episode.x_q, episode.y_q)
+    return loss + path * jnp.mean(losses), accuracy
 
 
 def cross_entropy(logits: Float[Array, "B N"], y: Float[Array, "B N"]) -> Float[Array, ""]:
@@ -95,28 +122,41 @@ def cross_entropy(logits: Float[Array, "B N"], y: Float[Array, "B N"]) -> Float[
     return jnp.mean(optax.softmax_cross_entropy(logits, y))
 
 
-@functools.partial(jax.jit, static_argnames=("rules", "hidden", "unroll", "batch_size", "query_size", "learners"))
+def draw_family_episode(
+    key: Array, family: Family, source: Source, dev: Examples | None = None, *, unroll: int, query_size: int
+) -> Episode:
+    """An episode of a new task of the family; with `dev`, its queries are all examples of dev, as the task sees them."""
+    draw_key, task_key = jax.random.split(key)
+    data, *others = draw_task(task_key, family, source, *([] if dev is None else [dev]))
+    if family.examples is not None:
+        chosen = jax.random.permutation(jax.random.fold_in(task_key, 1), len(data.X))[: family.examples + query_size]
+        data = Examples(data.X[chosen], data.Y[chosen])
+    episode = draw_episode(draw_key, data, unroll=unroll, batch_size=family.batch_size, query_size=query_size)
+    return episode._replace(x_q=others[0].X, y_q=others[0].Y) if others else episode
+
+
+@functools.partial(jax.jit, static_argnames=("rules", "family", "unroll", "query_size", "learners", "objective"))
 def mean_scores(
     genomes: Genome,
     key: Array,
-    train: Examples,
+    source: Source,
     dev: Examples | None = None,
     *,
     rules: Rules,
-    hidden: tuple[int, ...],
+    family: Family,
     unroll: int,
-    batch_size: int,
     query_size: int = 0,
     learners: int,
+    objective: Objective = "end",
 ) -> tuple[Float[Array, " G"], Float[Array, " G"]]:
-    """Mean loss and accuracy of each genome's learners after T updates.
+    """Mean loss and accuracy of each genome's learners, after T updates or along their curves.
 
     Args:
         genomes: genome axis first; all have the same learners.
         key: random key.
-        train: examples of the minibatches, and of `query_size` queries where there is no `dev`.
+        source: of the minibatches, and of `query_size` queries where there is no `dev`.
         dev: queries, all of them.
-        rules, hidden, unroll, batch_size: of the learners.
+        rules, family, unroll, objective: of the learners.
         query_size: Q.
         learners: per genome.
     """
@@ -124,10 +164,8 @@ def mean_scores(
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:
         genome, key = learner
         draw_key, init_key = jax.random.split(key)
-        episode = draw_episode(draw_key, train, unroll=unroll, batch_size=batch_size, query_size=query_size)
-        if dev is not None:
-            episode = episode._replace(x_q=dev.X, y_q=dev.Y)
-        return meta_loss(genome, rules, hidden, init_key, episode)
+        episode = draw_family_episode(draw_key, family, source, dev, unroll=unroll, query_size=query_size)
+        return meta_loss(genome, rules, family.hidden, init_key, episode, objective=objective)
 
     G, keys = len(genomes.f), jax.random.split(key, learners)
     every = jax.tree.map(lambda leaf: jnp.repeat(leaf, learners, axis=0), genomes), jnp.tile(keys, G)

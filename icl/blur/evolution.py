@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from icl.blur.data import Examples
 from icl.blur.episodes import mean_scores
+from icl.blur.families import Family, make_source
 from icl.blur.genome import Genome
 from icl.blur.rules import Rules
 from icl.blur.search import Search, SearchOptions, SearchResult
@@ -85,14 +86,14 @@ def evolve(
     skipped = search.history[-1]["skipped"] if search.history else 0
     for values in fitness:  # replay
         cma.tell([(cma.ask(), -value) for value in values.tolist()])
-    train, dev = (Examples(*map(jnp.asarray, part)) for part in (train, dev))
-    learners: Any = {"rules": rules, "hidden": recipe.hidden, "unroll": recipe.unroll, "batch_size": recipe.batch_size}
+    source, dev = make_source(train), Examples(*map(jnp.asarray, dev))
+    learners: Any = {"rules": rules, "family": Family(recipe.hidden, recipe.batch_size), "unroll": recipe.unroll}
     mean = jax.tree.map(lambda leaf: leaf[None], start)
     for done in range(search.done + 1, generations + 1):
         points = [cma.ask() for _ in range(recipe.population)]
         genomes = jax.vmap(unravel)(jnp.asarray(np.stack(points), flat.dtype))
         key, sizes = jax.random.fold_in(train_key, done - 1), {"query_size": recipe.query_size, "learners": recipe.learners}
-        losses, accuracy = map(np.asarray, mean_scores(genomes, key, train, **learners, **sizes))
+        losses, accuracy = map(np.asarray, mean_scores(genomes, key, source, **learners, **sizes))
         values = np.where(np.isfinite(losses), accuracy, 0.0)
         fitness = np.concatenate([fitness, values[None].astype(np.float64)])
         cma.tell([(point, -value) for point, value in zip(points, fitness[-1].tolist(), strict=True)])
@@ -101,7 +102,7 @@ def evolve(
             progress(done, generations)
         if done % every == 0 or done == generations:
             mean = jax.tree.map(lambda leaf: leaf[None], unravel(jnp.asarray(cma.mean, flat.dtype)))
-            scores = mean_scores(mean, dev_key, train, dev, **learners, learners=search.options.episodes)
+            scores = mean_scores(mean, dev_key, source, dev, **learners, learners=search.options.episodes)
             entry = {"unroll": recipe.unroll, "fitness": float(values.mean()), "best_fitness": float(values.max())}
             search.record(done, generations, fitness.ravel(), mean, *map(np.asarray, scores), **entry, skipped=skipped)
     return SearchResult(search.best, search.score, mean, search.history)

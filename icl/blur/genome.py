@@ -1,6 +1,6 @@
 """The genome: the few numbers that all neurons and synapses of a learner share, and their initial values.
 
-With k states it has four k x k matrices and ten scalars, whatever the size of the network:
+With k states it has four k x k matrices and a few scalars, whatever the size of the network:
 
     ν, µ    mix the states of neurons in the forward and in the backward pass
     ν̃, µ̃    mix the states before and after a synapse into its update
@@ -29,6 +29,13 @@ class Genome(NamedTuple):
     gamma: strength of Oja's term; only its absolute value matters.
     rescale: factor on synapses of unit norm.
     sigma: standard deviation of the initial synapses, times the square root of the number of inputs.
+
+    Read under some rules alone:
+
+    eta_output: factor on η̃ in the last synapses, with the ridge update.
+    floor, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`.
+    lam, lam_output: λ of the ridge update, in the hidden and in the last synapses.
+    average: memory of the averaged synapses, from 0 (none) to 1 (the mean of all so far).
     """
 
     nu: Float[Any, "*batch k k"]
@@ -45,6 +52,12 @@ class Genome(NamedTuple):
     gamma: Float[Any, "*batch"] = 1e-3
     rescale: Float[Any, "*batch"] = 1.0
     sigma: Float[Any, "*batch"] = 1.0
+    eta_output: Float[Any, "*batch"] = 1.0
+    floor: Float[Any, "*batch"] = 0.3
+    aging: Float[Any, "*batch"] = 0.15
+    lam: Float[Any, "*batch"] = 1.0
+    lam_output: Float[Any, "*batch"] = 1.0
+    average: Float[Any, "*batch"] = 0.5
 
 
 def random_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:

@@ -66,7 +66,8 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
     try:
         content = json.loads((_folder / f"{text}.json" if text in shipped else Path(text)).read_text())
         rules = Rules(**content["rules"])
-        genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in content["genome"].items()})
+        leaves = {**Genome._field_defaults, **content["genome"]}
+        genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in leaves.items()})
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:  # JSON's and UTF-8's errors are ValueErrors
         raise ValueError(f"{text} cannot be read as a genome ({error}): give a genome.json of launch.blur train") from error
     shapes = {matrix.shape for matrix in genome[:4]}

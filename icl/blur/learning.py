@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from icl.blur.data import Examples
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules, Synapses, forward, init_synapses, learn
+from icl.blur.rules import Rules, Synapses, init_synapses, learn, predict
 from jexplicit.runs.devices import each_row
 
 
@@ -61,7 +61,7 @@ def learning_curve(
     """
 
     def measure(synapses: Synapses) -> tuple[Array, Array]:
-        accuracy = accuracy_of(forward(genome, rules, synapses, test.X)[1], test.Y)
+        accuracy = accuracy_of(predict(genome, rules, synapses, test.X), test.Y)
         return accuracy, jnp.sqrt(jnp.mean(synapses[0].W ** 2))
 
     def step(synapses: Synapses, batch: Array) -> tuple[Synapses, tuple[Array, Array]]:

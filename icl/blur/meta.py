@@ -24,10 +24,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from icl.blur.data import Examples
-from icl.blur.episodes import draw_episode, mean_scores, meta_loss
+from icl.blur.episodes import draw_family_episode, mean_scores, meta_loss
+from icl.blur.families import Family, Source, check_family, make_source
 from icl.blur.genome import Genome
 from icl.blur.rules import Rules
 from icl.blur.search import Search, SearchOptions, SearchResult
+from icl.names import Objective
 from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_gpu
 
 _updates_at_once = 5  # on a GPU: an update starts half as many kernels; a TPU starts no fewer and compiles for minutes
@@ -45,6 +47,9 @@ class MetaRecipe(NamedTuple):
 
     hidden: widths of the learners' hidden layers.
     batch_size: examples per update; query_size: examples for the loss at the end.
+    families: tasks and learners to meta-train on, in turn (`icl.blur.families`); default, the data as it is with learners of
+        `hidden` and `batch_size`.
+    objective: the loss of the queries at the end, or the area under their learning curve (`icl.blur.episodes`).
     learning_rate: of Adam at the start of each stage; a cosine schedule takes it to a tenth.
     gradient_clip: largest norm of a genome's gradient.
     path: λ, weight of the path loss.
@@ -54,10 +59,17 @@ class MetaRecipe(NamedTuple):
     hidden: tuple[int, ...] = (32,)
     batch_size: int = 64
     query_size: int = 200
+    families: tuple[Family, ...] = ()
+    objective: Objective = "end"
     learning_rate: float = 5e-3
     gradient_clip: float = 10.0
     path: float = 0.0
     remat: bool = False
+
+    @property
+    def tasks(self) -> tuple[Family, ...]:
+        """The families, or the one of `hidden` and `batch_size`."""
+        return self.families or (Family(self.hidden, self.batch_size),)
 
 
 class MetaState(NamedTuple):
@@ -80,11 +92,13 @@ def meta_optimizer(recipe: MetaRecipe, steps: int) -> optax.GradientTransformati
 def meta_step(
     state: MetaState,
     number: Int[Array, ""],
+    step: Int[Array, ""],
     key: Array,
-    data: Examples,
+    source: Source,
     *,
     rules: Rules,
     recipe: MetaRecipe,
+    family: Family,
     stage: Stage,
     at_once: int = 1,
 ) -> tuple[MetaState, Float[Array, ""]]:
@@ -93,19 +107,20 @@ def meta_step(
     Args:
         state: of the genome.
         number: index of the genome in its population; the initial synapses depend on it.
-        key: of the step, the same for the whole population, as the minibatches are.
-        data: examples to learn from.
-        rules, recipe, stage: static.
+        step: number of the meta-step.
+        key: of the search; that of the step is the same for the whole population, as the tasks and minibatches are.
+        source: what the tasks are made of.
+        rules, recipe, family, stage: static.
         at_once: updates in one turn of the compiled loop; see `meta_loss`.
     """
-    draw_key, init_key = jax.random.split(key)
-    sizes = {"batch_size": recipe.batch_size, "query_size": recipe.query_size}
-    episode = draw_episode(draw_key, data, unroll=stage.unroll, **sizes)
+    draw_key, init_key = jax.random.split(jax.random.fold_in(key, step))
     init_key = jax.random.fold_in(init_key, number)
 
+    episode = draw_family_episode(draw_key, family, source, unroll=stage.unroll, query_size=recipe.query_size)
+
     def loss(genome: Genome) -> Array:
-        how: Any = {"path": recipe.path, "remat": recipe.remat, "at_once": at_once}
-        return meta_loss(genome, rules, recipe.hidden, init_key, episode, **how)[0]
+        how: Any = {"path": recipe.path, "remat": recipe.remat, "at_once": at_once, "objective": recipe.objective}
+        return meta_loss(genome, rules, family.hidden, init_key, episode, **how)[0]
 
     value, gradient = jax.value_and_grad(loss)(state.genomes)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
@@ -118,25 +133,25 @@ def meta_step(
 
 @functools.lru_cache(maxsize=64)
 def meta_steps(
-    rules: Rules, recipe: MetaRecipe, stage: Stage, steps: int, mesh: Mesh
-) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Examples], tuple[MetaState, Float[Array, "G steps"]]]:
-    """The compiled function `(state, genome numbers, key, first step, data) -> (state, losses [G, steps])`; donates the state.
+    rules: Rules, recipe: MetaRecipe, family: Family, stage: Stage, steps: int, mesh: Mesh
+) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Source], tuple[MetaState, Float[Array, "G steps"]]]:
+    """The compiled `(state, genome numbers, key, first step, source) -> (state, losses [G, steps])`; it donates the state.
 
     Equal arguments give the same function, which compiles once. Genomes are split over the devices of the mesh without any
     communication. Those of one CPU device run in turn, on an accelerator under `vmap`.
     """
 
-    def run(state: MetaState, number: Array, key: Array, first: Array, data: Examples) -> tuple[MetaState, Array]:
-        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
+    def run(state: MetaState, number: Array, key: Array, first: Array, source: Source) -> tuple[MetaState, Array]:
         at_once = _updates_at_once if on_gpu(mesh) else 1
-        step = functools.partial(meta_step, rules=rules, recipe=recipe, stage=stage, at_once=at_once)
-        return lax.scan(lambda state, key: step(state, number, key, data), state, keys)
+        step = functools.partial(meta_step, rules=rules, recipe=recipe, family=family, stage=stage, at_once=at_once)
+        numbers = first + jnp.arange(steps, dtype=first.dtype)
+        return lax.scan(lambda state, n: step(state, number, n, key, source), state, numbers)
 
     def run_all(
-        states: MetaState, numbers: Array, key: Array, first: Array, data: Examples
+        states: MetaState, numbers: Array, key: Array, first: Array, source: Source
     ) -> tuple[MetaState, Float[Array, "G steps"]]:
         def one(genome: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
-            return run(*genome, key, first, data)
+            return run(*genome, key, first, source)
 
         return each_row(one, (states, numbers), mesh)
 
@@ -175,7 +190,8 @@ def meta_train(
     search = Search(jax.tree.map(lambda leaf: leaf[0], genomes), SearchOptions(**options))
     seed, every, progress = search.options.seed, search.options.every, search.options.progress
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
-    _check(G, recipe, curriculum, train, every)
+    source = make_source(train)
+    _check(G, recipe, curriculum, source, every)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # the last genome fills up the devices
     train_key, dev_key = jax.random.split(jax.random.key(seed))
@@ -186,7 +202,7 @@ def meta_train(
 
     state = init_state(jax.tree.map(lambda leaf: leaf[numbers], genomes), jnp.zeros(len(numbers), np.int32), curriculum[0])
     state = search.restore(state)
-    train, dev = (Examples(*map(jnp.asarray, part)) for part in (train, dev))
+    dev = Examples(*map(jnp.asarray, dev))
     ends = np.cumsum([stage.steps for stage in curriculum]).tolist()
     while (done := search.done) < total:
         at = next(n for n, end in enumerate(ends) if done < end)
@@ -195,27 +211,28 @@ def meta_train(
             best = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(numbers), *leaf.shape)), search.best)
             state, search.score = init_state(best, jnp.asarray(state.skipped), stage), -1.0
         n = min(every, ends[at] - done)
-        state, _ = meta_steps(rules, recipe, stage, n, mesh)(state, numbers, train_key, jnp.asarray(done, jnp.int32), train)
+        at_a_time = n if len(recipe.tasks) == 1 else 1  # families take turns
+        for first in range(done, done + n, at_a_time):
+            run = meta_steps(rules, recipe, recipe.tasks[first % len(recipe.tasks)], stage, at_a_time, mesh)
+            state, _ = run(state, numbers, train_key, jnp.asarray(first, jnp.int32), source)
         genomes = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
-        learners: Any = {"rules": rules, "hidden": recipe.hidden, "unroll": stage.unroll, "batch_size": recipe.batch_size}
-        scores = mean_scores(genomes, dev_key, train, dev, **learners, learners=search.options.episodes)
-        if not jnp.isfinite(scores[0]).any():
+        learners: Any = {"rules": rules, "unroll": stage.unroll, "objective": recipe.objective}
+        learners |= {"query_size": recipe.query_size, "learners": search.options.episodes}
+        found = [mean_scores(genomes, dev_key, source, dev, family=family, **learners) for family in recipe.tasks]
+        scores = np.mean(np.asarray(found), axis=0)  # over families
+        if not np.isfinite(scores[0]).any():
             raise FloatingPointError(
                 f"no genome has a finite loss after {done + n} meta-steps: lower the learning rate, or normalise"
             )
         skipped = np.asarray(state.skipped)[:G].tolist()
-        search.record(done + n, total, state, genomes, *map(np.asarray, scores), unroll=stage.unroll, skipped=skipped)
+        search.record(done + n, total, state, genomes, *scores, unroll=stage.unroll, skipped=skipped)
         if progress:
             progress(G * (done + n), G * total)
     return SearchResult(search.best, search.score, genomes, search.history)
 
 
-def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], train: Examples, every: int) -> None:
+def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], source: Source, every: int) -> None:
     if G < 1 or not curriculum or min(*(min(stage) for stage in curriculum), every) < 1:
         raise ValueError(f"{G} genomes, stages {list(map(tuple, curriculum))}, evaluated every {every}: all at least 1")
-    left = len(train.X) - recipe.query_size
-    if min(recipe.query_size, recipe.batch_size) < 1 or left < recipe.batch_size:
-        raise ValueError(
-            f"{recipe.query_size} queries and batches of {recipe.batch_size} out of {len(train.X)} examples: "
-            "use at least one of each, and fewer than the examples"
-        )
+    for family in recipe.tasks:
+        check_family(family, source, recipe.query_size)

@@ -9,7 +9,14 @@ and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of z
     backward    a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))        l = L - 1 .. 1     (Eq. 6)
     synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
 
-There is no loss and no gradient: the genome determines what is done with prediction and label. The input layer (state 0 is x,
+There is no loss and no gradient: the genome determines what is done with prediction and label. Three options go beyond the
+paper: the ridge update (`icl.blur.ridge`) in place of H; an η̃ that decays with the age n of the synapses; and averaged synapses
+for predictions:
+
+    η̃_n = η̃ (c + (1 - c)/(1 + ρ n))                                                                   c, ρ: floor, aging
+    S <- w S + (1 - w) W,   w = min(average, n/(n + 1))                                               n: earlier updates
+
+The input layer (state 0 is x,
 the others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃, and lets a genome work at other
 batch sizes.
 
@@ -25,7 +32,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
-from icl.names import BackwardMode, Normalisation, Output
+from icl.blur.ridge import ridge_update
+from icl.names import BackwardMode, Normalisation, Output, Update
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
@@ -34,6 +42,7 @@ Feedback = Literal["label", "squared_error", "cross_entropy"]
 
 _eps = 1e-5  # in the variance of a normalisation
 _eps_synapse = 1e-9  # in the square of a synapse's norm
+_iterations = 8  # of conjugate gradients in a ridge update
 _largest = 1e6  # entry of stored synapses under `synapse_norm`
 
 
@@ -42,10 +51,14 @@ class Synapse(NamedTuple):
 
     W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 if all states share a matrix.
     V: [c, n_out, n_in] backward.
+    S: [c, n_in + 1, n_out] averaged W, of which predictions are made; None without averages.
+    n: earlier updates; None where nothing depends on them.
     """
 
     W: Float[Any, "*batch c n_in1 n_out"]
     V: Float[Any, "*batch c n_out n_in"]
+    S: Any = None
+    n: Any = None
 
 
 Synapses = tuple[Synapse, ...]
@@ -68,10 +81,13 @@ class Rules:
     synapse_norm: neurons read synapses of unit norm, see `unit_synapses`. Stored synapses are not normalised; once the largest
         entry of a state passes 1e6, that state is divided by a scalar, which does not change what neurons read.
     oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
+    update: hebbian, H as above; or ridge, the least-squares fit of the minibatch that H is one step of, with f̃ = 1.
+    aging: η̃ decays with the number of updates.
+    average: predictions are made with averaged synapses.
     pre: the states that the update uses before a synapse: those after the backward or after the forward pass.
     hidden, output: σ of the hidden layers and of the output layer. Logits are state 0 of the output layer before σ.
     backward_activation: σ of the backward pass; default, that of the hidden layers.
-    derivative: the second state of the forward pass is σ' instead of σ.
+    derivative: the second state of the forward pass is σ' instead of σ; normalised errors have mean 0 and variance 1 then.
     feedback: label, as above; or the derivative of a loss times state 1 (σ', with `derivative`), for gradient descent.
     """
 
@@ -84,6 +100,9 @@ class Rules:
     over: Literal["batch", "layer"] = "batch"
     synapse_norm: bool = False
     oja: bool = False
+    update: Update = "hebbian"
+    aging: bool = False
+    average: bool = False
     pre: Literal["backward", "forward"] = "backward"
     hidden: Activation = "tanh"
     output: Output = "tanh"
@@ -96,10 +115,13 @@ class Rules:
         for field, choices in _choices.items():
             if getattr(self, field) not in choices:
                 raise ValueError(f"{field} {getattr(self, field)!r}: choose one of {', '.join(map(str, choices))}")
+        if self.average and self.synapse_norm:
+            raise ValueError("average with synapse_norm: synapses of unit norm are stored at any scale; choose one of the two")
 
 
 _choices = {
     "backward": get_args(BackwardMode),
+    "update": get_args(Update),
     "normalise": get_args(Normalisation),
     "over": ("batch", "layer"),
     "pre": ("backward", "forward"),
@@ -137,8 +159,20 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         W = genome.sigma / n_in**0.5 * jax.random.normal(W_key, (channels, n_in, n_out), dtype)
         W = jnp.concatenate([W, jnp.zeros((channels, 1, n_out), dtype)], axis=1)
         V = genome.sigma / n_out**0.5 * jax.random.normal(V_key, (channels, n_out, n_in), dtype)
-        synapses.append(Synapse(W, transpose_synapses(W) if rules.symmetric else V))
+        n = jnp.zeros((), dtype) if rules.aging or rules.average else None
+        synapses.append(Synapse(W, transpose_synapses(W) if rules.symmetric else V, W if rules.average else None, n))
     return tuple(synapses)
+
+
+def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"]) -> Float[Array, "B n_out"]:
+    """The logits of a learner, with its averaged synapses if it has them. Pure.
+
+    Args:
+        genome, rules, synapses: the learner.
+        x: [B, n_0] inputs; the batch matters where neurons are normalised over it.
+    """
+    averaged = tuple(synapse._replace(W=synapse.S) for synapse in synapses) if rules.average else synapses
+    return forward(genome, rules, averaged, x)[1]
 
 
 @full_precision
@@ -197,8 +231,9 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
     for a, synapse in zip(states[-2:0:-1], synapses[:0:-1], strict=True):
         u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, synapse.V))
         z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
-        if rules.normalise in ("backward", "both"):
-            z = normalise(z, genome.m, genome.s, over=rules.over)
+        if rules.normalise in ("backward", "both"):  # an error has no shift, and η̃ its scale
+            scale, shift = (1.0, 0.0) if rules.derivative else (genome.m, genome.s)
+            z = normalise(z, scale, shift, over=rules.over)
         z = activation(rules.backward_activation or rules.hidden)(z)
         after.insert(0, jnp.concatenate([a[:1], z[1:]]) if rules.backward == "multiplicative_second_state" else z)
     return [states[0], *after]
@@ -217,22 +252,41 @@ def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: St
     """
     channels = slice(None) if rules.multistate else slice(1)
     pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
+    bias = jnp.sum(pre_mix, axis=0)[:, None, None]  # the mixed state of a neuron with all states 1
 
-    def hebbian(a: Array, b: Array) -> Array:
-        return jnp.matrix_transpose(mix_states(pre_mix, a)) @ mix_states(post_mix, b) / a.shape[1]
+    def change(a: Array, b: Array, lam: Array, *, biased: bool) -> Array:
+        A, E = mix_states(pre_mix, a), mix_states(post_mix, b)
+        A = jnp.concatenate([A, jnp.broadcast_to(bias, (*A.shape[:2], 1))], axis=2) if biased else A
+        if rules.update == "ridge":
+            return ridge_update(A, E, lam, iterations=_iterations)
+        return jnp.matrix_transpose(A) @ E / A.shape[1]
 
-    def update(W: Array, H: Array) -> Array:
-        new = genome.f_synapse * W + genome.eta_synapse * H
+    def update(W: Array, H: Array, rate: Array) -> Array:
+        new = (W if rules.update == "ridge" else genome.f_synapse * W) + rate * H
         if rules.oja:
             new = new - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
         return _limit_scale(new) if rules.synapse_norm else new
 
-    new = []
-    for synapse, a, b in zip(synapses, before if rules.pre == "forward" else after, after[1:], strict=False):
-        bias = jnp.sum(pre_mix, axis=0)[:, None, None] * jnp.mean(mix_states(post_mix, b), axis=1, keepdims=True)
-        W = update(synapse.W, jnp.concatenate([hebbian(a, b), bias], axis=1))
-        new.append(Synapse(W, transpose_synapses(W) if rules.symmetric else update(synapse.V, hebbian(b, a))))
+    new, pre = [], before if rules.pre == "forward" else after
+    for layer, (synapse, a, b) in enumerate(zip(synapses, pre, after[1:], strict=False)):
+        last = layer == len(synapses) - 1
+        rate, lam = genome.eta_synapse, jnp.abs(genome.lam_output if last else genome.lam)
+        if rules.update == "ridge" and last:
+            rate = rate * genome.eta_output
+        if rules.aging:
+            rate = rate * (genome.floor + (1 - genome.floor) / (1 + jnp.abs(genome.aging) * synapse.n))
+        W = update(synapse.W, change(a, b, lam, biased=True), rate)
+        V = transpose_synapses(W) if rules.symmetric else update(synapse.V, change(b, a, lam, biased=False), rate)
+        new.append(_age(genome, rules, synapse._replace(W=W, V=V)))
     return tuple(new)
+
+
+def _age(genome: Genome, rules: Rules, synapse: Synapse) -> Synapse:
+    """The synapse one update older, with W in its average."""
+    if rules.average:
+        w = jnp.minimum(jnp.clip(genome.average, 0.0, 1.0), synapse.n / (synapse.n + 1))
+        synapse = synapse._replace(S=w * synapse.S + (1 - w) * synapse.W)
+    return synapse if synapse.n is None else synapse._replace(n=synapse.n + 1)
 
 
 def learn(

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules, Synapse, Synapses, learn, transpose_synapses
+from icl.blur.rules import Rules, Synapses, learn, transpose_synapses
 
 
 class Curl(NamedTuple):
@@ -53,7 +53,8 @@ def update_jacobian(
     weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
 
     def change(flat: Array) -> Array:
-        after, _ = learn(genome, rules, tuple(Synapse(W, transpose_synapses(W)) for W in unravel(flat)), x, y)
+        moved = [old._replace(W=W, V=transpose_synapses(W)) for old, W in zip(synapses, unravel(flat), strict=True)]
+        after, _ = learn(genome, rules, tuple(moved), x, y)
         return ravel_pytree([synapse.W for synapse in after])[0] - flat
 
     return jax.jacfwd(change)(weights)

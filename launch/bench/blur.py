@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from icl.blur.data import Examples, image_sets
-from icl.blur.episodes import Episode, cross_entropy, draw_episode, meta_loss
+from icl.blur.data import image_sets
+from icl.blur.episodes import Episode, cross_entropy, draw_family_episode, meta_loss
+from icl.blur.families import Source, make_source
 from icl.blur.genome import Genome, random_genome
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules, init_synapses
@@ -45,14 +46,14 @@ class Blur(BenchConfig):
 
 
 class Task(NamedTuple):
-    """What is meta-trained: rules, recipe, stage, initial genomes, key and data."""
+    """What is meta-trained: rules, recipe, stage, initial genomes, key and what tasks are made of."""
 
     rules: Rules
     recipe: MetaRecipe
     stage: Stage
     genomes: Genome
     key: jax.Array
-    data: Examples
+    source: Source
 
 
 # A method does what is off the clock and returns the call to time, which meta-trains from the same genomes each time and
@@ -61,12 +62,12 @@ class Task(NamedTuple):
 
 def _ours(task: Task):
     """`icl.blur.meta.meta_steps`: state axis first, one genome after another, all meta-steps in one scan."""
-    run = meta_steps(task.rules, task.recipe, task.stage, task.stage.steps, data_mesh(1))
+    run = meta_steps(task.rules, task.recipe, task.recipe.tasks[0], task.stage, task.stage.steps, data_mesh(1))
     numbers = jnp.arange(len(task.genomes.f))
 
     def call() -> np.ndarray:
         state = jax.tree.map(jnp.copy, _first(task))  # it is donated
-        return np.asarray(run(state, numbers, task.key, jnp.zeros((), np.int32), task.data)[1])
+        return np.asarray(run(state, numbers, task.key, jnp.zeros((), np.int32), task.source)[1])
 
     return call
 
@@ -141,9 +142,8 @@ def _per_step(task: Task, loss: Callable[[Genome, jax.Array, Episode], jax.Array
     @jax.jit
     def step(state: MetaState, n: jax.Array) -> tuple[MetaState, jax.Array]:
         episode_key, learner_key = jax.random.split(jax.random.fold_in(task.key, n))
-        episode = draw_episode(
-            episode_key, task.data, unroll=task.stage.unroll, batch_size=recipe.batch_size, query_size=recipe.query_size
-        )
+        sizes: Any = {"unroll": task.stage.unroll, "query_size": recipe.query_size}
+        episode = draw_family_episode(episode_key, recipe.tasks[0], task.source, **sizes)
         keys = jax.vmap(lambda number: jax.random.fold_in(learner_key, number))(numbers)
         values, gradients = jax.vmap(jax.value_and_grad(loss), in_axes=(0, 0, None))(state.genomes, keys, episode)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
@@ -189,8 +189,8 @@ def _task(config: Blur, K: int) -> Task:
     recipe = MetaRecipe(hidden=(config.width,) * K, batch_size=config.batch_size, path=0.5)
     keys = jax.random.split(jax.random.key(config.seed))
     genomes = jax.vmap(lambda key: random_genome(key, config.states))(jax.random.split(keys[0], config.genomes))
-    train = Examples(*map(jnp.asarray, image_sets(read_images("digits")).train))
-    return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], train)
+    source = make_source(image_sets(read_images("digits")).train)
+    return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], source)
 
 
 BENCH = Bench(

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from icl.blur.baselines import _descent_curves
 from icl.blur.data import Examples
 from icl.blur.episodes import mean_scores
+from icl.blur.families import Family, Source
 from icl.blur.genome import random_genome
 from icl.blur.learning import _learning_curves
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
@@ -153,7 +154,8 @@ def _icl(layers: int, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
 
 
 _G, _rules, _examples = 8, Rules(states=4), Examples(_shape(1000, 64), _shape(1000, 10))
-_learners = {"rules": _rules, "hidden": (32,), "unroll": 10, "batch_size": 64}
+_source, _family = Source(_examples, _shape(64, 64)), Family((32,), 64)
+_learners = {"rules": _rules, "family": _family, "unroll": 10}
 
 
 def _genomes(number: int) -> Any:
@@ -162,15 +164,15 @@ def _genomes(number: int) -> Any:
 
 
 def _scores(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return jax.jit(functools.partial(mean_scores, **_learners, learners=8, query_size=200)), (_genomes(_G), _key, _examples)
+    return jax.jit(functools.partial(mean_scores, **_learners, learners=8, query_size=200)), (_genomes(_G), _key, _source)
 
 
 def _meta(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     recipe, stage, genomes = MetaRecipe(), Stage(10, 100), _genomes(_G)
     moments = jax.eval_shape(jax.vmap(meta_optimizer(recipe, stage.steps).init), genomes)
     state = MetaState(genomes, moments, _shape(_G, dtype=_i))
-    arguments = state, _shape(_G, dtype=_i), _key, _shape(dtype=_i), _examples
-    return meta_steps(_rules, recipe, stage, 1, mesh), arguments
+    arguments = state, _shape(_G, dtype=_i), _key, _shape(dtype=_i), _source
+    return meta_steps(_rules, recipe, _family, stage, 1, mesh), arguments
 
 
 def _seeded() -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ import pytest
 from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, random_genome
 from icl.blur.data import Examples
 from icl.blur.episodes import mean_scores
+from icl.blur.families import Family, make_source
 from icl.blur.meta import MetaState, meta_optimizer, meta_steps
 from icl.linalg import contract
 from icl.models.attention import init_layers
@@ -49,8 +50,9 @@ def test_contractions(elsewhere):
 
 
 def test_scores_of_genomes(elsewhere, data, genomes):
-    learners = {"rules": RULES, "hidden": HIDDEN, "unroll": 3, "batch_size": 8, "query_size": 10, "learners": 2}
-    (loss, accuracy), theirs = (run(mean_scores, genomes, jax.random.key(1), data, **learners) for run in (_here, elsewhere))
+    learners = {"rules": RULES, "family": Family(HIDDEN, 8), "unroll": 3, "query_size": 10, "learners": 2}
+    arguments = genomes, jax.random.key(1), make_source(data)
+    (loss, accuracy), theirs = (run(mean_scores, *arguments, **learners) for run in (_here, elsewhere))
     np.testing.assert_allclose(loss, theirs[0], rtol=1e-4)
     np.testing.assert_array_equal(accuracy, theirs[1])
 
@@ -72,8 +74,8 @@ def test_meta_steps(elsewhere, data, genomes):
     def losses():
         moments = jax.vmap(meta_optimizer(recipe, 10).init)(genomes)
         state = MetaState(jax.tree.map(jnp.copy, genomes), moments, jnp.zeros(3, int))
-        run = meta_steps(RULES, recipe, stage, 2, data_mesh(1))
-        return np.asarray(run(state, jnp.arange(3), jax.random.key(1), jnp.asarray(0), data)[1])
+        run = meta_steps(RULES, recipe, recipe.tasks[0], stage, 2, data_mesh(1))
+        return np.asarray(run(state, jnp.arange(3), jax.random.key(1), jnp.asarray(0), make_source(data))[1])
 
     np.testing.assert_allclose(losses(), elsewhere(losses), rtol=1e-4)
 

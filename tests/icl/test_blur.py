@@ -33,6 +33,7 @@ from icl.blur import (
     learning_curve,
     learning_curves,
     load_genome,
+    make_source,
     mean_scores,
     meta_loss,
     meta_step,
@@ -371,8 +372,9 @@ def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
     batches = jnp.asarray(minibatches(0, 20, steps=2, batch_size=6))
     optimizer = jax.vmap(meta_optimizer(RECIPE, STAGES[0].steps).init)(starts)
     state = MetaState(starts, optimizer, jnp.zeros(2, np.int32))
-    step = functools.partial(meta_step, rules=SMALL, recipe=RECIPE, stage=STAGES[0])
-    new, losses = jax.jit(jax.vmap(step, (0, 0, None, None)))(state, jnp.arange(2), key, train)
+    source, family = make_source(train), RECIPE.tasks[0]
+    step = functools.partial(meta_step, rules=SMALL, recipe=RECIPE, family=family, stage=STAGES[0])
+    new, losses = jax.jit(jax.vmap(step, (0, 0, None, None, None)))(state, jnp.arange(2), jnp.asarray(0), key, source)
     assert losses.shape == (2,) and float(jnp.abs(new.genomes.nu - starts.nu).max()) > 0.01
 
     def curve(genome):
@@ -385,8 +387,8 @@ def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
     layers = [{"W": jnp.ones((3, 2), np.float32), "b": jnp.zeros(2, np.float32), "m": jnp.ones(2, np.float32)}]
     descent = jax.vmap(lambda rate: descent_curve("sgd", rate, layers, batches, train, test, normalised=True))
     assert jax.jit(descent)(rates).shape == (2, 3)
-    scores = functools.partial(mean_scores, rules=SMALL, hidden=(4,), unroll=2, batch_size=6, query_size=4, learners=1)
-    assert jnp.isfinite(jax.jit(jax.grad(lambda genomes: scores(genomes, key, train)[0].sum()))(starts).nu).all()
+    scores = functools.partial(mean_scores, rules=SMALL, family=family, unroll=2, query_size=4, learners=1)
+    assert jnp.isfinite(jax.jit(jax.grad(lambda genomes: scores(genomes, key, source)[0].sum()))(starts).nu).all()
     J = jnp.stack([jnp.eye(2), jnp.array([[0.0, 1.0], [-1.0, 0.0]])])
     np.testing.assert_allclose(jax.jit(jax.vmap(curl))(J).relative, [0, 2], atol=1e-12)
 

@@ -1,0 +1,225 @@
+"""Beyond the paper's rules: the ridge update, synapses that age and are averaged, families of tasks, the drop-in learner."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_blur as reference
+
+from icl.blur import (
+    Examples,
+    Family,
+    Genome,
+    MetaRecipe,
+    Rules,
+    Stage,
+    Synapse,
+    backprop_genome,
+    image_sets,
+    init_synapses,
+    learn,
+    learner,
+    learning_curves,
+    load_genome,
+    make_source,
+    meta_train,
+    predict,
+)
+from icl.blur.episodes import cross_entropy, draw_family_episode, meta_loss
+from icl.blur.families import draw_task
+from icl.blur.learning import accuracy_of
+from icl.blur.ridge import conjugate_gradients, ridge_update
+from jexplicit.data.images import read_images
+
+RULES = Rules(
+    states=2,
+    backward="multiplicative_second_state",
+    hidden="relu",
+    output="linear",
+    backward_activation="linear",
+    derivative=True,
+    feedback="cross_entropy",
+    multistate=False,
+    normalise_output=False,
+    update="ridge",
+    aging=True,
+    average=True,
+)
+SCALARS = {"eta": 1.3, "f": 0.7, "f_synapse": 0.9, "eta_synapse": -0.3, "m": 0.8, "s": 0.1, "m_output": 1.7}
+SCALARS |= {"eta_output": 2.5, "floor": 0.2, "aging": 0.4, "lam": 0.7, "lam_output": 1.9, "average": 0.6}
+
+
+def blobs(examples: int = 60, seed: int = 0, classes: int = 4, dtype: Any = np.float32) -> Examples:
+    """Four classes in five dimensions."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, examples)
+    X = rng.normal(size=(examples, 5)) + 3 * np.eye(5)[labels]
+    return Examples(X.astype(dtype), np.eye(classes, dtype=dtype)[labels])
+
+
+def test_the_ridge_update_is_that_of_normal_equations():
+    """float64, systems of 6 equations: 6 iterations of conjugate gradients are exact to 1e-9 at condition numbers of 100."""
+    rng = np.random.default_rng(0)
+    A, E = rng.normal(size=(2, 6, 4)), rng.normal(size=(2, 6, 3))
+    found = jax.jit(functools.partial(ridge_update, iterations=8))(A, E, jnp.asarray(0.1))
+    for c in range(2):
+        alpha = np.mean(np.sum(A[c] ** 2, axis=1))
+        primal = np.linalg.solve(A[c].T @ A[c] / alpha + 0.1 * np.eye(4), A[c].T @ E[c]) / np.sqrt(alpha)  # push-through
+        np.testing.assert_allclose(found[c], primal, rtol=1e-9, atol=1e-10)
+
+
+def test_the_ridge_update_has_hebb_s_rule_and_the_exact_fit_as_its_limits():
+    rng = np.random.default_rng(1)
+    A, E = jnp.asarray(rng.normal(size=(3, 8))), jnp.asarray(rng.normal(size=(3, 2)))
+    alpha = float(jnp.mean(jnp.sum(A**2, axis=1)))
+    heavy = ridge_update(A, E, jnp.asarray(1e8), iterations=3)
+    np.testing.assert_allclose(heavy * 1e8, A.T @ E / alpha**0.5, rtol=1e-6)  # the error is 1/λ times |K| = 3
+    exact = ridge_update(A, E, jnp.asarray(0.0), iterations=3)
+    np.testing.assert_allclose(A @ exact, alpha**0.5 * E, rtol=1e-9, atol=1e-10)
+
+
+def test_eight_iterations_are_enough_for_a_minibatch_of_digits():
+    """λ = 1 and 64 images: the residual of the worst column is below 2 % of its right-hand side."""
+    sets = image_sets(read_images("digits"))
+    A, E = jnp.asarray(sets.train.X[:64]), jnp.asarray(sets.train.Y[:64] - 0.1)
+    K = A @ A.T / jnp.mean(jnp.sum(A**2, axis=1))
+    x = conjugate_gradients(K, jnp.asarray(1.0, jnp.float32), E, iterations=8)
+    residual = jnp.linalg.norm(K @ x + x - E, axis=0) / jnp.linalg.norm(E, axis=0)
+    assert float(residual.max()) < 0.02
+    zero = conjugate_gradients(K, jnp.asarray(1.0, jnp.float32), jnp.zeros_like(E), iterations=8)
+    assert float(jnp.abs(zero).max()) == 0  # nothing to learn: no division by zero
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"symmetric": False, "multistate": True}, {"update": "hebbian", "pre": "forward"}], ids=str
+)
+def test_a_step_with_ridge_updates_is_the_sums_of_loops(change):
+    """float64; the loops invert matrices of 5 x 5 with condition numbers below 1e3, hence 1e-9. Averages by hand."""
+    rules, rng = dataclasses.replace(RULES, **change), np.random.default_rng(0)
+    scalars = {name: jnp.asarray(value, np.float64) for name, value in SCALARS.items()}
+    genome = Genome(*(jnp.asarray(rng.normal(size=(2, 2))) for _ in range(4)), **scalars)
+    synapses = []
+    for n_in, n_out in ((3, 4), (4, 3), (3, 2)):
+        shape = (2 if rules.multistate else 1, n_in + 1, n_out)
+        W, V, S = (jnp.asarray(rng.normal(size=shape) / 2) for _ in range(3))
+        V = jnp.matrix_transpose((W if rules.symmetric else V)[:, :-1])
+        synapses.append(Synapse(W, V, S, jnp.asarray(3.0)))
+    x, y = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(np.eye(2)[rng.integers(0, 2, 5)])
+    new, logits = jax.jit(functools.partial(learn, rules=rules))(genome, synapses=tuple(synapses), x=x, y=y)
+    g = {name: np.asarray(leaf) for name, leaf in genome._asdict().items()}
+    Ws, Vs = ([np.moveaxis(np.asarray(getattr(synapse, name)), 0, -1) for synapse in synapses] for name in "WV")
+    Ws, Vs, z = reference.step(g, dataclasses.asdict(rules), Ws, Vs, np.asarray(x), np.asarray(y), age=3.0)
+    np.testing.assert_allclose(logits, z, rtol=1e-10, atol=1e-11)
+    for synapse, old, W, V in zip(new, synapses, Ws, Vs, strict=True):
+        np.testing.assert_allclose(np.moveaxis(synapse.W, 0, -1), W, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(np.moveaxis(synapse.V, 0, -1), V, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(synapse.S, 0.6 * old.S + 0.4 * synapse.W, rtol=1e-12)  # 0.6 < 3/4
+        assert float(synapse.n) == 4
+
+
+def test_averages_begin_with_the_mean_of_all_and_predictions_read_them():
+    genome = backprop_genome(2, eta_synapse=-0.1, average=1.0)
+    synapses = init_synapses(jax.random.key(0), genome, RULES, (5, 3, 4))
+    X, Y = map(jnp.asarray, blobs(30))
+    step, states = jax.jit(functools.partial(learn, genome, RULES)), []
+    for n in range(3):
+        synapses, _ = step(synapses, X[10 * n : 10 * n + 10], Y[10 * n : 10 * n + 10])
+        states.append(synapses)
+    for layer, synapse in enumerate(synapses):
+        mean = jnp.mean(jnp.stack([state[layer].W for state in states]), axis=0)
+        np.testing.assert_allclose(synapse.S, mean, rtol=1e-5, atol=1e-6)  # float32
+    moved = tuple(synapse._replace(W=synapse.S) for synapse in synapses)
+    plain = dataclasses.replace(RULES, average=False)
+    np.testing.assert_array_equal(predict(genome, RULES, synapses, X), predict(genome, plain, moved, X))
+    with pytest.raises(ValueError, match="average with synapse_norm"):
+        Rules(average=True, synapse_norm=True)
+
+
+def test_tasks_relabel_and_mix_as_they_say():
+    source = make_source(blobs(200))
+    axes = np.asarray(source.axes)
+    np.testing.assert_allclose(axes.T @ axes, np.eye(5), atol=1e-5)  # float32
+    assert np.all(np.diff((np.asarray(source.examples.X) @ axes).var(axis=0)) < 0)
+    family = Family(inputs=7, rank=2, classes=2)
+    task, again = draw_task(jax.random.key(0), family, source, source.examples)
+    assert task.X.shape == (200, 7) and task.Y.shape == (200, 2) and float(task.Y.sum()) == 200
+    np.testing.assert_array_equal(task.X, again.X)  # more examples are seen in the same way
+    np.testing.assert_allclose(task.X.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(task.X.std(axis=0), 1, rtol=1e-4)
+    assert np.linalg.matrix_rank(np.asarray(task.X), tol=1e-2) == 2
+    old, new = (np.argmax(part.Y, axis=1).tolist() for part in (source.examples, task))
+    merged = dict(zip(old, new, strict=True))
+    assert [merged[label] for label in old] == new and sorted(merged.values()) == [0, 0, 1, 1]
+    noisy = draw_task(jax.random.key(0), family._replace(noise=0.5), source)[0]
+    assert float((noisy.X - task.X).std()) == pytest.approx(0.5, rel=0.05)  # 1400 draws: a deviation within 2 %
+    same = draw_task(jax.random.key(1), Family(), source)[0]
+    np.testing.assert_array_equal(same.X, source.examples.X)
+    np.testing.assert_array_equal(same.Y, source.examples.Y)
+
+
+def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
+    """By the pure functions one update after another; float32, sums of six terms: 1e-4."""
+    genome, source = backprop_genome(2, eta_synapse=-0.2), make_source(blobs())
+    episode = draw_family_episode(jax.random.key(0), Family((3,), 8, examples=30), source, unroll=6, query_size=10)
+    assert episode.x.shape == (6, 8, 5) and len(np.unique(episode.x.reshape(-1, 5), axis=0)) == 30  # of 48 in turn
+    key = jax.random.key(1)
+    found = jax.jit(lambda genome: meta_loss(genome, RULES, (3,), key, episode, objective="curve"))(genome)
+    synapses = jax.jit(lambda: init_synapses(key, genome, RULES, (5, 3, 4)))()
+    step, losses, shares = jax.jit(functools.partial(learn, genome, RULES)), [], []
+    for x, y in zip(episode.x, episode.y, strict=True):
+        synapses, _ = step(synapses, x, y)
+        logits = predict(genome, RULES, synapses, episode.x_q)
+        losses.append(float(cross_entropy(logits, episode.y_q)))
+        shares.append(float(accuracy_of(logits, episode.y_q)))
+    w = 1 / np.arange(2, 8)
+    assert float(found[0]) == pytest.approx(np.average(np.log(0.02 + np.array(losses)), weights=w), rel=1e-4)
+    assert float(found[1]) == pytest.approx(np.average(shares, weights=w), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_families_take_turns_and_a_search_over_them_resumes_exactly(tmp_path):
+    recipe = MetaRecipe(families=(Family((3,), 8), Family((4, 4), 6, inputs=3, classes=2)), objective="curve", query_size=10)
+    start = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], backprop_genome(2, eta_synapse=-0.2))
+    run = functools.partial(meta_train, start, RULES, recipe, (Stage(3, 8),), blobs(), blobs(20, 1), every=3, episodes=2)
+    whole = run()
+    assert [entry["step"] for entry in whole.history] == [3, 6, 8] and whole.skipped == 0
+    assert float(jnp.abs(whole.genomes.lam - start.lam).max()) > 1e-3
+
+    def interrupt(entry):
+        if entry["step"] == 3:
+            raise KeyboardInterrupt
+
+    saving = {"checkpoints": tmp_path / "run", "checkpoint_seconds": -1.0}
+    with pytest.raises(KeyboardInterrupt):
+        run(**saving, on_evaluation=interrupt)
+    for a, b in zip(run(**saving).best, whole.best, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="use 2 to 4 classes"):
+        meta_train(start, RULES, recipe._replace(families=(Family(classes=5),)), (Stage(1, 1),), blobs(300), blobs(20))
+
+
+def test_the_learner_is_the_rule_it_is_named_after():
+    rule, loaded, (X, Y) = learner("digits"), load_genome("digits"), blobs(64, classes=5)
+    state = rule.init(jax.random.key(0), (5, 8, 5))
+    expected = init_synapses(jax.random.key(0), loaded.genome, loaded.rules, (5, 8, 5))
+    for _ in range(2):
+        state, logits = rule.update(X, Y, state)
+        expected, theirs = jax.jit(functools.partial(learn, loaded.genome, loaded.rules))(expected, X, Y)
+        np.testing.assert_array_equal(logits, theirs)
+    np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(predict, *loaded[:2]))(expected, X))
+    assert float(accuracy_of(rule.predict(state, X), jnp.asarray(Y))) > 0.8  # classes three deviations apart
+    with pytest.raises(ValueError, match="neither a file nor one of"):
+        learner("nothing")
+
+
+def test_the_shipped_boolean_rule_learns_exclusive_or_and_the_digits_rule_deep_networks():
+    corners = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float32)
+    parity = Examples(np.tile(corners, (16, 1)), np.tile(np.eye(2, dtype=np.float32)[[0, 1, 1, 0]], (16, 1)))
+    for name, hidden in (("boolean", (20,)), ("digits", (16, 16, 16))):
+        rule = load_genome(name)
+        curves = learning_curves(rule.genome, rule.rules, hidden, parity, parity, steps=20, batch_size=32, seeds=(0, 1, 2))
+        assert curves.accuracy[:, -1].min() == 1
