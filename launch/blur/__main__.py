@@ -3,6 +3,7 @@
 python -m launch.blur train --out runs/blur
 python -m launch.blur transfer --genome runs/blur/genome.json --out runs/blur_transfer
 python -m launch.blur ablation --out runs/blur_ablation
+python -m launch.blur grid --out runs/blur_grid
 python -m launch.blur sgd-check --out runs/blur_sgd
 """
 
@@ -10,13 +11,15 @@ import sys
 
 from jexplicit.runs.command import Command, run_subcommand
 from launch.blur import config as configs
+from launch.blur.presets import PRESETS
 
 COMMANDS = {
-    name: Command(config, "launch.blur.run", configs.PRESETS[name])
+    name: Command(config, "launch.blur.run", PRESETS[name])
     for name, config in (
         ("train", configs.TrainConfig),
         ("transfer", configs.TransferConfig),
         ("ablation", configs.AblationConfig),
+        ("grid", configs.GridConfig),
         ("sgd-check", configs.SgdCheckConfig),
     )
 }
