@@ -1,6 +1,7 @@
 """Figures of a run of launch.blur, drawn from its files alone."""
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,17 @@ def learning_figure(
         axes[0, 0].set_ylabel("test accuracy")
 
 
-def meta_figure(histories: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Dev accuracy of every genome of a population by meta-steps, a panel for each search with its evaluations."""
+def meta_figure(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], path: Path) -> None:
+    """Dev accuracy of every genome of a population by meta-steps, a panel for each design with its searches."""
     with _panels(path, histories, 4, (2.9, 2.5), "meta-step", "dev accuracy", sharey=True) as axes:
-        for ax, history in zip(axes, histories.values(), strict=True):
-            steps = [entry["step"] for entry in history]
-            ax.plot(steps, [entry["accuracy"] for entry in history], ".-", markersize=3, color=_rule, alpha=0.6, linewidth=1)
-            ax.plot(steps, [max(entry["accuracy"]) for entry in history], ".-", markersize=3, color="black", linewidth=1.2)
-            for before, after in zip(history, history[1:], strict=False):
+        for ax, searches in zip(axes, histories.values(), strict=True):
+            for history in searches:
+                steps = [entry["step"] for entry in history]
+                ax.plot(
+                    steps, [entry["accuracy"] for entry in history], ".-", markersize=3, color=_rule, alpha=0.6, linewidth=1
+                )
+                ax.plot(steps, [max(entry["accuracy"]) for entry in history], ".-", markersize=3, color="black", linewidth=1.2)
+            for before, after in itertools.pairwise(searches[0]):
                 if before["unroll"] != after["unroll"]:
                     ax.axvline(before["step"], color=_sgd, linestyle=":")
                     ax.text(before["step"], 0.02, f" T = {after['unroll']}", fontsize=8, transform=ax.get_xaxis_transform())
@@ -112,7 +116,7 @@ def grid_figure(
         momenta, rates: of the rows and columns.
         path: of the figure.
     """
-    size = (0.42 * len(rates) + 2.2) * len(learned), (0.42 * len(momenta) + 1.3) * len(tables)
+    size = max(3.2, 0.36 * len(rates) + 1.0) * len(learned), (0.36 * len(momenta) + 1.6) * len(tables)
     with figure(path, len(tables), len(learned), size=size) as axes:
         for row, (kind, by_step) in zip(axes, tables.items(), strict=True):
             for ax, (step, table) in zip(row, by_step.items(), strict=True):
@@ -120,7 +124,7 @@ def grid_figure(
                 _frame(ax, table > learned[step])
                 ax.tick_params(axis="x", rotation=90)
                 ax.set(xlabel="learning rate", ylabel="momentum")
-                ax.set_title(f"{kind}, n = {step}; framed: above the learned rule's {100 * learned[step]:.1f} %", fontsize=9)
+                ax.set_title(f"{kind}, n = {step}\nlearned rule {100 * learned[step]:.1f} %; framed: above it", fontsize=9)
 
 
 def _heat_map(ax: Any, table: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], *, small: bool = False) -> None:

@@ -157,7 +157,7 @@ def measure_grid(folder: RunFolder, config: GridConfig, sets: Sets) -> None:
         ]
 
     for normalised in (False, True):
-        name = "momentum" + ", normalised" * normalised
+        name = "sgd" + ", normalised" * normalised
         measure_once(folder, functools.partial(measure, normalised), experiment="grid", baseline=name)
 
 

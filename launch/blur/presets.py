@@ -1,7 +1,8 @@
 """Named configurations of launch.blur: the poster's and the paper's experiments at their scale, and in an hour of 2 cores.
 
 Sizes, states, batches, populations, curricula and meta-rates of the full ones are the paper's. The design is that of the flags'
-defaults; `--no-synapse-norm --path 0 --output-activation tanh` makes it the paper's own.
+defaults; `--no-synapse-norm --path 0 --output-activation tanh` makes it the paper's own. Hours are estimates: an update of the
+poster's network takes 0.05 s of a core with its derivatives, and others in proportion to their weights times states.
 """
 
 import dataclasses
@@ -54,18 +55,16 @@ PRESETS: dict[str, dict[str, Preset]] = {
             TrainConfig("runs/blur_tiny", **_TINY, far=20, rates=(0.1, 1.0), baselines=("sgd",)),
             "400 of the 8x8 digits and 8 meta-steps; under a minute on 2 CPU cores. The numbers mean nothing.",
         ),
-        "poster": Preset(
-            _poster, "MNIST at 10x10, hidden 256-128, 8 genomes, T = 10 .. 50; about SECONDS(poster) on 2 CPU cores."
-        ),
+        "poster": Preset(_poster, "MNIST at 10x10, hidden 256-128, 8 genomes, T = 10 .. 50; about a week on 2 CPU cores."),
         "poster-small": Preset(_poster_small, "the same with 4 genomes, T = 10 and 20, 1700 meta-steps; about an hour."),
         "poster-wide": Preset(
             dataclasses.replace(_poster, out="runs/blur_poster_wide", widths=(512, 256)),
-            "the poster's with hidden 512-256; SECONDS(wide).",
+            "the poster's with hidden 512-256; about three weeks.",
         ),
         "poster-wide-small": Preset(_wide_small, "the same with 2 genomes, T = 10, 1500 meta-steps; about an hour."),
         "mnist28": Preset(
             dataclasses.replace(_poster, out="runs/blur_mnist28", side=28),
-            "the poster's at 28x28; SECONDS(mnist28).",
+            "the poster's at 28x28; about four weeks.",
         ),
         "mnist28-small": Preset(
             dataclasses.replace(_wide_small, out="runs/blur_mnist28_small", side=28, widths=(256, 128), meta_steps=(1200,)),
@@ -77,11 +76,12 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "class-split-small": Preset(_split_small, "poster-small on digits 0 to 4; about an hour."),
         "cmaes": Preset(
-            _cmaes, "evolution of 80 genomes, 400 generations: MNIST at 14x14, hidden 512, 2 states, T = 15; an hour."
+            _cmaes,
+            "evolution of 80 genomes, 400 generations: MNIST at 14x14, hidden 512, 2 states, T = 15; three hours.",
         ),
         "cmaes-small": Preset(
             dataclasses.replace(_cmaes, out="runs/blur_cmaes_small", meta_steps=(200,), learners=4, baselines=("sgd",)),
-            "the same with 200 generations; half an hour.",
+            "the same with 200 generations and one baseline; about 40 minutes.",
         ),
     },
     "transfer": {
@@ -91,23 +91,23 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "poster": Preset(
             TransferConfig("runs/blur_poster_elsewhere", widths=(256, 128), genome=_poster_genome, **_MNIST, **_ELSEWHERE),
-            "the genome of `train --preset poster` at 28x28 and in networks of 256 and 512-256; two hours on 2 CPU cores.",
+            "the genome of `train --preset poster` at 28x28 and in networks of 256 and 512-256; about an hour on 2 CPU cores.",
         ),
         "poster-small": Preset(
             TransferConfig("runs/blur_poster_elsewhere_small", widths=(256, 128), genome=_small_genome, **_SMALL, **_ELSEWHERE),
-            "that of `train --preset poster-small`, with 4 learners; under an hour.",
+            "that of `train --preset poster-small`, with 4 learners; half an hour.",
         ),
         "class-split": Preset(
             TransferConfig("runs/blur_classes", widths=(256, 128), genome=_split_genome, **_MNIST, **_OTHER),
-            "the genome of `train --preset class-split` on digits 0 to 4 and 5 to 9; half an hour.",
+            "the genome of `train --preset class-split` on digits 0 to 4 and 5 to 9; a quarter of an hour on 2 CPU cores.",
         ),
         "class-split-small": Preset(
             TransferConfig("runs/blur_classes_small", widths=(256, 128), genome=_split_small_genome, **_SMALL, **_OTHER),
-            "that of `train --preset class-split-small`, with 4 learners; ten minutes.",
+            "that of `train --preset class-split-small`, with 4 learners; some minutes.",
         ),
         "depth": Preset(
             TransferConfig("runs/blur_depth", **_MNIST, **_DEPTH, **_ONE_STAGE),
-            "8 genomes each of 1, 2 and 4 hidden layers, 10,000 meta-steps, run at 1 to 10; about SECONDS(depth).",
+            "8 genomes each of 1, 2 and 4 hidden layers, 10,000 meta-steps, run at 1 to 10; about ten hours on 2 CPU cores.",
         ),
         "depth-small": Preset(
             TransferConfig("runs/blur_depth_small", **_SMALL, **_DEPTH, unroll=(10,), meta_steps=(2500,)),
@@ -121,7 +121,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "states": Preset(
             AblationConfig("runs/blur_states", **_MNIST, **_STATES, **_ONE_STAGE),
-            "2, 4, 8 and 16 states: MNIST at 10x10, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; SECONDS(states).",
+            "2 to 16 states: MNIST at 10x10, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; 35 hours on 2 CPU cores.",
         ),
         "states-small": Preset(
             AblationConfig("runs/blur_states_small", **_SMALL, **_STATES, meta_steps=(1000,)),
@@ -129,7 +129,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "nonlinearities": Preset(
             AblationConfig("runs/blur_nonlinearities", **{**_MNIST, "side": 28}, **_NONLINEAR, **_ONE_STAGE),
-            "5 activations: MNIST at 28x28, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; SECONDS(nonlin).",
+            "5 activations: MNIST at 28x28, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; about a week on 2 CPU cores.",
         ),
         "nonlinearities-small": Preset(
             AblationConfig("runs/blur_nonlinearities_small", **{**_SMALL, "side": 14}, **_NONLINEAR, meta_steps=(1000,)),
@@ -143,11 +143,11 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "grid": Preset(
             GridConfig("runs/blur_grid_mnist", data="mnist", widths=(256, 128), batch_size=128),
-            "MNIST at 28x28, hidden 256-128, 16 rates and 5 momenta; SECONDS(grid).",
+            "MNIST at 28x28, hidden 256-128, 16 rates and 5 momenta; about half an hour on 2 CPU cores.",
         ),
         "grid-small": Preset(
             GridConfig("runs/blur_grid_small", widths=(256, 128), **_SMALL),
-            "the same at 10x10 with 4 learners; SECONDS(gridsmall).",
+            "the same at 10x10 with 4 learners; a few minutes.",
         ),
     },
     "sgd-check": {

@@ -70,7 +70,7 @@ def write_blur_report(out: Path) -> Path:
         if found := _of(rows, experiment):
             lines += section(out, found, config, figures)
     if not _of(rows, "sgd-check") and not _of(rows, "curl"):
-        lines += [*_meta_section(out, figures), _reading, _paper]
+        lines += [*_meta_section(out, figures), *([] if _of(rows, "grid") else [_reading]), _paper]
     report = out / "report.md"
     report.write_text("\n".join(lines))
     return report
@@ -194,7 +194,7 @@ def _grid_section(out: Path, rows: _Rows, config: dict[str, Any], figures: Path)
         "",
         f"Data `{rows[0]['data']}`, networks {network} and the outputs, minibatches of {config['batch_size']}. For each "
         "momentum the highest test accuracy of all learning rates in %, and that rate: chosen on the test images, in favour of "
-        "descent.",
+        "descent. Accuracies are means over learners with different initial weights and minibatches.",
         *markdown_table(_grid_columns(rows), _best_rates(rows)),
         *_image("grid", "grid"),
     ]
@@ -249,7 +249,10 @@ def _meta_section(out: Path, figures: Path) -> list[str]:
         histories.setdefault(event["genome"], {})[event["step"]] = event  # a resumed run may log a step again
     if not histories:
         return []
-    meta_figure({name: list(history.values()) for name, history in histories.items()}, figures / "meta.png")
+    panels: dict[str, list[list[dict[str, Any]]]] = {}
+    for name, history in histories.items():  # DESIGN/SEED in an ablation
+        panels.setdefault(name.rpartition("/")[0] or name, []).append(list(history.values()))
+    meta_figure(panels, figures / "meta.png")
     found = {event["genome"]: event for event in read_events(out, "meta_trained")}
     rows = [{**list(histories[name].values())[-1], **event} for name, event in found.items() if name in histories]
     columns = [
