@@ -6,6 +6,7 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Fig
 """
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -54,20 +55,21 @@ def momentum_grid(
     steps = max(at, default=0)
     check_updates(at, steps)
     sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    grid = (jnp.asarray(values, np.float32) for values in (momenta, rates))
-    return np.asarray(_momentum_grid((sizes, normalised, hidden_activation, at), *grid, *learners, train, test))
+    pairs = jnp.asarray(list(itertools.product(momenta, rates)), np.float32)
+    found = _momentum_grid((sizes, normalised, hidden_activation, at), pairs, *learners, train, test)
+    return np.moveaxis(np.asarray(found), 0, 1).reshape(len(momenta), len(rates), len(seeds), len(at))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _momentum_grid(
     network: tuple[tuple[int, ...], bool, Activation, tuple[int, ...]],
-    momenta: Array,
-    rates: Array,
+    pairs: Float[Array, "grid 2"],
     keys: Array,
     batches: Array,
     train: Examples,
     test: Examples,
-) -> Float[Array, "momenta rates seeds updates"]:
+) -> Float[Array, "seeds grid updates"]:
+    """One network at a time on a CPU: its weights stay in the cache."""
     sizes, normalised, hidden_activation, at = network
     options: Any = {"normalised": normalised, "hidden_activation": hidden_activation, "at": at}
 
@@ -75,9 +77,9 @@ def _momentum_grid(
         key, batches = learner
         layers = initial_layers(key, sizes, hidden_activation)
 
-        def accuracies(beta: Array, rate: Array) -> Array:
-            return follow_descent(optax.sgd(rate, momentum=beta), layers, batches, train, test, **options)
+        def accuracies(pair: Array) -> Array:
+            return follow_descent(optax.sgd(pair[1], momentum=pair[0]), layers, batches, train, test, **options)
 
-        return each_row(lambda beta: jax.vmap(functools.partial(accuracies, beta))(rates), momenta)
+        return each_row(accuracies, pairs)
 
-    return jnp.moveaxis(each_row(run, (keys, batches)), 0, 2)
+    return each_row(run, (keys, batches))
