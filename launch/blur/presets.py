@@ -2,7 +2,7 @@
 
 Sizes, states, batches, populations, curricula and meta-rates of the full ones are the paper's. The design is that of the flags'
 defaults; `--no-synapse-norm --path 0 --output-activation tanh` makes it the paper's own. Hours are estimates: an update of the
-poster's network takes 0.05 s of a core with its derivatives, and others in proportion to their weights times states.
+poster's network takes 0.03 to 0.05 s of a core with its derivatives, and others in proportion to their weights times states.
 """
 
 import dataclasses
