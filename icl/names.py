@@ -17,3 +17,6 @@ Update = Literal["hebbian", "ridge"]
 Objective = Literal["end", "curve"]
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""
+TaskGroup = Literal["digits", "mnist", "tables", "planes", "mixtures"]
+TASK_GROUPS: tuple[TaskGroup, ...] = get_args(TaskGroup)
+"""Kinds of the small tasks that a learned rule is judged on; those of mnist alone need files."""

@@ -40,6 +40,7 @@ from icl.blur.meta import MetaRecipe as MetaRecipe
 from icl.blur.meta import Stage as Stage
 from icl.blur.meta import meta_step as meta_step
 from icl.blur.meta import meta_train as meta_train
+from icl.blur.momentum import momentum_grid as momentum_grid
 from icl.blur.rules import Rules as Rules
 from icl.blur.rules import Synapse as Synapse
 from icl.blur.rules import backward as backward

@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from icl.blur.data import Examples
 from icl.blur.descent import sgd_rules
 from icl.blur.genome import backprop_genome
-from icl.blur.learning import accuracy_of, seeded_learners
+from icl.blur.learning import accuracies_of, check_updates, follow, seeded_learners
 from icl.blur.rules import init_synapses, normalise
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation, OptimizerName
@@ -28,20 +27,39 @@ from jexplicit.runs.devices import each_row, full_precision
 Layers = list[dict[str, Array]]  # W [n_in, n_out], and the shift b and scale m of the pre-activations [n_out]
 
 
-@full_precision
 def descent_curve(
     optimizer: OptimizerName,
     rate: Float[Array, ""],
     layers: Layers,
     batches: Int[Array, "steps batch"],
     train: Examples,
-    test: Examples,
+    test: Any,
     *,
     normalised: bool,
     hidden_activation: Activation = "tanh",
-) -> Float[Array, " steps1"]:
-    """Accuracy of one network on `test` after 0, 1, .. n updates on the mean cross-entropy of minibatches. Pure."""
-    transformation = make_optimizer(optimizer, rate)
+    at: tuple[int, ...] | None = None,
+) -> PyTree[Float[Array, " steps1"]]:
+    """Accuracy of one network on `test` after 0, 1, .. n updates on the mean cross-entropy of minibatches. Pure.
+
+    `test` is a part or several (`icl.blur.learning.accuracies_of`), `at` the numbers of updates to measure after; default, all.
+    """
+    network = {"normalised": normalised, "hidden_activation": hidden_activation, "at": at}
+    return follow_descent(make_optimizer(optimizer, rate), layers, batches, train, test, **network)
+
+
+@full_precision
+def follow_descent(
+    transformation: optax.GradientTransformation,
+    layers: Layers,
+    batches: Int[Array, "steps batch"],
+    train: Examples,
+    test: Any,
+    *,
+    normalised: bool,
+    hidden_activation: Activation,
+    at: tuple[int, ...] | None,
+) -> PyTree[Float[Array, " steps1"]]:
+    """`descent_curve` by any transformation of gradients."""
 
     def logits(layers: Layers, a: Array) -> Array:
         for n, layer in enumerate(layers):
@@ -54,15 +72,16 @@ def descent_curve(
     def loss(layers: Layers, batch: Array) -> Array:
         return jnp.mean(optax.softmax_cross_entropy(logits(layers, train.X[batch]), train.Y[batch]))
 
-    def step(state: tuple[Any, Any], batch: Array) -> tuple[tuple[Any, Any], Array]:
+    def step(state: tuple[Any, Any], batch: Array) -> tuple[Any, Any]:
         layers, moments = state
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax mixes dtypes
             updates, moments = transformation.update(jax.grad(loss)(layers, batch), moments, layers)
-            layers: Any = optax.apply_updates(layers, updates)
-        return (layers, moments), accuracy_of(logits(layers, test.X), test.Y)
+            return optax.apply_updates(layers, updates), moments
 
-    _, after = lax.scan(step, (layers, transformation.init(layers)), batches)
-    return jnp.concatenate([accuracy_of(logits(layers, test.X), test.Y)[None], after])
+    def measure(state: tuple[Any, Any]) -> Any:
+        return accuracies_of(functools.partial(logits, state[0]), test)
+
+    return follow(step, measure, (layers, transformation.init(layers)), batches, at)
 
 
 def descent_curves(
@@ -70,45 +89,58 @@ def descent_curves(
     rates: tuple[float, ...],
     hidden: tuple[int, ...],
     train: Examples,
-    test: Examples,
+    test: Any,
     *,
     normalised: bool,
     hidden_activation: Activation = "tanh",
     steps: int,
     batch_size: int = 64,
     seeds: tuple[int, ...] = tuple(range(10)),
-) -> Float[np.ndarray, "rates seeds steps"]:
+    at: tuple[int, ...] | None = None,
+) -> PyTree[Float[np.ndarray, "rates seeds steps"]]:
     """`descent_curve` at every learning rate; initial weights have variance 1/n_in (twice that with ReLUs).
 
     Args:
         optimizer: a name of `jexplicit.nn.optimizers`.
         rates: learning rates.
-        hidden, train, test, steps, batch_size, seeds: as in `icl.blur.learning_curves`, with the same minibatches.
+        hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`, with the same minibatches.
         normalised: whether all layers are normalised.
         hidden_activation: σ of the hidden layers.
 
     Raises:
-        ValueError: as in `minibatches`, or an unknown activation.
+        ValueError: as in `minibatches` and `check_updates`, or an unknown activation.
     """
     activation(hidden_activation)
+    check_updates(at, steps)
     sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
     network = optimizer, sizes, normalised, hidden_activation
-    return np.asarray(_descent_curves(network, jnp.asarray(rates, np.float32), *learners, train, test))
+    curves = _descent_curves(network, jnp.asarray(rates, np.float32), *learners, train, test, at=at)
+    return jax.tree.map(np.asarray, curves)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, static_argnames="at")
 def _descent_curves(
-    network: tuple[OptimizerName, tuple[int, ...], bool, Activation], rates: Array, keys: Array, batches: Array, *data: Examples
-) -> Array:
+    network: tuple[OptimizerName, tuple[int, ...], bool, Activation],
+    rates: Array,
+    keys: Array,
+    batches: Array,
+    *data: Any,
+    at: tuple[int, ...] | None = None,
+) -> PyTree[Array]:
     optimizer, sizes, normalised, hidden_activation = network
-    rules = sgd_rules(hidden_activation, "cross_entropy")  # the initial weights are those of its learners
-    genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
-    curve = functools.partial(descent_curve, optimizer, normalised=normalised, hidden_activation=hidden_activation)
+    options = {"normalised": normalised, "hidden_activation": hidden_activation, "at": at}
 
-    def run(learner: tuple[Array, Array]) -> Array:
+    def run(learner: tuple[Array, Array]) -> PyTree[Array]:
         key, batches = learner
-        weights = [synapse.W[0] for synapse in init_synapses(key, genome, rules, sizes)]
-        layers = [{"W": W[:-1], "b": W[-1], "m": jnp.ones_like(W[-1])} for W in weights]
-        return jax.vmap(lambda rate: curve(rate, layers, batches, *data))(rates)
+        layers = initial_layers(key, sizes, hidden_activation)
+        return jax.vmap(lambda rate: descent_curve(optimizer, rate, layers, batches, *data, **options))(rates)
 
-    return each_row(run, (keys, batches)).swapaxes(0, 1)
+    return jax.tree.map(lambda curves: curves.swapaxes(0, 1), each_row(run, (keys, batches)))
+
+
+def initial_layers(key: Array, sizes: tuple[int, ...], hidden_activation: Activation) -> Layers:
+    """Weights of variance 1/n_in, twice that with ReLUs, shifts of 0 and scales of 1; those of the genome of descent."""
+    genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
+    synapses = init_synapses(key, genome, sgd_rules(hidden_activation, "cross_entropy"), sizes)
+    weights = [synapse.W[0] for synapse in synapses]
+    return [{"W": W[:-1], "b": W[-1], "m": jnp.ones_like(W[-1])} for W in weights]

@@ -39,17 +39,21 @@ class Sets(NamedTuple):
         return self.train.Y.shape[1]
 
 
-def image_sets(images: Images, *, side: int | None = None, limit: int | None = None, seed: int = 0) -> Sets:
+def image_sets(
+    images: Images, *, side: int | None = None, limit: int | None = None, classes: tuple[int, ...] = (), seed: int = 0
+) -> Sets:
     """Centred pixels, `(h - mean h)/std`, and one-hot labels, in three parts.
 
     Args:
         images: from `jexplicit.data.images.read_images`.
         side: resize the images to side x side (`resize_images`); default, unchanged.
         limit: use at most this many images, train and test together.
+        classes: use the images of these classes only, which become the classes 0, 1, ..; default, all. An image that is for
+            testing stays so whatever the classes are.
         seed: of the shuffle.
 
     Raises:
-        ValueError: fewer than 100 images, or an impossible side.
+        ValueError: fewer than 100 images, an impossible side, classes that do not exist or stand twice, or a single one.
 
     Example:
         >>> from jexplicit.data.images import read_images
@@ -60,9 +64,14 @@ def image_sets(images: Images, *, side: int | None = None, limit: int | None = N
     X = np.concatenate([images.train_images, images.test_images])
     labels = np.concatenate([images.train_labels, images.test_labels])
     tests = len(images.test_labels)
+    outputs = images.outputs
     if images.name == "digits":
         order, tests = np.random.default_rng(seed).permutation(len(X)), len(X) // 3 - 2
         X, labels = X[order], labels[order]
+    if classes:
+        number, outputs = _new_labels(images, classes), len(classes)
+        kept = number[labels] >= 0
+        X, labels, tests = X[kept], number[labels[kept]], int(kept[-tests:].sum())
     if limit is not None and limit < len(X):
         tests = max(1, tests * limit // len(X))
         X, labels = (np.concatenate([array[: limit - tests], array[-tests:]]) for array in (X, labels))
@@ -71,7 +80,17 @@ def image_sets(images: Images, *, side: int | None = None, limit: int | None = N
     H = pixel_features(resize_images(X, X.shape[1] if side is None else side).round().astype(np.int64), images.levels)
     train = H[: _train_size(len(H) - tests)]
     mean = train.mean(axis=0)
-    return _split((H - mean) / (train - mean).std(), one_hot(labels, images.outputs), tests, images.name)
+    return _split((H - mean) / (train - mean).std(), one_hot(labels, outputs), tests, images.name)
+
+
+def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
+    """[N] the new label of every class, -1 for those that are left out."""
+    if len(set(classes)) != len(classes) or len(classes) < 2 or not set(classes) <= set(range(images.outputs)):
+        given, last = " ".join(map(str, classes)), images.outputs - 1
+        raise ValueError(f"classes {given} of {images.name}: use at least two of 0 .. {last}, each once")
+    number = np.full(images.outputs, -1)
+    number[list(classes)] = np.arange(len(classes))
+    return number
 
 
 def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, seed: int = 0) -> Sets:

@@ -4,13 +4,14 @@ Batch statistics make a prediction depend on the other examples of the batch, so
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from icl.blur.data import Examples
 from icl.blur.genome import Genome
@@ -19,13 +20,13 @@ from jexplicit.runs.devices import each_row
 
 
 class LearningCurves(NamedTuple):
-    """Learners by number of updates 0, 1, .. n.
+    """Learners by number of updates 0, 1, .. n, or after the chosen ones.
 
-    accuracy: [seeds, n + 1] fraction of correct predictions.
+    accuracy: [seeds, n + 1] fraction of correct predictions; one such array for each part that is measured on.
     size: [seeds, n + 1] root mean square of the first layer's synapses.
     """
 
-    accuracy: Float[Any, "*seeds steps"]
+    accuracy: PyTree[Float[Any, "*seeds steps"]]
     size: Float[Any, "*seeds steps"]
 
 
@@ -50,26 +51,71 @@ def minibatches(seed: int, examples: int, *, steps: int, batch_size: int) -> Int
 
 
 def learning_curve(
-    genome: Genome, rules: Rules, synapses: Synapses, batches: Int[Array, "steps batch"], train: Examples, test: Examples
+    genome: Genome,
+    rules: Rules,
+    synapses: Synapses,
+    batches: Int[Array, "steps batch"],
+    train: Examples,
+    test: Any,
+    *,
+    at: tuple[int, ...] | None = None,
 ) -> LearningCurves:
     """Accuracy on `test` and size of the synapses of one learner after 0, 1, .. n updates. Pure.
 
     Args:
         genome, rules, synapses: the learner.
         batches: rows of `train` for each update.
-        train, test: arrays of JAX.
+        train, test: arrays of JAX; `test` is a part or several, see `accuracies_of`.
+        at: numbers of updates to measure after, in ascending order; default, all.
     """
 
-    def measure(synapses: Synapses) -> tuple[Array, Array]:
-        accuracy = accuracy_of(predict(genome, rules, synapses, test.X), test.Y)
-        return accuracy, jnp.sqrt(jnp.mean(synapses[0].W ** 2))
+    def step(synapses: Synapses, batch: Array) -> Synapses:
+        return learn(genome, rules, synapses, train.X[batch], train.Y[batch])[0]
 
-    def step(synapses: Synapses, batch: Array) -> tuple[Synapses, tuple[Array, Array]]:
-        synapses, _ = learn(genome, rules, synapses, train.X[batch], train.Y[batch])
-        return synapses, measure(synapses)
+    def measure(synapses: Synapses) -> LearningCurves:
+        accuracies = accuracies_of(functools.partial(predict, genome, rules, synapses), test)
+        return LearningCurves(accuracies, jnp.sqrt(jnp.mean(synapses[0].W ** 2)))
 
-    _, after = lax.scan(step, synapses, batches)
-    return LearningCurves(*(jnp.concatenate([a[None], b]) for a, b in zip(measure(synapses), after, strict=True)))
+    return follow(step, measure, synapses, batches, at)
+
+
+def follow(
+    step: Callable[[Any, Array], Any],
+    measure: Callable[[Any], Any],
+    state: Any,
+    batches: Int[Array, "steps batch"],
+    at: tuple[int, ...] | None = None,
+) -> Any:
+    """`measure(state)` after 0, 1, .. n times `state = step(state, batch)`, or after the numbers `at` of them alone.
+
+    Args:
+        step, measure: pure functions.
+        state: a pytree.
+        batches: what each step is given.
+        at: ascending numbers from 0 to n; default, all, and then the result has derivatives in reverse mode.
+
+    Returns:
+        the measurements, in their own pytree, stacked on a first axis.
+
+    Example:
+        >>> add, look, batches = lambda total, batch: total + batch.sum(), lambda total: total, jnp.ones((4, 1), int)
+        >>> follow(add, look, jnp.zeros((), int), batches, at=(0, 1, 4)).tolist()
+        [0, 1, 4]
+    """
+    if at is None:
+
+        def step_and_measure(state: Any, batch: Array) -> tuple[Any, Any]:
+            state = step(state, batch)
+            return state, measure(state)
+
+        _, after = lax.scan(step_and_measure, state, batches)
+        return jax.tree.map(lambda first, others: jnp.concatenate([first[None], others]), measure(state), after)
+
+    def go_on(state: Any, ends: Array) -> tuple[Any, Any]:
+        state = lax.fori_loop(ends[0], ends[1], lambda n, state: step(state, batches[n]), state)
+        return state, measure(state)
+
+    return lax.scan(go_on, state, jnp.array([(0, *at[:-1]), at]).T)[1]
 
 
 def learning_curves(
@@ -77,11 +123,12 @@ def learning_curves(
     rules: Rules,
     hidden: tuple[int, ...],
     train: Examples,
-    test: Examples,
+    test: Any,
     *,
     steps: int,
     batch_size: int = 64,
     seeds: tuple[int, ...] = tuple(range(10)),
+    at: tuple[int, ...] | None = None,
 ) -> LearningCurves:
     """`learning_curve` of several learners, each with its own initial synapses and minibatches, as NumPy arrays.
 
@@ -89,25 +136,33 @@ def learning_curves(
         genome, rules: of the learners.
         hidden: widths of the hidden layers.
         train: examples to learn from.
-        test: examples for the accuracies.
+        test: examples for the accuracies, of one part or of several (`accuracies_of`): a learner is trained once for all.
         steps: n.
         batch_size: B.
         seeds: one per learner.
+        at: numbers of updates to measure after, in ascending order; default, all.
 
     Raises:
-        ValueError: as in `minibatches`, `init_synapses` and `learn`.
+        ValueError: as in `minibatches`, `init_synapses`, `learn` and `check_updates`.
     """
+    check_updates(at, steps)
     sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    return LearningCurves(*map(np.asarray, _learning_curves(rules, sizes, genome, *learners, train, test)))
+    return jax.tree.map(np.asarray, _learning_curves(rules, sizes, genome, *learners, train, test, at=at))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="at")
 def _learning_curves(
-    rules: Rules, sizes: tuple[int, ...], genome: Genome, keys: Array, batches: Array, *data: Examples
+    rules: Rules,
+    sizes: tuple[int, ...],
+    genome: Genome,
+    keys: Array,
+    batches: Array,
+    *data: Any,
+    at: tuple[int, ...] | None = None,
 ) -> LearningCurves:
     def run(learner: tuple[Array, Array]) -> LearningCurves:
         key, batches = learner
-        return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data)
+        return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data, at=at)
 
     return each_row(run, (keys, batches))
 
@@ -125,3 +180,26 @@ def accuracy_of(logits: Float[Array, "B N"], Y: Float[Array, "B N"]) -> Float[Ar
     """Fraction of examples whose largest logit is that of their class and whose logits are all finite."""
     correct = (jnp.argmax(logits, axis=1) == jnp.argmax(Y, axis=1)) & jnp.all(jnp.isfinite(logits), axis=1)
     return jnp.mean(correct.astype(logits.dtype))
+
+
+def accuracies_of(logits: Callable[[Array], Array], parts: Any) -> Any:
+    """`accuracy_of` on a part (`Examples`), or on each of several, in the same pytree: `(dev, test)` gives two accuracies."""
+    return jax.tree.map(
+        lambda part: accuracy_of(logits(part.X), part.Y), parts, is_leaf=lambda part: isinstance(part, Examples)
+    )
+
+
+def check_updates(at: tuple[int, ...] | None, steps: int) -> None:
+    """Refuse numbers of updates that a run does not have.
+
+    Raises:
+        ValueError: numbers that do not ascend, or are not in 0 .. steps.
+
+    Example:
+        >>> check_updates((0, 10, 5), 20)
+        Traceback (most recent call last):
+        ...
+        ValueError: accuracies after (0, 10, 5) of 20 updates: give ascending numbers from 0 to 20
+    """
+    if at is not None and (not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps):
+        raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")

@@ -13,10 +13,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "leaky_relu": functools.partial(jax.nn.leaky_relu, negative_slope=LEAK),
     "tanh": jnp.tanh,
     "sigmoid": jax.nn.sigmoid,
+    "relu_tanh": lambda z: jax.nn.relu(jnp.tanh(z)),
     "silu": jax.nn.silu,
     "linear": lambda z: z,
 }
 
+_steepest = {"tanh": 0.0, "sigmoid": 0.0, "relu_tanh": 1e-3}  # z0; others have a kink or bend at 0, and z0 = 1
 _flat_slope = 0.05  # relative to the steepest: tanh is flat beyond ±0.975, the sigmoid below 0.013 and above 0.987
 
 
@@ -38,12 +40,13 @@ def activation(name: str) -> Callable[[Array], Array]:
 def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:
     """Whether a pre-activation z lies where φ is nearly flat and passes almost no gradient: `|φ'(z)| < 0.05 φ'(z0)`.
 
-    z0 = 0 for tanh and sigmoid, which are steepest there, and 1 for the activations with a kink or bend at 0.
+    z0 = 0 for tanh and sigmoid, which are steepest there, just above 0 for relu_tanh, and 1 for the other activations, which
+    have a kink or bend at 0.
 
     Example:
         >>> is_flat("tanh", jnp.array([-3.0, 0.5])).tolist(), is_flat("relu", jnp.array([-0.1, 0.1])).tolist()
         ([True, False], [True, False])
     """
     slope = jnp.vectorize(jax.grad(activation(name)))
-    steepest = slope(jnp.asarray(0.0 if name in ("tanh", "sigmoid") else 1.0, z.dtype))
+    steepest = slope(jnp.asarray(_steepest.get(name, 1.0), z.dtype))
     return jnp.abs(slope(z)) < _flat_slope * steepest

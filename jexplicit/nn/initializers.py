@@ -28,6 +28,7 @@ GAINS: dict[str, float] = {
     "tanh": 1.0,
     "sigmoid": 4.0,
     "relu": math.sqrt(2),
+    "relu_tanh": math.sqrt(2),
     "leaky_relu": math.sqrt(2 / (1 + LEAK**2)),
     "silu": math.sqrt(2),
 }

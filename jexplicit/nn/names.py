@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "silu", "linear"]
+Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "relu_tanh", "silu", "linear"]
 Direct = Literal["none", "embedding", "tokens"]
 InitializerName = Literal["glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "standard", "zeros"]
 INITIALIZERS: tuple[InitializerName, ...] = get_args(InitializerName)

@@ -1,25 +1,31 @@
-"""Learned update rules: meta-train a genome, transfer it, compare designs, and check that gradient descent is one.
+"""Learned update rules: meta-train a genome, transfer it, judge it on a suite of tasks, compare designs, and check descent.
 
 python -m launch.blur train --out runs/blur
 python -m launch.blur transfer --genome runs/blur/genome.json --out runs/blur_transfer
 python -m launch.blur ablation --out runs/blur_ablation
+python -m launch.blur grid --out runs/blur_grid
 python -m launch.blur sgd-check --out runs/blur_sgd
+python -m launch.blur tasks --out runs/blur_tasks
 """
 
 import sys
 
 from jexplicit.runs.command import Command, run_subcommand
 from launch.blur import config as configs
+from launch.blur import task_config
+from launch.blur.presets import PRESETS
 
 COMMANDS = {
-    name: Command(config, "launch.blur.run", configs.PRESETS[name])
+    name: Command(config, "launch.blur.run", PRESETS[name])
     for name, config in (
         ("train", configs.TrainConfig),
         ("transfer", configs.TransferConfig),
         ("ablation", configs.AblationConfig),
+        ("grid", configs.GridConfig),
         ("sgd-check", configs.SgdCheckConfig),
     )
 }
+COMMANDS["tasks"] = Command(task_config.TasksConfig, "launch.blur.tasks", task_config.PRESETS)
 
 
 def main(argv: list[str] | None = None) -> int:

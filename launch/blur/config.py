@@ -1,4 +1,4 @@
-"""The configurations of launch.blur: a frozen dataclass per subcommand, presets, and checks across fields."""
+"""The configurations of launch.blur: a frozen dataclass per subcommand, the designs of an ablation, checks across fields."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from icl.names import RATES, BackwardMode, Normalisation, Output
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from jexplicit.runs.command import Preset
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class BlurConfig:
 class LearnersConfig(BlurConfig):
     """Labelled images, and the learners that are measured on them."""
 
-    GROUPS: ClassVar = {"data": "images", "hidden": "learners"}
+    GROUPS: ClassVar = {"data": "images", "widths": "learners"}
 
     data: str = "digits"
     """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST."""
@@ -41,8 +40,10 @@ class LearnersConfig(BlurConfig):
     mnist at 10)."""
     limit: PositiveInt | None = None
     """Use at most this many images, train and test together."""
-    hidden: tuple[PositiveInt, ...] = (32,)
-    """Widths of the learners' hidden layers."""
+    classes: tuple[NonNegativeInt, ...] = ()
+    """Use the images of these classes only, as the classes 0, 1, ..; default, all of them."""
+    widths: tuple[PositiveInt, ...] = (32,)
+    """Widths of the learners' hidden layers, of every one: 256 128 for two."""
     batch_size: PositiveInt = 64
     """Examples per update."""
     learners: PositiveInt = 10
@@ -96,7 +97,9 @@ class MetaTrainingConfig(LearnersConfig):
     path: NonNegativeFloat = 0.5
     """Weight of the path loss, the loss on each minibatch before the update on it."""
     query_size: PositiveInt = 200
-    """Examples for the loss of a learner after its updates."""
+    """Examples for the loss of a learner after its updates, with evolution for its accuracy."""
+    fitness_learners: PositiveInt = 2
+    """With evolution, learners whose mean accuracy is the fitness of a genome."""
     remat: bool = False
     """Recompute the updates in differentiation: less memory, more time."""
     every: PositiveInt = 100
@@ -132,12 +135,14 @@ class TransferConfig(MetaTrainingConfig):
     meta_steps: tuple[PositiveInt, ...] = (800,)
     genome: str = "digits"
     """The genome to transfer: a name from the package, or the genome.json of a train run."""
-    widths: tuple[PositiveInt, ...] = (16, 128, 256)
-    """Other widths of the hidden layer."""
+    networks: tuple[str, ...] = ("16", "128", "256")
+    """Other hidden layers, each the widths of one network: 256, or 256x128 for two layers."""
     sides: tuple[PositiveInt, ...] = (4, 16)
     """Other sizes of the same images."""
     others: tuple[str, ...] = ("wine", "breast_cancer")
     """Other data: wine and breast_cancer (tables of scikit-learn), xor, mnist, mnist@10 (at 10 x 10), or other images."""
+    to_classes: tuple[NonNegativeInt, ...] = ()
+    """The same images of these other classes, as one more place; see --classes."""
     train_depths: tuple[PositiveInt, ...] = (1, 2, 4)
     """Numbers of hidden layers to meta-train genomes with; an empty list skips the experiment on depth."""
     depths: tuple[PositiveInt, ...] = (1, 2, 4, 5, 10)
@@ -162,21 +167,43 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class AblationConfig(MetaTrainingConfig):
-    """Meta-train genomes that differ in one choice each: normalisation, states, decay, synapses, initial genome, evolution."""
+    """Meta-train genomes of designs that differ in one choice each, from several seeds: which differences exceed the chance of
+    a seed? Normalisation, states, nonlinearities, decay, synapses, initial genome, evolution."""
 
     GROUPS: ClassVar = {"normalisations": "measurements"}
 
     population: PositiveInt = 2
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (600,)
+    seeds: PositiveInt = 3
+    """Genomes that are meta-trained for each design, from --seed on: each with other initial values and minibatches. They run
+    the same learners, on the same split of the images."""
     normalisations: tuple[Normalisation, ...] = ("none", "forward", "backward", "both")
-    """Passes in which hidden layers are normalised; with none and backward, the output layer is not either."""
-    numbers_of_states: tuple[PositiveInt, ...] = (2, 4, 8)
+    """Passes in which hidden layers are normalised, each with and without normalisation of the output layer."""
+    numbers_of_states: tuple[PositiveInt, ...] = (2, 4, 8, 16)
     """Numbers of states per neuron."""
+    nonlinearities: tuple[Activation, ...] = ("tanh", "relu", "sigmoid", "linear", "relu_tanh")
+    """Activations of the hidden layers, in both passes; relu_tanh is `relu(tanh z)`."""
     variants: tuple[str, ...] = tuple(_VARIANTS)
     """Other designs, each different in one choice."""
     generations: PositiveInt = 150
     """Generations of evolution, with 32 genomes each."""
+
+
+@dataclass(frozen=True)
+class GridConfig(LearnersConfig):
+    """Gradient descent at every learning rate and momentum, plain and normalised, beside the learners of a genome."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
+
+    genome: str = "digits"
+    """The genome to compare with: a name from the package, or the genome.json of a train run."""
+    rates: tuple[PositiveFloat, ...] = RATES
+    """Learning rates."""
+    momenta: tuple[Annotated[float, Bounds(at_least=0, below=1)], ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
+    """Momentum coefficients; 0 is plain descent."""
+    baseline_activation: Activation = "tanh"
+    """Activation of the hidden layers under descent."""
 
 
 @dataclass(frozen=True)
@@ -201,40 +228,37 @@ class SgdCheckConfig(BlurConfig):
     """Hidden neurons of the network for exclusive or."""
 
 
-_TINY: dict[str, Any] = dict(limit=400, hidden=(8,), batch_size=16, learners=2, steps=12, query_size=50, population=2)
-_TINY |= dict(unroll=(3, 5), meta_steps=(4, 4), every=4, episodes=2)
-_TINY_STAGE: dict[str, Any] = _TINY | dict(unroll=(3,), meta_steps=(4,))
-_PLACES: dict[str, Any] = dict(widths=(16,), sides=(16,), others=("wine",), train_depths=(1,), depths=(1, 2))
-_DESIGNS: dict[str, Any] = dict(normalisations=("none", "both"), numbers_of_states=(2,), variants=("oja",), generations=2)
-_NETWORKS: dict[str, Any] = dict(deep_sizes=(4, 5, 5, 5, 3), sizes=(4, 5, 3), steps=5, curl_hidden=4)
-_tiny_presets = {
-    "train": (
-        TrainConfig("runs/blur_tiny", **_TINY, far=20, rates=(0.1, 1.0), baselines=("sgd",)),
-        "400 of the 8x8 digits and 8 meta-steps; under a minute on 2 CPU cores. The numbers mean nothing.",
-    ),
-    "transfer": (
-        TransferConfig("runs/blur_transfer_tiny", **_TINY_STAGE, **_PLACES),
-        "the shipped genome elsewhere, and one of 4 meta-steps at two depths; under a minute on 2 CPU cores.",
-    ),
-    "ablation": (
-        AblationConfig("runs/blur_ablation_tiny", **_TINY_STAGE, **_DESIGNS),
-        "four designs, 4 meta-steps each; a minute on 2 CPU cores. The numbers mean nothing.",
-    ),
-    "sgd-check": (SgdCheckConfig("runs/blur_sgd_tiny", **_NETWORKS), "small networks and 5 steps; seconds on 2 CPU cores."),
-}
-PRESETS = {command: {"tiny": Preset(*preset)} for command, preset in _tiny_presets.items()}
-
-
 def designs(config: AblationConfig) -> dict[str, AblationConfig]:
-    """The configurations to compare: the reference, and others that differ from it in one choice."""
+    """The configurations to compare: the reference, and others that differ from it in one choice.
+
+    Normalisation of the hidden layers' passes and of the output are two choices: all their combinations are designs.
+    """
     changes: dict[str, dict[str, Any]] = {"reference": {}}
     for passes in config.normalisations:
-        changes[f"normalise {passes}"] = {"normalise": passes, "normalise_output": passes in ("forward", "both")}
+        changes[f"normalise {passes} + output"] = {"normalise": passes, "normalise_output": True}
+        changes[f"normalise {passes}"] = {"normalise": passes, "normalise_output": False}
     changes |= {f"{states} states": {"states": states} for states in config.numbers_of_states}
+    changes |= {f"{name} neurons": {"hidden_activation": name} for name in config.nonlinearities}
     changes |= {name: _VARIANTS[name] for name in config.variants}
     if "evolution" in changes:
         changes["evolution"] = changes["evolution"] | {"meta_steps": (config.generations,), "unroll": config.unroll[-1:]}
     return {name: dataclasses.replace(config, **change) for name, change in changes.items()}
+
+
+def hidden_layers(network: str) -> tuple[int, ...]:
+    """The widths in `256` or `256x128`.
+
+    Raises:
+        ValueError: something else.
+
+    Example:
+        >>> hidden_layers("256x128")
+        (256, 128)
+    """
+    widths = network.split("x")
+    if not all(width.isdecimal() and int(width) > 0 for width in widths):
+        raise ValueError(f"--networks {network}: write the widths of the hidden layers of each network as 256 or 256x128")
+    return tuple(map(int, widths))
 
 
 def check(config: Any) -> None:
@@ -243,8 +267,15 @@ def check(config: Any) -> None:
     Raises:
         ValueError: naming the flags.
     """
-    if isinstance(config, TrainConfig) and not config.rates:
-        raise ValueError("--rates: give at least one")
+    for flag in ("rates", "momenta"):
+        if not getattr(config, flag, (0,)):
+            raise ValueError(f"--{flag}: give at least one")
+    for flag in ("classes", "to_classes"):
+        if (given := getattr(config, flag, ())) and len(set(given)) < max(2, len(given)):
+            flags = f"--{flag.replace('_', '-')} {' '.join(map(str, given))}"
+            raise ValueError(f"{flags}: give at least two classes, each once, or leave the flag out")
+    for network in getattr(config, "networks", ()):
+        hidden_layers(network)
     if not isinstance(config, MetaTrainingConfig):
         return
     stages = len(config.unroll)

@@ -12,11 +12,19 @@ from jexplicit.runs.progress import console, stage
 from launch.blur.config import LearnersConfig
 
 
-def read_sets(config: LearnersConfig, name: str | None = None, side: int | None = None) -> Sets:
+def read_sets(
+    config: LearnersConfig, name: str | None = None, side: int | None = None, classes: tuple[int, ...] | None = None
+) -> Sets:
     """The images of the config, or other data by name: wine, breast_cancer, xor, images, images@side.
 
+    Args:
+        config: of the run.
+        name: of other data, which have all their classes.
+        side: of the images; default, as they are.
+        classes: other classes of the images of the config.
+
     Raises:
-        ValueError: no such data.
+        ValueError: no such data or classes.
     """
     if name == "xor":  # its four points are train, dev and test
         points = Examples(*(array.astype(np.float32) for array in xor()))
@@ -32,7 +40,9 @@ def read_sets(config: LearnersConfig, name: str | None = None, side: int | None 
             raise ValueError(f"--others {name}@{size}: write NAME@SIDE, e.g. mnist@10")
         side = int(size)
     images = read_images(name or config.data, config.data_dir if name in (None, config.data) else None)
-    return image_sets(images, side=side, limit=config.limit, seed=config.seed)
+    if classes is None:
+        classes = config.classes if name is None else ()
+    return image_sets(images, side=side, limit=config.limit, classes=classes, seed=config.seed)
 
 
 def load_sets(config: LearnersConfig) -> Sets:

@@ -15,9 +15,9 @@ from icl.blur.update_field import curl, update_jacobian, xor
 from jexplicit.nn.names import Activation
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
-from launch.blur.config import AblationConfig, SgdCheckConfig, TrainConfig, TransferConfig, designs
+from launch.blur.config import AblationConfig, GridConfig, SgdCheckConfig, TrainConfig, TransferConfig, designs, hidden_layers
 from launch.blur.data import load_sets, read_sets
-from launch.blur.measurements import find_genome, measure_descent, measure_learners, measure_once
+from launch.blur.measurements import find_genome, measure_descent, measure_grid, measure_learners, measure_once
 from launch.blur.report import jacobian_path
 
 _networks: tuple[tuple[Activation, Activation, Loss], ...] = (
@@ -34,45 +34,63 @@ _transfer_rates = tuple(float(f"{rate:.3g}") for rate in np.geomspace(0.03, 10, 
 def run_train(config: TrainConfig, folder: RunFolder) -> None:
     """Meta-train a genome, and compare its learners with gradient descent at every learning rate."""
     sets = load_sets(config)
-    rule = find_genome(folder, config.data, config, sets)
-    key: Any = {"experiment": "train", "genome": config.data}
-    measure_learners(folder, config, rule, sets, config.hidden, steps=max(config.steps, config.far), **key)
+    rule = find_genome(folder, sets.name, config, sets)
+    key: Any = {"experiment": "train", "genome": sets.name}
+    measure_learners(folder, config, rule, sets, config.widths, steps=max(config.steps, config.far), **key)
     accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in folder.rows() if row["genome"]}
     save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
     choices: Any = {"rates": config.rates, "activations": config.baseline_activations}
     for optimizer in config.baselines:
-        measure_descent(folder, config, optimizer, sets, config.hidden, **choices, experiment="train")
+        measure_descent(folder, config, optimizer, sets, config.widths, **choices, experiment="train")
 
 
 def run_transfer(config: TransferConfig, folder: RunFolder) -> None:
     """A genome in other networks and on other data, with tuned descent; then genomes of some depths at others."""
-    sets, rule, hidden = load_sets(config), load_genome(config.genome), config.hidden
+    sets, rule, hidden = load_sets(config), load_genome(config.genome), config.widths
     places = {"same": (sets, hidden)}
-    places |= {f"width {width}": (sets, (width, *hidden[1:])) for width in config.widths}
+    places |= {f"hidden {network}": (sets, hidden_layers(network)) for network in config.networks}
     places |= {f"{side} x {side}": (read_sets(config, side=side), hidden) for side in config.sides}
     places |= {name: (read_sets(config, name), hidden) for name in config.others}
+    if config.to_classes:
+        others = read_sets(config, side=config.side, classes=config.to_classes)
+        places[f"classes {' '.join(map(str, config.to_classes))}"] = others, hidden
     for where, network in places.items():
         key: Any = {"experiment": "transfer", "where": where}
         measure_learners(folder, config, rule, *network, **key, genome=config.genome)
         measure_descent(folder, config, "sgd", *network, rates=_transfer_rates, **key)
     for depth in config.train_depths:
         name = f"depth {depth}"
-        rule = find_genome(folder, name, dataclasses.replace(config, hidden=hidden[:1] * depth), sets)
+        rule = find_genome(folder, name, dataclasses.replace(config, widths=hidden[:1] * depth), sets)
         for layers in config.depths:
             measure_learners(folder, config, rule, sets, hidden[:1] * layers, experiment="depth", genome=name, layers=layers)
 
 
 def run_ablation(config: AblationConfig, folder: RunFolder) -> None:
-    """Genomes that differ in one choice: in the networks of their meta-training, on larger images and in deeper networks."""
-    sets, hidden = load_sets(config), config.hidden
+    """Genomes that differ in one choice: in the networks of their meta-training, on larger images and in deeper networks.
+
+    The genomes of several seeds run the same learners, so that their accuracies differ by meta-training alone.
+    """
+    sets, hidden = load_sets(config), config.widths
     larger = read_sets(config, side=2 * round(sets.inputs**0.5))
     places = {"same": (sets, hidden), "larger images": (larger, hidden), "deeper": (sets, (*hidden, hidden[-1]))}
     for name, design in designs(config).items():
         first = next(other for other, same in designs(config).items() if same == design)  # the reference occurs repeatedly
-        rule = find_genome(folder, name if name == "backprop start" else first, design, sets, backprop=name == "backprop start")
-        fields = {"skipped": rule.provenance["skipped"], "meta_seconds": rule.provenance["seconds"]}
-        for where, network in places.items():
-            measure_learners(folder, design, rule, *network, fields=fields, experiment="ablation", genome=name, where=where)
+        backprop = name == "backprop start"
+        for seed in range(config.seed, config.seed + config.seeds):
+            start = dataclasses.replace(design, seed=seed)
+            rule = find_genome(folder, f"{name if backprop else first}/{seed}", start, sets, backprop=backprop)
+            fields: Any = {"skipped": rule.provenance["skipped"], "meta_seconds": rule.provenance["seconds"]}
+            fields |= {"output_normalised": design.normalise_output, "activation": design.hidden_activation}
+            for where, network in places.items():
+                key: Any = {"experiment": "ablation", "genome": name, "seed": seed, "where": where}
+                measure_learners(folder, config, rule, *network, fields=fields, **key)
+
+
+def run_grid(config: GridConfig, folder: RunFolder) -> None:
+    """Gradient descent at every learning rate and momentum, and the learners of a genome."""
+    sets, rule = load_sets(config), load_genome(config.genome)
+    measure_learners(folder, config, rule, sets, config.widths, experiment="grid", genome=config.genome)
+    measure_grid(folder, config, sets)
 
 
 def run_sgd_check(config: SgdCheckConfig, folder: RunFolder) -> None:

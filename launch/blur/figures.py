@@ -1,6 +1,7 @@
 """Figures of a run of launch.blur, drawn from its files alone."""
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,17 @@ def learning_figure(
         axes[0, 0].set_ylabel("test accuracy")
 
 
-def meta_figure(histories: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Dev accuracy of every genome of a population by meta-steps, a panel for each design with its evaluations."""
+def meta_figure(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], path: Path) -> None:
+    """Dev accuracy of every genome of a population by meta-steps, a panel for each design with its searches."""
     with _panels(path, histories, 4, (2.9, 2.5), "meta-step", "dev accuracy", sharey=True) as axes:
-        for ax, history in zip(axes, histories.values(), strict=True):
-            steps = [entry["step"] for entry in history]
-            ax.plot(steps, [entry["accuracy"] for entry in history], ".-", markersize=3, color=_rule, alpha=0.6, linewidth=1)
-            ax.plot(steps, [max(entry["accuracy"]) for entry in history], ".-", markersize=3, color="black", linewidth=1.2)
-            for before, after in zip(history, history[1:], strict=False):
+        for ax, searches in zip(axes, histories.values(), strict=True):
+            for history in searches:
+                steps = [entry["step"] for entry in history]
+                ax.plot(
+                    steps, [entry["accuracy"] for entry in history], ".-", markersize=3, color=_rule, alpha=0.6, linewidth=1
+                )
+                ax.plot(steps, [max(entry["accuracy"]) for entry in history], ".-", markersize=3, color="black", linewidth=1.2)
+            for before, after in itertools.pairwise(searches[0]):
                 if before["unroll"] != after["unroll"]:
                     ax.axvline(before["step"], color=_sgd, linestyle=":")
                     ax.text(before["step"], 0.02, f" T = {after['unroll']}", fontsize=8, transform=ax.get_xaxis_transform())
@@ -86,34 +90,77 @@ def transfer_figure(places: Mapping[str, Mapping[str, Sequence[float]]], path: P
         axes[0].legend(fontsize=7, frameon=False, loc="lower right")
 
 
-def depth_figure(accuracy: Mapping[str, Mapping[int, float]], step: int, path: Path) -> None:
-    """Accuracy of genomes meta-trained at one depth after `step` updates, by number of hidden layers (paper, Fig. 10)."""
-    depths = sorted({depth for found in accuracy.values() for depth in found})
-    table = np.array([[found.get(depth, np.nan) for depth in depths] for found in accuracy.values()])
-    with figure(path, size=(1.0 * len(depths) + 2.2, 0.7 * len(accuracy) + 1.6)) as axes:
-        ax = axes[0, 0]
-        image = ax.imshow(table, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        for (row, column), value in np.ndenumerate(table):
-            ax.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value < 0.6 else "black")
-        ax.set_xticks(range(len(depths)), [str(depth) for depth in depths])
-        ax.set_yticks(range(len(accuracy)), [name.replace("depth", "meta-trained at") for name in accuracy])
-        ax.set(xlabel="hidden layers of the learners", title=f"test accuracy after {step} updates")
-        ax.grid(False)
-        ax.figure.colorbar(image, ax=ax, shrink=0.9)
+def depth_figure(accuracy: Mapping[int, Mapping[str, Mapping[int, float]]], path: Path) -> None:
+    """Accuracy by number of updates, of genomes meta-trained at one depth, by number of hidden layers (paper, Fig. 10)."""
+    one = next(iter(accuracy.values()))
+    depths = sorted({depth for found in one.values() for depth in found})
+    with figure(path, columns=len(accuracy), size=((0.9 * len(depths) + 1.8) * len(accuracy), 0.7 * len(one) + 1.6)) as axes:
+        for ax, (step, genomes) in zip(axes[0], accuracy.items(), strict=True):
+            table = np.array([[found.get(depth, np.nan) for depth in depths] for found in genomes.values()])
+            _heat_map(ax, table, [name.replace("depth", "meta-trained at") for name in genomes], depths)
+            ax.set(xlabel="hidden layers of the learners", title=f"test accuracy after {step} updates")
 
 
-def designs_figure(accuracy: Mapping[str, Mapping[str, float]], step: int, path: Path) -> None:
-    """Accuracy of each design after `step` updates, by place (paper, Fig. 8, 9 and 13)."""
+def grid_figure(
+    tables: Mapping[str, Mapping[int, np.ndarray]],
+    learned: Mapping[int, float],
+    momenta: Sequence[float],
+    rates: Sequence[float],
+    path: Path,
+) -> None:
+    """Accuracy of descent by learning rate and momentum beside that of a learned rule (paper, Fig. 6).
+
+    Args:
+        tables: accuracy [momenta, rates] by kind of network, then by number of updates.
+        learned: accuracy of the learned rule by number of updates; a line goes round the cells above it.
+        momenta, rates: of the rows and columns.
+        path: of the figure.
+    """
+    size = max(3.2, 0.36 * len(rates) + 1.0) * len(learned), (0.36 * len(momenta) + 1.6) * len(tables)
+    with figure(path, len(tables), len(learned), size=size) as axes:
+        for row, (kind, by_step) in zip(axes, tables.items(), strict=True):
+            for ax, (step, table) in zip(row, by_step.items(), strict=True):
+                _heat_map(ax, table, [f"{beta:g}" for beta in momenta], [f"{rate:g}" for rate in rates], small=True)
+                _frame(ax, table > learned[step])
+                ax.tick_params(axis="x", rotation=90)
+                ax.set(xlabel="learning rate", ylabel="momentum")
+                ax.set_title(f"{kind}, n = {step}\nlearned rule {100 * learned[step]:.1f} %; framed: above it", fontsize=9)
+
+
+def _heat_map(ax: Any, table: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], *, small: bool = False) -> None:
+    """Accuracies in colour, each with its number."""
+    ax.imshow(table, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    for (row, column), value in np.ndenumerate(table):
+        text = f"{100 * value:.0f}" if small else f"{value:.2f}"
+        ax.text(
+            column, row, text, ha="center", va="center", fontsize=7 if small else 10, color="white" if value < 0.6 else "black"
+        )
+    ax.set_xticks(range(len(columns)), [str(column) for column in columns])
+    ax.set_yticks(range(len(rows)), rows)
+    ax.grid(False)
+
+
+def _frame(ax: Any, inside: np.ndarray) -> None:
+    """A line around the cells of a heat map that are inside."""
+    padded = np.pad(inside, 1)
+    for row, column in np.argwhere(padded[1:] != padded[:-1]):
+        ax.plot((column - 1.5, column - 0.5), (row - 0.5, row - 0.5), color=_sgd, linewidth=2)
+    for row, column in np.argwhere(padded[:, 1:] != padded[:, :-1]):
+        ax.plot((column - 0.5, column - 0.5), (row - 1.5, row - 0.5), color=_sgd, linewidth=2)
+
+
+def designs_figure(accuracy: Mapping[str, Mapping[str, tuple[float, float]]], step: int, path: Path) -> None:
+    """Accuracy of each design after `step` updates and its spread over seeds, by place (paper, Fig. 8, 9, 12 and 13)."""
     places = list(dict.fromkeys(where for found in accuracy.values() for where in found))
     rows, height = np.arange(len(accuracy)), 0.8 / len(places)
     with figure(path, size=(8, 0.42 * len(accuracy) + 1.4)) as axes:
         ax = axes[0, 0]
         for n, (where, colour) in enumerate(zip(places, (_rule, *COLOURS[5:3:-1]), strict=False)):
-            values = [found.get(where, 0.0) for found in accuracy.values()]
-            ax.barh(rows + n * height, values, height, color=colour, label=where)
+            values, spreads = zip(*(found.get(where, (0.0, 0.0)) for found in accuracy.values()), strict=True)
+            ax.barh(rows + n * height, values, height, xerr=spreads, color=colour, label=where, error_kw={"elinewidth": 0.8})
         ax.set_yticks(rows + 0.4 - height / 2, list(accuracy))
         ax.invert_yaxis()
-        ax.set(xlabel=f"test accuracy after {step} updates", xlim=(0, 1))
+        ax.set(xlabel=f"test accuracy after {step} updates, ± standard deviation over seeds", xlim=(0, 1))
         legend_outside(ax)
 
 

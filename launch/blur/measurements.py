@@ -17,11 +17,12 @@ from icl.blur.genome import Genome, backprop_genome, random_genome
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.learning import learning_curves
 from icl.blur.meta import MetaRecipe, Stage, meta_train
+from icl.blur.momentum import momentum_grid
 from icl.blur.rules import Rules
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.folder import RunFolder, environment
 from jexplicit.runs.progress import console, stage
-from launch.blur.config import LearnersConfig, MetaTrainingConfig
+from launch.blur.config import GridConfig, LearnersConfig, MetaTrainingConfig
 from launch.blur.data import describe_data, first_examples
 
 FIELDS = (
@@ -127,6 +128,39 @@ def measure_descent(
         measure_once(folder, functools.partial(measure, normalised, **key), **key)
 
 
+def measure_grid(folder: RunFolder, config: GridConfig, sets: Sets) -> None:
+    """Rows of the test accuracy of gradient descent at every learning rate and momentum: early on, and in the end."""
+    at = tuple(sorted({min(10, config.steps), config.steps}))
+
+    def measure(normalised: bool) -> list[dict[str, Any]]:
+        found = momentum_grid(
+            config.rates,
+            config.momenta,
+            config.widths,
+            sets.train,
+            first_examples(sets.test),
+            normalised=normalised,
+            hidden_activation=config.baseline_activation,
+            at=at,
+            batch_size=min(config.batch_size, len(sets.train.X)),
+            seeds=_seeds(config),
+        )
+        mean, spread = found.mean(axis=2), found.std(axis=2)  # [momenta, rates, updates]
+        network = {"layers": len(config.widths), "hidden": list(config.widths), "data": sets.name, "inputs": sets.inputs}
+        network |= {"activation": config.baseline_activation, "normalisation": "forward" if normalised else "none"}
+        return [
+            {**network, "momentum": beta, "learning_rate": rate, "step": n}
+            | {"test_accuracy": float(mean[b, r, i]), "spread": float(spread[b, r, i])}
+            for b, beta in enumerate(config.momenta)
+            for r, rate in enumerate(config.rates)
+            for i, n in enumerate(at)
+        ]
+
+    for normalised in (False, True):
+        name = "sgd" + ", normalised" * normalised
+        measure_once(folder, functools.partial(measure, normalised), experiment="grid", baseline=name)
+
+
 def _seeds(config: LearnersConfig) -> tuple[int, ...]:
     return tuple(range(config.seed, config.seed + config.learners))
 
@@ -200,12 +234,13 @@ def make_rules(config: MetaTrainingConfig) -> Rules:
 
 def make_meta_recipe(config: MetaTrainingConfig) -> MetaRecipe:
     """Hyperparameters of meta-training by gradient."""
-    return _from_fields(MetaRecipe, config, learning_rate=config.meta_rate)
+    return _from_fields(MetaRecipe, config, hidden=config.widths, learning_rate=config.meta_rate)
 
 
 def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:
     """Hyperparameters of evolution, with the T of the last stage."""
-    return _from_fields(EvolutionRecipe, config, unroll=config.unroll[-1], learners=2)
+    choices: Any = {"hidden": config.widths, "unroll": config.unroll[-1], "learners": config.fitness_learners}
+    return _from_fields(EvolutionRecipe, config, **choices)
 
 
 def _from_fields(kind: Any, config: Any, **others: Any) -> Any:

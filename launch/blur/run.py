@@ -7,7 +7,7 @@ from icl.blur.genome_files import load_genome
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.folder import RunFolder, present_run
 from launch.blur import config as configs
-from launch.blur.experiments import run_ablation, run_sgd_check, run_train, run_transfer
+from launch.blur.experiments import run_ablation, run_grid, run_sgd_check, run_train, run_transfer
 from launch.blur.measurements import make_rules
 from launch.blur.report import blur_table, write_blur_report
 
@@ -15,6 +15,7 @@ MEASURE = {
     configs.TrainConfig: run_train,
     configs.TransferConfig: run_transfer,
     configs.AblationConfig: run_ablation,
+    configs.GridConfig: run_grid,
     configs.SgdCheckConfig: run_sgd_check,
 }
 

@@ -38,7 +38,7 @@ def test_the_standard_scheme_s_constant():
     """c E[φ(z)²] = 1: by hand for ReLU (2) and the identity (1), by a million draws elsewhere (relative error 0.5 %)."""
     assert standard_scale("relu") == pytest.approx(2, rel=1e-9) and standard_scale("linear") == pytest.approx(1, rel=1e-9)
     z = np.random.default_rng(0).normal(size=1_000_000)
-    for name in ("tanh", "sigmoid", "silu", "leaky_relu"):
+    for name in ("tanh", "sigmoid", "relu_tanh", "silu", "leaky_relu"):
         mean_square = np.mean(np.asarray(ACTIVATIONS[name](jnp.asarray(z))) ** 2)
         assert standard_scale(name) * mean_square == pytest.approx(1, rel=0.005)
 

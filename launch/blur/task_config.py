@@ -1,0 +1,38 @@
+"""The configuration of `launch.blur tasks`, and its presets."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icl.names import TASK_GROUPS
+from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.command import Preset
+from launch.blur.config import BlurConfig
+
+
+@dataclass(frozen=True)
+class TasksConfig(BlurConfig):
+    """Judge a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each n."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
+
+    genome: str = "digits"
+    """The genome to judge: a name from the package, or the genome.json of a train run."""
+    tasks: tuple[str, ...] = TASK_GROUPS
+    """Groups of tasks (mnist needs files), data (wine) or single tasks (wine/16-16: data and hidden layers)."""
+    data_dir: str | None = None
+    """Folder of MNIST's idx files; default, the folder mnist in $JEXPLICIT_DATA_DIR."""
+    learners: PositiveInt = 5
+    """Learners to average an accuracy over, each with its own initial synapses and minibatches."""
+    batch_size: PositiveInt = 64
+    """Examples per update."""
+    baselines: str | None = None
+    """Run of tasks to take the baselines from, with the same data, learners, rates and versions; tasks that it lacks are
+    measured."""
+
+
+PRESETS = {
+    "tiny": Preset(
+        TasksConfig("runs/blur_tasks_tiny", tasks=("iris/32-32-32", "xor/64"), learners=2),
+        "two tasks, two learners; under half a minute on 2 CPU cores.",
+    )
+}
