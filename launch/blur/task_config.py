@@ -18,7 +18,7 @@ class TasksConfig(BlurConfig):
     genome: str = "digits"
     """The genome to judge: a name from the package, or the genome.json of a train run."""
     tasks: tuple[str, ...] = TASK_GROUPS
-    """Groups of tasks (mnist needs files), data (wine) or single tasks (wine/16-16: data and hidden layers)."""
+    """Groups of tasks (mnist needs files), data (wine) or single tasks (wine/128-128: data and hidden layers)."""
     data_dir: str | None = None
     """Folder of MNIST's idx files; default, the folder mnist in $JEXPLICIT_DATA_DIR."""
     learners: PositiveInt = 5

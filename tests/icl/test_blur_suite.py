@@ -38,10 +38,10 @@ def test_the_suite_spans_width_and_depth_evenly():
 
 
 def test_tasks_are_chosen_by_task_data_and_group_in_the_order_of_the_suite():
-    names = [task.name for task in select_tasks(["xor", "wine/32-32", "mixture@5/512"])]
-    assert names == [task.name for task in SUITE if task.data == "xor" or task.name in ("wine/32-32", "mixture@5/512")]
+    names = [task.name for task in select_tasks(["xor", "wine/128-128", "mixture@5/512-512"])]
+    assert names == [task.name for task in SUITE if task.data == "xor" or task.name in ("wine/128-128", "mixture@5/512-512")]
     assert {task.data for task in select_tasks(["planes"])} == set(PLANES)
-    with pytest.raises(ValueError, match=r"tasks whine: choose groups \(digits, mnist.*wine/256"):
+    with pytest.raises(ValueError, match=r"tasks whine: choose groups \(digits, mnist.*wine/512"):
         select_tasks(["wine", "whine"])
     with pytest.raises(ValueError, match="no tasks: name at least one"):
         select_tasks([])
