@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from icl.blur.data import Sets
@@ -51,6 +52,7 @@ def run(config: TasksConfig) -> dict[str, Any]:
             write_baselines(folder.path, config, baselines)
         measure = functools.partial(task_rows, config, rule, task, sets[task.name], baselines[task.name]["rows"])
         measure_once(folder, measure, experiment="tasks", genome=config.genome, task=task.name)
+        jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
     write_baselines(folder.path, config, baselines)
     report = write_task_report(folder.path)
     folder.log(event="finished", seconds=time.perf_counter() - start)

@@ -119,9 +119,9 @@ def test_figures_in_the_plane_are_balanced_and_where_they_should_be(name):
     if name == "circles":
         np.testing.assert_allclose([radius[labels == n].mean() for n in (0, 1)], [1, 0.5], atol=0.02)
     if name == "spirals":  # the angle is the radius, plus half a turn for one class
-        far = radius > 2
+        far = radius > 2  # there noise of 0.1 turns a point by at most 0.05, and moves it along the arm by 0.1 (1 σ)
         turns = np.exp(1j * (angle - radius - np.pi * labels))[far]
-        assert np.abs(turns - 1).max() < 0.4
+        assert np.abs(turns - 1).max() < 5 * np.hypot(0.05, 0.1)
     if name == "xor":
         assert np.mean(labels == (X.prod(axis=1) < 0)) > 0.99
     if name == "checkerboard":

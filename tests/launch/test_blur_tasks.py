@@ -8,6 +8,7 @@ from icl.blur.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.runs.results import read_config
 from launch.blur import __main__ as blur
+from launch.blur import task_baselines
 from launch.blur import tasks as tasks_module
 from launch.blur.measurements import FIELDS
 from launch.blur.task_baselines import UPDATES, task_rates
@@ -28,23 +29,26 @@ def printed_error(capfd):
     return " ".join(capfd.readouterr().err.split())
 
 
-@pytest.fixture(scope="module")
-def few():
+def shorten(patch):
     """Fewer updates and rates than in a real run."""
-    from launch.blur import task_baselines
+    for module in (tasks_module, task_baselines):
+        patch.setattr(module, "UPDATES", (1, 10))
+    patch.setattr(task_baselines, "RATES", (0.1, 1.0))
 
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (tasks_module, task_baselines):
-            patch.setattr(module, "UPDATES", (1, 10))
-        patch.setattr(task_baselines, "RATES", (0.1, 1.0))
-        yield
+
+@pytest.fixture
+def few(monkeypatch):
+    """Short runs in a test."""
+    shorten(monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def judged(few, tmp_path_factory):
+def judged(tmp_path_factory):
     """A run that the other tests read."""
     out = tmp_path_factory.mktemp("runs") / "tasks"
-    assert blur.main(["tasks", "--out", str(out), *FLAGS]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        assert blur.main(["tasks", "--out", str(out), *FLAGS]) == 0
     return out
 
 
@@ -78,7 +82,7 @@ def test_the_report_has_every_task_and_is_rebuilt_from_the_folder(judged):
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_twice_and_an_interrupted_run_continues(judged, tmp_path, monkeypatch):
+def test_nothing_is_measured_twice_and_an_interrupted_run_continues(judged, few, tmp_path, monkeypatch):
     def refuse(config, task, sets):
         raise AssertionError(f"baselines of {task.name} are there")
 
@@ -101,7 +105,7 @@ def test_nothing_is_measured_twice_and_an_interrupted_run_continues(judged, tmp_
 
 
 @pytest.mark.slow
-def test_baselines_of_another_run_are_taken_or_refused(judged, tmp_path, monkeypatch, capfd):
+def test_baselines_of_another_run_are_taken_or_refused(judged, few, tmp_path, monkeypatch, capfd):
     def refuse(config, task, sets):
         raise AssertionError(f"baselines of {task.name} are there")
 
