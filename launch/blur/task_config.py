@@ -11,7 +11,10 @@ from launch.blur.config import BlurConfig
 
 @dataclass(frozen=True)
 class TasksConfig(BlurConfig):
-    """Judge a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each n."""
+    """Judge a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each n.
+
+    All tasks take about 22 minutes on 2 CPU cores; with the baselines of an earlier run, about 4.
+    """
 
     GROUPS: ClassVar = {"genome": "measurements"}
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from icl.blur.suite import SUITE, select_tasks, task_sets
@@ -11,7 +12,7 @@ from launch.blur import __main__ as blur
 from launch.blur import task_baselines
 from launch.blur import tasks as tasks_module
 from launch.blur.measurements import FIELDS
-from launch.blur.task_baselines import UPDATES, task_rates
+from launch.blur.task_baselines import UPDATES, mean_and_spread, task_rates
 from launch.blur.task_report import write_task_report
 
 FLAGS = ["--learners", "1", "--batch-size", "8", "--tasks", "iris/128", "xor/64"]
@@ -150,6 +151,14 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, capfd, monkey
     assert blur.main(["tasks", *arguments.split(), "--out", str(tmp_path / "run")]) == 2
     printed = printed_error(capfd)
     assert message in printed and "Traceback" not in printed and not (tmp_path / "run").exists()
+
+
+def test_equal_numbers_of_correct_examples_are_ties():
+    """Means of single-precision fractions are not."""
+    one, other = (np.array(correct, np.float32) / np.float32(29) for correct in ((3, 7, 20), (10, 10, 10)))
+    assert one.mean() != other.mean() or one.astype(float).mean() != other.astype(float).mean()
+    assert mean_and_spread(one, 29)[0] == mean_and_spread(other, 29)[0] == pytest.approx(10 / 29, abs=1e-15)
+    assert mean_and_spread(one, 29)[1] == pytest.approx(one.std(), rel=1e-6) and mean_and_spread(other, 29)[1] == 0
 
 
 def test_only_large_networks_have_fewer_rates():
