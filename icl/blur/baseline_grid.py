@@ -51,7 +51,7 @@ def coefficients(optimizer: OptimizerName, rate: float) -> Coefficients:
     if optimizer not in GRID_OPTIMIZERS:
         raise ValueError(f"optimizer {optimizer!r}: a grid has {', '.join(GRID_OPTIMIZERS)}; use descent_curves for others")
     alpha, beta = {"sgd": (0.0, 1.0), "momentum": (0.9, 1.0), "adam": (0.9, 0.1)}[optimizer]
-    return Coefficients(*(np.float64(value) for value in (rate, alpha, beta)), np.bool_(optimizer == "adam"))
+    return Coefficients(np.float64(rate), np.float64(alpha), np.float64(beta), np.bool_(optimizer == "adam"))
 
 
 def one_formula(c: Coefficients) -> optax.GradientTransformation:
@@ -61,10 +61,10 @@ def one_formula(c: Coefficients) -> optax.GradientTransformation:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return zeros, zeros, jnp.zeros_like(c.rate)
 
-    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         M, V, k = state
-        M = jax.tree.map(lambda M, g: c.alpha * M + c.beta * g, M, gradient)
-        V = jax.tree.map(lambda V, g: _gamma * V + (1 - _gamma) * g**2, V, gradient)
+        M = jax.tree.map(lambda M, g: c.alpha * M + c.beta * g, M, updates)
+        V = jax.tree.map(lambda V, g: _gamma * V + (1 - _gamma) * g**2, V, updates)
         k = k + 1
         scale = c.rate / jnp.where(c.adaptive, 1 - c.alpha**k, 1)
 

@@ -51,7 +51,7 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`wine/16-16`: the data and the widths of the hidden layers."""
+        """`wine/128-128`: the data and the widths of the hidden layers."""
         return f"{self.data}/{'-'.join(map(str, self.hidden))}"
 
     @property
@@ -72,7 +72,7 @@ def select_tasks(names: Sequence[str] = TASK_GROUPS) -> tuple[Task, ...]:
     """The tasks of the suite with these names, in its order.
 
     Args:
-        names: of tasks (`wine/16-16`), of data (`wine`: all its networks) or of groups (`tables`).
+        names: of tasks (`wine/128-128`), of data (`wine`: all its networks) or of groups (`tables`).
 
     Raises:
         ValueError: no such task, or no names.

@@ -108,20 +108,31 @@ def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[
         for i, optimizer in enumerate(GRID_OPTIMIZERS):
             chosen = dev[i].mean(axis=1).argmax(axis=0)
             for j, (n, best) in enumerate(zip(UPDATES, chosen.tolist(), strict=True)):
-                accuracies = test[i, best, :, j]
+                accuracy, spread = mean_and_spread(test[i, best, :, j], len(sets.test.X))
                 rows.append(
                     {
                         "n": n,
                         "baseline": optimizer + ", normalised" * normalised,
                         "activation": ACTIVATIONS[best // len(rates)],
                         "learning_rate": rates[best % len(rates)],
-                        "dev_accuracy": float(dev[i, best, :, j].mean()),
-                        "test_accuracy": float(accuracies.mean()),
-                        "spread": float(accuracies.std()),
+                        "dev_accuracy": mean_and_spread(dev[i, best, :, j], len(sets.dev.X))[0],
+                        "test_accuracy": accuracy,
+                        "spread": spread,
                     }
                 )
     seconds = time.perf_counter() - start
     return [{**row, "seconds": seconds} for row in rows]
+
+
+def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
+    """Mean and standard deviation over learners, from whole numbers of examples: equal means are equal to the last bit.
+
+    Example:
+        >>> mean_and_spread(np.array([0.1, 0.3]), 10) == mean_and_spread(np.array([0.3, 0.1]), 10)
+        True
+    """
+    correct = np.rint(accuracies.astype(np.float64) * examples)
+    return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
 
 
 def seeds(config: TasksConfig) -> tuple[int, ...]:

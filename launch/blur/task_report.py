@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 from rich.table import Table
 
 from jexplicit.runs.figures import COLOURS, figure, plain_ticks
@@ -66,20 +67,24 @@ def write_task_report(out: Path) -> Path:
 
 
 def differences_figure(rows: _Rows, path: Path) -> None:
-    """Accuracy of the rule minus that of the best baseline by task, a panel for each number of updates that is shown."""
+    """Accuracy of the rule minus that of the best baseline by task, a panel for each number of updates that is shown.
+
+    Lines are the standard deviation of the difference over learners; below 5 points the axis is linear, then logarithmic.
+    """
     names, updates = _names(rows), _updates(rows)
     with figure(path, columns=len(updates), size=(4 + 2.6 * len(updates), 1.4 + 0.17 * len(names)), sharey=True) as axes:
         for ax, n in zip(axes[0], updates, strict=True):
             found = {row["task"]: row for row in rows if row["n"] == n}
             differences = np.array([_difference(found[name]) for name in names])
             spread = 100 * np.array([np.hypot(found[name]["spread"], found[name]["baseline_spread"]) for name in names])
-            colours = [COLOURS[0] if difference > 0 else COLOURS[1] for difference in differences]
+            colours = [COLOURS[0] if found[name]["wins"] else COLOURS[-1 if found[name]["tie"] else 1] for name in names]
             ax.axvline(0, color="black", linewidth=0.8)
             ax.hlines(range(len(names)), differences - spread, differences + spread, color=colours, alpha=0.4)
             ax.scatter(differences, range(len(names)), c=colours, s=14, zorder=3)
             ax.set(title=f"after {n} updates", xlabel="learned rule - best baseline, points")
             ax.set_xscale("symlog", linthresh=5)
-            ax.set_xticks(_ticks(differences), [str(tick) for tick in _ticks(differences)])
+            ax.set_xticks(_ticks(differences), map(str, _ticks(differences)))
+            ax.xaxis.set_minor_locator(NullLocator())
         axes[0, 0].set_yticks(range(len(names)), names, fontsize=7)
         axes[0, 0].set_ylim(len(names) - 0.4, -0.6)
 
@@ -103,7 +108,8 @@ def wins_figure(rows: _Rows, path: Path) -> None:
 
 
 def _ticks(differences: np.ndarray) -> list[int]:
-    return [tick for tick in (-50, -20, -5, -2, 0, 2, 5, 20, 50) if differences.min() - 6 <= tick <= differences.max() + 6]
+    low, high = min(0.0, differences.min()) - 3, max(0.0, differences.max()) + 3
+    return [tick for tick in (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50) if low <= tick <= high]
 
 
 def _names(rows: _Rows) -> list[str]:

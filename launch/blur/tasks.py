@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax
 
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
@@ -18,6 +18,7 @@ from launch.blur.measurements import measure_once
 from launch.blur.task_baselines import (
     UPDATES,
     has_baselines,
+    mean_and_spread,
     measure_baselines,
     read_baselines,
     seeds,
@@ -51,6 +52,7 @@ def run(config: TasksConfig) -> dict[str, Any]:
             write_baselines(folder.path, config, baselines)
         measure = functools.partial(task_rows, config, rule, task, sets[task.name], baselines[task.name]["rows"])
         measure_once(folder, measure, experiment="tasks", genome=config.genome, task=task.name)
+        jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
     write_baselines(folder.path, config, baselines)
     report = write_task_report(folder.path)
     folder.log(event="finished", seconds=time.perf_counter() - start)
@@ -79,8 +81,8 @@ def task_rows(
     rows = []
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
         best = max((row for row in baselines if row["n"] == n), key=lambda row: row["test_accuracy"])
-        ours, theirs = float(np.mean(accuracies)), best["test_accuracy"]
-        compared = {"rule_accuracy": ours, "spread": float(np.std(accuracies)), "test_accuracy": ours}
+        (ours, spread), theirs = mean_and_spread(accuracies, len(sets.test.X)), best["test_accuracy"]
+        compared = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours}
         compared |= {"best_baseline": theirs, "baseline_spread": best["spread"], "learning_rate": best["learning_rate"]}
         compared |= {"baseline": f"{best['baseline']}, {best['activation']}, rate {best['learning_rate']:g}"}
         compared |= {"wins": ours > theirs + _tie, "tie": abs(ours - theirs) <= _tie}

@@ -38,10 +38,10 @@ def test_the_suite_spans_width_and_depth_evenly():
 
 
 def test_tasks_are_chosen_by_task_data_and_group_in_the_order_of_the_suite():
-    names = [task.name for task in select_tasks(["xor", "wine/32-32", "mixture@5/512"])]
-    assert names == [task.name for task in SUITE if task.data == "xor" or task.name in ("wine/32-32", "mixture@5/512")]
+    names = [task.name for task in select_tasks(["xor", "wine/128-128", "mixture@5/512-512"])]
+    assert names == [task.name for task in SUITE if task.data == "xor" or task.name in ("wine/128-128", "mixture@5/512-512")]
     assert {task.data for task in select_tasks(["planes"])} == set(PLANES)
-    with pytest.raises(ValueError, match=r"tasks whine: choose groups \(digits, mnist.*wine/256"):
+    with pytest.raises(ValueError, match=r"tasks whine: choose groups \(digits, mnist.*wine/512"):
         select_tasks(["wine", "whine"])
     with pytest.raises(ValueError, match="no tasks: name at least one"):
         select_tasks([])
@@ -119,9 +119,9 @@ def test_figures_in_the_plane_are_balanced_and_where_they_should_be(name):
     if name == "circles":
         np.testing.assert_allclose([radius[labels == n].mean() for n in (0, 1)], [1, 0.5], atol=0.02)
     if name == "spirals":  # the angle is the radius, plus half a turn for one class
-        far = radius > 2
+        far = radius > 2  # there noise of 0.1 turns a point by at most 0.05, and moves it along the arm by 0.1 (1 σ)
         turns = np.exp(1j * (angle - radius - np.pi * labels))[far]
-        assert np.abs(turns - 1).max() < 0.4
+        assert np.abs(turns - 1).max() < 5 * np.hypot(0.05, 0.1)
     if name == "xor":
         assert np.mean(labels == (X.prod(axis=1) < 0)) > 0.99
     if name == "checkerboard":

@@ -2,15 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from icl.blur.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.runs.results import read_config
 from launch.blur import __main__ as blur
+from launch.blur import task_baselines
 from launch.blur import tasks as tasks_module
 from launch.blur.measurements import FIELDS
-from launch.blur.task_baselines import UPDATES, task_rates
+from launch.blur.task_baselines import UPDATES, mean_and_spread, task_rates
 from launch.blur.task_report import write_task_report
 
 FLAGS = ["--learners", "1", "--batch-size", "8", "--tasks", "iris/128", "xor/64"]
@@ -28,23 +30,26 @@ def printed_error(capfd):
     return " ".join(capfd.readouterr().err.split())
 
 
-@pytest.fixture(scope="module")
-def few():
+def shorten(patch):
     """Fewer updates and rates than in a real run."""
-    from launch.blur import task_baselines
+    for module in (tasks_module, task_baselines):
+        patch.setattr(module, "UPDATES", (1, 10))
+    patch.setattr(task_baselines, "RATES", (0.1, 1.0))
 
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (tasks_module, task_baselines):
-            patch.setattr(module, "UPDATES", (1, 10))
-        patch.setattr(task_baselines, "RATES", (0.1, 1.0))
-        yield
+
+@pytest.fixture
+def few(monkeypatch):
+    """Short runs in a test."""
+    shorten(monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def judged(few, tmp_path_factory):
+def judged(tmp_path_factory):
     """A run that the other tests read."""
     out = tmp_path_factory.mktemp("runs") / "tasks"
-    assert blur.main(["tasks", "--out", str(out), *FLAGS]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        assert blur.main(["tasks", "--out", str(out), *FLAGS]) == 0
     return out
 
 
@@ -78,7 +83,7 @@ def test_the_report_has_every_task_and_is_rebuilt_from_the_folder(judged):
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_twice_and_an_interrupted_run_continues(judged, tmp_path, monkeypatch):
+def test_nothing_is_measured_twice_and_an_interrupted_run_continues(judged, few, tmp_path, monkeypatch):
     def refuse(config, task, sets):
         raise AssertionError(f"baselines of {task.name} are there")
 
@@ -101,7 +106,7 @@ def test_nothing_is_measured_twice_and_an_interrupted_run_continues(judged, tmp_
 
 
 @pytest.mark.slow
-def test_baselines_of_another_run_are_taken_or_refused(judged, tmp_path, monkeypatch, capfd):
+def test_baselines_of_another_run_are_taken_or_refused(judged, few, tmp_path, monkeypatch, capfd):
     def refuse(config, task, sets):
         raise AssertionError(f"baselines of {task.name} are there")
 
@@ -146,6 +151,14 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, capfd, monkey
     assert blur.main(["tasks", *arguments.split(), "--out", str(tmp_path / "run")]) == 2
     printed = printed_error(capfd)
     assert message in printed and "Traceback" not in printed and not (tmp_path / "run").exists()
+
+
+def test_equal_numbers_of_correct_examples_are_ties():
+    """Means of single-precision fractions are not."""
+    one, other = (np.array(correct, np.float32) / np.float32(29) for correct in ((3, 7, 20), (10, 10, 10)))
+    assert one.mean() != other.mean() or one.astype(float).mean() != other.astype(float).mean()
+    assert mean_and_spread(one, 29)[0] == mean_and_spread(other, 29)[0] == pytest.approx(10 / 29, abs=1e-15)
+    assert mean_and_spread(one, 29)[1] == pytest.approx(one.std(), rel=1e-6) and mean_and_spread(other, 29)[1] == 0
 
 
 def test_only_large_networks_have_fewer_rates():
