@@ -489,7 +489,7 @@ def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
         (tmp_path / "bad.json").write_text(json.dumps({**content, **change}))
         with pytest.raises(ValueError, match=message):
             load_genome(tmp_path / "bad.json")
-    with pytest.raises(ValueError, match="neither a file nor one of digits"):
+    with pytest.raises(ValueError, match="neither a file nor one of boolean, digits"):
         load_genome("nothing")
 
 
