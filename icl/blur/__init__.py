@@ -17,6 +17,8 @@ from icl.blur.data import table_sets as table_sets
 from icl.blur.descent import sgd_difference as sgd_difference
 from icl.blur.descent import sgd_genome as sgd_genome
 from icl.blur.descent import sgd_rules as sgd_rules
+from icl.blur.drop_in import Learner as Learner
+from icl.blur.drop_in import learner as learner
 from icl.blur.episodes import draw_episode as draw_episode
 from icl.blur.episodes import mean_scores as mean_scores
 from icl.blur.episodes import meta_loss as meta_loss
@@ -31,8 +33,6 @@ from icl.blur.genome_files import LearnedRule as LearnedRule
 from icl.blur.genome_files import load_genome as load_genome
 from icl.blur.genome_files import save_genome as save_genome
 from icl.blur.genome_files import shipped_genomes as shipped_genomes
-from icl.blur.learner import Learner as Learner
-from icl.blur.learner import learner as learner
 from icl.blur.learning import learning_curve as learning_curve
 from icl.blur.learning import learning_curves as learning_curves
 from icl.blur.learning import minibatches as minibatches

@@ -146,10 +146,7 @@ def _unseen_mnist(data_dir: str | os.PathLike | None, seed: int) -> Images:
         images = read_images("mnist", data_dir)
     except ValueError as error:
         rest = " ".join(group for group in TASK_GROUPS if group != "mnist")
-        raise ValueError(
-            f"tasks on MNIST: {error}. Give its folder with --data-dir or in JEXPLICIT_DATA_DIR, or leave these tasks out: "
-            f"--tasks {rest}"
-        ) from error
+        raise ValueError(f"tasks on MNIST: {error}. Or leave them out, and name the other tasks: {rest}") from error
     order, (few, tests) = np.random.default_rng(seed).permutation(len(images.test_labels)), _mnist
     learned, tested = order[:few], order[few : few + tests]
     X, Y = images.test_images, images.test_labels

@@ -99,7 +99,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows(trained, tmp_path, monkeypa
         ("train --meta-rate 0", "--meta-rate 0.0: use above 0"),
         ("train --method evolution --population 2 --unroll 5 --meta-steps 5", "use at least 4 genomes, one stage"),
         ("train --rates -1", "--rates -1.0: use above 0"),
-        ("transfer --genome nothing.json", "neither a file nor one of digits"),
+        ("transfer --genome nothing.json", "neither a file nor one of boolean, digits"),
         ("transfer --others mnist@x", "write NAME@SIDE"),
         ("ablation --variants louder", "--variants louder: choose some of"),
         ("train --classes 3", "--classes 3: give at least two classes, each once"),

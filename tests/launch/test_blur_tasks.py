@@ -139,9 +139,9 @@ def test_baselines_of_another_run_are_taken_or_refused(judged, few, tmp_path, mo
     "arguments, message",
     [
         ("--tasks iris/7", "tasks iris/7: choose groups (digits, mnist, tables, planes, mixtures), data (digits@4"),
-        ("--tasks mnist@7", "or leave these tasks out: --tasks digits tables planes mixtures"),
+        ("--tasks mnist@7", "leave them out, and name the other tasks: digits tables planes mixtures"),
         ("--tasks mnist --data-dir nowhere", "nowhere holds neither"),
-        ("--genome nothing.json", "neither a file nor one of digits"),
+        ("--genome nothing.json", "neither a file nor one of boolean, digits"),
         ("--learners 0", "--learners 0: use at least 1"),
         ("--tasks iris --baselines nowhere", "cannot be read as baselines"),
     ],
