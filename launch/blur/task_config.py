@@ -36,6 +36,6 @@ class TasksConfig(BlurConfig):
 PRESETS = {
     "tiny": Preset(
         TasksConfig("runs/blur_tasks_tiny", tasks=("iris/32-32-32", "xor/64"), learners=2),
-        "two tasks, two learners; under half a minute on 2 CPU cores.",
+        "two tasks, two learners; a minute on 2 CPU cores.",
     )
 }
