@@ -9,6 +9,7 @@ in which SGD has α = 0, β = 1, momentum α = 0.9, β = 1, both without the den
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -98,16 +99,37 @@ def descent_grid(
     Raises:
         ValueError: as in `descent_curves`.
     """
-    activation(hidden_activation)
-    check_updates(at, at[-1] if at else 0)
-    sizes, keys, batches = seeded_learners(seeds, hidden, train, steps=at[-1], batch_size=batch_size)
     grid = [coefficients(optimizer, rate) for optimizer in GRID_OPTIMIZERS for rate in rates]
     stacked = Coefficients(*(np.stack(field) for field in zip(*grid, strict=True)))
     stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf, None if leaf.dtype == bool else np.float32), stacked)
+    network: Any = {"normalised": normalised, "hidden_activation": hidden_activation, "at": at}
+    found = grid_accuracies(one_formula, stacked, hidden, train, test, batch_size=batch_size, seeds=seeds, **network)
+    return jax.tree.map(lambda curves: curves.reshape(len(GRID_OPTIMIZERS), len(rates), *curves.shape[1:]), found)
+
+
+def grid_accuracies(
+    optimizer: Callable[[Any], optax.GradientTransformation],
+    grid: Any,
+    hidden: tuple[int, ...],
+    train: Examples,
+    test: Any,
+    *,
+    normalised: bool,
+    hidden_activation: Activation,
+    at: tuple[int, ...],
+    batch_size: int,
+    seeds: tuple[int, ...],
+) -> PyTree[Float[np.ndarray, "grid seeds at"]]:
+    """Accuracies by `optimizer(point)` at every point of a grid, a pytree of arrays with the grid as first axis.
+
+    `optimizer` is a function of a module, which compiles once; the others are as in `descent_grid`.
+    """
+    activation(hidden_activation)
+    check_updates(at, max(at, default=0))
+    sizes, keys, batches = seeded_learners(seeds, hidden, train, steps=at[-1], batch_size=batch_size)
     layers = _initial_layers(sizes, hidden_activation, keys)
-    found = _descent_grid((normalised, hidden_activation, at), stacked, layers, batches, train, test)
-    shape = len(GRID_OPTIMIZERS), len(rates)
-    return jax.tree.map(lambda curves: np.asarray(curves).swapaxes(0, 1).reshape(*shape, *curves.shape[::2]), found)
+    found = _descent_grid(optimizer, (normalised, hidden_activation, at), grid, layers, batches, train, test)
+    return jax.tree.map(lambda curves: np.asarray(curves).swapaxes(0, 1), found)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -116,9 +138,14 @@ def _initial_layers(sizes: tuple[int, ...], hidden_activation: Activation, keys:
     return jax.vmap(lambda key: initial_layers(key, sizes, hidden_activation))(keys)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _descent_grid(
-    network: tuple[bool, Activation, tuple[int, ...]], grid: Coefficients, layers: Any, batches: Array, *data: Any
+    optimizer: Callable[[Any], optax.GradientTransformation],
+    network: tuple[bool, Activation, tuple[int, ...]],
+    grid: Any,
+    layers: Any,
+    batches: Array,
+    *data: Any,
 ) -> PyTree[Array]:
     """Accuracies [seeds, grid, at]. One network at a time on a CPU: its weights stay in the cache."""
     normalised, hidden_activation, at = network
@@ -126,6 +153,6 @@ def _descent_grid(
 
     def run(learner: tuple[Any, Array]) -> PyTree[Array]:
         layers, batches = learner
-        return each_row(lambda c: follow_descent(one_formula(c), layers, batches, *data, **options), grid)
+        return each_row(lambda point: follow_descent(optimizer(point), layers, batches, *data, **options), grid)
 
     return each_row(run, (layers, batches))

@@ -86,7 +86,7 @@ def evolve(
     skipped = search.history[-1]["skipped"] if search.history else 0
     for values in fitness:  # replay
         cma.tell([(cma.ask(), -value) for value in values.tolist()])
-    source, dev = make_source(train), Examples(*map(jnp.asarray, dev))
+    source, dev = make_source(train, mixed=False), Examples(*map(jnp.asarray, dev))
     learners: Any = {"rules": rules, "family": Family(recipe.hidden, recipe.batch_size), "unroll": recipe.unroll}
     mean = jax.tree.map(lambda leaf: leaf[None], start)
     for done in range(search.done + 1, generations + 1):

@@ -1,8 +1,7 @@
 """Families of tasks: many small tasks made of one labelled data set, and the networks that learn them.
 
-A task draws a way to merge the classes into fewer, a random linear map of the inputs, noise, and
-the examples that it has. A genome that is meta-trained on several families meets inputs, labels and networks of many shapes,
-although all of them come from one data set.
+A task draws a way to merge the classes into fewer, a random linear map of the inputs, noise, and the examples that it has. A
+genome that is meta-trained on several families meets inputs, labels and networks of many shapes, all from one data set.
 """
 
 import functools
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from icl.blur.data import Examples
 
@@ -20,7 +19,7 @@ class Source(NamedTuple):
     """What tasks are made of: the examples, and the principal axes [D, D] of their inputs, the one of most variance first."""
 
     examples: Examples
-    axes: Float[Any, "D D"]
+    axes: Any
 
 
 class Family(NamedTuple):
@@ -45,17 +44,20 @@ class Family(NamedTuple):
     noise: float = 0.0
 
 
-def make_source(examples: Examples) -> Source:
-    """The source of a data set.
+def make_source(examples: Examples, *, mixed: bool = True) -> Source:
+    """The source of a data set; the axes are left out where no family mixes inputs.
 
     Example:
         >>> make_source(Examples(np.diag([1.0, 2.0]), np.eye(2))).axes.round(3).__abs__().tolist()
         [[0.447, 0.894], [0.894, 0.447]]
     """
+    examples = Examples(*map(jnp.asarray, examples))
+    if not mixed:
+        return Source(examples, None)
     X = np.asarray(examples.X, np.float64)
     centred = X - X.mean(axis=0)
     axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
-    return Source(Examples(*map(jnp.asarray, examples)), jnp.asarray(axes, examples.X.dtype))
+    return Source(examples, jnp.asarray(axes, examples.X.dtype))
 
 
 def check_family(family: Family, source: Source, query_size: int) -> None:

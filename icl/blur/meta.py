@@ -190,7 +190,7 @@ def meta_train(
     search = Search(jax.tree.map(lambda leaf: leaf[0], genomes), SearchOptions(**options))
     seed, every, progress = search.options.seed, search.options.every, search.options.progress
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
-    source = make_source(train)
+    source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))
     _check(G, recipe, curriculum, source, every)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # the last genome fills up the devices

@@ -24,6 +24,7 @@ from jexplicit.runs.folder import RunFolder, environment
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import GridConfig, LearnersConfig, MetaTrainingConfig
 from launch.blur.data import describe_data, first_examples
+from launch.blur.task_config import TasksConfig
 
 FIELDS = (
     "experiment genome states layers normalisation unroll step test_accuracy baseline learning_rate max_difference seconds"
@@ -70,7 +71,7 @@ def measure_learners(
             first_examples(sets.test),
             steps=steps or config.steps,
             batch_size=min(config.batch_size, len(sets.train.X)),
-            seeds=_seeds(config),
+            seeds=learner_seeds(config),
         )
         mean, spread = curves.accuracy.mean(axis=0), curves.accuracy.std(axis=0)
         size = [float(value) if np.isfinite(value) else None for value in curves.size.mean(axis=0)]
@@ -107,7 +108,10 @@ def measure_descent(
                 [descent_curves(optimizer, rates, hidden, *examples, hidden_activation=name, **options) for name in activations]
             )
 
-        dev, test = curves("dev", tuple(seed + _tuning for seed in _seeds(config))), curves("test", _seeds(config))
+        dev, test = (
+            curves("dev", tuple(seed + _tuning for seed in learner_seeds(config))),
+            curves("test", learner_seeds(config)),
+        )
         chosen = dev.mean(axis=1).argmax(axis=0)  # [n + 1]
         best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
         mean, spread = best.mean(axis=1), best.std(axis=1)
@@ -143,7 +147,7 @@ def measure_grid(folder: RunFolder, config: GridConfig, sets: Sets) -> None:
             hidden_activation=config.baseline_activation,
             at=at,
             batch_size=min(config.batch_size, len(sets.train.X)),
-            seeds=_seeds(config),
+            seeds=learner_seeds(config),
         )
         mean, spread = found.mean(axis=2), found.std(axis=2)  # [momenta, rates, updates]
         network = {"layers": len(config.widths), "hidden": list(config.widths), "data": sets.name, "inputs": sets.inputs}
@@ -161,7 +165,8 @@ def measure_grid(folder: RunFolder, config: GridConfig, sets: Sets) -> None:
         measure_once(folder, functools.partial(measure, normalised), experiment="grid", baseline=name)
 
 
-def _seeds(config: LearnersConfig) -> tuple[int, ...]:
+def learner_seeds(config: LearnersConfig | TasksConfig) -> tuple[int, ...]:
+    """One for each learner."""
     return tuple(range(config.seed, config.seed + config.learners))
 
 

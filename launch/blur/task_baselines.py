@@ -18,6 +18,7 @@ from icl.names import RATES
 from jexplicit.nn.names import Activation
 from jexplicit.runs.folder import environment, write_json
 from launch.blur.data import describe_data
+from launch.blur.measurements import learner_seeds
 from launch.blur.task_config import TasksConfig
 
 UPDATES = (1, 2, 5, 10, 20, 50, 100)
@@ -94,7 +95,11 @@ def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[
     that of the same networks on test.
     """
     start, rates = time.perf_counter(), task_rates(task, sets)
-    options: dict[str, Any] = {"at": UPDATES, "batch_size": min(config.batch_size, len(sets.train.X)), "seeds": seeds(config)}
+    options: dict[str, Any] = {
+        "at": UPDATES,
+        "batch_size": min(config.batch_size, len(sets.train.X)),
+        "seeds": learner_seeds(config),
+    }
     rows = []
     for normalised in (False, True):
         grids = [
@@ -133,8 +138,3 @@ def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float
     """
     correct = np.rint(accuracies.astype(np.float64) * examples)
     return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
-
-
-def seeds(config: TasksConfig) -> tuple[int, ...]:
-    """One for each learner."""
-    return tuple(range(config.seed, config.seed + config.learners))

@@ -14,14 +14,13 @@ from icl.blur.suite import Task, select_tasks, task_sets
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import show, stage
-from launch.blur.measurements import measure_once
+from launch.blur.measurements import learner_seeds, measure_once
 from launch.blur.task_baselines import (
     UPDATES,
     has_baselines,
     mean_and_spread,
     measure_baselines,
     read_baselines,
-    seeds,
     task_key,
     write_baselines,
 )
@@ -73,7 +72,7 @@ def task_rows(
         steps=UPDATES[-1],
         at=UPDATES,
         batch_size=min(config.batch_size, len(sets.train.X)),
-        seeds=seeds(config),
+        seeds=learner_seeds(config),
     )
     network = {"layers": task.depth, "width": task.width, "depth": task.depth, "hidden": list(task.hidden)}
     network |= {"data": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "learners": config.learners}
