@@ -14,6 +14,7 @@ BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_stat
 Normalisation = Literal["none", "forward", "backward", "both"]
 Output = Activation | Literal["softmax"]
 Update = Literal["hebbian", "ridge"]
+Pre = Literal["backward", "forward", "sequential"]
 Objective = Literal["end", "curve"]
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""

@@ -57,12 +57,8 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
     def seen(W: np.ndarray) -> np.ndarray:
         return g["rescale"] * unit(W) if r["synapse_norm"] else W
 
-    a = [np.zeros((B, x.shape[1], k))]
-    a[0][:, :, 0] = x
-    logits = x
-    for n, W in enumerate(map(seen, Ws)):  # Eq. 5
-        last, n_out = n == L - 1, W.shape[1]
-        with_bias = np.concatenate([a[n], np.ones((B, 1, k))], axis=1)
+    def forward_layer(W: np.ndarray, a: np.ndarray, last: bool) -> tuple[np.ndarray, np.ndarray]:  # Eq. 5
+        n_out, with_bias = W.shape[1], np.concatenate([a, np.ones((B, 1, k))], axis=1)
         z = np.zeros((B, n_out, k))
         for b in range(B):
             for j in range(n_out):
@@ -72,15 +68,24 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
                             z[b, j, c] += g["eta"] * read(W, i, j, c) * g["nu"][d, c] * with_bias[b, i, d]
         if r["normalise_output"] if last else r["normalise"] in ("forward", "both"):
             z = normalised(z, g["m_output"] if last else g["m"], g["s"], r["over"])
-        logits = z[:, :, 0]
-        a.append(with_slopes(r["output"] if last else r["hidden"], z, r))
+        return with_slopes(r["output"] if last else r["hidden"], z, r), z[:, :, 0]
+
+    def feed(a: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        fed = np.zeros_like(a)
+        fed[:, :, 0] = a[:, :, 0]
+        fed[:, :, 1] = np.where(y == 1, 1.0, -1.0)
+        if r["feedback"] == "cross_entropy":
+            fed[:, :, 1] = a[:, :, 1] * (activated("softmax", logits) - y)
+        return fed
+
+    a = [np.zeros((B, x.shape[1], k))]
+    a[0][:, :, 0] = x
+    logits = x
+    for n, W in enumerate(map(seen, Ws)):
+        states, logits = forward_layer(W, a[n], n == L - 1)
+        a.append(states)
     after_forward = list(a)
-    fed = np.zeros_like(a[L])
-    fed[:, :, 0] = a[L][:, :, 0]
-    fed[:, :, 1] = np.where(y == 1, 1.0, -1.0)
-    if r["feedback"] == "cross_entropy":
-        fed[:, :, 1] = a[L][:, :, 1] * (activated("softmax", logits) - y)
-    a[L] = after_forward[L] = fed
+    a[L] = after_forward[L] = feed(a[L], logits)
     for n in range(L - 1, 0, -1):  # Eq. 6
         V = seen(Vs[n])
         u = np.zeros_like(a[n])
@@ -98,20 +103,24 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
             new[:, :, 0] = a[n][:, :, 0]
         a[n] = new
 
-    def ridge(before: np.ndarray, after: np.ndarray, c: int, lam: float) -> np.ndarray:
+    def ridge(before: np.ndarray, after: np.ndarray, c: int, lam: float, trust: float) -> np.ndarray:
         A, E = before @ g["pre"][:, c], after @ g["post"][c]
         alpha = np.mean([row @ row for row in A])
-        return A.T @ np.linalg.inv(A @ A.T / alpha + lam * np.eye(B)) @ E / np.sqrt(alpha)
+        H = A.T @ np.linalg.inv(A @ A.T / alpha + lam * np.eye(B)) @ E / np.sqrt(alpha)
+        part = (((A @ H) ** 2).sum() / alpha + 1e-6) / ((E**2).sum() + 1e-6)
+        return H / part ** (trust / 2)
 
-    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray, last: bool) -> np.ndarray:  # Eq. 7 and 8
+    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray, neurons: int, last: bool) -> np.ndarray:  # Eq. 7, 8
         out = np.zeros_like(W)
         rate = g["eta_synapse"]
         if r["aging"]:
-            rate = rate * (g["floor"] + (1 - g["floor"]) / (1 + g["aging"] * age))
+            floor = g["floor_output" if last else "floor"]
+            rate = rate * (floor + (1 - floor) / (1 + g["aging"] * age))
         if r["update"] == "ridge":
-            rate, lam = (rate * g["eta_output"], g["lam_output"]) if last else (rate, g["lam"])
+            rate = rate * (g["eta_output"] if last else neurons ** -g["width"] * (L - 1) ** -g["depth"])
+            lam, trust = (g["lam_output"], 0.0) if last else (g["lam"], g["trust"])
             for c in range(channels):
-                out[:, :, c] = W[:, :, c] + rate * ridge(before, after, c, lam)
+                out[:, :, c] = W[:, :, c] + rate * ridge(before, after, c, lam, trust)
             return out
         for i in range(W.shape[0]):
             for j in range(W.shape[1]):
@@ -126,10 +135,14 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
                         out[i, j, c] -= abs(g["gamma"]) * W[i, j, c] * sum(W[q, j, c] ** 2 for q in range(W.shape[0]))
         return out
 
-    new_W, new_V = [], []
+    new_W, new_V, below = [], [], a[0]
     for n in range(L):
-        before = after_forward[n] if r["pre"] == "forward" else a[n]
-        new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), a[n + 1], n == L - 1))
-        back = updated(Vs[n], a[n + 1], before, n == L - 1)
+        last, neurons = n == L - 1, Ws[n].shape[1]
+        before, after = {"forward": after_forward[n], "backward": a[n], "sequential": below}[r["pre"]], a[n + 1]
+        if last and r["pre"] == "sequential":
+            after = feed(*forward_layer(seen(Ws[n]), below, last))
+        new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), after, neurons, last))
+        back = updated(Vs[n], after, before, neurons, last)
         new_V.append(new_W[n][:-1].transpose(1, 0, 2) if r["symmetric"] else back)
+        below = forward_layer(seen(new_W[n]), below, last)[0]
     return new_W, new_V, logits

@@ -29,12 +29,17 @@ class Genome(NamedTuple):
     gamma: strength of Oja's term; only its absolute value matters.
     rescale: factor on synapses of unit norm.
     sigma: standard deviation of the initial synapses, times the square root of the number of inputs.
+    sigma_output: factor on it in the last synapses.
+    sigma_bias: standard deviation of the initial biases of hidden neurons.
 
     Read under some rules alone:
 
     eta_output: factor on η̃ in the last synapses, with the ridge update.
-    floor, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`.
+    width, depth: with the ridge update, η̃ of the hidden synapses has the factor `n^-width L^-depth` in layers of n neurons,
+        with L hidden layers.
     lam, lam_output: λ of the ridge update, in the hidden and in the last synapses.
+    trust: exponent of the ridge update's trust ratio, in the hidden synapses (`icl.blur.ridge`).
+    floor, floor_output, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`.
     average: memory of the averaged synapses, from 0 (none) to 1 (the mean of all so far).
     """
 
@@ -52,11 +57,17 @@ class Genome(NamedTuple):
     gamma: Float[Any, "*batch"] = 1e-3
     rescale: Float[Any, "*batch"] = 1.0
     sigma: Float[Any, "*batch"] = 1.0
+    sigma_output: Float[Any, "*batch"] = 1.0
+    sigma_bias: Float[Any, "*batch"] = 0.0
     eta_output: Float[Any, "*batch"] = 1.0
-    floor: Float[Any, "*batch"] = 0.3
-    aging: Float[Any, "*batch"] = 0.15
+    width: Float[Any, "*batch"] = 0.0
+    depth: Float[Any, "*batch"] = 0.0
     lam: Float[Any, "*batch"] = 1.0
     lam_output: Float[Any, "*batch"] = 1.0
+    trust: Float[Any, "*batch"] = 0.0
+    floor: Float[Any, "*batch"] = 0.3
+    floor_output: Float[Any, "*batch"] = 0.3
+    aging: Float[Any, "*batch"] = 0.15
     average: Float[Any, "*batch"] = 0.5
 
 

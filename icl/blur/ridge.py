@@ -7,27 +7,45 @@ Hebb's rule, `Aᵀ E/(λ √α)`. For λ -> 0 it fits every example, `A H = √�
 Adaptive filters that learn so are called affine projection (Ozeki & Umeda 1984). The inverse Gram matrix takes the correlations
 of the inputs out of a step, as natural gradients do.
 
+Where inputs are few, most of an error is nothing that they can fit, and H is small. The trust ratio makes up for it,
+
+    H <- H/φ^p,   φ = |A H|/(√α |E|)                                                       p: trust
+
+with φ the part of the errors that H fits. Under p = 1 all updates change the pre-activations of a layer by the same amount, as
+in normalised gradient descent.
+
 The B equations are solved by conjugate gradients: products of matrices alone, and the same work on every device.
 """
 
-import jax
+import functools
+
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
+from icl.linear_systems import solve_rows
 from jexplicit.runs.devices import full_precision
 
 _tiny = 1e-20  # of α, for inputs that are all zero
+_small = 1e-6  # of squared errors, where none are left
 
 
+@full_precision
 def ridge_update(
-    A: Float[Array, "*c B n_in1"], E: Float[Array, "*c B n_out"], lam: Float[Array, ""], *, iterations: int
+    A: Float[Array, "*c B n_in1"],
+    E: Float[Array, "*c B n_out"],
+    lam: Float[Array, ""],
+    trust: Float[Array, ""] | float = 0.0,
+    *,
+    iterations: int,
 ) -> Float[Array, "*c n_in1 n_out"]:
-    """`Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α`, separately for each state c.
+    """`Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α`, divided by a power of the part of E that it fits, separately for each state c.
 
     Args:
         A: [B, n_in + 1] states before the synapses.
         E: [B, n_out] states after them.
         lam: λ, at the scale of one example whose squared norm is the mean.
+        trust: p.
         iterations: of conjugate gradients.
 
     Example:
@@ -37,33 +55,20 @@ def ridge_update(
     """
     gram = A @ jnp.matrix_transpose(A)
     alpha = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None] / gram.shape[-1] + _tiny
-    return jnp.matrix_transpose(A) @ conjugate_gradients(gram / alpha, lam, E, iterations=iterations) * jax.lax.rsqrt(alpha)
+    K, B = gram / alpha, gram.shape[-1]
+    fewer = E.shape[-1] > B  # columns in the inverse than in E
+    columns = jnp.broadcast_to(jnp.eye(B, dtype=A.dtype), K.shape) if fewer else E
+    solved = jnp.vectorize(functools.partial(_ridge_columns, iterations), signature="(b,b),(),(b,n)->(b,n)")(K, lam, columns)
+    fitted = solved @ E if fewer else solved
+    H = jnp.matrix_transpose(A) @ fitted * lax.rsqrt(alpha)
+    part = (_total(K @ fitted) + _small) / (_total(E) + _small)  # φ², since A H = √α K (K + λ I)⁻¹ E
+    return H * part ** (-trust / 2)
 
 
-@full_precision
-def conjugate_gradients(
-    K: Float[Array, "*c B B"], lam: Float[Array, ""], E: Float[Array, "*c B n"], *, iterations: int
-) -> Float[Array, "*c B n"]:
-    """An approximation of `(K + λ I)⁻¹ E` for a symmetric K without negative eigenvalues, for all columns at once.
-
-    After m iterations it is the best in the Krylov space of m products with K, in the norm that `K + λ I` defines.
-
-    Source: Hestenes & Stiefel, Methods of conjugate gradients for solving linear systems, 1952.
-    """
-    scale = jax.lax.stop_gradient(jnp.sqrt(_squares(E)))  # the solution is linear in E: any scale will do
-    r = jnp.where(scale > 0, E / jnp.where(scale > 0, scale, 1.0), 0.0)
-    x, p, size = jnp.zeros_like(r), r, _squares(r)
-    for _ in range(iterations):
-        going = (
-            size > jnp.finfo(E.dtype).eps ** 2
-        )  # a column that is solved stays, and has no quotients of zeros to differentiate
-        product = K @ p + lam * p
-        step = jnp.where(going, size / jnp.where(going, jnp.sum(p * product, axis=-2, keepdims=True), 1.0), 0.0)
-        x, r = x + step * p, r - step * product
-        before, size = size, _squares(r)
-        p = jnp.where(going, r + size / jnp.where(going, before, 1.0) * p, 0.0)
-    return scale * x
+def _ridge_columns(iterations: int, K: Array, lam: Array, E: Array) -> Array:
+    """`(K + λ I)⁻¹ E`."""
+    return solve_rows(lambda X: X @ K + lam * X, E.T, iterations).T
 
 
-def _squares(r: Array) -> Array:
-    return jnp.sum(r**2, axis=-2, keepdims=True)
+def _total(r: Array) -> Array:
+    return jnp.sum(r**2, axis=(-2, -1), keepdims=True)

@@ -9,16 +9,15 @@ and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of z
     backward    a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))        l = L - 1 .. 1     (Eq. 6)
     synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
 
-There is no loss and no gradient: the genome determines what is done with prediction and label. Three options go beyond the
-paper: the ridge update (`icl.blur.ridge`) in place of H; an η̃ that decays with the age n of the synapses; and averaged synapses
-for predictions:
+There is no loss and no gradient: the genome determines what is done with prediction and label. Four options go beyond the
+paper: the ridge update (`icl.blur.ridge`) in place of H; updates layer by layer, each on the states that the updated synapses
+below it give; an η̃ that decays with the age n of the synapses; and averaged synapses for predictions:
 
     η̃_n = η̃ (c + (1 - c)/(1 + ρ n))                                                                   c, ρ: floor, aging
     S <- w S + (1 - w) W,   w = min(average, n/(n + 1))                                               n: earlier updates
 
-The input layer (state 0 is x,
-the others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃, and lets a genome work at other
-batch sizes.
+The input layer (state 0 is x, the others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃,
+and lets a genome work at other batch sizes.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3 and App. C.
 """
@@ -33,7 +32,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
 from icl.blur.ridge import ridge_update
-from icl.names import BackwardMode, Normalisation, Output, Update
+from icl.names import BackwardMode, Normalisation, Output, Pre, Update
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
@@ -84,7 +83,9 @@ class Rules:
     update: hebbian, H as above; or ridge, the least-squares fit of the minibatch that H is one step of, with f̃ = 1.
     aging: η̃ decays with the number of updates.
     average: predictions are made with averaged synapses.
-    pre: the states that the update uses before a synapse: those after the backward or after the forward pass.
+    pre: the states that the update uses before a synapse: those after the backward pass, after the forward pass, or sequential:
+        layers are updated from the first to the last, each on the states that the new synapses below it give, and the last
+        one on the feedback to the new outputs.
     hidden, output: σ of the hidden layers and of the output layer. Logits are state 0 of the output layer before σ.
     backward_activation: σ of the backward pass; default, that of the hidden layers.
     derivative: the second state of the forward pass is σ' instead of σ; normalised errors have mean 0 and variance 1 then.
@@ -103,7 +104,7 @@ class Rules:
     update: Update = "hebbian"
     aging: bool = False
     average: bool = False
-    pre: Literal["backward", "forward"] = "backward"
+    pre: Pre = "backward"
     hidden: Activation = "tanh"
     output: Output = "tanh"
     backward_activation: Activation | None = None
@@ -124,7 +125,7 @@ _choices = {
     "update": get_args(Update),
     "normalise": get_args(Normalisation),
     "over": ("batch", "layer"),
-    "pre": ("backward", "forward"),
+    "pre": get_args(Pre),
     "feedback": get_args(Feedback),
     "hidden": get_args(Activation),
     "output": (*get_args(Activation), "softmax"),
@@ -133,11 +134,13 @@ _choices = {
 
 
 def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
-    """Random synapses: W ~ N(0, σ²/n_in), biases of 0; V = Wᵀ if symmetric, otherwise V ~ N(0, σ²/n_out).
+    """Random synapses: W ~ N(0, σ²/n_in); V = Wᵀ if symmetric, otherwise V ~ N(0, σ²/n_out).
+
+    In the last synapses σ is smaller by the factor sigma_output. Biases are 0 there, and N(0, sigma_bias²) elsewhere.
 
     Args:
         key: random key.
-        genome: gives σ and the dtype.
+        genome: gives the deviations and the dtype.
         rules: the design.
         sizes: n_0 (inputs) .. n_L (outputs).
 
@@ -156,8 +159,11 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
     synapses = []
     for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
         W_key, V_key = jax.random.split(layer_key)
-        W = genome.sigma / n_in**0.5 * jax.random.normal(W_key, (channels, n_in, n_out), dtype)
-        W = jnp.concatenate([W, jnp.zeros((channels, 1, n_out), dtype)], axis=1)
+        last = len(synapses) == len(sizes) - 2
+        sigma, sigma_bias = genome.sigma * (genome.sigma_output if last else 1.0), 0.0 if last else genome.sigma_bias
+        W = sigma / n_in**0.5 * jax.random.normal(W_key, (channels, n_in, n_out), dtype)
+        b = sigma_bias * jax.random.normal(jax.random.fold_in(W_key, 1), (channels, 1, n_out), dtype)
+        W = jnp.concatenate([W, b], axis=1)
         V = genome.sigma / n_out**0.5 * jax.random.normal(V_key, (channels, n_out, n_in), dtype)
         n = jnp.zeros((), dtype) if rules.aging or rules.average else None
         synapses.append(Synapse(W, transpose_synapses(W) if rules.symmetric else V, W if rules.average else None, n))
@@ -195,13 +201,19 @@ def forward(
     _check_shapes(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
     for n, synapse in enumerate(synapses):
-        last, W = n == len(synapses) - 1, _read_synapses(genome, rules, synapse.W)
-        bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
-        z = genome.eta * (mix_states(genome.nu, states[-1]) @ W[:, :-1] + bias)
-        if rules.normalise_output if last else rules.normalise in ("forward", "both"):
-            z = normalise(z, genome.m_output if last else genome.m, genome.s, over=rules.over)
-        states.append(_activate(rules, rules.output if last else rules.hidden, z))
+        a, z = _forward_layer(genome, rules, synapse.W, states[-1], last=n == len(synapses) - 1)
+        states.append(a)
     return states, z[0]
+
+
+def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, *, last: bool) -> tuple[Array, Array]:
+    """The states of a layer and its pre-activations, from the states of the layer below."""
+    W = _read_synapses(genome, rules, W)
+    bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
+    z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
+    if rules.normalise_output if last else rules.normalise in ("forward", "both"):
+        z = normalise(z, genome.m_output if last else genome.m, genome.s, over=rules.over)
+    return _activate(rules, rules.output if last else rules.hidden, z), z
 
 
 def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
@@ -240,45 +252,64 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
 
 
 @full_precision
-def update_synapses(genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States) -> Synapses:
+def update_synapses(
+    genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States, y: Float[Array, "B n"]
+) -> Synapses:
     """The synapses after a step.
 
     Args:
         genome, rules, synapses: the learner.
-        before: states after the forward pass.
+        before: states after the forward pass, with the feedback in the last layer.
         after: states after the backward pass.
+        y: [B, n_L] targets.
 
     Source: Sandler et al. 2021, Eq. 7 and 8.
     """
     channels = slice(None) if rules.multistate else slice(1)
     pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
     bias = jnp.sum(pre_mix, axis=0)[:, None, None]  # the mixed state of a neuron with all states 1
+    ridge = rules.update == "ridge"
 
-    def change(a: Array, b: Array, lam: Array, *, biased: bool) -> Array:
+    def change(a: Array, b: Array, *, biased: bool, last: bool) -> Array:
         A, E = mix_states(pre_mix, a), mix_states(post_mix, b)
         A = jnp.concatenate([A, jnp.broadcast_to(bias, (*A.shape[:2], 1))], axis=2) if biased else A
-        if rules.update == "ridge":
-            return ridge_update(A, E, lam, iterations=_iterations)
+        if ridge:
+            lam, trust = (genome.lam_output, 0.0) if last else (genome.lam, genome.trust)
+            return ridge_update(A, E, jnp.abs(lam), trust, iterations=_iterations)
         return jnp.matrix_transpose(A) @ E / A.shape[1]
 
     def update(W: Array, H: Array, rate: Array) -> Array:
-        new = (W if rules.update == "ridge" else genome.f_synapse * W) + rate * H
+        new = (W if ridge else genome.f_synapse * W) + rate * H
         if rules.oja:
             new = new - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
         return _limit_scale(new) if rules.synapse_norm else new
 
-    new, pre = [], before if rules.pre == "forward" else after
-    for layer, (synapse, a, b) in enumerate(zip(synapses, pre, after[1:], strict=False)):
+    new, below = [], before[0]
+    for layer, (synapse, b) in enumerate(zip(synapses, after[1:], strict=True)):
         last = layer == len(synapses) - 1
-        rate, lam = genome.eta_synapse, jnp.abs(genome.lam_output if last else genome.lam)
-        if rules.update == "ridge" and last:
-            rate = rate * genome.eta_output
-        if rules.aging:
-            rate = rate * (genome.floor + (1 - genome.floor) / (1 + jnp.abs(genome.aging) * synapse.n))
-        W = update(synapse.W, change(a, b, lam, biased=True), rate)
-        V = transpose_synapses(W) if rules.symmetric else update(synapse.V, change(b, a, lam, biased=False), rate)
+        a = {"backward": after[layer], "forward": before[layer], "sequential": below}[rules.pre]
+        if last and rules.pre == "sequential":
+            outputs, z = _forward_layer(genome, rules, synapse.W, below, last=True)
+            b = output_states(rules, outputs, z[0], y)
+        rate = _rate(genome, rules, synapse, len(synapses) - 1, last=last)
+        W = update(synapse.W, change(a, b, biased=True, last=last), rate)
+        V = transpose_synapses(W) if rules.symmetric else update(synapse.V, change(b, a, biased=False, last=last), rate)
         new.append(_age(genome, rules, synapse._replace(W=W, V=V)))
+        if rules.pre == "sequential" and not last:
+            below = _forward_layer(genome, rules, W, below, last=False)[0]
     return tuple(new)
+
+
+def _rate(genome: Genome, rules: Rules, synapse: Synapse, hidden_layers: int, *, last: bool) -> Array:
+    """η̃ of the synapses to one layer."""
+    rate = genome.eta_synapse
+    if rules.update == "ridge":
+        width = synapse.W.shape[-1]
+        rate = rate * (genome.eta_output if last else width**-genome.width * hidden_layers**-genome.depth)
+    if rules.aging:
+        floor = genome.floor_output if last else genome.floor
+        rate = rate * (floor + (1 - floor) / (1 + jnp.abs(genome.aging) * synapse.n))
+    return rate
 
 
 def _age(genome: Genome, rules: Rules, synapse: Synapse) -> Synapse:
@@ -316,7 +347,7 @@ def learn(
         raise ValueError(f"targets {y.shape} and outputs {logits.shape}: give one row per example and one entry per output")
     before = [*before[:-1], output_states(rules, before[-1], logits, y)]
     after = backward(genome, rules, synapses, before)
-    return update_synapses(genome, rules, synapses, before, after), logits
+    return update_synapses(genome, rules, synapses, before, after, y), logits
 
 
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:

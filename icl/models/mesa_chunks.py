@@ -8,13 +8,12 @@ that starts with the moments H these are linear attention with x as its queries,
 The moments at the starts of chunks are prefix sums of those of whole chunks.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from icl.linear_systems import solve_rows
 from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, per_token
 from jexplicit.runs.devices import full_precision
 
@@ -72,7 +71,7 @@ def mesa_conjugate_gradients(
         def product(X: Array) -> Array:
             return (D * (X @ K.T)) @ K + d * (X @ H) + X * Lambda[None]
 
-        X = lax.custom_linear_solve(product, Q, lambda A, B: conjugate_gradients(A, B, steps), symmetric=True)
+        X = solve_rows(product, Q, steps)
         return (D * (X @ K.T)) @ V + d * (X @ G.T)
 
     return jax.vmap(outputs)(chunks, decay, *moments).reshape(number * chunk, -1)[:T]
@@ -91,30 +90,3 @@ def _moments_before(chunks: Stream, decay: Float[Array, "n C"]) -> tuple[Float[A
     _, H, G = lax.associative_scan(join, (jnp.exp(decay[:, -1])[:, None, None], H, G))
     H, G = (jnp.concatenate([jnp.zeros_like(M[:1]), M[:-1]]) for M in (H, G))
     return H, G
-
-
-def conjugate_gradients(product: Callable[[Array], Array], B: Float[Array, "n d"], steps: int) -> Float[Array, "n d"]:
-    """Solutions X of n symmetric positive definite systems, `product(X) = B` row by row, after so many steps from zero.
-
-    A row whose residual is below the rounding of B stays as it is: later steps would be along rounding errors.
-
-    Example:
-        >>> A = jnp.array([[2.0, 1.0], [1.0, 3.0]])
-        >>> conjugate_gradients(lambda X: X @ A, jnp.array([[3.0, 4.0]]), 2).round(4).tolist()
-        [[1.0, 1.0]]
-
-    Source: Hestenes and Stiefel 1952.
-    """
-    least = jnp.finfo(B.dtype).eps ** 2 * jnp.sum(B * B, axis=1)
-
-    def step(state: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
-        X, R, P, rr = state
-        AP = product(P)
-        goes_on = rr > least
-        alpha = jnp.where(goes_on, rr / jnp.where(goes_on, jnp.sum(P * AP, axis=1), 1), 0)[:, None]
-        X, R = X + alpha * P, R - alpha * AP
-        rr_next = jnp.sum(R * R, axis=1)
-        beta = jnp.where(goes_on, rr_next / jnp.where(goes_on, rr, 1), 0)[:, None]
-        return (X, R, R + beta * P, rr_next), None
-
-    return lax.scan(step, (jnp.zeros_like(B), B, B, jnp.sum(B * B, axis=1)), None, length=steps)[0][0]

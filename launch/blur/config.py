@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from icl.names import RATES, BackwardMode, Normalisation, Output
+from icl.names import RATES, BackwardMode, Normalisation, Output, Pre
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -76,8 +76,9 @@ class MetaTrainingConfig(LearnersConfig):
     """Neurons read synapses of unit norm."""
     oja: bool = False
     """Oja's decay in the update."""
-    pre: Literal["backward", "forward"] = "backward"
-    """States that the update uses before a synapse: those after the backward or after the forward pass."""
+    pre: Pre = "backward"
+    """States that the update uses before a synapse: those after the backward or the forward pass, or those that the updated
+    synapses of the layers below give."""
     hidden_activation: Activation = "tanh"
     """Activation of the hidden layers, in both passes."""
     output_activation: Output = "softmax"

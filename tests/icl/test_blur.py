@@ -235,7 +235,7 @@ def test_oja_s_term_alone_is_a_decay(passes):
     _, genome, synapses, _, before, after = passes
     rules = Rules(states=3, oja=True)
     still = genome._replace(f_synapse=jnp.ones(()), eta_synapse=jnp.zeros(()))
-    new = jax.jit(functools.partial(update_synapses, still, rules))(synapses, before, after)
+    new = jax.jit(functools.partial(update_synapses, still, rules))(synapses, before, after, (before[-1][1] + 1) / 2)
     W = np.asarray(synapses[0].W)
     np.testing.assert_allclose(new[0].W, W - 0.05 * W * (W**2).sum(axis=1, keepdims=True), rtol=1e-12)
 
