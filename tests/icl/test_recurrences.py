@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 from icl import Stream, delta_rule, linear_attention, mesa_conjugate_gradients, mesa_recursion, prefix_ridge, sherman_morrison
-from icl.models.mesa_chunks import conjugate_gradients
+from icl.linear_systems import solve_rows
 
 T, D, M = 23, 4, 2
 RNG = np.random.default_rng(0)
@@ -99,9 +99,9 @@ def test_as_many_conjugate_gradients_as_coordinates_are_the_inverse():
     A = scipy.linalg.hilbert(D) + np.eye(D)
     B = RNG.normal(size=(3, D))
     for steps, close in ((D, True), (D - 1, False)):
-        X = conjugate_gradients(lambda X: X @ jnp.asarray(A), jnp.asarray(B), steps)
+        X = solve_rows(lambda X: X @ jnp.asarray(A), jnp.asarray(B), steps)
         assert np.allclose(X, B @ np.linalg.inv(A), rtol=0, atol=1e-12) == close
-    zero = conjugate_gradients(lambda X: X @ jnp.asarray(A), jnp.zeros((2, D)), 3)
+    zero = solve_rows(lambda X: X @ jnp.asarray(A), jnp.zeros((2, D)), 3)
     np.testing.assert_array_equal(zero, 0.0)
     np.testing.assert_allclose(mesa_conjugate_gradients(STREAM, 5.0, steps=D), slow_ridge(5.0), rtol=0, atol=1e-10)
 
