@@ -16,6 +16,9 @@ Output = Activation | Literal["softmax"]
 Update = Literal["hebbian", "ridge"]
 Pre = Literal["backward", "forward", "sequential"]
 Objective = Literal["end", "curve"]
+Feedback = Literal["label", "squared_error", "cross_entropy"]
+Start = Literal["random", "backprop", "ridge"]
+Families = Literal["digits", "boolean"]
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
 """Learning rates over four and a half orders of magnitude."""
 TaskGroup = Literal["digits", "mnist", "tables", "planes", "mixtures"]

@@ -24,11 +24,14 @@ from icl.blur.episodes import mean_scores as mean_scores
 from icl.blur.episodes import meta_loss as meta_loss
 from icl.blur.evolution import EvolutionRecipe as EvolutionRecipe
 from icl.blur.evolution import evolve as evolve
+from icl.blur.families import FAMILIES as FAMILIES
 from icl.blur.families import Family as Family
 from icl.blur.families import make_source as make_source
 from icl.blur.genome import Genome as Genome
 from icl.blur.genome import backprop_genome as backprop_genome
+from icl.blur.genome import near_backprop_genome as near_backprop_genome
 from icl.blur.genome import random_genome as random_genome
+from icl.blur.genome import ridge_genome as ridge_genome
 from icl.blur.genome_files import LearnedRule as LearnedRule
 from icl.blur.genome_files import load_genome as load_genome
 from icl.blur.genome_files import save_genome as save_genome
@@ -51,6 +54,7 @@ from icl.blur.rules import predict as predict
 from icl.blur.rules import update_synapses as update_synapses
 from icl.blur.search import SearchOptions as SearchOptions
 from icl.blur.search import SearchResult as SearchResult
+from icl.blur.update_field import corners as corners
 from icl.blur.update_field import curl as curl
 from icl.blur.update_field import update_jacobian as update_jacobian
 from icl.blur.update_field import xor as xor

@@ -44,6 +44,29 @@ class Family(NamedTuple):
     noise: float = 0.0
 
 
+FAMILIES: dict[str, tuple[Family, ...]] = {
+    "digits": (
+        Family((32,)),
+        Family((64, 64)),
+        Family((48, 48, 48)),
+        Family((32, 32, 32, 32)),
+        Family((512,)),
+        Family((128,), batch_size=32),
+        Family((128,), inputs=100, noise=0.5),
+        Family((64, 64), inputs=5, rank=10),
+        Family((32,), inputs=12, classes=3, examples=90),
+        Family((32,), inputs=30, classes=2, examples=200, noise=0.3),
+        Family((16, 16), inputs=4, rank=4, classes=3, examples=80),
+        Family((16, 16, 16), inputs=16, classes=5, examples=500, noise=0.3),
+        Family((32, 32), inputs=2, rank=2, classes=2),
+        Family((64, 64), inputs=3, rank=3, classes=3),
+        Family((256,), inputs=2, rank=4, classes=4),
+    ),
+    "boolean": (Family((20,), classes=2),),
+}
+"""Families by name: of images with ten classes, and of four corners whose classes merge into functions of two inputs."""
+
+
 def make_source(examples: Examples, *, mixed: bool = True) -> Source:
     """The source of a data set; the axes are left out where no family mixes inputs.
 

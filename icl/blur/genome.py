@@ -15,6 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+_ridge_scalars = {"eta_synapse": -1.5, "eta_output": 0.4, "m": 1.5, "sigma_output": 0.5, "sigma_bias": 0.7, "average": 0.6}
+_ridge_scalars |= {"lam": 1.6, "trust": 0.5, "width": 0.5, "depth": 0.5, "floor": 0.1, "floor_output": 0.1, "aging": 0.12}
+
 
 class Genome(NamedTuple):
     """The genome of a learner with k states, as a pytree. `icl.blur.Rules` says how it is used.
@@ -116,6 +119,28 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
     matrices = np.zeros((4, states, states), dtype)
     matrices[:, :2, :2] = [[[1, 1], [0, 0]], [[1, 0], [0, 1]], [[1, 0], [0, 1]], [[0, 1], [1, 0]]]
     return _genome(jnp.asarray(matrices), scalars, dtype)
+
+
+def near_backprop_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:
+    """The matrices of `backprop_genome` plus N(0, 0.1²): another start for each genome of a population.
+
+    Args:
+        key, states, dtype, scalars: as in `random_genome`.
+    """
+    noise = random_genome(key, states, dtype=dtype)
+    genome = backprop_genome(states, dtype=dtype, **scalars)
+    matrices = {name: getattr(genome, name) + 0.1 * getattr(noise, name) for name in ("nu", "mu", "pre", "post")}
+    return genome._replace(**matrices)
+
+
+def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
+    """The matrices of `backprop_genome` and scalars under which learners with ridge updates learn well: a start for those.
+
+    Args:
+        key: unused, as there is one such start.
+        states, dtype: as in `random_genome`.
+    """
+    return backprop_genome(states, dtype=dtype, **_ridge_scalars)
 
 
 def check_states(states: int) -> None:

@@ -32,12 +32,10 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
 from icl.blur.ridge import ridge_update
-from icl.names import BackwardMode, Normalisation, Output, Pre, Update
+from icl.names import BackwardMode, Feedback, Normalisation, Output, Pre, Update
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
-
-Feedback = Literal["label", "squared_error", "cross_entropy"]
 
 _eps = 1e-5  # in the variance of a normalisation
 _eps_synapse = 1e-9  # in the square of a synapse's norm

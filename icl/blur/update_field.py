@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from icl.blur.data import Examples
 from icl.blur.genome import Genome
 from icl.blur.rules import Rules, Synapses, learn, transpose_synapses
 
@@ -38,6 +39,19 @@ def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
     """
     x = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
     return x, np.eye(2)[[0, 1, 1, 0]]
+
+
+def corners(examples: int, rng: np.random.Generator, *, noise: float = 0.1) -> Examples:
+    """The four inputs of `xor` with noise, each a class of its own: merged into two, they are functions of two inputs.
+
+    Example:
+        >>> x, y = corners(100, np.random.default_rng(0))
+        >>> np.array_equal(np.sign(x), xor()[0][y.argmax(axis=1)])
+        True
+    """
+    corner = rng.integers(0, 4, examples)
+    x = xor()[0][corner] + noise * rng.normal(size=(examples, 2))
+    return Examples(x.astype(np.float32), np.eye(4, dtype=np.float32)[corner])
 
 
 def update_jacobian(

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from icl.names import RATES, BackwardMode, Normalisation, Output, Pre
+from icl.names import RATES, BackwardMode, Families, Feedback, Normalisation, Objective, Output, Pre, Start, Update
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -32,7 +32,8 @@ class LearnersConfig(BlurConfig):
     GROUPS: ClassVar = {"data": "images", "widths": "learners"}
 
     data: str = "digits"
-    """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST."""
+    """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST.
+    xor: exclusive or."""
     data_dir: str | None = None
     """Folder of the idx files; default, the folder with the name of the data in $JEXPLICIT_DATA_DIR."""
     side: Annotated[int, Bounds(at_least=1, at_most=256)] | None = None
@@ -76,6 +77,12 @@ class MetaTrainingConfig(LearnersConfig):
     """Neurons read synapses of unit norm."""
     oja: bool = False
     """Oja's decay in the update."""
+    update: Update = "hebbian"
+    """hebbian: the product of the states before and after a synapse. ridge: the least-squares fit of the minibatch instead."""
+    aging: bool = False
+    """Learning rates decay with the number of updates."""
+    average: bool = False
+    """Predict with averaged synapses."""
     pre: Pre = "backward"
     """States that the update uses before a synapse: those after the backward or the forward pass, or those that the updated
     synapses of the layers below give."""
@@ -83,8 +90,20 @@ class MetaTrainingConfig(LearnersConfig):
     """Activation of the hidden layers, in both passes."""
     output_activation: Output = "softmax"
     """Activation of the output layer's state in the backward pass; logits have none."""
+    backward_activation: Activation | None = None
+    """Activation of the hidden layers in the backward pass; default, --hidden-activation."""
+    derivative: bool = False
+    """The second state of the forward pass is the derivative of the activation."""
+    feedback: Feedback = "label"
+    """What the outputs send back: the label, or the derivative of a loss."""
+    start: Start = "random"
+    """Genomes before meta-training: random; the matrices of gradient descent, with noise; or a ridge rule that works."""
     method: Literal["gradient", "evolution"] = "gradient"
     """gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
+    families: Families | None = None
+    """Meta-train on families of tasks and networks instead of the data as it is with --widths and --batch-size. digits: 15
+    families made of the data (inputs mixed, classes merged; 1 to 4 hidden layers). boolean, with --data xor: all functions of
+    two inputs that are true at two corners."""
     population: PositiveInt = 4
     """Genomes trained side by side; with evolution, genomes per generation (at least 4)."""
     unroll: tuple[PositiveInt, ...] = (10, 20)
@@ -95,8 +114,10 @@ class MetaTrainingConfig(LearnersConfig):
     """Adam's learning rate at the start of a stage; a cosine schedule takes it to a tenth."""
     gradient_clip: PositiveFloat = 10.0
     """Largest norm of a genome's gradient."""
+    objective: Objective = "end"
+    """Meta-loss of a learner: that after its last update, or the area under its learning curve."""
     path: NonNegativeFloat = 0.5
-    """Weight of the path loss, the loss on each minibatch before the update on it."""
+    """Weight of the path loss, the loss on each minibatch before the update on it; the area has none."""
     query_size: PositiveInt = 200
     """Examples for the loss of a learner after its updates, with evolution for its accuracy."""
     fitness_learners: PositiveInt = 2
@@ -161,7 +182,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "no path loss": {"path": 0.0},
     "tanh output": {"output_activation": "tanh"},
     "linear output": {"output_activation": "linear"},
-    "backprop start": {},
+    "backprop start": {"start": "backprop"},
     "evolution": {"method": "evolution", "population": 32, "every": 10},
 }
 
@@ -213,7 +234,7 @@ class SgdCheckConfig(BlurConfig):
 
     GROUPS: ClassVar = {"genome": "measurements"}
 
-    genome: str = "digits"
+    genome: str = "boolean"
     """The learned genome whose update is not a gradient."""
     sizes: tuple[PositiveInt, ...] = (12, 16, 5)
     """Neurons by layer."""
@@ -279,6 +300,12 @@ def check(config: Any) -> None:
         hidden_layers(network)
     if not isinstance(config, MetaTrainingConfig):
         return
+    if (config.families == "boolean") != (config.data == "xor"):
+        raise ValueError(
+            f"--data {config.data} with --families {config.families}: --data xor and --families boolean go together alone"
+        )
+    if config.families and config.method == "evolution":
+        raise ValueError(f"--families {config.families} with --method evolution: evolution has no families; use gradient")
     stages = len(config.unroll)
     if not stages or stages != len(config.meta_steps):
         raise ValueError(

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from icl.blur.data import Examples, Sets, image_sets, table_sets
-from icl.blur.update_field import xor
+from icl.blur.update_field import corners, xor
 from jexplicit.data.images import read_images
 from jexplicit.runs.progress import console, stage
-from launch.blur.config import LearnersConfig
+from launch.blur.config import LearnersConfig, MetaTrainingConfig
 
 
 def read_sets(
@@ -26,9 +26,9 @@ def read_sets(
     Raises:
         ValueError: no such data or classes.
     """
-    if name == "xor":  # its four points are train, dev and test
+    if (name or config.data) == "xor":  # its four points are train, dev and test
         points = Examples(*(array.astype(np.float32) for array in xor()))
-        return Sets(points, points, points, name)
+        return Sets(points, points, points, "xor")
     if name in ("wine", "breast_cancer"):
         from sklearn import datasets
 
@@ -43,6 +43,14 @@ def read_sets(
     if classes is None:
         classes = config.classes if name is None else ()
     return image_sets(images, side=side, limit=config.limit, classes=classes, seed=config.seed)
+
+
+def meta_examples(config: MetaTrainingConfig, sets: Sets) -> tuple[Examples, Examples]:
+    """Train and dev for meta-training: those of the sets, but the four corners with noise where the sets are exclusive or."""
+    if config.data != "xor":
+        return sets.train, first_examples(sets.dev)
+    rng = np.random.default_rng(config.seed)
+    return corners(400, rng), corners(400, rng)
 
 
 def load_sets(config: LearnersConfig) -> Sets:

@@ -75,10 +75,9 @@ def run_ablation(config: AblationConfig, folder: RunFolder) -> None:
     places = {"same": (sets, hidden), "larger images": (larger, hidden), "deeper": (sets, (*hidden, hidden[-1]))}
     for name, design in designs(config).items():
         first = next(other for other, same in designs(config).items() if same == design)  # the reference occurs repeatedly
-        backprop = name == "backprop start"
         for seed in range(config.seed, config.seed + config.seeds):
             start = dataclasses.replace(design, seed=seed)
-            rule = find_genome(folder, f"{name if backprop else first}/{seed}", start, sets, backprop=backprop)
+            rule = find_genome(folder, f"{first}/{seed}", start, sets)
             fields: Any = {"skipped": rule.provenance["skipped"], "meta_seconds": rule.provenance["seconds"]}
             fields |= {"output_normalised": design.normalise_output, "activation": design.hidden_activation}
             for where, network in places.items():

@@ -13,7 +13,8 @@ import numpy as np
 from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
 from icl.blur.evolution import EvolutionRecipe, evolve
-from icl.blur.genome import Genome, backprop_genome, random_genome
+from icl.blur.families import FAMILIES
+from icl.blur.genome import near_backprop_genome, random_genome, ridge_genome
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.learning import learning_curves
 from icl.blur.meta import MetaRecipe, Stage, meta_train
@@ -23,7 +24,7 @@ from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.folder import RunFolder, environment
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import GridConfig, LearnersConfig, MetaTrainingConfig
-from launch.blur.data import describe_data, first_examples
+from launch.blur.data import describe_data, first_examples, meta_examples
 from launch.blur.task_config import TasksConfig
 
 FIELDS = (
@@ -180,11 +181,8 @@ def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, sets: Sets, hidden: tup
     ]
 
 
-def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: Sets, *, backprop: bool = False) -> LearnedRule:
-    """Meta-train a genome, or load it if the run already has; an interrupted search continues.
-
-    With `backprop` it starts from the matrices of gradient descent plus a little noise, instead of random ones.
-    """
+def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: Sets) -> LearnedRule:
+    """Meta-train a genome, or load it if the run already has; an interrupted search continues."""
     path, checkpoints = folder.path / "genomes" / f"{name}.json", folder.path / "checkpoints" / f"{name}.partial"
     if path.exists():
         return load_genome(path)
@@ -198,21 +196,18 @@ def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: 
             accuracy = f"dev accuracy {max(entry['accuracy']):.3f}{skipped}, {entry['seconds']:.0f} s"
             console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {accuracy}")
 
-    def start(key: jax.Array) -> Genome:
-        genome = random_genome(key, config.states)
-        if not backprop:
-            return genome
-        matrices = zip(backprop_genome(config.states)[:4], genome[:4], strict=True)
-        return genome._replace(**dict(zip(genome._fields, (a + 0.1 * noise for a, noise in matrices), strict=False)))
-
     options: dict[str, Any] = {"seed": config.seed, "every": config.every, "episodes": config.episodes}
     options |= {"checkpoints": checkpoints, "on_evaluation": on_evaluation}
-    data, key = (sets.train, first_examples(sets.dev)), jax.random.key(config.seed)
+    start = {"random": random_genome, "backprop": near_backprop_genome, "ridge": ridge_genome}[config.start]
+    data, key = meta_examples(config, sets), jax.random.key(config.seed)
     with stage(f"meta-training {name}", "genome steps") as progress:
         if config.method == "evolution":
-            found = evolve(start(key), rules, make_evolution_recipe(config), total, *data, **options, progress=progress)
+            found = evolve(
+                start(key, config.states), rules, make_evolution_recipe(config), total, *data, **options, progress=progress
+            )
         else:
-            genomes, recipe = jax.vmap(start)(jax.random.split(key, config.population)), make_meta_recipe(config)
+            recipe, keys = make_meta_recipe(config), jax.random.split(key, config.population)
+            genomes = jax.vmap(lambda key: start(key, config.states))(keys)
             options |= {"devices": config.devices, "progress": progress}
             found = meta_train(genomes, rules, recipe, make_curriculum(config), *data, **options)
     results = {"dev_accuracy": found.score, "seconds": found.seconds, "skipped": found.skipped}
@@ -239,7 +234,8 @@ def make_rules(config: MetaTrainingConfig) -> Rules:
 
 def make_meta_recipe(config: MetaTrainingConfig) -> MetaRecipe:
     """Hyperparameters of meta-training by gradient."""
-    return _from_fields(MetaRecipe, config, hidden=config.widths, learning_rate=config.meta_rate)
+    families = FAMILIES[config.families] if config.families else ()
+    return _from_fields(MetaRecipe, config, hidden=config.widths, families=families, learning_rate=config.meta_rate)
 
 
 def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:

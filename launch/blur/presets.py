@@ -20,6 +20,14 @@ _PLACES: dict[str, Any] = dict(networks=("16",), sides=(16,), others=("wine",), 
 _DESIGNS: dict[str, Any] = dict(
     seeds=2, normalisations=("both",), numbers_of_states=(2,), nonlinearities=("relu_tanh",), variants=()
 )
+# The shipped genomes.
+_RIDGE: dict[str, Any] = dict(states=2, backward="multiplicative_second_state", multistate=False, normalise_output=False)
+_RIDGE |= dict(over="layer", synapse_norm=False, update="ridge", aging=True, average=True, pre="sequential", derivative=True)
+_RIDGE |= dict(hidden_activation="silu", output_activation="linear", backward_activation="linear", feedback="cross_entropy")
+_RIDGE |= dict(start="ridge", families="digits", objective="curve", population=1, unroll=(100,), meta_steps=(900,), every=300)
+_RIDGE |= dict(meta_rate=6e-3, gradient_clip=0.3, episodes=2)
+_BOOLEAN: dict[str, Any] = dict(data="xor", widths=(20,), states=2, synapse_norm=False, families="boolean", objective="curve")
+_BOOLEAN |= dict(population=8, unroll=(10,), meta_steps=(600,), meta_rate=0.01, gradient_clip=1.0, query_size=100, learners=20)
 _NETWORKS: dict[str, Any] = dict(deep_sizes=(4, 5, 5, 5, 3), sizes=(4, 5, 3), steps=5, curl_hidden=4)
 
 # The poster: MNIST at 10 x 10, two hidden layers, four states, 10,000 meta-steps at T = 10, 15, .. 50 from 8 genomes.
@@ -54,6 +62,14 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "tiny": Preset(
             TrainConfig("runs/blur_tiny", **_TINY, far=20, rates=(0.1, 1.0), baselines=("sgd",)),
             "400 of the 8x8 digits and 8 meta-steps; under a minute on 2 CPU cores. The numbers mean nothing.",
+        ),
+        "digits": Preset(
+            TrainConfig("runs/blur_digits", **_RIDGE),
+            "the genome `digits`: ridge updates, 15 families; half an hour on 2 CPU cores.",
+        ),
+        "boolean": Preset(
+            TrainConfig("runs/blur_boolean", **_BOOLEAN, far=0, steps=20, baselines=()),
+            "the genome `boolean`: functions of two inputs, two states, 204 synapses; two minutes.",
         ),
         "poster": Preset(_poster, "MNIST at 10x10, hidden 256-128, 8 genomes, T = 10 .. 50; about a week on 2 CPU cores."),
         "poster-small": Preset(_poster_small, "the same with 4 genomes, T = 10 and 20, 1700 meta-steps; about an hour."),

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from icl.blur.genome_files import load_genome
+from icl.blur.genome_files import load_genome, shipped_genomes
 from jexplicit.runs.results import read_events
 from launch.bench import run as bench
 from launch.blur import __main__ as blur
@@ -112,6 +112,10 @@ def test_an_interrupted_run_resumes_to_the_same_rows(trained, tmp_path, monkeypa
         ("grid --momenta", "--momenta: give at least one"),
         ("ablation --seeds 0", "--seeds 0: use at least 1"),
         ("sgd-check --sizes 3", "layers of (3,) neurons: at least an input and an output layer"),
+        ("train --data xor", "--data xor and --families boolean go together alone"),
+        ("train --families boolean", "--data xor and --families boolean go together alone"),
+        ("train --families digits --limit 400", "examples: use at least one of each, and fewer than the examples"),
+        ("train --average", "average with synapse_norm"),
         ("train --preset huge", "preset 'huge': choose one of tiny"),
     ],
 )
@@ -172,7 +176,7 @@ def test_presets_have_the_scale_of_the_poster_and_the_paper():
     assert (recipe.query_size, recipe.learners, train["cmaes"].config.meta_steps) == (20 * 128, 1, (400,))
     for presets in PRESETS.values():  # the full ones have small ones, which are less of the same
         for name, preset in presets.items():
-            if name != "tiny" and not name.endswith("-small"):
+            if name not in ("tiny", *shipped_genomes()) and not name.endswith("-small"):
                 small = presets[f"{name}-small"].config
                 assert small.data == preset.config.data and small.learners <= preset.config.learners
                 assert sum(getattr(small, "meta_steps", (0,))) <= sum(getattr(preset.config, "meta_steps", (0,)))
@@ -182,8 +186,8 @@ def test_designs_that_are_equal_share_a_genome_but_another_start_does_not(monkey
     """The reference is also the design normalised in both passes; from the matrices of descent it is another genome."""
     searched, measured = [], []
 
-    def record(folder, name, design, sets, *, backprop):
-        searched.append((name, design.seed, backprop))
+    def record(folder, name, design, sets):
+        searched.append((name, design.seed, design.start))
         return load_genome("digits")._replace(provenance={"skipped": 0, "seconds": 0.0})
 
     monkeypatch.setattr(experiments, "find_genome", record)
@@ -191,7 +195,9 @@ def test_designs_that_are_equal_share_a_genome_but_another_start_does_not(monkey
     config = dataclasses.replace(PRESETS["ablation"]["tiny"].config, variants=("oja", "backprop start"), seed=3)
     experiments.run_ablation(config, None)  # pyright: ignore[reportArgumentType]
     names = ["reference", "reference", "normalise both", "2 states", "relu_tanh neurons", "oja", "backprop start"]
-    assert searched == [(f"{name}/{seed}", seed, name == "backprop start") for name in names for seed in (3, 4)]
+    assert searched == [
+        (f"{name}/{seed}", seed, "backprop" if name == "backprop start" else "random") for name in names for seed in (3, 4)
+    ]
     assert [key["seed"] for key in measured[:6]] == [3, 3, 3, 4, 4, 4]  # in three places each
     assert len(measured) == len({(key["genome"], key["seed"], key["where"]) for key in measured}) == 7 * 2 * 3
 
@@ -276,6 +282,18 @@ def test_the_tiny_presets_run(tmp_path, name):
         assert all(row["max_difference"] < (1e-6 if row["precision"] == "float32" else 1e-12) for row in checks)
         curls = {row["genome"]: row for row in found if row["experiment"] == "curl"}
         assert curls["sgd"]["curl"] < 1e-12 and curls["digits"]["curl"] > 100 * curls["digits"]["numerical_error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "boolean"])
+def test_the_shipped_genomes_can_be_made_again(tmp_path, name):
+    """Few meta-steps of the presets: the rules are those of the shipped genome, and meta-training has changed the start."""
+    flags = ["--meta-steps", "1", "--unroll", "2", "--population", "1", "--learners", "1", "--steps", "2", "--far", "0"]
+    assert blur.main(["train", "--preset", name, "--out", str(tmp_path / "run"), *flags, "--baselines"]) == 0
+    made, shipped = load_genome(tmp_path / "run" / "genome.json"), load_genome(name)
+    assert made.rules == shipped.rules and made.provenance["config"]["families"] == name
+    assert made.provenance["data"] == shipped.provenance["data"]
+    assert made.genome.nu.tolist() != shipped.genome.nu.tolist()
 
 
 @pytest.mark.slow
