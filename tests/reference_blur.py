@@ -120,7 +120,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
             rate = rate * (g["eta_output"] if last else neurons ** -g["width"] * (L - 1) ** -g["depth"])
             lam, trust = (g["lam_output"], 0.0) if last else (g["lam"], g["trust"])
             for c in range(channels):
-                out[:, :, c] = W[:, :, c] + rate * ridge(before, after, c, lam, trust)
+                out[:, :, c] = (1 - abs(rate * g["decay"])) * W[:, :, c] + rate * ridge(before, after, c, lam, trust)
             return out
         for i in range(W.shape[0]):
             for j in range(W.shape[1]):

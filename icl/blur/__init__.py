@@ -7,8 +7,6 @@ state, logits = rule.update(x, y, state)  # one update on a minibatch
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
 """
 
-from icl.blur.baselines import descent_curve as descent_curve
-from icl.blur.baselines import descent_curves as descent_curves
 from icl.blur.data import Examples as Examples
 from icl.blur.data import Sets as Sets
 from icl.blur.data import image_sets as image_sets
@@ -36,6 +34,9 @@ from icl.blur.genome_files import LearnedRule as LearnedRule
 from icl.blur.genome_files import load_genome as load_genome
 from icl.blur.genome_files import save_genome as save_genome
 from icl.blur.genome_files import shipped_genomes as shipped_genomes
+from icl.blur.judging.baselines import descent_curve as descent_curve
+from icl.blur.judging.baselines import descent_curves as descent_curves
+from icl.blur.judging.momentum import momentum_grid as momentum_grid
 from icl.blur.learning import learning_curve as learning_curve
 from icl.blur.learning import learning_curves as learning_curves
 from icl.blur.learning import minibatches as minibatches
@@ -43,7 +44,6 @@ from icl.blur.meta import MetaRecipe as MetaRecipe
 from icl.blur.meta import Stage as Stage
 from icl.blur.meta import meta_step as meta_step
 from icl.blur.meta import meta_train as meta_train
-from icl.blur.momentum import momentum_grid as momentum_grid
 from icl.blur.rules import Rules as Rules
 from icl.blur.rules import Synapse as Synapse
 from icl.blur.rules import backward as backward

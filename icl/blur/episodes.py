@@ -5,7 +5,7 @@
 after T updates of new random synapses, on queries that are not in the minibatches; the second term, the path loss, is the loss
 on every minibatch before the update on it. The other objective is the area under the learning curve over the logarithm of n,
 
-    ℓ = Σ_n w_n log(ε + CE(logits_n(x_q), y_q)),   w_n ∝ 1/(n + 1),   n = 1 .. T
+    ℓ = Σ_n w_n log(ε + CE(logits_n(x_q), y_q)),   w_n ∝ 1/(n + 4),   n = 1 .. T
 
 so that a hundredth less of the loss counts the same in an easy task as in a hard one, early or late.
 
@@ -30,6 +30,7 @@ from icl.names import Objective
 from jexplicit.runs.devices import each_row
 
 _floor = 0.02  # ε, in nats: what lies below is learned
+_early = 4  # updates count about the same
 _queries = 80  # for each point of a learning curve
 
 
@@ -109,7 +110,7 @@ def meta_loss(
     if objective == "curve":
         asked = jnp.arange(T * min(Q, _queries)).reshape(T, -1) % Q
         _, curves = lax.scan(checkpoint(step_and_ask), synapses, (episode.x, episode.y, asked), unroll=at_once)
-        w = 1 / (jnp.arange(T, dtype=curves[0].dtype) + 2)
+        w = 1 / (jnp.arange(T, dtype=curves[0].dtype) + 1 + _early)
         loss, accuracy = jnp.log(_floor + curves[0]), curves[1]
         return jnp.sum(w * loss) / jnp.sum(w), jnp.sum(w * accuracy) / jnp.sum(w)
     synapses, losses = lax.scan(checkpoint(step), synapses, (episode.x, episode.y), unroll=at_once)

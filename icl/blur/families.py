@@ -47,10 +47,11 @@ class Family(NamedTuple):
 FAMILIES: dict[str, tuple[Family, ...]] = {
     "digits": (
         Family((32,)),
-        Family((64, 64)),
-        Family((48, 48, 48)),
+        Family((128, 128)),
+        Family((64, 64, 64)),
         Family((32, 32, 32, 32)),
         Family((512,)),
+        Family((256, 256)),
         Family((128,), batch_size=32),
         Family((128,), inputs=100, noise=0.5),
         Family((64, 64), inputs=5, rank=10),

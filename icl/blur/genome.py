@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-_ridge_scalars = {"eta_synapse": -1.5, "eta_output": 0.4, "m": 1.5, "sigma_output": 0.5, "sigma_bias": 0.7, "average": 0.6}
-_ridge_scalars |= {"lam": 1.6, "trust": 0.5, "width": 0.5, "depth": 0.5, "floor": 0.1, "floor_output": 0.1, "aging": 0.12}
+_ridge_scalars = {"eta_synapse": -0.45, "eta_output": 1.25, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
+_ridge_scalars |= {"lam": 0.9, "lam_output": 0.5, "trust": 0.5, "width": 0.25, "depth": 0.7}
+_ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average": 0.65}
 
 
 class Genome(NamedTuple):
@@ -41,6 +42,7 @@ class Genome(NamedTuple):
     width, depth: with the ridge update, η̃ of the hidden synapses has the factor `n^-width L^-depth` in layers of n neurons,
         with L hidden layers.
     lam, lam_output: λ of the ridge update, in the hidden and in the last synapses.
+    decay: with the ridge update, `1 - |η̃ decay|` is f̃.
     trust: exponent of the ridge update's trust ratio, in the hidden synapses (`icl.blur.ridge`).
     floor, floor_output, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`.
     average: memory of the averaged synapses, from 0 (none) to 1 (the mean of all so far).
@@ -67,6 +69,7 @@ class Genome(NamedTuple):
     depth: Float[Any, "*batch"] = 0.0
     lam: Float[Any, "*batch"] = 1.0
     lam_output: Float[Any, "*batch"] = 1.0
+    decay: Float[Any, "*batch"] = 0.0
     trust: Float[Any, "*batch"] = 0.0
     floor: Float[Any, "*batch"] = 0.3
     floor_output: Float[Any, "*batch"] = 0.3

@@ -78,7 +78,7 @@ class Rules:
     synapse_norm: neurons read synapses of unit norm, see `unit_synapses`. Stored synapses are not normalised; once the largest
         entry of a state passes 1e6, that state is divided by a scalar, which does not change what neurons read.
     oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
-    update: hebbian, H as above; or ridge, the least-squares fit of the minibatch that H is one step of, with f̃ = 1.
+    update: hebbian, H as above; or ridge, the least-squares fit of the minibatch that H is one step of; f̃ is `1 - |η̃ decay|`.
     aging: η̃ decays with the number of updates.
     average: predictions are made with averaged synapses.
     pre: the states that the update uses before a synapse: those after the backward pass, after the forward pass, or sequential:
@@ -277,7 +277,8 @@ def update_synapses(
         return jnp.matrix_transpose(A) @ E / A.shape[1]
 
     def update(W: Array, H: Array, rate: Array) -> Array:
-        new = (W if ridge else genome.f_synapse * W) + rate * H
+        keep = 1 - jnp.abs(rate * genome.decay) if ridge else genome.f_synapse
+        new = keep * W + rate * H
         if rules.oja:
             new = new - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
         return _limit_scale(new) if rules.synapse_norm else new

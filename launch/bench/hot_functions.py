@@ -12,11 +12,11 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from icl.blur.baselines import _descent_curves
 from icl.blur.data import Examples
 from icl.blur.episodes import mean_scores
 from icl.blur.families import Family, Source
 from icl.blur.genome import random_genome
+from icl.blur.judging.baselines import _descent_curves
 from icl.blur.learning import _learning_curves
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules

@@ -101,7 +101,7 @@ class MetaTrainingConfig(LearnersConfig):
     method: Literal["gradient", "evolution"] = "gradient"
     """gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
     families: Families | None = None
-    """Meta-train on families of tasks and networks instead of the data as it is with --widths and --batch-size. digits: 15
+    """Meta-train on families of tasks and networks instead of the data as it is with --widths and --batch-size. digits: 16
     families made of the data (inputs mixed, classes merged; 1 to 4 hidden layers). boolean, with --data xor: all functions of
     two inputs that are true at two corners."""
     population: PositiveInt = 4

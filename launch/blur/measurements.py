@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
 from icl.blur.evolution import EvolutionRecipe, evolve
 from icl.blur.families import FAMILIES
 from icl.blur.genome import near_backprop_genome, random_genome, ridge_genome
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
+from icl.blur.judging.baselines import descent_curves
+from icl.blur.judging.momentum import momentum_grid
 from icl.blur.learning import learning_curves
 from icl.blur.meta import MetaRecipe, Stage, meta_train
-from icl.blur.momentum import momentum_grid
 from icl.blur.rules import Rules
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.folder import RunFolder, environment

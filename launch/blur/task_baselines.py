@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from icl.blur.baseline_grid import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
-from icl.blur.suite import Task
+from icl.blur.judging.baseline_grid import GRID_OPTIMIZERS, descent_grid
+from icl.blur.judging.suite import Task
 from icl.names import RATES
 from jexplicit.nn.names import Activation
 from jexplicit.runs.folder import environment, write_json

@@ -9,8 +9,8 @@ import jax
 
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
+from icl.blur.judging.suite import Task, select_tasks, task_sets
 from icl.blur.learning import learning_curves
-from icl.blur.suite import Task, select_tasks, task_sets
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.progress import show, stage

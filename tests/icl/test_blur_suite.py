@@ -9,10 +9,10 @@ import optax
 import pytest
 
 from icl.blur import backprop_genome, descent_curves, learning_curves, sgd_rules
-from icl.blur.baseline_grid import GRID_OPTIMIZERS, coefficients, descent_grid, one_formula
 from icl.blur.data import Examples
-from icl.blur.points import PLANES, mixture, plane
-from icl.blur.suite import DATA, DEPTHS, SUITE, WIDTHS, select_tasks, task_sets
+from icl.blur.judging.baseline_grid import GRID_OPTIMIZERS, coefficients, descent_grid, one_formula
+from icl.blur.judging.points import PLANES, mixture, plane
+from icl.blur.judging.suite import DATA, DEPTHS, SUITE, WIDTHS, select_tasks, task_sets
 from icl.names import TASK_GROUPS
 from jexplicit.nn.optimizers import make_optimizer
 

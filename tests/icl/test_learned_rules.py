@@ -51,7 +51,7 @@ RULES = Rules(
 )
 SCALARS = {"eta": 1.3, "f": 0.7, "f_synapse": 0.9, "eta_synapse": -0.3, "m": 0.8, "s": 0.1, "m_output": 1.7}
 SCALARS |= {"eta_output": 2.5, "floor": 0.2, "aging": 0.4, "lam": 0.7, "lam_output": 1.9, "average": 0.6}
-SCALARS |= {"floor_output": 0.4, "width": 0.3, "depth": 0.6, "trust": 0.7}
+SCALARS |= {"floor_output": 0.4, "width": 0.3, "depth": 0.6, "decay": 0.2, "trust": 0.7}
 
 
 def blobs(examples: int = 60, seed: int = 0, classes: int = 4, dtype: Any = np.float32) -> Examples:
@@ -195,7 +195,7 @@ def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
         logits = predict(genome, RULES, synapses, episode.x_q)
         losses.append(float(cross_entropy(logits, episode.y_q)))
         shares.append(float(accuracy_of(logits, episode.y_q)))
-    w = 1 / np.arange(2, 8)
+    w = 1 / np.arange(5, 11)
     assert float(found[0]) == pytest.approx(np.average(np.log(0.02 + np.array(losses)), weights=w), rel=1e-4)
     assert float(found[1]) == pytest.approx(np.average(shares, weights=w), rel=1e-4)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from icl.blur.suite import SUITE, select_tasks, task_sets
+from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.runs.results import read_config
 from launch.blur import __main__ as blur

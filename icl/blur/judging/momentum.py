@@ -13,8 +13,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from icl.blur.baseline_grid import grid_accuracies
 from icl.blur.data import Examples
+from icl.blur.judging.baseline_grid import grid_accuracies
 from jexplicit.nn.names import Activation
 
 

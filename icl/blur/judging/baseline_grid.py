@@ -18,8 +18,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from icl.blur.baselines import follow_descent, initial_layers
 from icl.blur.data import Examples
+from icl.blur.judging.baselines import follow_descent, initial_layers
 from icl.blur.learning import check_updates, seeded_learners
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation, OptimizerName

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl.blur.data import Examples, Sets, image_sets
-from icl.blur.points import PLANES, mixture, plane
+from icl.blur.judging.points import PLANES, mixture, plane
 from icl.names import TASK_GROUPS
 from jexplicit.data.images import Images, one_hot, read_images
 
