@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_blur as reference
+from interruption import resumed_after
 
 from icl.blur import (
     EvolutionRecipe,
@@ -345,15 +346,7 @@ def test_a_genome_s_run_does_not_depend_on_the_others_nor_on_the_devices(meta_tr
 
 def test_a_meta_run_interrupted_anywhere_resumes_bit_for_bit(meta_trained, tmp_path):
     for stop in (2, 6):
-
-        def interrupt(entry, stop=stop):
-            if entry["step"] == stop:
-                raise KeyboardInterrupt
-
-        saving = {"checkpoints": tmp_path / str(stop), "checkpoint_seconds": -1.0}
-        with pytest.raises(KeyboardInterrupt):
-            meta(genomes(), **saving, on_evaluation=interrupt)
-        resumed = meta(genomes(), **saving)
+        resumed = resumed_after(stop, functools.partial(meta, genomes()), tmp_path / str(stop))
         for a, b in zip(jax.tree.leaves(resumed[:3]), jax.tree.leaves(meta_trained[:3]), strict=True):
             np.testing.assert_array_equal(a, b)
         assert [entry["step"] for entry in resumed.history] == [2, 4, 6, 8]
@@ -422,16 +415,7 @@ def test_evolution_improves_and_resumes_exactly(tmp_path):
     run = functools.partial(evolve, start, SMALL, recipe, 12, data(), data(20, seed=1), every=4, episodes=4, seed=1)
     whole = run()
     assert whole.score > 0.75 > whole.history[0]["fitness"] and whole.skipped == 0
-
-    def interrupt(entry):
-        if entry["step"] == 8:
-            raise KeyboardInterrupt
-
-    saving = {"checkpoints": tmp_path / "run", "checkpoint_seconds": -1.0}
-    with pytest.raises(KeyboardInterrupt):
-        run(**saving, on_evaluation=interrupt)
-    resumed = run(**saving)
-    for a, b in zip(resumed.best, whole.best, strict=True):
+    for a, b in zip(resumed_after(8, run, tmp_path / "run").best, whole.best, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

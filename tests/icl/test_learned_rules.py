@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_blur as reference
+from interruption import resumed_after
 
 from icl.blur import (
     Examples,
@@ -208,15 +209,7 @@ def test_families_take_turns_and_a_search_over_them_resumes_exactly(tmp_path):
     whole = run()
     assert [entry["step"] for entry in whole.history] == [3, 6, 8] and whole.skipped == 0
     assert float(jnp.abs(whole.genomes.lam - start.lam).max()) > 1e-3
-
-    def interrupt(entry):
-        if entry["step"] == 3:
-            raise KeyboardInterrupt
-
-    saving = {"checkpoints": tmp_path / "run", "checkpoint_seconds": -1.0}
-    with pytest.raises(KeyboardInterrupt):
-        run(**saving, on_evaluation=interrupt)
-    for a, b in zip(run(**saving).best, whole.best, strict=True):
+    for a, b in zip(resumed_after(3, run, tmp_path / "run").best, whole.best, strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match="use 2 to 4 classes"):
         meta_train(start, RULES, recipe._replace(families=(Family(classes=5),)), (Stage(1, 1),), blobs(300), blobs(20))
