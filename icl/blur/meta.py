@@ -215,6 +215,8 @@ def meta_train(
         for first in range(done, done + n, at_a_time):
             run = meta_steps(rules, recipe, recipe.tasks[first % len(recipe.tasks)], stage, at_a_time, mesh)
             state, _ = run(state, numbers, train_key, jnp.asarray(first, jnp.int32), source)
+            if progress:
+                progress(G * (first + at_a_time), G * total)
         genomes = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
         learners: Any = {"rules": rules, "unroll": stage.unroll, "objective": recipe.objective}
         learners |= {"query_size": recipe.query_size, "learners": search.options.episodes}
@@ -226,8 +228,6 @@ def meta_train(
             )
         skipped = np.asarray(state.skipped)[:G].tolist()
         search.record(done + n, total, state, genomes, *scores, unroll=stage.unroll, skipped=skipped)
-        if progress:
-            progress(G * (done + n), G * total)
     return SearchResult(search.best, search.score, genomes, search.history)
 
 
