@@ -14,6 +14,7 @@ BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_stat
 Normalisation = Literal["none", "forward", "backward", "both"]
 Output = Activation | Literal["softmax"]
 Update = Literal["hebbian", "ridge"]
+Over = Literal["batch", "layer", "mixed"]
 Pre = Literal["backward", "forward", "sequential"]
 Objective = Literal["end", "curve"]
 Feedback = Literal["label", "squared_error", "cross_entropy"]

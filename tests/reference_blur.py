@@ -57,7 +57,10 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
     def seen(W: np.ndarray) -> np.ndarray:
         return g["rescale"] * unit(W) if r["synapse_norm"] else W
 
-    def forward_layer(W: np.ndarray, a: np.ndarray, last: bool) -> tuple[np.ndarray, np.ndarray]:  # Eq. 5
+    def over(layer: int) -> str:
+        return r["over"] if r["over"] != "mixed" else "layer" if layer == 1 else "batch"
+
+    def forward_layer(W: np.ndarray, a: np.ndarray, below: int, last: bool) -> tuple[np.ndarray, np.ndarray]:  # Eq. 5
         n_out, with_bias = W.shape[1], np.concatenate([a, np.ones((B, 1, k))], axis=1)
         z = np.zeros((B, n_out, k))
         for b in range(B):
@@ -67,7 +70,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
                         for d in range(k):
                             z[b, j, c] += g["eta"] * read(W, i, j, c) * g["nu"][d, c] * with_bias[b, i, d]
         if r["normalise_output"] if last else r["normalise"] in ("forward", "both"):
-            z = normalised(z, g["m_output"] if last else g["m"], g["s"], r["over"])
+            z = normalised(z, g["m_output"] if last else g["m"], g["s"], over(below + 1))
         return with_slopes(r["output"] if last else r["hidden"], z, r), z[:, :, 0]
 
     def feed(a: np.ndarray, logits: np.ndarray) -> np.ndarray:
@@ -82,7 +85,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
     a[0][:, :, 0] = x
     logits = x
     for n, W in enumerate(map(seen, Ws)):
-        states, logits = forward_layer(W, a[n], n == L - 1)
+        states, logits = forward_layer(W, a[n], n, n == L - 1)
         a.append(states)
     after_forward = list(a)
     a[L] = after_forward[L] = feed(a[L], logits)
@@ -97,7 +100,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
                             u[b, i, c] += g["eta"] * read(V, j, i, c) * g["mu"][d, c] * a[n + 1][b, j, d]
         z = g["f"] * a[n] + u if r["backward"] == "additive" else g["f"] * a[n] * u
         if r["normalise"] in ("backward", "both"):
-            z = normalised(z, *((1.0, 0.0) if r["derivative"] else (g["m"], g["s"])), r["over"])
+            z = normalised(z, *((1.0, 0.0) if r["derivative"] else (g["m"], g["s"])), over(n))
         new = activated(r["backward_activation"] or r["hidden"], z)
         if r["backward"] == "multiplicative_second_state":
             new[:, :, 0] = a[n][:, :, 0]
@@ -117,7 +120,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
             floor = g["floor_output" if last else "floor"]
             rate = rate * (floor + (1 - floor) / (1 + g["aging"] * age))
         if r["update"] == "ridge":
-            rate = rate * (g["eta_output"] if last else neurons ** -g["width"] * (L - 1) ** -g["depth"])
+            rate = rate * (g["eta_output"] if last else neurons ** -g["width"] / (1 + g["depth"] * (L - 2) * neurons**0.5))
             lam, trust = (g["lam_output"], 0.0) if last else (g["lam"], g["trust"])
             for c in range(channels):
                 out[:, :, c] = (1 - abs(rate * g["decay"])) * W[:, :, c] + rate * ridge(before, after, c, lam, trust)
@@ -140,9 +143,9 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
         last, neurons = n == L - 1, Ws[n].shape[1]
         before, after = {"forward": after_forward[n], "backward": a[n], "sequential": below}[r["pre"]], a[n + 1]
         if last and r["pre"] == "sequential":
-            after = feed(*forward_layer(seen(Ws[n]), below, last))
+            after = feed(*forward_layer(seen(Ws[n]), below, n, last))
         new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), after, neurons, last))
         back = updated(Vs[n], after, before, neurons, last)
         new_V.append(new_W[n][:-1].transpose(1, 0, 2) if r["symmetric"] else back)
-        below = forward_layer(seen(new_W[n]), below, last)[0]
+        below = forward_layer(seen(new_W[n]), below, n, last)[0]
     return new_W, new_V, logits

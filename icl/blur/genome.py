@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-_ridge_scalars = {"eta_synapse": -0.45, "eta_output": 1.25, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
-_ridge_scalars |= {"lam": 0.9, "lam_output": 0.5, "trust": 0.5, "width": 0.25, "depth": 0.7}
-_ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average": 0.65}
+_ridge_scalars = {"eta_synapse": -0.4, "eta_output": 1.2, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
+_ridge_scalars |= {"lam": 0.8, "lam_output": 0.4, "trust": 0.5, "width": 0.2, "depth": 0.2}
+_ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average": 0.7}
 
 
 class Genome(NamedTuple):
@@ -39,8 +39,8 @@ class Genome(NamedTuple):
     Read under some rules alone:
 
     eta_output: factor on η̃ in the last synapses, with the ridge update.
-    width, depth: with the ridge update, η̃ of the hidden synapses has the factor `n^-width L^-depth` in layers of n neurons,
-        with L hidden layers.
+    width, depth: with the ridge update, η̃ of the synapses to a hidden layer of n neurons, one of L hidden layers, has the
+        factor `n^-width / (1 + |depth| (L - 1) √n)`.
     lam, lam_output: λ of the ridge update, in the hidden and in the last synapses.
     decay: with the ridge update, `1 - |η̃ decay|` is f̃.
     trust: exponent of the ridge update's trust ratio, in the hidden synapses (`icl.blur.ridge`).

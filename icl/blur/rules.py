@@ -24,7 +24,7 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
 from icl.blur.ridge import ridge_update
-from icl.names import BackwardMode, Feedback, Normalisation, Output, Pre, Update
+from icl.names import BackwardMode, Feedback, Normalisation, Output, Over, Pre, Update
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
@@ -74,7 +74,8 @@ class Rules:
     multistate: one matrix per state; otherwise all states share one, updated as that of state 0.
     normalise: the passes in which the pre-activations of hidden layers are normalised, see `normalise`.
     normalise_output: whether those of the output layer are.
-    over: "batch" normalises every state of every neuron over the minibatch, "layer" over minibatch and neurons.
+    over: "batch" normalises every state of every neuron over the minibatch, "layer" over minibatch and neurons; "mixed" the
+        first hidden layer as "layer", so that its neurons keep different offsets and scales, and the others as "batch".
     synapse_norm: neurons read synapses of unit norm, see `unit_synapses`. Stored synapses are not normalised; once the largest
         entry of a state passes 1e6, that state is divided by a scalar, which does not change what neurons read.
     oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
@@ -96,7 +97,7 @@ class Rules:
     multistate: bool = True
     normalise: Normalisation = "both"
     normalise_output: bool = True
-    over: Literal["batch", "layer"] = "batch"
+    over: Over = "batch"
     synapse_norm: bool = False
     oja: bool = False
     update: Update = "hebbian"
@@ -122,7 +123,7 @@ _choices = {
     "backward": get_args(BackwardMode),
     "update": get_args(Update),
     "normalise": get_args(Normalisation),
-    "over": ("batch", "layer"),
+    "over": get_args(Over),
     "pre": get_args(Pre),
     "feedback": get_args(Feedback),
     "hidden": get_args(Activation),
@@ -199,18 +200,18 @@ def forward(
     _check_shapes(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
     for n, synapse in enumerate(synapses):
-        a, z = _forward_layer(genome, rules, synapse.W, states[-1], last=n == len(synapses) - 1)
+        a, z = _forward_layer(genome, rules, synapse.W, states[-1], n, last=n == len(synapses) - 1)
         states.append(a)
     return states, z[0]
 
 
-def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, *, last: bool) -> tuple[Array, Array]:
-    """The states of a layer and its pre-activations, from the states of the layer below."""
+def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, below: int, *, last: bool) -> tuple[Array, Array]:
+    """The states of a layer and its pre-activations, from the states of the layer below, with its number."""
     W = _read_synapses(genome, rules, W)
     bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
     z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
     if rules.normalise_output if last else rules.normalise in ("forward", "both"):
-        z = normalise(z, genome.m_output if last else genome.m, genome.s, over=rules.over)
+        z = normalise(z, genome.m_output if last else genome.m, genome.s, over=_over(rules, below + 1))
     return _activate(rules, rules.output if last else rules.hidden, z), z
 
 
@@ -238,12 +239,13 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
     Source: Sandler et al. 2021, Eq. 6.
     """
     after = [states[-1]]
-    for a, synapse in zip(states[-2:0:-1], synapses[:0:-1], strict=True):
+    for layer in reversed(range(1, len(synapses))):
+        a, synapse = states[layer], synapses[layer]
         u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, synapse.V))
         z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
         if rules.normalise in ("backward", "both"):  # an error has no shift, and η̃ its scale
             scale, shift = (1.0, 0.0) if rules.derivative else (genome.m, genome.s)
-            z = normalise(z, scale, shift, over=rules.over)
+            z = normalise(z, scale, shift, over=_over(rules, layer))
         z = activation(rules.backward_activation or rules.hidden)(z)
         after.insert(0, jnp.concatenate([a[:1], z[1:]]) if rules.backward == "multiplicative_second_state" else z)
     return [states[0], *after]
@@ -288,14 +290,14 @@ def update_synapses(
         last = layer == len(synapses) - 1
         a = {"backward": after[layer], "forward": before[layer], "sequential": below}[rules.pre]
         if last and rules.pre == "sequential":
-            outputs, z = _forward_layer(genome, rules, synapse.W, below, last=True)
+            outputs, z = _forward_layer(genome, rules, synapse.W, below, layer, last=True)
             b = output_states(rules, outputs, z[0], y)
         rate = _rate(genome, rules, synapse, len(synapses) - 1, last=last)
         W = update(synapse.W, change(a, b, biased=True, last=last), rate)
         V = transpose_synapses(W) if rules.symmetric else update(synapse.V, change(b, a, biased=False, last=last), rate)
         new.append(_age(genome, rules, synapse._replace(W=W, V=V)))
         if rules.pre == "sequential" and not last:
-            below = _forward_layer(genome, rules, W, below, last=False)[0]
+            below = _forward_layer(genome, rules, W, below, layer, last=False)[0]
     return tuple(new)
 
 
@@ -304,7 +306,8 @@ def _rate(genome: Genome, rules: Rules, synapse: Synapse, hidden_layers: int, *,
     rate = genome.eta_synapse
     if rules.update == "ridge":
         width = synapse.W.shape[-1]
-        rate = rate * (genome.eta_output if last else width**-genome.width * hidden_layers**-genome.depth)
+        deep = 1 + jnp.abs(genome.depth) * ((hidden_layers - 1) * width**0.5)  # unless it is the only hidden layer
+        rate = rate * (genome.eta_output if last else width**-genome.width / deep)
     if rules.aging:
         floor = genome.floor_output if last else genome.floor
         rate = rate * (floor + (1 - floor) / (1 + jnp.abs(genome.aging) * synapse.n))
@@ -359,6 +362,10 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") 
     axes = 1 if over == "batch" else (1, 2)
     centred = z - z.mean(axis=axes, keepdims=True)
     return m * centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
+
+
+def _over(rules: Rules, layer: int) -> str:
+    return {"mixed": "layer" if layer == 1 else "batch"}.get(rules.over, rules.over)
 
 
 def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from icl.names import RATES, BackwardMode, Families, Feedback, Normalisation, Objective, Output, Pre, Start, Update
+from icl.names import RATES, BackwardMode, Families, Feedback, Normalisation, Objective, Output, Over, Pre, Start, Update
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -71,8 +71,8 @@ class MetaTrainingConfig(LearnersConfig):
     """Passes in which hidden layers are normalised."""
     normalise_output: bool = True
     """Normalise the output layer."""
-    over: Literal["batch", "layer"] = "batch"
-    """Normalise each neuron over the minibatch, or over minibatch and layer."""
+    over: Over = "batch"
+    """Normalise each neuron over the minibatch, or over minibatch and layer; mixed: the latter in the first hidden layer."""
     synapse_norm: bool = True
     """Neurons read synapses of unit norm."""
     oja: bool = False
@@ -101,7 +101,7 @@ class MetaTrainingConfig(LearnersConfig):
     method: Literal["gradient", "evolution"] = "gradient"
     """gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
     families: Families | None = None
-    """Meta-train on families of tasks and networks instead of the data as it is with --widths and --batch-size. digits: 16
+    """Meta-train on families of tasks and networks instead of the data as it is with --widths and --batch-size. digits: 12
     families made of the data (inputs mixed, classes merged; 1 to 4 hidden layers). boolean, with --data xor: all functions of
     two inputs that are true at two corners."""
     population: PositiveInt = 4

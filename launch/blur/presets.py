@@ -22,7 +22,7 @@ _DESIGNS: dict[str, Any] = dict(
 )
 # The shipped genomes.
 _RIDGE: dict[str, Any] = dict(states=2, backward="multiplicative_second_state", multistate=False, normalise_output=False)
-_RIDGE |= dict(over="layer", synapse_norm=False, update="ridge", aging=True, average=True, pre="sequential", derivative=True)
+_RIDGE |= dict(over="mixed", synapse_norm=False, update="ridge", aging=True, average=True, pre="sequential", derivative=True)
 _RIDGE |= dict(hidden_activation="silu", output_activation="linear", backward_activation="linear", feedback="cross_entropy")
 _RIDGE |= dict(start="ridge", families="digits", objective="curve", population=1, unroll=(100,), meta_steps=(480,), every=240)
 _RIDGE |= dict(meta_rate=6e-3, gradient_clip=0.3, episodes=2)
@@ -65,7 +65,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "digits": Preset(
             TrainConfig("runs/blur_digits", **_RIDGE),
-            "the genome `digits`: ridge updates, 16 families; half an hour on 2 CPU cores.",
+            "the genome `digits`: ridge updates, 12 families; half an hour on 2 CPU cores.",
         ),
         "boolean": Preset(
             TrainConfig("runs/blur_boolean", **_BOOLEAN, far=0, steps=20, baselines=()),

@@ -113,7 +113,7 @@ def test_a_trust_ratio_of_one_moves_pre_activations_by_the_size_of_the_errors():
         {},
         {"symmetric": False, "multistate": True},
         {"update": "hebbian", "pre": "forward"},
-        {"pre": "sequential", "over": "layer"},
+        {"pre": "sequential", "over": "mixed"},
         {"pre": "sequential", "symmetric": False, "update": "hebbian", "feedback": "label"},
     ],
     ids=str,
