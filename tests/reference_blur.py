@@ -118,7 +118,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
         rate = g["eta_synapse"]
         if r["aging"]:
             floor = g["floor_output" if last else "floor"]
-            rate = rate * (floor + (1 - floor) / (1 + g["aging"] * age))
+            rate = rate * max(floor + (1 - floor) / (1 + g["aging"] * age), 0.01)
         if r["update"] == "ridge":
             rate = rate * (g["eta_output"] if last else neurons ** -g["width"] / (1 + g["depth"] * (L - 2) * neurons**0.5))
             lam, trust = (g["lam_output"], 0.0) if last else (g["lam"], g["trust"])

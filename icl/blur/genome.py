@@ -44,7 +44,7 @@ class Genome(NamedTuple):
     lam, lam_output: λ of the ridge update, in the hidden and in the last synapses.
     decay: with the ridge update, `1 - |η̃ decay|` is f̃.
     trust: exponent of the ridge update's trust ratio, in the hidden synapses (`icl.blur.ridge`).
-    floor, floor_output, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`.
+    floor, floor_output, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`, or 0.01 if that is more.
     average: memory of the averaged synapses, from 0 (none) to 1 (the mean of all so far).
     """
 

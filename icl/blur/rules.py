@@ -13,7 +13,7 @@ There is no loss and no gradient: the genome determines what is done with predic
 paper: the ridge update (`icl.blur.ridge`) in place of H; updates layer by layer, each on the states that the updated synapses
 below it give; an η̃ that decays with the age n of the synapses; and averaged synapses for predictions:
 
-    η̃_n = η̃ (c + (1 - c)/(1 + ρ n))                                                                   c, ρ: floor, aging
+    η̃_n = η̃ max(c + (1 - c)/(1 + ρ n), 0.01)                                                          c, ρ: floor, aging
     S <- w S + (1 - w) W,   w = min(average, n/(n + 1))                                               n: earlier updates
 
 The input layer (state 0 is x, the others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃,
@@ -40,6 +40,7 @@ from jexplicit.runs.devices import full_precision
 _eps = 1e-5  # in the variance of a normalisation
 _eps_synapse = 1e-9  # in the square of a synapse's norm
 _iterations = 8  # of conjugate gradients in a ridge update
+_least = 0.01  # of η̃, as it ages: a floor below 0 may be best up to the last update of meta-training, not after it
 _largest = 1e6  # entry of stored synapses under `synapse_norm`
 
 
@@ -310,7 +311,7 @@ def _rate(genome: Genome, rules: Rules, synapse: Synapse, hidden_layers: int, *,
         rate = rate * (genome.eta_output if last else width**-genome.width / deep)
     if rules.aging:
         floor = genome.floor_output if last else genome.floor
-        rate = rate * (floor + (1 - floor) / (1 + jnp.abs(genome.aging) * synapse.n))
+        rate = rate * jnp.maximum(floor + (1 - floor) / (1 + jnp.abs(genome.aging) * synapse.n), _least)
     return rate
 
 

@@ -458,7 +458,7 @@ def test_descent_has_no_curl_and_a_learned_update_has():
 
 
 def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
-    learned = load_genome("digits")
+    learned = load_genome("hebbian")
     save_genome(tmp_path / "genome.json", learned)
     again = load_genome(tmp_path / "genome.json")
     assert again.rules == learned.rules and again.provenance == learned.provenance

@@ -142,6 +142,19 @@ def test_a_step_with_ridge_updates_is_the_sums_of_loops(change):
         assert float(synapse.n) == 4
 
 
+def test_rates_stay_positive_far_past_meta_training():
+    """With floors below 0 and an age of a million, a step is that of 1 % of the rate; float32, hence 1e-5."""
+    aged = backprop_genome(2, eta_synapse=-0.5, floor=-0.5, floor_output=-0.2)
+    old = tuple(synapse._replace(n=jnp.float32(1e6)) for synapse in init_synapses(jax.random.key(0), aged, RULES, (5, 3, 4)))
+    X, Y = map(jnp.asarray, blobs(20))
+    found, _ = jax.jit(functools.partial(learn, aged, RULES))(old, X, Y)
+    plain = aged._replace(eta_synapse=jnp.float32(-0.005))
+    expected, _ = jax.jit(functools.partial(learn, plain, dataclasses.replace(RULES, aging=False)))(old, X, Y)
+    for a, b, before in zip(found, expected, old, strict=True):
+        np.testing.assert_allclose(a.W, b.W, rtol=1e-5, atol=1e-6)
+        assert float(jnp.abs(a.W - before.W).max()) > 1e-4
+
+
 def test_averages_begin_with_the_mean_of_all_and_predictions_read_them():
     genome = backprop_genome(2, eta_synapse=-0.1, average=1.0)
     synapses = init_synapses(jax.random.key(0), genome, RULES, (5, 3, 4))
@@ -229,10 +242,10 @@ def test_the_learner_is_the_rule_it_is_named_after():
         learner("nothing")
 
 
-def test_the_shipped_boolean_rule_learns_exclusive_or_and_the_ridge_rule_deep_networks():
+def test_the_shipped_boolean_rule_learns_exclusive_or_and_that_of_the_digits_deep_networks():
     corners = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float32)
     parity = Examples(np.tile(corners, (16, 1)), np.tile(np.eye(2, dtype=np.float32)[[0, 1, 1, 0]], (16, 1)))
-    for name, hidden in (("boolean", (20,)), ("ridge", (16, 16, 16))):
+    for name, hidden in (("boolean", (20,)), ("digits", (16, 16, 16))):
         rule = load_genome(name)
         curves = learning_curves(rule.genome, rule.rules, hidden, parity, parity, steps=20, batch_size=32, seeds=(0, 1, 2))
         assert curves.accuracy[:, -1].min() == 1
