@@ -69,7 +69,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "boolean": Preset(
             TrainConfig("runs/blur_boolean", **_BOOLEAN, far=0, steps=20, baselines=()),
-            "the genome `boolean`: functions of two inputs, two states, 204 synapses; two minutes.",
+            "the genome `boolean`: functions of two inputs, two states, 204 synapses; a minute.",
         ),
         "poster": Preset(_poster, "MNIST at 10x10, hidden 256-128, 8 genomes, T = 10 .. 50; about a week on 2 CPU cores."),
         "poster-small": Preset(_poster_small, "the same with 4 genomes, T = 10 and 20, 1700 meta-steps; about an hour."),

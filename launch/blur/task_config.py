@@ -13,7 +13,7 @@ from launch.blur.config import BlurConfig
 class TasksConfig(BlurConfig):
     """Judge a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each n.
 
-    All tasks take about 22 minutes on 2 CPU cores; with the baselines of an earlier run, about 2.
+    All tasks take an hour on 2 busy CPU cores, most of it for baselines; with those of an earlier run, 6 to 12 minutes.
     """
 
     GROUPS: ClassVar = {"genome": "measurements"}
