@@ -1,4 +1,4 @@
-"""BLUR: learning algorithms that are themselves learned, with neither a loss nor gradients inside.
+"""BLUR: learning algorithms that are themselves learned.
 
 rule = icl.blur.learner("digits")
 state = rule.init(jax.random.key(0), (64, 32, 10))

@@ -2,7 +2,7 @@
 
 rule = icl.blur.learner("digits")
 state = rule.init(jax.random.key(0), (64, 32, 10))
-state, logits = rule.update(x, y, state)            # one update on a minibatch; no loss, no gradient
+state, logits = rule.update(x, y, state)            # one update on a minibatch
 predictions = rule.predict(state, x_new).argmax(axis=1)
 """
 
