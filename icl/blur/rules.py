@@ -9,8 +9,8 @@ and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of z
     backward    a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))        l = L - 1 .. 1     (Eq. 6)
     synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
 
-The paper's rules have no loss and no gradient: the genome determines what is done with prediction and label. Beyond the paper go
-the ridge update (`icl.blur.ridge`) in place of H; updates layer by layer, each on the states that the updated synapses below it
+The paper's rules have no loss and no gradient: the genome determines what is done with prediction and label. Beyond it go the
+ridge update (`icl.blur.ridge`) in place of H; updates layer by layer, each on the states that the updated synapses below it
 give; an η̃ that decays with the age n of the synapses; and averaged synapses for predictions:
 
     η̃_n = η̃ max(c + (1 - c)/(1 + ρ n), 0.01)                                                          c, ρ: floor, aging
