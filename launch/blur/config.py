@@ -301,9 +301,8 @@ def check(config: Any) -> None:
     if not isinstance(config, MetaTrainingConfig):
         return
     if (config.families == "boolean") != (config.data == "xor"):
-        raise ValueError(
-            f"--data {config.data} with --families {config.families}: --data xor and --families boolean go together alone"
-        )
+        given = f" --families {config.families}" if config.families else ""
+        raise ValueError(f"--data {config.data}{given}: give --data xor and --families boolean together, or neither")
     if config.families and config.method == "evolution":
         raise ValueError(f"--families {config.families} with --method evolution: evolution has no families; use gradient")
     stages = len(config.unroll)
