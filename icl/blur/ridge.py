@@ -35,7 +35,7 @@ def ridge_update(
     A: Float[Array, "*c B n_in1"],
     E: Float[Array, "*c B n_out"],
     lam: Float[Array, ""],
-    trust: Float[Array, ""] | float = 0.0,
+    trust: Float[Array, ""] | float | None = None,
     *,
     iterations: int,
 ) -> Float[Array, "*c n_in1 n_out"]:
@@ -45,7 +45,7 @@ def ridge_update(
         A: [B, n_in + 1] states before the synapses.
         E: [B, n_out] states after them.
         lam: λ, at the scale of one example whose squared norm is the mean.
-        trust: p.
+        trust: p; default, H as it is.
         iterations: of conjugate gradients.
 
     Example:
@@ -61,6 +61,8 @@ def ridge_update(
     solved = jnp.vectorize(functools.partial(_ridge_columns, iterations), signature="(b,b),(),(b,n)->(b,n)")(K, lam, columns)
     fitted = solved @ E if fewer else solved
     H = jnp.matrix_transpose(A) @ fitted * lax.rsqrt(alpha)
+    if trust is None:
+        return H
     part = (_total(K @ fitted) + _small) / (_total(E) + _small)  # φ², since A H = √α K (K + λ I)⁻¹ E
     return H * part ** (-trust / 2)
 

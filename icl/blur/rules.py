@@ -160,9 +160,11 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
     for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
         W_key, V_key = jax.random.split(layer_key)
         last = len(synapses) == len(sizes) - 2
-        sigma, sigma_bias = genome.sigma * (genome.sigma_output if last else 1.0), 0.0 if last else genome.sigma_bias
+        sigma = genome.sigma * (genome.sigma_output if last else 1.0)
         W = sigma / n_in**0.5 * jax.random.normal(W_key, (channels, n_in, n_out), dtype)
-        b = sigma_bias * jax.random.normal(jax.random.fold_in(W_key, 1), (channels, 1, n_out), dtype)
+        b = jnp.zeros((channels, 1, n_out), dtype)
+        if not last:
+            b = genome.sigma_bias * jax.random.normal(jax.random.fold_in(W_key, 1), b.shape, dtype)
         W = jnp.concatenate([W, b], axis=1)
         V = genome.sigma / n_out**0.5 * jax.random.normal(V_key, (channels, n_out, n_in), dtype)
         n = jnp.zeros((), dtype) if rules.aging or rules.average else None
@@ -201,18 +203,18 @@ def forward(
     _check_shapes(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
     for n, synapse in enumerate(synapses):
-        a, z = _forward_layer(genome, rules, synapse.W, states[-1], n, last=n == len(synapses) - 1)
+        a, z = _forward_layer(genome, rules, synapse.W, states[-1], n + 1, last=n == len(synapses) - 1)
         states.append(a)
     return states, z[0]
 
 
-def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, below: int, *, last: bool) -> tuple[Array, Array]:
-    """The states of a layer and its pre-activations, from the states of the layer below, with its number."""
+def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int, *, last: bool) -> tuple[Array, Array]:
+    """The states of the layer with this number and its pre-activations, from the states of the layer below."""
     W = _read_synapses(genome, rules, W)
     bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
     z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
     if rules.normalise_output if last else rules.normalise in ("forward", "both"):
-        z = normalise(z, genome.m_output if last else genome.m, genome.s, over=_over(rules, below + 1))
+        z = normalise(z, genome.m_output if last else genome.m, genome.s, over=_over(rules, layer))
     return _activate(rules, rules.output if last else rules.hidden, z), z
 
 
@@ -275,7 +277,7 @@ def update_synapses(
         A, E = mix_states(pre_mix, a), mix_states(post_mix, b)
         A = jnp.concatenate([A, jnp.broadcast_to(bias, (*A.shape[:2], 1))], axis=2) if biased else A
         if ridge:
-            lam, trust = (genome.lam_output, 0.0) if last else (genome.lam, genome.trust)
+            lam, trust = (genome.lam_output, None) if last else (genome.lam, genome.trust)
             return ridge_update(A, E, jnp.abs(lam), trust, iterations=_iterations)
         return jnp.matrix_transpose(A) @ E / A.shape[1]
 
@@ -291,14 +293,14 @@ def update_synapses(
         last = layer == len(synapses) - 1
         a = {"backward": after[layer], "forward": before[layer], "sequential": below}[rules.pre]
         if last and rules.pre == "sequential":
-            outputs, z = _forward_layer(genome, rules, synapse.W, below, layer, last=True)
+            outputs, z = _forward_layer(genome, rules, synapse.W, below, layer + 1, last=True)
             b = output_states(rules, outputs, z[0], y)
         rate = _rate(genome, rules, synapse, len(synapses) - 1, last=last)
         W = update(synapse.W, change(a, b, biased=True, last=last), rate)
         V = transpose_synapses(W) if rules.symmetric else update(synapse.V, change(b, a, biased=False, last=last), rate)
         new.append(_age(genome, rules, synapse._replace(W=W, V=V)))
         if rules.pre == "sequential" and not last:
-            below = _forward_layer(genome, rules, W, below, layer, last=False)[0]
+            below = _forward_layer(genome, rules, W, below, layer + 1, last=False)[0]
     return tuple(new)
 
 

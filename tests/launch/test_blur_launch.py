@@ -281,7 +281,7 @@ def test_the_tiny_presets_run(tmp_path, name):
         assert len(checks) == 24
         assert all(row["max_difference"] < (1e-6 if row["precision"] == "float32" else 1e-12) for row in checks)
         curls = {row["genome"]: row for row in found if row["experiment"] == "curl"}
-        assert curls["sgd"]["curl"] < 1e-12 and curls["digits"]["curl"] > 100 * curls["digits"]["numerical_error"]
+        assert curls["sgd"]["curl"] < 1e-12 and curls["boolean"]["curl"] > 100 * curls["boolean"]["numerical_error"]
 
 
 @pytest.mark.slow
