@@ -37,10 +37,10 @@ class Config:
     """Of the model; default, the highest test accuracy of those that the other flags leave."""
     layers: PositiveInt | None = None
     """Its number of layers."""
-    features: Literal["pixels", "patches", "random"] | None = None
+    features: Literal["pixels", "patches", "random", "kernel"] | None = None
     """What it sees of an image."""
     solver: str | None = None
-    """How the readout of --method features was fitted: explicit, scaling or quadratic."""
+    """How the readout was fitted, of --method features: explicit, scaling or quadratic; of kernel: least_squares or softmax."""
     top: PositiveInt = 1
     """Show this many labels, the most probable first."""
 

@@ -2,7 +2,7 @@
 
 Everything is read from the source by `ast`, imports inside functions included.
 
-    6  launch     5  icl     4  jexplicit.lm, jexplicit.nn     3  jexplicit.counts, jexplicit.solvers
+    6  launch     5  icl     4  jexplicit.lm, jexplicit.nn     3  jexplicit.counts, jexplicit.features, jexplicit.solvers
     2  jexplicit.data        1  jexplicit.runs
 
 jexplicit.lm has floors of its own: what a model is, its kinds of rows, what is done with any model, ways to fit one.
@@ -21,6 +21,7 @@ FLOORS = {
     "jexplicit.runs": 1,
     "jexplicit.data": 2,
     "jexplicit.counts": 3,
+    "jexplicit.features": 3,
     "jexplicit.solvers": 3,
     "jexplicit.nn": 4.0,
     "jexplicit.lm.names": 4.1,

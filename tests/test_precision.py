@@ -19,10 +19,12 @@ from icl.models import attention, batched, blocks, constructions
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
+from jexplicit.features import descriptors, fourier, patches, positive
 from jexplicit.lm import smoothing
 from jexplicit.nn.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import curvature_bound, explicit, features, iterative_scaling, layerwise, priming
+from jexplicit.solvers import curvature_bound, explicit, gram, iterative_scaling, layerwise, priming, streamed
+from jexplicit.solvers.sweeps import SoftmaxFit
 
 X, Y, V = jnp.ones((3, 4)), jnp.ones((3, 2)), jnp.ones(4)
 H, T = jnp.ones((5, 4)), jnp.full((5, 3), 1 / 3)
@@ -40,6 +42,10 @@ x, y = (Z.astype(GENOME.f.dtype) for Z in (X, Y))
 SYNAPSES = init_synapses(jax.random.key(0), GENOME, RULES, (4, 3, 2))
 ENCODER = sine_waves.init_network(jax.random.key(0), channels=4, hidden=3).encoder
 PROMPT = (X, X[:, 0], jnp.ones(3), V)
+STREAM = gram.split_examples(H, T)
+IDENTITY = jax.tree_util.Partial(lambda X: X)
+PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, jnp.ones(4), jnp.eye(4), jnp.ones(()))
+DESCRIPTOR = descriptors.Descriptor((patches.Filters(jnp.ones((9, 2)), jnp.ones(2)),), jnp.ones(16), jnp.ones((16, 3)))
 WAVES = jnp.ones((2, 3, 7))
 
 CASES = {
@@ -53,7 +59,12 @@ CASES = {
     "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
     "intercept": (priming.intercept_logits, (H, U, jnp.ones(3))),
     "priming scan": (priming.priming_scan, (H, U, jnp.zeros(5, int), jnp.ones(2))),
-    "random features": (features.random_features, (H, jnp.ones((4, 6)))),
+    "random features": (positive.random_features, (H, jnp.ones((4, 6)))),
+    "Fourier features": (fourier.fourier_features, (H, jnp.ones((4, 6)))),
+    "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
+    "streamed sweep": (streamed.streamed_sweep, ((U, jnp.ones(3)), PROBLEM)),
+    "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, jnp.ones(3), ()), X, IDENTITY), (H,)),
+    "descriptors": (lambda X: descriptors._descriptors(X, DESCRIPTOR, grid=2, threshold=0.5), (jnp.ones((2, 6, 6)),)),
     "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
     "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
     "attention": (attention.attend, (AttentionLayer(*(leaf[0] for leaf in LAYER)), jnp.ones((5, 3)), jnp.ones((1, 3)))),

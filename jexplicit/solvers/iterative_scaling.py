@@ -115,5 +115,5 @@ def _check_pairs(H: Array, F: Array) -> None:
         j, i = never[0].tolist()
         raise ValueError(
             f"feature {j} never meets output {i} ({len(never)} pairs never meet): its parameter would fall forever; add a "
-            "small constant to the features (jexplicit.solvers.features.unit_rows) or drop the output"
+            "small constant to the features (jexplicit.features.positive.unit_rows) or drop the output"
         )

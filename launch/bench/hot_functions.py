@@ -25,6 +25,7 @@ from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts import dense, sharded
+from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import _explain
 from jexplicit.lm.fits import gradient, optimum
 from jexplicit.lm.fits.moments import _device_sums, position_moments
@@ -38,7 +39,9 @@ from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
 from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
 from jexplicit.solvers.explicit import _solve
+from jexplicit.solvers.gram import Blocks, Gram, _add_block
 from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
+from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
 CHUNK, COLUMN_CHUNK = 1 << 22, 1 << 18  # positions that a call counts, in whole tables and in columns of them
@@ -205,6 +208,10 @@ def _of(function: Any, *arguments: Any) -> Callable[[Mesh], tuple[Any, tuple[Any
 
 _H, _Y, _U = _shape(4096, 784), _shape(4096, 10), _shape(784, 10)
 _logits = _shape(64, N)
+_blocks = Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
+_sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
+_features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))
+_problem = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 
 HOT_FUNCTIONS = {
     "counting": HotFunction(_counting, 0),
@@ -225,6 +232,8 @@ HOT_FUNCTIONS = {
     "optimum, K = 2": HotFunction(_optimum, 0),
     "iterative scaling": HotFunction(_of(scaling_sweep, _U, ScalingProblem(_H, _Y, _U, _shape(), None)), 0),
     "curvature bound": HotFunction(_of(curvature_bound_sweep, _U, CurvatureProblem(_H, _Y, _shape(784, 784), _shape())), 0),
+    "streamed sums": HotFunction(_of(_add_block, _sums, _blocks, _features, _shape(dtype=_i)), 0),
+    "streamed sweep": HotFunction(_of(streamed_sweep, (_shape(1024, 10), _shape(10)), _problem), 1),
     "ICL step, 1 layer": HotFunction(functools.partial(_icl, 1), 2),
     "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
     "BLUR scores": HotFunction(_scores, 1),

@@ -298,6 +298,8 @@ def check(config: Any) -> None:
             raise ValueError(f"{flags}: give at least two classes, each once, or leave the flag out")
     for network in getattr(config, "networks", ()):
         hidden_layers(network)
+    if getattr(config, "data", None) == "xor":
+        _check_no_images(config)
     if not isinstance(config, MetaTrainingConfig):
         return
     if (config.families == "boolean") != (config.data == "xor"):
@@ -316,3 +318,16 @@ def check(config: Any) -> None:
         )
     if unknown := set(getattr(config, "variants", ())) - set(_VARIANTS):
         raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, _VARIANTS))}")
+
+
+def _check_no_images(config: Any) -> None:
+    """Refuse flags about images where the data are the four points of exclusive or."""
+    if isinstance(config, AblationConfig):
+        raise ValueError("--data xor: an ablation runs its genomes on larger images too; use train, or name images")
+    flags = {"side": None, "limit": None, "classes": (), "sides": (), "to_classes": ()}
+    for flag, none in flags.items():
+        if (given := getattr(config, flag, none)) != none:
+            value = " ".join(map(str, given)) if isinstance(given, tuple) else given
+            raise ValueError(
+                f"--data xor with --{flag.replace('_', '-')} {value}: four points are no images; leave the flag out"
+            )

@@ -50,9 +50,9 @@ _poster_small = TrainConfig(
     "runs/blur_poster_small", widths=(256, 128), **_SMALL_TRAIN, unroll=(10, 20), meta_steps=(1200, 500), population=4
 )
 _wide_small = TrainConfig(
-    "runs/blur_poster_wide_small", widths=(512, 256), **_SMALL_TRAIN, unroll=(10,), meta_steps=(1500,), population=2
+    "runs/blur_poster_wide_small", widths=(512, 256), **_SMALL_TRAIN, unroll=(10,), meta_steps=(500,), population=2
 )
-_split_small = dataclasses.replace(_poster_small, out="runs/blur_class_split_small", **_FIRST)
+_split_small = dataclasses.replace(_poster_small, out="runs/blur_class_split_small", meta_steps=(500, 250), **_FIRST)
 _poster_genome, _small_genome = (f"{config.out}/genome.json" for config in (_poster, _poster_small))
 _split_genome, _split_small_genome = "runs/blur_class_split/genome.json", f"{_split_small.out}/genome.json"
 _cmaes = TrainConfig("runs/blur_cmaes", **{**_MNIST, **_CMAES, "meta_steps": (400,)})
@@ -77,20 +77,20 @@ PRESETS: dict[str, dict[str, Preset]] = {
             dataclasses.replace(_poster, out="runs/blur_poster_wide", widths=(512, 256)),
             "the poster's with hidden 512-256; about three weeks.",
         ),
-        "poster-wide-small": Preset(_wide_small, "the same with 2 genomes, T = 10, 1500 meta-steps; about an hour."),
+        "poster-wide-small": Preset(_wide_small, "the same with 2 genomes, T = 10, 500 meta-steps; about half an hour."),
         "mnist28": Preset(
             dataclasses.replace(_poster, out="runs/blur_mnist28", side=28),
             "the poster's at 28x28; about four weeks.",
         ),
         "mnist28-small": Preset(
-            dataclasses.replace(_wide_small, out="runs/blur_mnist28_small", side=28, widths=(256, 128), meta_steps=(1200,)),
-            "the same with 2 genomes, T = 10, 1200 meta-steps; about an hour.",
+            dataclasses.replace(_wide_small, out="runs/blur_mnist28_small", side=28, widths=(256, 128)),
+            "the same with 2 genomes, T = 10, 500 meta-steps; about 40 minutes.",
         ),
         "class-split": Preset(
             dataclasses.replace(_poster, out="runs/blur_class_split", **_FIRST),
             "the poster's on digits 0 to 4, for `transfer --preset class-split`; as long as poster.",
         ),
-        "class-split-small": Preset(_split_small, "poster-small on digits 0 to 4; about an hour."),
+        "class-split-small": Preset(_split_small, "poster-small on digits 0 to 4, with 750 meta-steps; about an hour."),
         "cmaes": Preset(
             _cmaes,
             "evolution of 80 genomes, 400 generations: MNIST at 14x14, hidden 512, 2 states, T = 15; three hours.",
@@ -126,8 +126,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "8 genomes each of 1, 2 and 4 hidden layers, 10,000 meta-steps, run at 1 to 10; about ten hours on 2 CPU cores.",
         ),
         "depth-small": Preset(
-            TransferConfig("runs/blur_depth_small", **_SMALL, **_DEPTH, unroll=(10,), meta_steps=(2500,)),
-            "the same with 2 genomes each and 2500 meta-steps; about an hour.",
+            TransferConfig("runs/blur_depth_small", **_SMALL, **_DEPTH, unroll=(10,), meta_steps=(600,)),
+            "the same with 2 genomes each and 600 meta-steps; about 25 minutes.",
         ),
     },
     "ablation": {
@@ -140,16 +140,16 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "2 to 16 states: MNIST at 10x10, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; 35 hours on 2 CPU cores.",
         ),
         "states-small": Preset(
-            AblationConfig("runs/blur_states_small", **_SMALL, **_STATES, meta_steps=(1000,)),
-            "the same with 2 genomes and 1000 meta-steps; about an hour.",
+            AblationConfig("runs/blur_states_small", **_SMALL, **_STATES, meta_steps=(500,)),
+            "the same with 2 genomes and 500 meta-steps; about 40 minutes.",
         ),
         "nonlinearities": Preset(
             AblationConfig("runs/blur_nonlinearities", **{**_MNIST, "side": 28}, **_NONLINEAR, **_ONE_STAGE),
             "5 activations: MNIST at 28x28, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; about a week on 2 CPU cores.",
         ),
         "nonlinearities-small": Preset(
-            AblationConfig("runs/blur_nonlinearities_small", **{**_SMALL, "side": 14}, **_NONLINEAR, meta_steps=(1000,)),
-            "the same at 14x14 with 2 genomes and 1000 meta-steps; about an hour.",
+            AblationConfig("runs/blur_nonlinearities_small", **{**_SMALL, "side": 14}, **_NONLINEAR, meta_steps=(500,)),
+            "the same at 14x14 with 2 genomes and 500 meta-steps; about 45 minutes.",
         ),
     },
     "grid": {

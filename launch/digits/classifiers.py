@@ -15,6 +15,7 @@ from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.results import read_run
 from jexplicit.solvers.layerwise import stack_logits
+from launch.digits.kernel import kernel_logits
 from launch.digits.methods import checkpoint_name, explicit_features, with_constant
 from launch.digits.report import row_name
 
@@ -57,11 +58,13 @@ def load_classifier(
         raise ValueError(f"{asked}: {run} has no such model; it has {there}")
     name = max(fitting, key=lambda name: fitting[name]["test_accuracy"])
     row, params = fitting[name], _load_params(folder / name)
-    weights = _load_params(folder / row["features"]) if row["method"] == "features" else None
+    weights = _load_params(folder / row["features"]) if row["method"] in ("features", "kernel") else {}
     classes = tuple(row.get("classes") or map(str, range(row["outputs"])))
 
     def logits(X: np.ndarray) -> Array:
-        if weights is not None:
+        if row["method"] == "kernel":
+            return kernel_logits(X, row["levels"], weights, params, config["grid"], config["threshold"])
+        if row["method"] == "features":
             H = explicit_features(X, row["levels"], weights, config["grid"], config["threshold"])
         else:
             H = jnp.asarray(pixel_features(X, row["levels"]))

@@ -1,12 +1,14 @@
 """The configuration of launch.digits and its presets."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
-Method = Literal["explicit", "intercept", "scaling", "quadratic", "features", "logistic_regression", "network", "cold", "warm"]
+Method = Literal[
+    "explicit", "intercept", "scaling", "quadratic", "features", "kernel", "logistic_regression", "network", "cold", "warm"
+]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
@@ -20,6 +22,7 @@ class Config:
         "methods": "models",
         "sweeps": "sweeps",
         "featurizers": "features",
+        "patch_sizes": "kernel",
         "epochs": "training",
         "hidden": "baselines",
         "seed": "run",
@@ -38,9 +41,9 @@ class Config:
     """Use at most this many training images, and as many test images."""
     methods: tuple[Method, ...] = METHODS
     """The models to fit. explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the
-    explicit solution. quadratic: sweeps with a bound on the curvature. features: these three on explicit features. cold, warm:
-    Adagrad from random parameters and from the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer
-    and backprop."""
+    explicit solution. quadratic: sweeps with a bound on the curvature. features: these three on explicit features. kernel:
+    least squares and a softmax layer on random Fourier features of patches. cold, warm: Adagrad from random parameters and from
+    the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer and backprop."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """Numbers of softmax layers of explicit, cold and warm."""
     priming_number: Annotated[float, Bounds(at_least=1)] | None = None
@@ -65,6 +68,20 @@ class Config:
     """random: number of directions; each gives two features."""
     threshold: NonNegativeFloat = 1.0
     """Responses below this many standard deviations become 0, so that features are sparse."""
+    patch_sizes: tuple[PositiveInt, ...] = ()
+    """kernel: heights and widths of filters; default, odd numbers near a sixth, a quarter and a third of a side. Each size has
+    --filters of them."""
+    axes: PositiveInt = 400
+    """kernel: principal axes of the pooled responses that a descriptor keeps."""
+    frequencies: PositiveInt = 1024
+    """kernel: random frequencies; each gives two features, a cosine and a sine."""
+    scale: PositiveFloat = 0.7
+    """kernel: spread of the frequencies; the kernel is `exp(-scale² d²/2)`, with distances d in units of the root mean square
+    norm of descriptors."""
+    ridges: tuple[PositiveFloat, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
+    """kernel: ridges, of which a held-out tenth of the training images chooses one."""
+    kernel_sweeps: PositiveInt = 12
+    """kernel: sweeps of the softmax layer with the bound on the curvature, from least squares."""
     epochs: PositiveInt = 100
     """Training: passes over the data, at most."""
     batch_size: PositiveInt = 128
@@ -96,11 +113,20 @@ class Config:
 _TINY = Config(
     out="runs/digits_tiny", limit=300, epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64, logistic_iterations=20
 )
+_KERNEL: dict[str, Any] = dict(methods=("kernel",), filters=32, threshold=0.5, frequencies=4096)
 PRESETS = {
     "tiny": Preset(_TINY, "300 images of digits, few sweeps and epochs; 30 s on 2 CPU cores. Explicit, 1 layer: 75 %."),
     "digits": Preset(
         Config(out="runs/digits"),
         "the defaults: 8x8 digits, 40 s on 2 CPU cores. Explicit 84.4 %, warm 87.8 %, patches without backpropagation 95.8 %.",
+    ),
+    "mnist-best": Preset(
+        Config(out="runs/mnist_best", data="mnist", **_KERNEL),
+        "MNIST without a gradient: 99.44 % in 5 minutes on 2 CPU cores, 2.8 GB.",
+    ),
+    "images": Preset(
+        Config(out="runs/images", **_KERNEL),
+        "the same models for the images of --data; 60,000 of 28x28 take as long.",
     ),
     "mnist": Preset(
         Config(out="runs/mnist", data="mnist"),

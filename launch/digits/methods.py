@@ -13,12 +13,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, pixel_features
+from jexplicit.features.patches import Filters, patch_features, patch_filters
+from jexplicit.features.positive import random_directions, random_features, unit_rows
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
+from jexplicit.solvers.calibration import calibration_error, fit_temperature
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
-from jexplicit.solvers.features import Filters, patch_features, patch_filters, random_directions, random_features, unit_rows
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
 from jexplicit.solvers.metrics import accuracy, mean_loss
@@ -71,7 +73,8 @@ def add_row(job: Job, row: dict[str, Any], train: Array, test: Array, params: An
     """Add a row from the logits on the train and the test images; keep the model's parameters and its guesses."""
     save_model(job, checkpoint_name(row), params)
     save_guesses(job, row, test)
-    job.folder.add_row({**row, **scores(job, train, test), **job.about})
+    measured = {**scores(job, train, test), "calibration_error": calibration_error(test, job.test.labels)}
+    job.folder.add_row({**row, **measured, **job.about})
 
 
 def save_guesses(job: Job, row: dict[str, Any], test: Array) -> None:
@@ -88,7 +91,9 @@ def guesses_path(out: Path, row: dict[str, Any]) -> Path:
 
 def checkpoint_name(row: Mapping[str, Any]) -> str:
     """The checkpoint of a row's model; rows that differ in when training stopped share one."""
-    return f"{row['features']}_{row['solver']}" if row["method"] == "features" else f"{row['method']}_{row['layers']}"
+    return (
+        f"{row['features']}_{row['solver']}" if row["method"] in ("features", "kernel") else f"{row['method']}_{row['layers']}"
+    )
 
 
 def model_path(job: Job, name: str) -> Path:
@@ -107,8 +112,16 @@ def first_layer(job: Job, name: str) -> Array | None:
     return jax.tree.leaves(load_checkpoint(path)["params"])[0] if path.is_dir() else None
 
 
+def held_out_tenth(job: Job) -> np.ndarray:
+    """Which training images choose ridges and temperatures: a drawn tenth, since labels may come in order."""
+    chosen = np.zeros(len(job.train.labels), bool)
+    order = np.random.default_rng(job.config.seed).permutation(len(chosen))
+    chosen[order[: max(1, len(chosen) // 10)]] = True
+    return chosen
+
+
 def measure_explicit(job: Job) -> None:
-    """The explicit solution of every number of layers."""
+    """The explicit solution of every number of layers, and what one temperature makes of its probabilities."""
     for layers in job.config.layers:
         row = new_row("explicit", "explicit", layers=layers, priming_number=job.K)
         if has_row(job, row):
@@ -118,7 +131,17 @@ def measure_explicit(job: Job) -> None:
             decoders = jax.block_until_ready(explicit_decoders(job.train, job.K, layers))
         row["seconds"] = time.perf_counter() - start
         train, test = (stack_logits(decoders, part.H) for part in (job.train, job.test))
+        temperature = _explicit_temperature(job, layers)
+        row |= {"temperature": temperature, "calibrated_loss": mean_loss(test / temperature, job.test.Y)}
+        row |= {"calibrated_error": calibration_error(test / temperature, job.test.labels)}
         add_row(job, row, train, test, list(decoders))
+
+
+def _explicit_temperature(job: Job, layers: int) -> float:
+    """The temperature on the held-out tenth of the solution of the others: an exponent of F, with one layer."""
+    tenth = held_out_tenth(job)
+    rest, held_out = (Part(*(x[rows] for x in job.train)) for rows in (~tenth, tenth))
+    return fit_temperature(stack_logits(explicit_decoders(rest, job.K, layers), held_out.H), held_out.labels)
 
 
 def explicit_decoders(part: Part, K: float, layers: int) -> tuple[Array, ...]:

@@ -15,6 +15,7 @@ from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import methods
 from launch.digits.config import Config
+from launch.digits.kernel import check_kernel, measure_kernel
 from launch.digits.methods import Job, Part
 from launch.digits.report import PICTURES, results_table, row_name, write_report, write_scan
 from launch.digits.training import measure_network, measure_stacks
@@ -25,6 +26,7 @@ MEASURES = {
     "scaling": methods.measure_scaling,
     "quadratic": methods.measure_quadratic,
     "features": methods.measure_features,
+    "kernel": measure_kernel,
     "logistic_regression": methods.measure_logistic_regression,
     "network": measure_network,
     "cold": functools.partial(measure_stacks, method="cold"),
@@ -39,6 +41,8 @@ def run(config: Config) -> dict[str, Any]:
     images = read(config)
     if "features" in config.methods and "patches" in config.featurizers:
         methods.patch_sizes(config, min(images.train_images.shape[1:]))  # errors come before anything is written
+    if "kernel" in config.methods:
+        check_kernel(config, min(images.train_images.shape[1:]))
     folder = RunFolder(config.out, config, resume=config.resume)
     job = make_job(config, folder, images)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
@@ -124,5 +128,7 @@ def check(config: Config) -> None:
         raise ValueError("--methods, --layers and --stop need at least one value each")
     if "features" in config.methods and not config.featurizers:
         raise ValueError("--methods features without --featurizers: give patches, random or both")
+    if "kernel" in config.methods and not config.ridges:
+        raise ValueError("--ridges needs at least one value")
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)

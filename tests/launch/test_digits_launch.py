@@ -23,13 +23,15 @@ from launch.digits import __main__ as digits
 from launch.digits import methods as digits_methods
 from launch.digits import training as digits_training
 from launch.digits.classifiers import load_classifier
+from launch.digits.config import Config
 from launch.digits.methods import guesses_path
 from launch.digits.report import read_scan, write_report
 from launch.digits.run import check
 from launch.digits.training import stopping_epoch
 
 SMALL = "--limit 200 --epochs 3 --batch-size 50 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12"
-FLAGS = [*SMALL.split(), "--hidden", "8", "--logistic-iterations", "5", "--patience", "1"]
+KERNEL = "--frequencies 20 --axes 15 --kernel-sweeps 3"
+FLAGS = [*SMALL.split(), *KERNEL.split(), "--hidden", "8", "--logistic-iterations", "5", "--patience", "1"]
 FIELDS = "method layers test_accuracy train_accuracy epochs seconds priming_number backprop_free".split()
 
 
@@ -38,7 +40,7 @@ def rows(out) -> list[dict]:
 
 
 def without_seconds(row: dict) -> dict:
-    return {name: value for name, value in row.items() if not name.endswith("seconds")}
+    return {name: value for name, value in row.items() if not name.endswith(("seconds", "peak_bytes"))}
 
 
 def row(out, method: str, **wanted) -> dict:
@@ -65,6 +67,7 @@ def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
             for kind in ("patches", "random")
             for solver in ("explicit", "scaling", "quadratic")
         ],
+        *[("kernel", 1, "kernel", solver, None) for solver in ("least_squares", "softmax")],
         ("logistic_regression", 1, "pixels", "lbfgs", None),
         *[("network", 2, "pixels", "adam", stop) for stop in ("patience", "rise")],
         *[("cold", n, "pixels", "adagrad", stop) for n in (1, 2) for stop in ("patience", "rise")],
@@ -108,6 +111,42 @@ def test_sweeps_never_raise_the_loss(finished):
     for curve in curves:
         losses = [e["loss"] for e in sweeps if (e["features"], e["solver"]) == curve]
         assert np.all(np.diff(losses) < 1e-6)  # float32 means of losses of order 1
+
+
+def test_the_rows_of_the_kernel_say_what_they_took_and_how_calibrated_they_are(finished):
+    squares, softmax = (row(finished, "kernel", solver=solver) for solver in ("least_squares", "softmax"))
+    for r in (squares, softmax):
+        assert r["dimensions"] == 40 and r["peak_bytes"] > 1e8 and r["ridge"] in Config("x").ridges
+        assert r["seconds"] == pytest.approx(r["feature_seconds"] + r["solve_seconds"])
+        assert 0 < r["calibration_error"] < 1 and 0.01 <= r["temperature"] <= 100
+    assert softmax["solve_seconds"] > squares["solve_seconds"]  # which it starts from
+    events = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    for part in ("softmax, nine tenths", "softmax, all images"):
+        losses = [e["loss"] for e in events if e["event"] == "kernel_sweep" and e["part"] == part]
+        assert len(losses) == 4 and np.all(np.diff(losses) < 1e-6)
+
+
+def test_one_temperature_calibrates_the_explicit_solution(finished):
+    r = row(finished, "explicit", layers=1)
+    assert r["temperature"] > 1 and r["calibrated_loss"] < r["test_loss"]  # correlated pixels count as independent evidence
+    assert "1 layer, explicit: a temperature of" in (finished / "report.md").read_text()
+
+
+def test_the_kernel_holds_out_images_of_every_class_where_labels_come_in_order(tmp_path):
+    data = read_images("digits")
+    order = np.argsort(data.train_labels[:600], kind="stable")
+    np.savez(
+        tmp_path / "sorted.npz",
+        x_train=data.train_images[order] * 15,
+        y_train=data.train_labels[order],
+        x_test=data.test_images * 15,
+        y_test=data.test_labels,
+    )
+    out = tmp_path / "run"
+    flags = ["--frequencies", "300", "--axes", "60", "--filters", "8", "--threshold", "0.5"]
+    assert digits.main(["--out", str(out), "--data", str(tmp_path / "sorted.npz"), "--methods", "kernel", *flags]) == 0
+    accuracies = [r["test_accuracy"] for r in rows(out)]
+    assert len(accuracies) == 2 and min(accuracies) > 0.92  # 0.95 and 0.95; a class left out would cost a tenth
 
 
 def test_a_warm_start_begins_at_the_explicit_solution(finished, tmp_path):
@@ -235,6 +274,15 @@ def test_a_killed_run_resumes_to_the_same_rows(finished, tmp_path):
         ("--methods", "--methods"),
         ("--methods features --patch 9", "--patch 9 of images 8 pixels wide"),
         ("--methods features --grid 7", "--grid 7 of 6 responses"),
+        ("--methods kernel --patch-sizes 3 9", "--patch-sizes 3 9 of images 8 pixels wide: use 2 to 8"),
+        ("--methods kernel --patch-sizes 1", "--patch-sizes 1 of images 8 pixels wide: use 2 to 8"),
+        ("--methods kernel --grid 9", "--grid 9 of images 8 pixels wide: use at most 8"),
+        (
+            "--methods kernel --frequencies 500000",
+            "--frequencies 500000: five matrices of 1000000 x 1000000 numbers take 20,000 GB",
+        ),
+        ("--methods kernel --ridges", "--ridges needs at least one value"),
+        ("--methods kernel --scale 0", "--scale 0"),
     ],
 )
 def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong, message):
@@ -295,6 +343,7 @@ def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
 MODELS = [
     *[{"method": method, "layers": layers} for method in ("explicit", "cold", "warm") for layers in (1, 2)],
     *[{"method": method} for method in ("intercept", "scaling", "quadratic", "logistic_regression", "network")],
+    *[{"method": "kernel", "solver": solver} for solver in ("least_squares", "softmax")],
     *[{"features": kind, "solver": solver} for kind in ("patches", "random") for solver in ("explicit", "quadratic")],
 ]
 GREY = np.full((2, 8, 8), 3, np.uint8)

@@ -10,15 +10,8 @@ import pytest
 import reference
 
 from jexplicit.data.images import read_images
-from jexplicit.solvers.features import (
-    Filters,
-    patch_features,
-    patch_filters,
-    positive_parts,
-    random_directions,
-    random_features,
-    unit_rows,
-)
+from jexplicit.features.patches import Filters, patch_features, patch_filters
+from jexplicit.features.positive import positive_parts, random_directions, random_features, unit_rows
 
 
 def some_images(M=40, height=9, width=7, seed=0):
@@ -100,11 +93,11 @@ def test_patch_features_are_the_loop_over_places(grid, threshold):
 
 
 def test_the_number_of_images_per_call_changes_nothing(monkeypatch):
-    from jexplicit.solvers import features
+    from jexplicit.features import patches
 
     images, filters = some_images(11), patch_filters(some_images(), 256, size=3, number=4)
     whole = patch_features(images, 256, filters, grid=2, threshold=0.5)
-    monkeypatch.setattr(features, "_images_per_call", 3)
+    monkeypatch.setattr(patches, "_images_per_call", 3)
     done: list[tuple[int, int]] = []
     blocks = patch_features(images, 256, filters, grid=2, threshold=0.5, progress=lambda *now: done.append(now))
     np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)  # another blocking of float32 sums

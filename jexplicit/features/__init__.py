@@ -1,0 +1,1 @@
+"""Features of images that are computed, not trained."""

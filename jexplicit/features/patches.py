@@ -1,0 +1,174 @@
+"""Convolutions with whitened patches of the training images (Coates & Ng 2011), as positive features pooled over a grid."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt8
+
+from jexplicit.features.clusters import spherical_kmeans
+from jexplicit.features.positive import positive_parts
+from jexplicit.runs.devices import full_precision
+
+_patches_per_filter = 200
+_least_contrast = 0.1  # standard deviation of a patch's grey levels, which range over 1
+_images_per_call = 500
+
+
+class Filters(NamedTuple):
+    """Linear filters `z = x W - b` of patches x [size * size] of grey levels between 0 and 1."""
+
+    W: Float[Array, "P filters"]
+    b: Float[Array, " filters"]
+
+    @property
+    def size(self) -> int:
+        """Height and width of a patch, in pixels."""
+        return int(np.sqrt(len(self.W)))
+
+
+def patch_filters(
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    *,
+    size: int,
+    number: int,
+    seed: int = 0,
+    noise: float = 0.01,
+    clusters: bool = False,
+) -> Filters:
+    """Random patches of training images, whitened, as filters of unit norm in the whitened space.
+
+    With mean μ and covariance C of patches and `V = (C + noise)^(-1/2)`, the response of patch x to the filter of patch a is
+    `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are left out.
+
+    Args:
+        images: [M, height, width] grey levels 0 .. levels - 1.
+        levels: 256 for bytes.
+        size: height and width of a patch.
+        number: of filters.
+        seed: of the choice of patches.
+        noise: variance added before whitening; grey levels lie between 0 and 1.
+        clusters: the directions that whitened patches cluster around, instead of random patches.
+
+    Raises:
+        ValueError: a patch larger than an image; fewer than 1 filter; too few patches with any contrast.
+
+    Source: Coates & Ng, The importance of encoding versus training with sparse coding and vector quantization, 2011.
+    """
+    M, height, width = images.shape
+    if not 2 <= size <= min(height, width) or number < 1:
+        raise ValueError(
+            f"{number} patches of {size} x {size} in images of {height} x {width}: 2 <= size <= {min(height, width)}"
+        )
+    rng = np.random.default_rng(seed)
+    drawn = max(_patches_per_filter * number, 10 * size * size)
+    m, row, column = (rng.integers(0, end, drawn) for end in (M, height - size + 1, width - size + 1))
+    offsets = np.arange(size)
+    rows, columns = row[:, None, None] + offsets[None, :, None], column[:, None, None] + offsets[None, None, :]
+    patches = images[m[:, None, None], rows, columns].reshape(drawn, -1) / (levels - 1)
+    patches = patches[patches.std(axis=1) > _least_contrast]
+    if len(patches) < number:
+        raise ValueError(
+            f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: use fewer filters or larger patches"
+        )
+    mean, covariance = patches.mean(axis=0), np.cov(patches.T)
+    variances, axes = np.linalg.eigh(covariance)
+    V = (axes / np.sqrt(variances + noise)) @ axes.T
+    if clusters:
+        directions = spherical_kmeans((patches - mean) @ V, number, seed=seed)
+    else:
+        chosen = (patches[:number] - mean) @ V
+        directions = chosen / np.linalg.norm(chosen, axis=1, keepdims=True)
+    W = V @ directions.T
+    return Filters(jnp.asarray(W, jnp.float32), jnp.asarray(mean @ W, jnp.float32))
+
+
+def patch_features(
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    filters: Filters,
+    *,
+    grid: int,
+    threshold: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[Array, "M D"]:
+    """Positive parts of every filter's response at every position, summed over the cells of a grid: D = 2 n grid².
+
+    Args:
+        images: [M, height, width] grey levels 0 .. levels - 1.
+        levels: 256 for bytes.
+        filters: of `patch_filters`.
+        grid: cells along each side.
+        threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
+        progress: called with (images done, images in all).
+
+    Raises:
+        ValueError: more cells along a side than positions of a patch.
+    """
+    positions = min(images.shape[1:]) - filters.size + 1
+    if not 1 <= grid <= positions:
+        raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
+    return of_images(lambda X: _pooled_responses(X, filters, threshold, grid), images, levels, progress)
+
+
+def of_images(
+    f: Callable[[Array], Array],
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[Array, "M D"]:
+    """f of grey levels between 0 and 1, [m, height, width] -> [m, D], of some hundred images at a time.
+
+    Example:
+        >>> of_images(lambda X: X.sum(axis=2), np.full((3, 1, 2), 16, np.uint8), 17).tolist()
+        [[2.0], [2.0], [2.0]]
+    """
+    blocks = []
+    for m in range(0, len(images), _images_per_call):
+        blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))
+        if progress:
+            progress(min(m + _images_per_call, len(images)), len(images))
+    return jnp.concatenate(blocks)
+
+
+@functools.partial(jax.jit, static_argnames=("threshold", "grid"))
+@full_precision
+def _pooled_responses(X: Array, filters: Filters, threshold: float, grid: int) -> Array:
+    return pool(responses(X, filters), grid, threshold).reshape(len(X), -1)
+
+
+def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Array, "m rows columns n"]:
+    """The response of every filter at every position."""
+    kernel = filters.W.reshape(filters.size, filters.size, 1, -1)
+    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return z - filters.b[None, None, None, :]
+
+
+def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
+    """Positive parts of responses, summed over the cells of a grid.
+
+    Cells are as even as possible: cell c begins at row `ceil(c rows / grid)`. One row of all cells is added at a time: a sum
+    over their axis would take several times as long on a CPU.
+
+    Example:
+        >>> pool(jnp.array([1.0, -1.0, 2.0, 4.0]).reshape(1, 2, 2, 1), 1, 0.5).ravel().tolist()
+        [5.5, 0.5]
+    """
+    rows = _cells(z, 1, grid)
+    z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
+    columns = _cells(z, 2, grid)
+    return functools.reduce(jnp.add, (columns[:, :, :, j] for j in range(columns.shape[3])))
+
+
+def _cells(z: Array, axis: int, grid: int) -> Array:
+    """An axis cut into [grid, positions of the largest cell]; the missing positions of smaller cells are 0."""
+    begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
+    places = begin[:-1, None] + np.arange(np.diff(begin).max())
+    if (places < begin[1:, None]).all():
+        return z.reshape(*z.shape[:axis], *places.shape, *z.shape[axis + 1 :])
+    zeros = jnp.pad(z, [(0, int(n == axis)) for n in range(z.ndim)])
+    return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)

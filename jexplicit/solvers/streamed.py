@@ -1,0 +1,156 @@
+"""Least squares and a softmax layer fitted to features that are computed a block at a time.
+
+Both need one factorisation of `HᵀH`. Least squares reads nothing else; the softmax layer takes sweeps of
+
+    U += 2 (C + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U),    C = HᵀH/M - h̄ h̄ᵀ,
+
+which never raise the loss (as in `jexplicit.solvers.curvature_bound`). The intercept is not penalised: features are centred,
+so that its sweep is one of its own, `b += 2 mean(Y - P)`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.gram import Blocks, Gram
+from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
+
+
+class StreamedProblem(NamedTuple):
+    """What a sweep reads: examples, their features, the features' mean, the factor of `C + 2 penalty`, and the penalty."""
+
+    blocks: Blocks
+    features: Callable[[Array], Array]
+    mean: Float[Array, " D"]
+    factor: Float[Array, "D D"]
+    penalty: Float[Array, ""]
+
+
+def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
+    """Least squares with an intercept: `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
+
+    Its scores H U + b estimate the probabilities of classes, and add up to 1.
+
+    Args:
+        gram: sums over examples.
+        ridge: in units of the features' mean variance; above 0.
+
+    Returns:
+        U, the intercept, and no losses.
+
+    Raises:
+        ValueError: a ridge that is not above 0, or too small for the precision of the sums.
+    """
+    factor, _ = _factorise(gram, ridge, 1.0)
+    U, intercept = _solve_least_squares(gram, factor)
+    return SoftmaxFit(U, intercept, np.zeros(0))
+
+
+def gram_softmax_sweeps(
+    gram: Gram,
+    blocks: Blocks,
+    features: Callable[[Array], Array],
+    start: SoftmaxFit | None = None,
+    *,
+    sweeps: int,
+    ridge: float = 1e-4,
+    **options: Any,
+) -> SoftmaxFit:
+    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with the bound on the curvature.
+
+    Args:
+        gram: sums over the examples.
+        blocks: the examples.
+        features: as in `gram_matrix`.
+        start: the layer to start from, such as least squares divided by a temperature; default, the classes' frequencies.
+        sweeps: how many; each computes all features once.
+        ridge: in units of the features' mean variance t; above 0.
+        options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
+
+    Returns:
+        U, the intercept, and the losses with the ridge.
+
+    Raises:
+        ValueError: a ridge that is not above 0, or too small for the precision of the sums; fewer than 0 sweeps.
+        FloatingPointError: a loss that is not finite.
+
+    Source: Böhning, Multinomial logistic regression algorithm, 1992.
+    """
+    factor, penalty = _factorise(gram, ridge, 2.0)
+    mean = gram.h / gram.M
+    problem = StreamedProblem(blocks, features, mean, factor, penalty)
+    state = (start.U, start.intercept + mean @ start.U) if start else (jnp.zeros_like(gram.HY), jnp.log(gram.y / gram.M))
+    (U, intercept), losses = run_sweeps(streamed_sweep, state, problem, sweeps=sweeps, **options)
+    return SoftmaxFit(U, intercept - mean @ U, losses)
+
+
+@jax.jit
+@full_precision
+def streamed_sweep(state: tuple[Array, Array], problem: StreamedProblem) -> tuple[tuple[Array, Array], Array]:
+    """One sweep over all blocks, and the mean loss with the ridge before it. The intercept is that of centred features."""
+    blocks, features, mean, factor, penalty = problem
+    U, b = state
+
+    def residuals(X: Array, Y: Array, weight: Array) -> Any:
+        """Sums over the blocks of one device."""
+
+        def add(sums: Any, block: Any) -> Any:
+            X, Y, weight = block
+            H = features(X)
+            log_P = jax.nn.log_softmax(H @ U + (b - mean @ U)[None, :])
+            R = (Y - jnp.exp(log_P)) * weight[:, None]
+            one = H.T @ R, R.sum(axis=0), -jnp.sum(Y * log_P * weight[:, None])
+            return jax.tree.map(jnp.add, sums, one), None
+
+        zeros = jnp.zeros_like(U), jnp.zeros_like(b), jnp.zeros((), U.dtype)
+        return jax.lax.scan(add, zeros, (X, Y, weight))[0]
+
+    M = blocks.weight.sum()
+    HR, R, loss = jax.tree.map(lambda part: part.sum(axis=0) / M, jax.vmap(residuals)(*blocks))  # the one reduction
+    ascent = HR - jnp.outer(mean, R) - penalty * U
+    step = 2 * jax.scipy.linalg.cho_solve((factor, True), ascent)
+    return (U + step, b + 2 * R), loss + penalty / 2 * jnp.sum(U**2)
+
+
+def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
+    """`H U + intercept` of examples, in nats, a block at a time."""
+    return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + block]), features) for m in range(0, len(X), block)])
+
+
+@jax.jit
+@full_precision
+def _block_logits(fit: SoftmaxFit, X: Array, features: Callable[[Array], Array]) -> Array:
+    return features(X) @ fit.U + fit.intercept[None, :]
+
+
+def _factorise(gram: Gram, ridge: float, times: float) -> tuple[Array, Array]:
+    """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`."""
+    if not 0 < ridge < jnp.inf:
+        raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
+    factor, penalty = _covariance_factor(gram, jnp.asarray(ridge, gram.M.dtype), jnp.asarray(times, gram.M.dtype))
+    if not bool(jnp.isfinite(factor[-1, -1])):
+        raise ValueError(f"HᵀH cannot be factorised with ridge {ridge}: check that the features are finite, or raise the ridge")
+    return factor, penalty
+
+
+@jax.jit
+@full_precision
+def _covariance_factor(gram: Gram, ridge: Array, times: Array) -> tuple[Array, Array]:
+    mean = gram.h / gram.M
+    C = gram.HH / gram.M - mean[:, None] * mean[None, :]
+    penalty = ridge * jnp.trace(C) / len(C)
+    places = jnp.arange(len(C))
+    return jax.lax.linalg.cholesky(C.at[places, places].add(times * penalty), symmetrize_input=False), penalty
+
+
+@jax.jit
+@full_precision
+def _solve_least_squares(gram: Gram, factor: Array) -> tuple[Array, Array]:
+    mean, share = gram.h / gram.M, gram.y / gram.M
+    U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
+    return U, share - mean @ U

@@ -1,0 +1,134 @@
+"""Descriptors and random Fourier features: slow loops, kernels that are known, and what should not change them.
+
+Tolerances: responses are float32, and a descriptor is a sum of some hundred of them of order 0.1: 1e-4.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from jexplicit.data.images import read_images
+from jexplicit.features.descriptors import describe, fit_descriptor
+from jexplicit.features.fourier import cos_sin, fourier_directions, fourier_features
+
+OPTIONS = {"grid": 2, "threshold": 0.5}
+
+
+def some_images(M=60, height=9, width=7, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (M, height, width), np.uint8)
+
+
+def some_descriptor(images, sizes=(3, 4), dimensions=10, **options):
+    return fit_descriptor(images, 256, sizes=sizes, number=5, dimensions=dimensions, **OPTIONS, **options)
+
+
+def slow_roots(image, descriptor, grid, threshold):
+    parts = []
+    for W, b in descriptor.filters:
+        size = int(np.sqrt(len(W)))
+        padded = np.pad(image / 255, ((size - 1) // 2, size // 2), mode="edge")
+        parts.append(reference.patch_answers(padded, np.asarray(W), np.asarray(b), threshold, grid).reshape(-1))
+    roots = np.sqrt(np.concatenate(parts))
+    return roots / np.linalg.norm(roots)
+
+
+def test_descriptors_are_the_loop_over_images_sizes_and_places():
+    images = some_images()
+    descriptor = some_descriptor(images)
+    Z = np.asarray(describe(images, 256, descriptor, **OPTIONS))
+    slow = np.array([slow_roots(image, descriptor, **OPTIONS) for image in images])
+    np.testing.assert_allclose(Z, (slow - slow.mean(0)) @ np.asarray(descriptor.axes), rtol=0, atol=1e-4)
+    assert Z.shape == (60, 10)
+
+
+def test_axes_are_principal_and_have_one_scale():
+    images = some_images()
+    Z = np.asarray(describe(images, 256, some_descriptor(images), **OPTIONS), np.float64)
+    assert np.mean(np.sum(Z**2, axis=1)) == pytest.approx(1, rel=1e-4)
+    covariance = Z.T @ Z / len(Z)
+    np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), rtol=0, atol=1e-5)
+    assert np.all(np.diff(np.diag(covariance)) >= -1e-6)
+
+
+def test_more_axes_than_responses_are_all_of_them():
+    images = some_images()
+    descriptor = some_descriptor(images, sizes=(3,), dimensions=1000)
+    assert descriptor.axes.shape == (2 * 5 * 4, 40)
+
+
+def test_contrast_says_little_where_nothing_is_cut_off():
+    """At threshold 0 the responses of darker images are smaller in proportion, but for the mean patch, which is taken away."""
+    images = read_images("digits").train_images[:200]
+    options = {"grid": 2, "threshold": 0.0}
+    descriptor = fit_descriptor(images, 17, sizes=(3,), number=8, dimensions=20, **options)
+    descriptor = descriptor._replace(filters=tuple(bank._replace(b=jnp.zeros_like(bank.b)) for bank in descriptor.filters))
+    bright = describe(images, 17, descriptor, **options)
+    dark = describe(images, 33, descriptor, **options)  # half as bright
+    np.testing.assert_allclose(dark, bright, rtol=0, atol=1e-5)
+
+
+def test_a_descriptor_depends_on_the_seed_alone_and_blocks_change_nothing(monkeypatch):
+    from jexplicit.features import patches
+
+    images = some_images()
+    one, same, other = (some_descriptor(images, seed=seed) for seed in (0, 0, 1))
+    whole = describe(images, 256, one, **OPTIONS)
+    np.testing.assert_array_equal(whole, describe(images, 256, same, **OPTIONS))
+    assert float(jnp.abs(one.axes - other.axes).max()) > 0.01
+    monkeypatch.setattr(patches, "_images_per_call", 7)
+    done: list[tuple[int, int]] = []
+    blocks = describe(images, 256, one, **OPTIONS, progress=lambda *now: done.append(now))
+    np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)
+    assert done[0] == (7, 60) and done[-1] == (60, 60)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"sizes": ()}, "use at least one size"),
+        ({"sizes": (8,)}, "patches of 8 x 8"),
+        ({"dimensions": 0}, "0 dimensions"),
+        ({"grid": 9}, "a grid of 9 x 9"),
+    ],
+)
+def test_impossible_descriptors_are_refused(wrong, message):
+    options = {"sizes": (3,), "number": 4, "dimensions": 5, **OPTIONS} | wrong
+    with pytest.raises(ValueError, match=message):
+        fit_descriptor(some_images(), 256, **options)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-6), (np.float64, 2e-7)])
+def test_cosines_and_sines_by_series(dtype, error):
+    x = np.linspace(-40, 40, 10_001).astype(dtype)  # float32 has angles of 40 to 4e-6, and NumPy sees the same ones
+    for part, exact in zip(cos_sin(jnp.asarray(x)), (np.cos, np.sin), strict=True):
+        assert part.dtype == dtype
+        # whole turns are taken away in the precision of x: 40 / 2 pi turns in float32 keep 2 pi 4e-7
+        np.testing.assert_allclose(part, exact(x.astype(np.float64)), rtol=0, atol=max(error, 40 * np.finfo(dtype).eps))
+
+
+def test_inner_products_approach_the_gaussian_kernel_and_rows_have_norm_1():
+    X = np.random.default_rng(0).normal(size=(6, 3))
+    W = fourier_directions(jax.random.key(0), 3, 40_000, scale=0.7, dtype=jnp.float64)
+    H = np.asarray(fourier_features(jnp.asarray(X), W))
+    kernel = np.exp(-(0.7**2) * np.sum((X[:, None] - X[None]) ** 2, axis=2) / 2)
+    np.testing.assert_allclose(H @ H.T, kernel, rtol=0, atol=0.02)  # a mean of 40,000 cosines: 0.005, four deviations
+    np.testing.assert_allclose(np.sum(H**2, axis=1), 1, rtol=1e-6)
+
+
+def test_a_shift_of_all_inputs_changes_no_inner_product():
+    X = np.random.default_rng(0).normal(size=(5, 3))
+    W = fourier_directions(jax.random.key(0), 3, 8, dtype=jnp.float64)
+    H, shifted = (np.asarray(fourier_features(jnp.asarray(X + shift), W)) for shift in (0.0, 1.7))
+    np.testing.assert_allclose(shifted @ shifted.T, H @ H.T, rtol=0, atol=1e-6)
+    assert np.abs(shifted - H).max() > 0.1
+
+
+def test_directions_without_a_scale_are_refused():
+    with pytest.raises(ValueError, match="scale 0.0"):
+        fourier_directions(jax.random.key(0), 3, 5, scale=0.0)
+    with pytest.raises(ValueError, match="0 directions"):
+        fourier_directions(jax.random.key(0), 3, 0)
+    with pytest.raises(ValueError, match="pass jax.random.key"):
+        fourier_directions(7, 3, 5)

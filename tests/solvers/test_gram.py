@@ -1,0 +1,157 @@
+"""Streamed sums, least squares and sweeps: the same as with all features in memory, on one device and on eight.
+
+Tolerances: float32 sums over some hundred products of order 1 keep 6 digits; float64 keeps 12.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from jexplicit.features.fourier import fourier_directions, fourier_features
+from jexplicit.runs.devices import data_mesh
+from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
+from jexplicit.solvers.gram import add_grams, gram_matrix, split_examples
+from jexplicit.solvers.streamed import gram_least_squares, gram_softmax_sweeps, streamed_logits
+
+IDENTITY = jax.tree_util.Partial(lambda X: X)
+
+
+def some_examples(M=53, r=4, N=3, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, N, M)
+    X = rng.normal(size=(M, r)) + np.eye(N, r)[labels]
+    return X.astype(dtype), np.eye(N, dtype=dtype)[labels]
+
+
+def fourier(r=4, n=9, dtype=jnp.float64):
+    return jax.tree_util.Partial(fourier_features, W=fourier_directions(jax.random.key(1), r, n, dtype=dtype))
+
+
+@pytest.mark.parametrize("devices", [None, 1, 3, 8])
+@pytest.mark.parametrize("block", [1, 5, 53, 1000])
+def test_the_streamed_gram_is_the_dense_one(devices, block):
+    X, Y = some_examples()
+    features = fourier()
+    H = np.asarray(features(jnp.asarray(X)))
+    done: list[tuple[int, int]] = []
+    blocks = split_examples(X, Y, block=block, mesh=data_mesh(devices) if devices else None)
+    gram = gram_matrix(blocks, features, progress=lambda *now: done.append(now))
+    assert blocks.X.shape[2] <= block and done[-1] == (blocks.X.shape[1],) * 2
+    np.testing.assert_allclose(np.tril(gram.HH), np.tril(H.T @ H), rtol=0, atol=1e-12)
+    for part, dense in ((gram.HY, H.T @ Y), (gram.h, H.sum(0)), (gram.y, Y.sum(0)), (gram.M, 53)):
+        np.testing.assert_allclose(part, dense, rtol=0, atol=1e-12)
+
+
+def test_the_examples_of_a_mesh_lie_on_its_devices():
+    blocks = split_examples(*some_examples(), block=4, mesh=data_mesh(8))
+    assert {shard.device for shard in blocks.X.addressable_shards} == set(jax.devices()[:8])
+    assert all(shard.data.shape[0] == 1 for shard in blocks.X.addressable_shards)
+
+
+def test_the_sums_of_two_parts_are_those_of_the_whole():
+    X, Y = some_examples()
+    parts = (gram_matrix(split_examples(X[rows], Y[rows]), IDENTITY) for rows in (slice(0, 20), slice(20, None)))
+    whole = gram_matrix(split_examples(X, Y), IDENTITY)
+    for one, other in zip(add_grams(*parts), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("devices", [None, 8])
+def test_least_squares_solve_the_normal_equations_of_centred_features(devices):
+    X, Y = some_examples()
+    features = fourier()
+    H = np.asarray(features(jnp.asarray(X)))
+    mesh = data_mesh(devices) if devices else None
+    fit = gram_least_squares(gram_matrix(split_examples(X, Y, block=7, mesh=mesh), features), ridge=0.01)
+    centred = H - H.mean(0)
+    penalty = 0.01 * np.mean(centred**2, axis=0).mean()
+    normal = centred.T @ (Y - Y.mean(0) - centred @ np.asarray(fit.U)) / len(H) - penalty * np.asarray(fit.U)
+    np.testing.assert_allclose(normal, 0, rtol=0, atol=1e-13)
+    scores = streamed_logits(fit, X, features, block=10)
+    np.testing.assert_allclose(scores.mean(axis=0), Y.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-12)  # as those of any least squares on one-hot targets
+
+
+def test_least_squares_are_scikit_learn_s_ridge():
+    from sklearn.linear_model import Ridge
+
+    X, Y = some_examples()
+    fit = gram_least_squares(gram_matrix(split_examples(X, Y), IDENTITY), ridge=0.3)
+    alpha = 0.3 * np.mean((X - X.mean(0)) ** 2) * len(X)
+    peer = Ridge(alpha=alpha).fit(X, Y)
+    np.testing.assert_allclose(fit.U, peer.coef_.T, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fit.intercept, peer.intercept_, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("devices", [None, 8])
+def test_sweeps_lower_the_loss_every_time_and_reach_the_optimum(devices):
+    X, Y = some_examples(M=200)
+    blocks = split_examples(X, Y, block=16, mesh=data_mesh(devices) if devices else None)
+    gram = gram_matrix(blocks, IDENTITY)
+    fit = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=300, ridge=0.01)
+    assert np.all(np.diff(fit.losses) <= 1e-15)
+    penalty = 0.01 * np.mean((X - X.mean(0)) ** 2)
+    U, log_P = np.asarray(fit.U), log_softmax(np.asarray(streamed_logits(fit, X, IDENTITY)), axis=1)
+    expected = -np.mean(np.sum(Y * log_P, axis=1)) + penalty / 2 * np.sum(U**2)
+    assert fit.losses[-1] == pytest.approx(expected, rel=1e-12)
+    R = Y - np.exp(log_P)
+    np.testing.assert_allclose(X.T @ R / len(X) - penalty * U, 0, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(R.mean(axis=0), 0, rtol=0, atol=1e-8)  # the intercept is not penalised
+
+
+def test_a_sweep_of_centred_features_is_that_of_features_in_memory():
+    """With means of zero and classes of one size, the first sweep leaves the intercept as it is."""
+    X, Y = some_examples(M=60)
+    X, Y = np.concatenate([X, -X]), np.concatenate([Y, Y])
+    Y = np.concatenate([Y, Y[:, [1, 2, 0]], Y[:, [2, 0, 1]]])
+    X = np.concatenate([X] * 3) + 0.5 * Y @ np.array([[1, -1, 0, 0], [0, 1, -1, 0], [-1, 0, 1, 0]])
+    X -= X.mean(axis=0)
+    blocks = split_examples(X, Y, block=50)
+    streamed = gram_softmax_sweeps(gram_matrix(blocks, IDENTITY), blocks, IDENTITY, sweeps=1, ridge=0.1)
+    dense = curvature_bound_sweeps(jnp.asarray(X), jnp.asarray(Y), sweeps=1, ridge=0.1)
+    np.testing.assert_allclose(streamed.U, dense.U, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(streamed.losses, dense.losses, rtol=1e-12)
+
+
+def test_sweeps_go_on_from_where_they_start():
+    X, Y = some_examples()
+    blocks = split_examples(X, Y)
+    gram = gram_matrix(blocks, IDENTITY)
+    whole = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=7)
+    first = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=3)
+    rest = gram_softmax_sweeps(gram, blocks, IDENTITY, first, sweeps=4)
+    np.testing.assert_allclose(rest.U, whole.U, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(rest.losses, whole.losses[3:], rtol=1e-12)
+
+
+def test_float32_sums_of_many_examples_solve_as_float64_do():
+    """Cosines have means far from 0, which the centring takes away from sums over 20,000 examples."""
+    X, Y = some_examples(M=20_000)
+    fits = []
+    for dtype in (np.float32, np.float64):
+        features = jax.tree_util.Partial(fourier_features, W=fourier(n=20).keywords["W"].astype(dtype))
+        gram = gram_matrix(split_examples(X.astype(dtype), Y.astype(dtype)), features)
+        fit = gram_least_squares(gram, ridge=1e-3)
+        fits.append(streamed_logits(fit, X[:500].astype(dtype), features))
+    assert fits[0].dtype == jnp.float32
+    np.testing.assert_allclose(*fits, rtol=0, atol=1e-3)  # sums lose 1e-7 of a mean of 1, and the ridge divides by 1e-4
+
+
+@pytest.mark.parametrize(("ridge", "message"), [(0, "ridge 0"), (-1.0, "ridge -1.0"), (np.nan, "ridge nan")])
+def test_a_ridge_that_is_not_above_0_is_refused(ridge, message):
+    gram = gram_matrix(split_examples(*some_examples()), IDENTITY)
+    with pytest.raises(ValueError, match=message):
+        gram_least_squares(gram, ridge=ridge)
+
+
+def test_what_cannot_be_factorised_or_cut_is_refused():
+    X, Y = some_examples()
+    gram = gram_matrix(split_examples(np.where(X > 2, np.inf, X), Y), IDENTITY)
+    with pytest.raises(ValueError, match="cannot be factorised with ridge 0.0001: check that the features are finite"):
+        gram_least_squares(gram)
+    with pytest.raises(ValueError, match="give as many of both"):
+        split_examples(X, Y[:-1])
+    with pytest.raises(ValueError, match="blocks of 0"):
+        split_examples(X, Y, block=0)

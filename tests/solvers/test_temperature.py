@@ -1,0 +1,64 @@
+"""Calibration: known gaps between confidence and accuracy, and temperatures that are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jexplicit.solvers.calibration import calibration_error, fit_temperature
+
+
+def drawn(M=20_000, N=4, temperature=1.0, seed=0):
+    """Logits, and labels drawn from softmax(logits / temperature)."""
+    logits = 3 * jax.random.normal(jax.random.key(seed), (M, N))
+    return logits, jax.random.categorical(jax.random.key(seed + 1), logits / temperature)
+
+
+def slow_error(logits, labels, bins):
+    P = np.exp(logits - logits.max(1, keepdims=True))
+    P /= P.sum(1, keepdims=True)
+    total = 0.0
+    for n in range(bins):
+        inside = [m for m in range(len(P)) if min(int(P[m].max() * bins), bins - 1) == n]
+        if inside:
+            right = np.mean([P[m].argmax() == labels[m] for m in inside])
+            total += len(inside) / len(P) * abs(right - np.mean([P[m].max() for m in inside]))
+    return total
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15])
+def test_the_error_is_the_loop_over_bins(bins):
+    logits, labels = drawn(M=300)
+    expected = slow_error(np.asarray(logits), np.asarray(labels), bins)
+    assert calibration_error(logits, labels, bins=bins) == pytest.approx(expected, abs=1e-12)
+
+
+def test_sure_and_wrong_is_an_error_of_one():
+    logits = jnp.array([[1e4, 0.0]] * 5)
+    assert calibration_error(logits, jnp.ones(5, int)) == 1
+    assert calibration_error(logits, jnp.zeros(5, int)) == 0
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0])
+def test_the_temperature_of_the_draw_is_found(temperature):
+    logits, labels = drawn(temperature=temperature)
+    found = fit_temperature(logits, labels)
+    assert found == pytest.approx(temperature, rel=0.05)  # 20,000 labels: 1 to 2 per cent
+    assert calibration_error(logits / found, labels) < 0.02
+    assert fit_temperature(7 * logits, labels) == pytest.approx(7 * found, rel=1e-4)
+
+
+def test_few_guesses_that_are_all_right_are_not_taken_for_certain():
+    logits = 2 * jnp.eye(3)
+    found = fit_temperature(logits, jnp.arange(3))
+    # of 4 labels one is any class: (3 + 1/3)/4 = 5/6 of them right, and 5/6 = e^(2/T) / (e^(2/T) + 2)
+    assert found == pytest.approx(2 / np.log(10), rel=1e-4)
+
+
+def test_nothing_to_calibrate_is_refused():
+    with pytest.raises(ValueError, match="0 examples"):
+        fit_temperature(jnp.zeros((0, 2)), jnp.zeros(0, int))
+    with pytest.raises(ValueError, match="finite logits"):
+        fit_temperature(jnp.array([[jnp.nan, 0.0]]), jnp.zeros(1, int))
+    with pytest.raises(ValueError, match="0 bins"):
+        calibration_error(jnp.zeros((1, 2)), jnp.zeros(1, int), bins=0)
