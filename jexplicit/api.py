@@ -15,6 +15,7 @@ from jexplicit.data.images import read_images as read_images
 from jexplicit.data.tokenizers import Tokenizer as Tokenizer
 from jexplicit.data.tokenizers import encode_documents as encode_documents
 from jexplicit.data.tokenizers import train_tokenizer as train_tokenizer
+from jexplicit.features.copies import draw_copies as draw_copies
 from jexplicit.features.descriptors import describe as describe
 from jexplicit.features.descriptors import fit_descriptor as fit_descriptor
 from jexplicit.features.fourier import fourier_directions as fourier_directions

@@ -19,7 +19,7 @@ from icl.models import attention, batched, blocks, constructions
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
-from jexplicit.features import descriptors, fourier, patches, positive
+from jexplicit.features import descriptors, fourier, patches, positive, second_stage
 from jexplicit.lm import smoothing
 from jexplicit.nn.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
@@ -45,7 +45,9 @@ PROMPT = (X, X[:, 0], jnp.ones(3), V)
 STREAM = gram.split_examples(H, T)
 IDENTITY = jax.tree_util.Partial(lambda X: X)
 PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, jnp.ones(4), jnp.eye(4), jnp.ones(()))
-DESCRIPTOR = descriptors.Descriptor((patches.Filters(jnp.ones((9, 2)), jnp.ones(2)),), jnp.ones(16), jnp.ones((16, 3)))
+FILTERS = patches.Filters(jnp.ones((9, 2)), jnp.ones(2))
+STAGE = second_stage.SecondStage(jnp.ones(4), jnp.ones((4, 1)), FILTERS)
+DESCRIPTOR = descriptors.Descriptor((FILTERS,), STAGE, jnp.ones(32), jnp.ones((32, 3)))
 WAVES = jnp.ones((2, 3, 7))
 
 CASES = {
@@ -64,6 +66,7 @@ CASES = {
     "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
     "streamed sweep": (streamed.streamed_sweep, ((U, jnp.ones(3)), PROBLEM)),
     "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, jnp.ones(3), ()), X, IDENTITY), (H,)),
+    "fine maps": (lambda X: descriptors._fine_maps(X, (FILTERS,), threshold=0.5), (jnp.ones((2, 6, 6)),)),
     "descriptors": (lambda X: descriptors._descriptors(X, DESCRIPTOR, grid=2, threshold=0.5), (jnp.ones((2, 6, 6)),)),
     "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
     "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),

@@ -1,6 +1,7 @@
 """Convolutions with whitened patches of the training images (Coates & Ng 2011), as positive features pooled over a grid."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,15 +20,14 @@ _images_per_call = 500
 
 
 class Filters(NamedTuple):
-    """Linear filters `z = x W - b` of patches x [size * size] of grey levels between 0 and 1."""
+    """Linear filters `z = x W - b` of patches x [size * size * channels], such as grey levels between 0 and 1."""
 
     W: Float[Array, "P filters"]
     b: Float[Array, " filters"]
 
-    @property
-    def size(self) -> int:
-        """Height and width of a patch, in pixels."""
-        return int(np.sqrt(len(self.W)))
+    def size(self, channels: int = 1) -> int:
+        """Height and width of a patch, in places."""
+        return math.isqrt(len(self.W) // channels)
 
 
 def patch_filters(
@@ -75,6 +75,11 @@ def patch_filters(
         raise ValueError(
             f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: use fewer filters or larger patches"
         )
+    return whitened_filters(patches, number, seed=seed, noise=noise, clusters=clusters)
+
+
+def whitened_filters(patches: Float[np.ndarray, "M P"], number: int, *, seed: int, noise: float, clusters: bool) -> Filters:
+    """Some patches, or the directions they cluster around, as filters of unit norm in the whitened space."""
     mean, covariance = patches.mean(axis=0), np.cov(patches.T)
     variances, axes = np.linalg.eigh(covariance)
     V = (axes / np.sqrt(variances + noise)) @ axes.T
@@ -109,7 +114,7 @@ def patch_features(
     Raises:
         ValueError: more cells along a side than positions of a patch.
     """
-    positions = min(images.shape[1:]) - filters.size + 1
+    positions = min(images.shape[1:]) - filters.size() + 1
     if not 1 <= grid <= positions:
         raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
     return of_images(lambda X: _pooled_responses(X, filters, threshold, grid), images, levels, progress)
@@ -138,13 +143,14 @@ def of_images(
 @functools.partial(jax.jit, static_argnames=("threshold", "grid"))
 @full_precision
 def _pooled_responses(X: Array, filters: Filters, threshold: float, grid: int) -> Array:
-    return pool(responses(X, filters), grid, threshold).reshape(len(X), -1)
+    return pool(responses(X[..., None], filters), grid, threshold).reshape(len(X), -1)
 
 
-def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Array, "m rows columns n"]:
-    """The response of every filter at every position."""
-    kernel = filters.W.reshape(filters.size, filters.size, 1, -1)
-    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def responses(X: Float[Array, "m height width channels"], filters: Filters) -> Float[Array, "m rows columns n"]:
+    """The response of every filter at every position of images or maps."""
+    size = filters.size(X.shape[3])
+    kernel = filters.W.reshape(size, size, X.shape[3], -1)
+    z = jax.lax.conv_general_dilated(X, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return z - filters.b[None, None, None, :]
 
 

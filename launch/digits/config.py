@@ -71,6 +71,10 @@ class Config:
     patch_sizes: tuple[PositiveInt, ...] = ()
     """kernel: heights and widths of filters; default, odd numbers near a sixth, a quarter and a third of a side. Each size has
     --filters of them."""
+    second_filters: NonNegativeInt = 0
+    """kernel: filters of a second stage, of 3 x 3 cells of the maps of all others, pooled over 2 x 2 pixels; 0: one stage."""
+    copies: NonNegativeInt = 0
+    """kernel: drawn copies of each training image, a little turned, scaled, sheared and shifted; for small data sets."""
     axes: PositiveInt = 400
     """kernel: principal axes of the pooled responses that a descriptor keeps."""
     frequencies: PositiveInt = 1024

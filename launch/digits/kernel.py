@@ -1,8 +1,8 @@
 """Kernel least squares and a softmax layer on random Fourier features: the most accurate model without gradients.
 
-Images become descriptors of some hundred numbers, descriptors become thousands of cosines, a block of images at a time, and
-what is kept of those is `HᵀH` and `HᵀY`. A tenth of the training images, drawn at random, chooses the ridge and a temperature
-for each readout; both are then fitted to all of them.
+Images and drawn copies of them become descriptors of some hundred numbers, descriptors become thousands of cosines, a block of
+images at a time, and what is kept of those is `HᵀH` and `HᵀY`. A tenth of the training images, drawn at random, chooses the
+ridge and a temperature for each readout; both are then fitted to all of them.
 """
 
 import time
@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jexplicit.features.copies import draw_copies
 from jexplicit.features.descriptors import Descriptor, describe, fit_descriptor
 from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.features.patches import Filters
+from jexplicit.features.second_stage import SecondStage
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import host_bytes, peak_bytes
 from jexplicit.runs.progress import stage
@@ -27,17 +29,16 @@ from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.config import Config
 from launch.digits.methods import Job, add_row, has_row, held_out_tenth, linear_params, new_row, save_model
 
-_matrices = 5  # of D x D numbers: two sums, their sum, the covariance and its factor
+_matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
 
 
 class Examples(NamedTuple):
-    """Some images: descriptors and labels, both with the targets in blocks, and the sums over their features."""
+    """Some images: descriptors and labels, and both descriptors and targets in blocks."""
 
     Z: Array
     labels: Array
     blocks: Blocks
-    gram: Gram
 
 
 class Readout(NamedTuple):
@@ -57,19 +58,20 @@ def check_kernel(config: Config, side: int) -> None:
     sizes, grid = config.patch_sizes or default_sizes(side), default_grid(config.grid, side)
     if not 2 <= min(sizes) <= max(sizes) <= side:
         raise ValueError(f"--patch-sizes {' '.join(map(str, sizes))} of images {side} pixels wide: use 2 to {side}")
-    if grid > side:
-        raise ValueError(f"--grid {grid} of images {side} pixels wide: use at most {side} cells")
+    if grid > (cells := side // 2 if config.second_filters else side):
+        two = " with --second-filters" if config.second_filters else ""
+        raise ValueError(f"--grid {grid} of images {side} pixels wide{two}: use at most {cells} cells")
     D, present = 2 * config.frequencies, host_bytes()
     if (needed := _matrices * 4 * D**2) > present:
         raise ValueError(
-            f"--frequencies {config.frequencies}: five matrices of {D} x {D} numbers take {needed / 1e9:,.0f} GB, and this "
-            f"machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
+            f"--frequencies {config.frequencies}: {_matrices} matrices of {D} x {D} numbers take {needed / 1e9:,.0f} GB, and "
+            f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
         )
 
 
 def measure_kernel(job: Job) -> None:
     """Least squares and a softmax layer on the same features, a row for each."""
-    config = job.config
+    config, M = job.config, len(job.train.labels)
     rows = [new_row("kernel", solver, features="kernel") for solver in ("least_squares", "softmax")]
     if all(has_row(job, row) for row in rows):
         return
@@ -85,11 +87,11 @@ def measure_kernel(job: Job) -> None:
         fit = _divide(fit, temperature)
         about |= {"solve_seconds": solve_seconds, "seconds": about["feature_seconds"] + solve_seconds}
         row = row | {"epochs": sweeps, "temperature": temperature} | about
-        add_row(job, row, streamed_logits(fit, train, features), streamed_logits(fit, test, features), linear_params(fit))
+        add_row(job, row, streamed_logits(fit, train[:M], features), streamed_logits(fit, test, features), linear_params(fit))
 
 
 def _descriptors(job: Job) -> tuple[Array, Array, dict[str, Any]]:
-    """Descriptors of the train and the test images, and what computes them and their features, which is kept."""
+    """Descriptors of the train images and their copies and of the test images, and what computes them, which is kept."""
     config, images = job.config, job.images
     side = min(images.train_images.shape[1:])
     options: Any = {"grid": default_grid(config.grid, side), "threshold": config.threshold}
@@ -100,22 +102,40 @@ def _descriptors(job: Job) -> tuple[Array, Array, dict[str, Any]]:
             sizes=config.patch_sizes or default_sizes(side),
             number=config.filters,
             dimensions=config.axes,
+            second=config.second_filters,
             seed=config.seed,
             **options,
         )
-        train, test = (
-            describe(X, images.levels, descriptor, **options, progress=progress)
-            for X in (images.train_images, images.test_images)
-        )
+        both = (_with_copies(images.train_images, config), images.test_images)
+        train, test = (describe(X, images.levels, descriptor, **options, progress=progress) for X in both)
     W = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=config.scale)
-    weights = {
-        "filters": [bank._asdict() for bank in descriptor.filters],
-        "mean": descriptor.mean,
-        "axes": descriptor.axes,
-        "W": W,
-    }
+    weights = _descriptor_weights(descriptor) | {"W": W}
     save_model(job, "kernel", weights)
     return train, test, weights
+
+
+def _with_copies(X: np.ndarray, config: Config) -> np.ndarray:
+    """Images, and after them as many copies of all as asked for."""
+    keys = jax.random.split(jax.random.key(config.seed), config.copies)
+    return np.concatenate([X, *(draw_copies(key, X) for key in keys)])
+
+
+def _descriptor_weights(descriptor: Descriptor) -> dict[str, Any]:
+    """What a run keeps of a descriptor; without a second stage nothing stands for it."""
+    second = descriptor.second
+    weights = {"filters": [bank._asdict() for bank in descriptor.filters], "mean": descriptor.mean, "axes": descriptor.axes}
+    return weights | ({"second": second._asdict() | {"filters": second.filters._asdict()}} if second else {})
+
+
+def _load_descriptor(weights: dict[str, Any]) -> Descriptor:
+    """The descriptor of what a run keeps."""
+
+    def filters(bank: dict[str, Array]) -> Filters:
+        return Filters(bank["W"], bank["b"])
+
+    second = weights.get("second")
+    stage = SecondStage(second["mean"], second["axes"], filters(second["filters"])) if second else None
+    return Descriptor(tuple(map(filters, weights["filters"])), stage, weights["mean"], weights["axes"])
 
 
 def default_sizes(side: int) -> tuple[int, ...]:
@@ -137,9 +157,7 @@ def kernel_logits(
     X: np.ndarray, levels: int, weights: dict[str, Any], params: dict[str, Array], grid: int | None, threshold: float
 ) -> Array:
     """Logits of images [M, height, width], from what a run keeps: weights of the features, params of a readout."""
-    banks = tuple(Filters(bank["W"], bank["b"]) for bank in weights["filters"])
-    descriptor = Descriptor(banks, weights["mean"], weights["axes"])
-    Z = describe(X, levels, descriptor, grid=default_grid(grid, min(X.shape[1:])), threshold=threshold)
+    Z = describe(X, levels, _load_descriptor(weights), grid=default_grid(grid, min(X.shape[1:])), threshold=threshold)
     return streamed_logits(SoftmaxFit(params["U"], params["intercept"], ()), Z, kernel_features(weights))
 
 
@@ -149,34 +167,41 @@ def default_grid(grid: int | None, side: int) -> int:
 
 
 def _fit_readouts(job: Job, train: Array, features: Any) -> tuple[float, tuple[Readout, Readout]]:
-    """The ridge that a held-out tenth chooses, and both readouts, fitted to all images; temperatures are of nine tenths."""
+    """The ridge that a held-out tenth chooses, and both readouts, fitted to all images; temperatures are of nine tenths.
+
+    Copies of held-out images are held out, too, and judge nothing.
+    """
     start = time.perf_counter()
-    held_out = held_out_tenth(job)
-    part = _examples(job, train, ~held_out, features, "nine tenths of HᵀH")
-    rest = _examples(job, train, held_out, features, "a tenth of HᵀH")
-    ridge, squares = best_ridge(job.config.ridges, part.gram, rest, features)
+    tenth = held_out_tenth(job)
+    M, held_out = len(tenth), np.resize(tenth, len(train))
+    part, copied, whole = (_examples(job, train, rows) for rows in (~held_out, held_out, slice(None)))
+    rest = _examples(job, train[:M], tenth)
+    gram = _gram(part, features, "nine tenths of HᵀH")
+    ridge, squares = best_ridge(job.config.ridges, gram, rest, features)
     temperature = fit_temperature(streamed_logits(squares, rest.Z, features), rest.labels)
     squares_seconds, start = time.perf_counter() - start, time.perf_counter()
-    softmax = _softmax(job, part, features, squares, temperature, ridge, "softmax, nine tenths")
+    softmax = _softmax(job, part, gram, features, squares, temperature, ridge, "softmax, nine tenths")
     softmax_temperature = fit_temperature(streamed_logits(softmax, rest.Z, features), rest.labels)
     softmax_seconds, start = time.perf_counter() - start, time.perf_counter()
 
-    whole = Examples(
-        train, job.train.labels, split_examples(train, job.train.Y, mesh=data_mesh()), add_grams(part.gram, rest.gram)
-    )
-    squares = jax.block_until_ready(gram_least_squares(whole.gram, ridge=ridge))
+    gram = add_grams(gram, _gram(copied, features, "a tenth of HᵀH"))
+    squares = jax.block_until_ready(gram_least_squares(gram, ridge=ridge))
     squares_seconds, start = squares_seconds + time.perf_counter() - start, time.perf_counter()
-    softmax = _softmax(job, whole, features, squares, temperature, ridge, "softmax, all images")
+    softmax = _softmax(job, whole, gram, features, squares, temperature, ridge, "softmax, all images")
     softmax_seconds += squares_seconds + time.perf_counter() - start
     one, other = Readout(squares, temperature, squares_seconds), Readout(softmax, softmax_temperature, softmax_seconds)
     return ridge, (one, other)
 
 
-def _examples(job: Job, train: Array, rows: np.ndarray, features: Any, name: str) -> Examples:
-    Z, labels = train[rows], job.train.labels[rows]
-    blocks = split_examples(Z, job.train.Y[rows], mesh=data_mesh())
+def _examples(job: Job, train: Array, rows: Any) -> Examples:
+    Z, copies = train[rows], len(train) // len(job.train.labels)
+    labels, Y = jnp.tile(job.train.labels, copies)[rows], jnp.tile(job.train.Y, (copies, 1))[rows]
+    return Examples(Z, labels, split_examples(Z, Y, mesh=data_mesh()))
+
+
+def _gram(examples: Examples, features: Any, name: str) -> Gram:
     with stage(name, "blocks") as progress:
-        return Examples(Z, labels, blocks, jax.block_until_ready(gram_matrix(blocks, features, progress=progress)))
+        return jax.block_until_ready(gram_matrix(examples.blocks, features, progress=progress))
 
 
 def best_ridge(ridges: Sequence[float], gram: Gram, rest: Examples, features: Any) -> tuple[float, SoftmaxFit]:
@@ -203,7 +228,14 @@ def best_ridge(ridges: Sequence[float], gram: Gram, rest: Examples, features: An
 
 
 def _softmax(
-    job: Job, examples: Examples, features: Any, squares: SoftmaxFit, temperature: float, ridge: float, name: str
+    job: Job,
+    examples: Examples,
+    gram: Gram,
+    features: Any,
+    squares: SoftmaxFit,
+    temperature: float,
+    ridge: float,
+    name: str,
 ) -> SoftmaxFit:
     """Sweeps from least squares divided by their temperature T; a penalty of ridge on scores u is one of ridge T² on u/T."""
 
@@ -214,7 +246,7 @@ def _softmax(
         sweeps = job.config.kernel_sweeps
         softmax_ridge = max(ridge * temperature**2, _least_ridge)
         options: Any = {"sweeps": sweeps, "ridge": softmax_ridge, "on_sweep": on_sweep, "progress": progress}
-        return gram_softmax_sweeps(examples.gram, examples.blocks, features, _divide(squares, temperature), **options)
+        return gram_softmax_sweeps(gram, examples.blocks, features, _divide(squares, temperature), **options)
 
 
 def _divide(fit: SoftmaxFit, temperature: float) -> SoftmaxFit:

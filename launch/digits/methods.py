@@ -245,7 +245,7 @@ def explicit_features(
         H = jnp.asarray(pixel_features(X, levels))
         return unit_rows(random_features(H, weights["W"], threshold=threshold))
     filters = Filters(weights["W"], weights["b"])
-    grid = grid or max(3, round((min(X.shape[1:]) - filters.size + 1) / 6))
+    grid = grid or max(3, round((min(X.shape[1:]) - filters.size() + 1) / 6))
     return unit_rows(patch_features(X, levels, filters, grid=grid, threshold=threshold, **options))
 
 

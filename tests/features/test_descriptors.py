@@ -29,8 +29,8 @@ def slow_roots(image, descriptor, grid, threshold):
     for W, b in descriptor.filters:
         size = int(np.sqrt(len(W)))
         padded = np.pad(image / 255, ((size - 1) // 2, size // 2), mode="edge")
-        parts.append(reference.patch_answers(padded, np.asarray(W), np.asarray(b), threshold, grid).reshape(-1))
-    roots = np.sqrt(np.concatenate(parts))
+        parts.append(reference.patch_answers(padded, np.asarray(W), np.asarray(b), threshold, grid))
+    roots = np.sqrt(np.concatenate(parts, axis=2)).reshape(-1)
     return roots / np.linalg.norm(roots)
 
 
@@ -90,7 +90,7 @@ def test_a_descriptor_depends_on_the_seed_alone_and_blocks_change_nothing(monkey
         ({"sizes": ()}, "use at least one size"),
         ({"sizes": (8,)}, "patches of 8 x 8"),
         ({"dimensions": 0}, "0 dimensions"),
-        ({"grid": 9}, "a grid of 9 x 9"),
+        ({"grid": 9}, "a 9 x 9 grid"),
     ],
 )
 def test_impossible_descriptors_are_refused(wrong, message):

@@ -113,7 +113,7 @@ def test_filters_answer_in_standard_deviations_of_a_whitened_patch():
     # a sample of 8000 patches estimates 81 covariances: to some per cent
     np.testing.assert_allclose(z.mean(axis=0), 0, rtol=0, atol=0.1)
     np.testing.assert_allclose((z**2).mean(axis=0), 1, rtol=0.15)
-    assert filters.size == 3
+    assert filters.size() == 3
 
 
 def test_filters_depend_on_the_seed_alone():
