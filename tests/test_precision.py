@@ -19,7 +19,7 @@ from icl.models import attention, batched, blocks, constructions
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
-from jexplicit.features import descriptors, fourier, patches, positive, second_stage
+from jexplicit.features import descriptors, fourier, patch_pools, patches, positive, scattering, second_stage
 from jexplicit.lm import smoothing
 from jexplicit.nn.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
@@ -47,7 +47,9 @@ IDENTITY = jax.tree_util.Partial(lambda X: X)
 PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, jnp.ones(4), jnp.eye(4), jnp.ones(()))
 FILTERS = patches.Filters(jnp.ones((9, 2)), jnp.ones(2))
 STAGE = second_stage.SecondStage(jnp.ones(4), jnp.ones((4, 1)), FILTERS)
-DESCRIPTOR = descriptors.Descriptor((FILTERS,), STAGE, jnp.ones(32), jnp.ones((32, 3)))
+BANK = patch_pools.PatchBank((FILTERS,), STAGE)
+AXES = descriptors.Axes(jnp.ones(8), jnp.ones((8, 3)))
+WAVELETS = scattering.wavelets((6, 6), octaves=1, angles=2, grid=2)
 WAVES = jnp.ones((2, 3, 7))
 
 CASES = {
@@ -66,8 +68,10 @@ CASES = {
     "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
     "streamed sweep": (streamed.streamed_sweep, ((U, jnp.ones(3)), PROBLEM)),
     "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, jnp.ones(3), ()), X, IDENTITY), (H,)),
-    "fine maps": (lambda X: descriptors._fine_maps(X, (FILTERS,), threshold=0.5), (jnp.ones((2, 6, 6)),)),
-    "descriptors": (lambda X: descriptors._descriptors(X, DESCRIPTOR, grid=2, threshold=0.5), (jnp.ones((2, 6, 6)),)),
+    "fine maps": (lambda X: patch_pools._fine_maps(X, (FILTERS,), threshold=0.5), (jnp.ones((2, 6, 6)),)),
+    "patch pools": (lambda X: patch_pools.patch_pools(X, BANK, grid=2, threshold=0.5), (jnp.ones((2, 6, 6)),)),
+    "scattering": (lambda X: scattering.scattering_pools(X, WAVELETS), (jnp.ones((2, 6, 6)),)),
+    "descriptors": (lambda H: descriptors._project(H, AXES), (jnp.ones((2, 8)),)),
     "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
     "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
     "attention": (attention.attend, (AttentionLayer(*(leaf[0] for leaf in LAYER)), jnp.ones((5, 3)), jnp.ones((1, 3)))),

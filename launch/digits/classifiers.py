@@ -15,6 +15,7 @@ from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.results import read_run
 from jexplicit.solvers.layerwise import stack_logits
+from launch.digits.config import Config
 from launch.digits.kernel import kernel_logits
 from launch.digits.methods import checkpoint_name, explicit_features, with_constant
 from launch.digits.report import row_name
@@ -63,7 +64,7 @@ def load_classifier(
 
     def logits(X: np.ndarray) -> Array:
         if row["method"] == "kernel":
-            return kernel_logits(X, row["levels"], weights, params, config["grid"], config["threshold"])
+            return kernel_logits(X, row["levels"], weights, params, Config(**config))
         if row["method"] == "features":
             H = explicit_features(X, row["levels"], weights, config["grid"], config["threshold"])
         else:

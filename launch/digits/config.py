@@ -22,7 +22,7 @@ class Config:
         "methods": "models",
         "sweeps": "sweeps",
         "featurizers": "features",
-        "patch_sizes": "kernel",
+        "descriptor": "kernel",
         "epochs": "training",
         "hidden": "baselines",
         "seed": "run",
@@ -63,16 +63,25 @@ class Config:
     patch: PositiveInt | None = None
     """patches: height and width of a filter in pixels; default, 6 for images of 28 x 28 and 3 for 8 x 8."""
     grid: PositiveInt | None = None
-    """patches: cells along each side over which responses are summed; default, 4 for images of 28 x 28 and 3 for 8 x 8."""
+    """Cells along each side over which responses are pooled; default, for images of 28 x 28 and 8 x 8, 4 and 3 of patches, and
+    7 and 4 of scattering."""
     directions: PositiveInt = 1024
     """random: number of directions; each gives two features."""
     threshold: NonNegativeFloat = 1.0
     """Responses below this many standard deviations become 0, so that features are sparse."""
+    descriptor: Literal["scattering", "patches"] = "scattering"
+    """kernel: what stands for an image. scattering: moduli of wavelets of one and two orders. patches: responses to --filters
+    clusters of patches of each of several sizes. Both are averaged over the cells of --grid."""
+    octaves: PositiveInt | None = None
+    """kernel, scattering: octaves of wavelets; default, 3, and fewer for images below 16 pixels."""
+    angles: PositiveInt = 6
+    """kernel, scattering: angles of wavelets."""
     patch_sizes: tuple[PositiveInt, ...] = ()
-    """kernel: heights and widths of filters; default, odd numbers near a sixth, a quarter and a third of a side. Each size has
-    --filters of them."""
+    """kernel, patches: heights and widths of filters; default, odd numbers near a sixth, a quarter and a third of a side. Each
+    size has --filters of them."""
     second_filters: NonNegativeInt = 0
-    """kernel: filters of a second stage, of 3 x 3 cells of the maps of all others, pooled over 2 x 2 pixels; 0: one stage."""
+    """kernel, patches: filters of a second stage, of 3 x 3 cells of the maps of all others, pooled over 2 x 2 pixels. 0: one
+    stage."""
     copies: NonNegativeInt = 0
     """kernel: drawn copies of each training image, a little turned, scaled, sheared and shifted; for small data sets."""
     axes: PositiveInt = 400
@@ -84,8 +93,9 @@ class Config:
     norm of descriptors."""
     ridges: tuple[PositiveFloat, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
     """kernel: ridges, of which a held-out tenth of the training images chooses one."""
-    kernel_sweeps: PositiveInt = 12
-    """kernel: sweeps of the softmax layer with the bound on the curvature, from least squares."""
+    kernel_sweeps: PositiveInt = 6
+    """kernel: sweeps of the softmax layer with the bound on the curvature, on nine tenths of the images from least squares, and
+    as many on all images from there."""
     epochs: PositiveInt = 100
     """Training: passes over the data, at most."""
     batch_size: PositiveInt = 128

@@ -15,10 +15,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.features.copies import draw_copies
-from jexplicit.features.descriptors import Descriptor, describe, fit_descriptor
+from jexplicit.features.descriptors import Axes, describe, fit_axes
 from jexplicit.features.fourier import fourier_directions, fourier_features
-from jexplicit.features.patches import Filters
-from jexplicit.features.second_stage import SecondStage
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import host_bytes, peak_bytes
 from jexplicit.runs.progress import stage
@@ -28,6 +26,7 @@ from jexplicit.solvers.streamed import gram_least_squares, gram_softmax_sweeps, 
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.config import Config
 from launch.digits.methods import Job, add_row, has_row, held_out_tenth, linear_params, new_row, save_model
+from launch.digits.pools import check_pools, fit_bank, image_pools
 
 _matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
@@ -55,12 +54,7 @@ def check_kernel(config: Config, side: int) -> None:
     Raises:
         ValueError: naming the flag.
     """
-    sizes, grid = config.patch_sizes or default_sizes(side), default_grid(config.grid, side)
-    if not 2 <= min(sizes) <= max(sizes) <= side:
-        raise ValueError(f"--patch-sizes {' '.join(map(str, sizes))} of images {side} pixels wide: use 2 to {side}")
-    if grid > (cells := side // 2 if config.second_filters else side):
-        two = " with --second-filters" if config.second_filters else ""
-        raise ValueError(f"--grid {grid} of images {side} pixels wide{two}: use at most {cells} cells")
+    check_pools(config, side)
     D, present = 2 * config.frequencies, host_bytes()
     if (needed := _matrices * 4 * D**2) > present:
         raise ValueError(
@@ -93,23 +87,14 @@ def measure_kernel(job: Job) -> None:
 def _descriptors(job: Job) -> tuple[Array, Array, dict[str, Any]]:
     """Descriptors of the train images and their copies and of the test images, and what computes them, which is kept."""
     config, images = job.config, job.images
-    side = min(images.train_images.shape[1:])
-    options: Any = {"grid": default_grid(config.grid, side), "threshold": config.threshold}
     with stage("descriptors", "images") as progress:
-        descriptor = fit_descriptor(
-            images.train_images,
-            images.levels,
-            sizes=config.patch_sizes or default_sizes(side),
-            number=config.filters,
-            dimensions=config.axes,
-            second=config.second_filters,
-            seed=config.seed,
-            **options,
-        )
+        bank = fit_bank(config, images)
+        pools = image_pools(config, images.train_images.shape, bank)
+        axes = fit_axes(pools, images.train_images, images.levels, dimensions=config.axes, seed=config.seed)
         both = (_with_copies(images.train_images, config), images.test_images)
-        train, test = (describe(X, images.levels, descriptor, **options, progress=progress) for X in both)
+        train, test = (describe(pools, axes, X, images.levels, progress=progress) for X in both)
     W = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=config.scale)
-    weights = _descriptor_weights(descriptor) | {"W": W}
+    weights = axes._asdict() | {"W": W} | bank
     save_model(job, "kernel", weights)
     return train, test, weights
 
@@ -120,50 +105,15 @@ def _with_copies(X: np.ndarray, config: Config) -> np.ndarray:
     return np.concatenate([X, *(draw_copies(key, X) for key in keys)])
 
 
-def _descriptor_weights(descriptor: Descriptor) -> dict[str, Any]:
-    """What a run keeps of a descriptor; without a second stage nothing stands for it."""
-    second = descriptor.second
-    weights = {"filters": [bank._asdict() for bank in descriptor.filters], "mean": descriptor.mean, "axes": descriptor.axes}
-    return weights | ({"second": second._asdict() | {"filters": second.filters._asdict()}} if second else {})
-
-
-def _load_descriptor(weights: dict[str, Any]) -> Descriptor:
-    """The descriptor of what a run keeps."""
-
-    def filters(bank: dict[str, Array]) -> Filters:
-        return Filters(bank["W"], bank["b"])
-
-    second = weights.get("second")
-    stage = SecondStage(second["mean"], second["axes"], filters(second["filters"])) if second else None
-    return Descriptor(tuple(map(filters, weights["filters"])), stage, weights["mean"], weights["axes"])
-
-
-def default_sizes(side: int) -> tuple[int, ...]:
-    """Odd widths of patches near a sixth, a quarter and a third of a side, at least 3.
-
-    Example:
-        >>> default_sizes(28), default_sizes(8)
-        ((5, 7, 9), (3,))
-    """
-    return tuple(sorted({max(3, 2 * round((side / part - 1) / 2) + 1) for part in (6, 4, 3)}))
-
-
 def kernel_features(weights: dict[str, Any]) -> jax.tree_util.Partial:
     """The features of descriptors, as a function that `jit` can take."""
     return jax.tree_util.Partial(fourier_features, W=weights["W"])
 
 
-def kernel_logits(
-    X: np.ndarray, levels: int, weights: dict[str, Any], params: dict[str, Array], grid: int | None, threshold: float
-) -> Array:
+def kernel_logits(X: np.ndarray, levels: int, weights: dict[str, Any], params: dict[str, Array], config: Config) -> Array:
     """Logits of images [M, height, width], from what a run keeps: weights of the features, params of a readout."""
-    Z = describe(X, levels, _load_descriptor(weights), grid=default_grid(grid, min(X.shape[1:])), threshold=threshold)
+    Z = describe(image_pools(config, X.shape, weights), Axes(weights["mean"], weights["axes"]), X, levels)
     return streamed_logits(SoftmaxFit(params["U"], params["intercept"], ()), Z, kernel_features(weights))
-
-
-def default_grid(grid: int | None, side: int) -> int:
-    """Cells along a side of images: as asked for, or near a seventh of it, at least 3."""
-    return grid or max(3, round(side / 7))
 
 
 def _fit_readouts(job: Job, train: Array, features: Any) -> tuple[float, tuple[Readout, Readout]]:
@@ -180,14 +130,15 @@ def _fit_readouts(job: Job, train: Array, features: Any) -> tuple[float, tuple[R
     ridge, squares = best_ridge(job.config.ridges, gram, rest, features)
     temperature = fit_temperature(streamed_logits(squares, rest.Z, features), rest.labels)
     squares_seconds, start = time.perf_counter() - start, time.perf_counter()
-    softmax = _softmax(job, part, gram, features, squares, temperature, ridge, "softmax, nine tenths")
+    softmax_ridge = max(ridge * temperature**2, _least_ridge)  # ridge on scores u is ridge T² on u/T
+    softmax = _softmax(job, part, gram, features, _divide(squares, temperature), softmax_ridge, "softmax, nine tenths")
     softmax_temperature = fit_temperature(streamed_logits(softmax, rest.Z, features), rest.labels)
     softmax_seconds, start = time.perf_counter() - start, time.perf_counter()
 
     gram = add_grams(gram, _gram(copied, features, "a tenth of HᵀH"))
     squares = jax.block_until_ready(gram_least_squares(gram, ridge=ridge))
     squares_seconds, start = squares_seconds + time.perf_counter() - start, time.perf_counter()
-    softmax = _softmax(job, whole, gram, features, squares, temperature, ridge, "softmax, all images")
+    softmax = _softmax(job, whole, gram, features, softmax, softmax_ridge, "softmax, all images")
     softmax_seconds += squares_seconds + time.perf_counter() - start
     one, other = Readout(squares, temperature, squares_seconds), Readout(softmax, softmax_temperature, softmax_seconds)
     return ridge, (one, other)
@@ -227,26 +178,15 @@ def best_ridge(ridges: Sequence[float], gram: Gram, rest: Examples, features: An
     return min(found, key=lambda each: each[0])[1:]
 
 
-def _softmax(
-    job: Job,
-    examples: Examples,
-    gram: Gram,
-    features: Any,
-    squares: SoftmaxFit,
-    temperature: float,
-    ridge: float,
-    name: str,
-) -> SoftmaxFit:
-    """Sweeps from least squares divided by their temperature T; a penalty of ridge on scores u is one of ridge T² on u/T."""
+def _softmax(job: Job, examples: Examples, gram: Gram, features: Any, begun: SoftmaxFit, ridge: float, name: str) -> SoftmaxFit:
+    """Sweeps from a layer that is near: least squares divided by their temperature, or the fit to nine tenths."""
 
     def on_sweep(sweep: int, loss: float) -> None:
         job.folder.log(event="kernel_sweep", part=name, sweep=sweep, loss=loss)
 
     with stage(name, "sweeps") as progress:
-        sweeps = job.config.kernel_sweeps
-        softmax_ridge = max(ridge * temperature**2, _least_ridge)
-        options: Any = {"sweeps": sweeps, "ridge": softmax_ridge, "on_sweep": on_sweep, "progress": progress}
-        return gram_softmax_sweeps(gram, examples.blocks, features, _divide(squares, temperature), **options)
+        options: Any = {"sweeps": job.config.kernel_sweeps, "ridge": ridge, "on_sweep": on_sweep, "progress": progress}
+        return gram_softmax_sweeps(gram, examples.blocks, features, begun, **options)
 
 
 def _divide(fit: SoftmaxFit, temperature: float) -> SoftmaxFit:

@@ -3,6 +3,8 @@
 Tolerances: responses are float32, and a descriptor is a sum of some hundred of them of order 0.1: 1e-4.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 import reference
 
 from jexplicit.data.images import read_images
-from jexplicit.features.descriptors import describe, fit_descriptor
+from jexplicit.features.descriptors import describe, fit_axes, unit_roots
 from jexplicit.features.fourier import cos_sin, fourier_directions, fourier_features
+from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
 
 OPTIONS = {"grid": 2, "threshold": 0.5}
 
@@ -20,13 +23,17 @@ def some_images(M=60, height=9, width=7, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (M, height, width), np.uint8)
 
 
-def some_descriptor(images, sizes=(3, 4), dimensions=10, **options):
-    return fit_descriptor(images, 256, sizes=sizes, number=5, dimensions=dimensions, **OPTIONS, **options)
+def some_bank(images, sizes=(3, 4), **options):
+    return fit_patch_bank(images, 256, sizes=sizes, number=5, threshold=0.5, **options)
 
 
-def slow_roots(image, descriptor, grid, threshold):
+def some_pools(images, **options):
+    return functools.partial(patch_pools, bank=some_bank(images, **options), **OPTIONS)
+
+
+def slow_roots(image, bank, grid, threshold):
     parts = []
-    for W, b in descriptor.filters:
+    for W, b in bank.filters:
         size = int(np.sqrt(len(W)))
         padded = np.pad(image / 255, ((size - 1) // 2, size // 2), mode="edge")
         parts.append(reference.patch_answers(padded, np.asarray(W), np.asarray(b), threshold, grid))
@@ -36,16 +43,19 @@ def slow_roots(image, descriptor, grid, threshold):
 
 def test_descriptors_are_the_loop_over_images_sizes_and_places():
     images = some_images()
-    descriptor = some_descriptor(images)
-    Z = np.asarray(describe(images, 256, descriptor, **OPTIONS))
-    slow = np.array([slow_roots(image, descriptor, **OPTIONS) for image in images])
-    np.testing.assert_allclose(Z, (slow - slow.mean(0)) @ np.asarray(descriptor.axes), rtol=0, atol=1e-4)
+    bank = some_bank(images)
+    pools = functools.partial(patch_pools, bank=bank, **OPTIONS)
+    axes = fit_axes(pools, images, 256, dimensions=10)
+    Z = np.asarray(describe(pools, axes, images, 256))
+    slow = np.array([slow_roots(image, bank, **OPTIONS) for image in images])
+    np.testing.assert_allclose(Z, (slow - slow.mean(0)) @ np.asarray(axes.axes), rtol=0, atol=1e-4)
     assert Z.shape == (60, 10)
 
 
 def test_axes_are_principal_and_have_one_scale():
     images = some_images()
-    Z = np.asarray(describe(images, 256, some_descriptor(images), **OPTIONS), np.float64)
+    pools = some_pools(images)
+    Z = np.asarray(describe(pools, fit_axes(pools, images, 256, dimensions=10), images, 256), np.float64)
     assert np.mean(np.sum(Z**2, axis=1)) == pytest.approx(1, rel=1e-4)
     covariance = Z.T @ Z / len(Z)
     np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), rtol=0, atol=1e-5)
@@ -54,49 +64,49 @@ def test_axes_are_principal_and_have_one_scale():
 
 def test_more_axes_than_responses_are_all_of_them():
     images = some_images()
-    descriptor = some_descriptor(images, sizes=(3,), dimensions=1000)
-    assert descriptor.axes.shape == (2 * 5 * 4, 40)
+    assert fit_axes(some_pools(images, sizes=(3,)), images, 256, dimensions=1000).axes.shape == (2 * 5 * 4, 40)
 
 
 def test_contrast_says_little_where_nothing_is_cut_off():
     """At threshold 0 the responses of darker images are smaller in proportion, but for the mean patch, which is taken away."""
     images = read_images("digits").train_images[:200]
-    options = {"grid": 2, "threshold": 0.0}
-    descriptor = fit_descriptor(images, 17, sizes=(3,), number=8, dimensions=20, **options)
-    descriptor = descriptor._replace(filters=tuple(bank._replace(b=jnp.zeros_like(bank.b)) for bank in descriptor.filters))
-    bright = describe(images, 17, descriptor, **options)
-    dark = describe(images, 33, descriptor, **options)  # half as bright
+    bank = fit_patch_bank(images, 17, sizes=(3,), number=8, threshold=0.0)
+    bank = bank._replace(filters=tuple(each._replace(b=jnp.zeros_like(each.b)) for each in bank.filters))
+    bright, dark = (patch_pools(jnp.asarray(images, jnp.float32) / top, bank, grid=2, threshold=0.0) for top in (16, 32))
     np.testing.assert_allclose(dark, bright, rtol=0, atol=1e-5)
 
 
-def test_a_descriptor_depends_on_the_seed_alone_and_blocks_change_nothing(monkeypatch):
+def test_descriptors_depend_on_the_seed_alone_and_blocks_change_nothing(monkeypatch):
     from jexplicit.features import patches
 
     images = some_images()
-    one, same, other = (some_descriptor(images, seed=seed) for seed in (0, 0, 1))
-    whole = describe(images, 256, one, **OPTIONS)
-    np.testing.assert_array_equal(whole, describe(images, 256, same, **OPTIONS))
-    assert float(jnp.abs(one.axes - other.axes).max()) > 0.01
+    one, same, other = (some_pools(images, seed=seed) for seed in (0, 0, 1))
+    axes, others = (fit_axes(pools, images, 256, dimensions=10) for pools in (one, other))
+    whole = describe(one, axes, images, 256)
+    np.testing.assert_array_equal(whole, describe(same, axes, images, 256))
+    assert float(jnp.abs(axes.axes - others.axes).max()) > 0.01
     monkeypatch.setattr(patches, "_images_per_call", 7)
     done: list[tuple[int, int]] = []
-    blocks = describe(images, 256, one, **OPTIONS, progress=lambda *now: done.append(now))
+    blocks = describe(one, axes, images, 256, progress=lambda *now: done.append(now))
     np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)
     assert done[0] == (7, 60) and done[-1] == (60, 60)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"sizes": ()}, "use at least one size"),
-        ({"sizes": (8,)}, "patches of 8 x 8"),
-        ({"dimensions": 0}, "0 dimensions"),
-        ({"grid": 9}, "a 9 x 9 grid"),
-    ],
-)
-def test_impossible_descriptors_are_refused(wrong, message):
-    options = {"sizes": (3,), "number": 4, "dimensions": 5, **OPTIONS} | wrong
-    with pytest.raises(ValueError, match=message):
-        fit_descriptor(some_images(), 256, **options)
+def test_parts_have_one_norm_and_zeros_stay_zeros():
+    parts = [jnp.array([[[9.0], [16.0]], [[0.0], [0.0]]]), jnp.array([[4.0], [1.0]])]
+    rows = np.asarray(unit_roots(parts))
+    np.testing.assert_allclose(rows * np.sqrt(2), [[0.6, 0.8, 1], [0, 0, 1]], rtol=1e-6)
+
+
+def test_impossible_descriptors_are_refused():
+    images = some_images()
+    for wrong, message in (({"sizes": ()}, "at least one size"), ({"sizes": (8,)}, "patches of 8 x 8"), ({"second": -1}, "-1")):
+        with pytest.raises(ValueError, match=message):
+            some_bank(images, **wrong)
+    with pytest.raises(ValueError, match="0 dimensions"):
+        fit_axes(some_pools(images), images, 256, dimensions=0)
+    with pytest.raises(ValueError, match="a 9 x 9 grid: use 1 to 7"):
+        patch_pools(jnp.zeros((2, 9, 7), jnp.float32), some_bank(images), grid=9, threshold=0.5)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-6), (np.float64, 2e-7)])

@@ -144,7 +144,7 @@ def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_
     )
     out = tmp_path / "run"
     small = "--frequencies 300 --axes 60 --filters 8 --threshold 0.5 --kernel-sweeps 4"
-    flags = f"--methods kernel {small} --second-filters 6 --copies 1"
+    flags = f"--methods kernel --descriptor patches {small} --second-filters 6 --copies 1"
     assert digits.main(["--out", str(out), "--data", str(tmp_path / "sorted.npz"), *flags.split()]) == 0
     accuracies = [r["test_accuracy"] for r in rows(out)]
     assert len(accuracies) == 2 and min(accuracies) > 0.92  # a class left out would cost a tenth
@@ -278,13 +278,15 @@ def test_a_killed_run_resumes_to_the_same_rows(finished, tmp_path):
         ("--methods", "--methods"),
         ("--methods features --patch 9", "--patch 9 of images 8 pixels wide"),
         ("--methods features --grid 7", "--grid 7 of 6 responses"),
-        ("--methods kernel --patch-sizes 3 9", "--patch-sizes 3 9 of images 8 pixels wide: use 2 to 8"),
-        ("--methods kernel --patch-sizes 1", "--patch-sizes 1 of images 8 pixels wide: use 2 to 8"),
+        ("--methods kernel --descriptor patches --patch-sizes 3 9", "--patch-sizes 3 9 of images 8 pixels wide: use 2 to 8"),
+        ("--methods kernel --descriptor patches --patch-sizes 1", "--patch-sizes 1 of images 8 pixels wide: use 2 to 8"),
         ("--methods kernel --grid 9", "--grid 9 of images 8 pixels wide: use at most 8"),
         (
-            "--methods kernel --second-filters 4 --grid 5",
+            "--methods kernel --descriptor patches --second-filters 4 --grid 5",
             "--grid 5 of images 8 pixels wide with --second-filters: use at most 4 cells",
         ),
+        ("--methods kernel --second-filters 4", "are of patches: add --descriptor patches"),
+        ("--methods kernel --octaves 3", "--octaves 3 of images 8 pixels wide: use at most 2"),
         ("--methods kernel --copies -1", "--copies -1"),
         (
             "--methods kernel --frequencies 500000",
