@@ -146,11 +146,12 @@ def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_
     small = "--frequencies 300 --axes 60 --filters 8 --threshold 0.5 --kernel-sweeps 4"
     flags = f"--methods kernel --descriptor patches {small} --second-filters 6 --copies 1"
     assert digits.main(["--out", str(out), "--data", str(tmp_path / "sorted.npz"), *flags.split()]) == 0
-    accuracies = [r["test_accuracy"] for r in rows(out)]
-    assert len(accuracies) == 2 and min(accuracies) > 0.92  # a class left out would cost a tenth
+    assert [r["solver"] for r in rows(out)] == ["least_squares", "softmax"]
     for r in rows(out):
         labels = np.asarray(load_classifier(str(out), solver=r["solver"]).logits(data.test_images * 15)).argmax(axis=1)
         np.testing.assert_array_equal(labels, np.load(guesses_path(out, r)))
+        recall = [(labels[data.test_labels == digit] == digit).mean() for digit in range(10)]
+        assert min(recall) > 0.7  # 0.78 to 1, of 36 images of each; a class that was held out as a whole would have 0
 
 
 def test_a_warm_start_begins_at_the_explicit_solution(finished, tmp_path):
