@@ -76,8 +76,10 @@ from jexplicit.lm.softmax import logits as logits
 from jexplicit.lm.softmax import negative_log_likelihood as negative_log_likelihood
 from jexplicit.lm.text_model import TextModel as TextModel
 from jexplicit.runs.devices import data_mesh as data_mesh
+from jexplicit.solvers.calibration import Reliability as Reliability
 from jexplicit.solvers.calibration import calibration_error as calibration_error
 from jexplicit.solvers.calibration import fit_temperature as fit_temperature
+from jexplicit.solvers.calibration import reliability as reliability
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence as dense_cooccurrence
 from jexplicit.solvers.explicit import explicit_solution as explicit_solution

@@ -1,6 +1,6 @@
 """How far predicted probabilities can be believed, and one temperature that mends most of it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,19 @@ from scipy.optimize import minimize_scalar
 _most = 100.0  # a temperature beyond it means that the logits say nothing
 
 
-def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of |share right - mean confidence| (examples in the bin) / M`.
+class Reliability(NamedTuple):
+    """What happens in bins of confidence: its mean, the share of right guesses, and the share of the examples.
+
+    The first two are 0 in bins without examples.
+    """
+
+    confidence: Float[np.ndarray, " bins"]
+    accuracy: Float[np.ndarray, " bins"]
+    share: Float[np.ndarray, " bins"]
+
+
+def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bins: int = 15) -> Reliability:
+    """Confidence and accuracy by bin of confidence; a calibrated model has them equal.
 
     The confidence of an example is its largest probability; bins cut [0, 1] evenly.
 
@@ -20,8 +31,8 @@ def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"],
         ValueError: no examples, or fewer than 1 bin.
 
     Example:
-        >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # half of the guesses are right, as they say
-        0.0
+        >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # sure to one half, right three times of four
+        Reliability(confidence=array([0. , 0.5]), accuracy=array([0.  , 0.75]), share=array([0., 1.]))
 
     Source: Guo et al., On calibration of modern neural networks, 2017, Sec. 2.
     """
@@ -30,8 +41,23 @@ def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"],
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == np.asarray(labels)
     place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, right - confidence, minlength=bins)
-    return float(np.abs(gaps).sum() / len(P))
+    number, sure, correct = (np.bincount(place, weights, minlength=bins) for weights in (None, confidence, right))
+    most = np.maximum(number, 1)
+    return Reliability(sure / most, correct / most, number / len(P))
+
+
+def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bins: int = 15) -> float:
+    """Expected calibration error: `sum over bins of |accuracy - confidence| share`, with the bins of `reliability`.
+
+    Raises:
+        ValueError: no examples, or fewer than 1 bin.
+
+    Example:
+        >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # half of the guesses are right, as they say
+        0.0
+    """
+    confidence, accuracy, share = reliability(logits, labels, bins=bins)
+    return float(np.sum(np.abs(accuracy - confidence) * share))
 
 
 def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -> float:

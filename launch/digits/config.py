@@ -127,7 +127,7 @@ class Config:
 _TINY = Config(
     out="runs/digits_tiny", limit=300, epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64, logistic_iterations=20
 )
-_KERNEL: dict[str, Any] = dict(methods=("kernel",), filters=32, threshold=0.5, frequencies=4096)
+_KERNEL: dict[str, Any] = dict(methods=("kernel",), frequencies=4096)
 PRESETS = {
     "tiny": Preset(_TINY, "300 images of digits, few sweeps and epochs; 30 s on 2 CPU cores. Explicit, 1 layer: 75 %."),
     "digits": Preset(

@@ -18,7 +18,7 @@ from jexplicit.features.positive import random_directions, random_features, unit
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.solvers.calibration import calibration_error, fit_temperature
+from jexplicit.solvers.calibration import calibration_error, fit_temperature, reliability
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
@@ -77,8 +77,15 @@ def add_row(job: Job, row: dict[str, Any], train: Array, test: Array, params: An
     job.folder.add_row({**row, **measured, **job.about})
 
 
+def log_reliability(job: Job, name: str, test: Array) -> None:
+    """Keep the confidence and the accuracy of a model on the test images, by bin."""
+    curve = reliability(test, job.test.labels)
+    job.folder.log(event="reliability", name=name, **{field: part.tolist() for field, part in curve._asdict().items()})
+
+
 def save_guesses(job: Job, row: dict[str, Any], test: Array) -> None:
-    """Keep the class that a row's model gives each test image."""
+    """Keep the class that a row's model gives each test image, and how far its confidence can be believed."""
+    log_reliability(job, row_name(row), test)
     path = guesses_path(job.folder.path, row)
     path.parent.mkdir(exist_ok=True)
     np.save(path, np.asarray(test.argmax(axis=1), np.uint8))
@@ -132,6 +139,7 @@ def measure_explicit(job: Job) -> None:
         row["seconds"] = time.perf_counter() - start
         train, test = (stack_logits(decoders, part.H) for part in (job.train, job.test))
         temperature = _explicit_temperature(job, layers)
+        log_reliability(job, f"{row_name(row)}, one temperature", test / temperature)
         row |= {"temperature": temperature, "calibrated_loss": mean_loss(test / temperature, job.test.Y)}
         row |= {"calibrated_error": calibration_error(test / temperature, job.test.labels)}
         add_row(job, row, train, test, list(decoders))

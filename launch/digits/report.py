@@ -14,6 +14,7 @@ from launch.digits.figures import (
     curves_figure,
     methods_figure,
     mistakes_figure,
+    reliability_figure,
     scan_figure,
     sweeps_figure,
 )
@@ -36,10 +37,10 @@ _all_text = """\
 *scaling* is generalised iterative scaling, `U += (1/K) log(F / HᵀP)`: no autodiff, no learning rate, and every sweep lowers the
 loss. *quadratic* replaces the logarithm by a fixed bound on the curvature, `U += 2 (HᵀH)⁻¹ (F - HᵀP)`. *features* are explicit,
 too: *patches* are convolutions with whitened patches of training images, *random* are random directions, both split into
-positive parts. *kernel* is least squares, or a softmax layer fitted by the same bound, on random Fourier features of pooled
-patches; a held-out tenth chose its ridge and a temperature. The calibration error is the mean gap between a model's confidence
-and its accuracy, over 15 bins of confidence of the test images. Rows with *no* under backprop differentiate nothing. Seconds
-include computing the features."""
+positive parts. *kernel* is least squares, or a softmax layer fitted by the same bound, on random Fourier features of
+descriptors of images; a held-out tenth chose its ridge and a temperature. The calibration error is the mean gap between a
+model's confidence and its accuracy, over 15 bins of confidence of the test images. Rows with *no* under backprop differentiate
+nothing. Seconds include computing the features."""
 
 
 def read_curve(out: Path, method: str, layers: int) -> list[dict[str, Any]]:
@@ -99,6 +100,7 @@ def write_report(out: Path) -> Path:
         *_trained_section(out, rows, config.get("layers", [])),
         *_scan_section(out, first),
         *_all_section(out, rows, config.get("stop", [])),
+        *_reliability_section(out, rows),
         *_pictures_section(out),
     ]
     report = out / "report.md"
@@ -210,6 +212,20 @@ def _all_section(out: Path, rows: Sequence[dict[str, Any]], stop: Sequence[str])
         sweeps_figure(curves, out / "figures" / "sweeps.png")
         lines += ["![loss by sweep](figures/sweeps.png)", ""]
     return lines
+
+
+def _reliability_section(out: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Whether probabilities can be believed, of the models whose are of interest."""
+    drawn = ("explicit", "kernel", "logistic regression", "network")
+    events = {event["name"]: event for event in read_events(out, "reliability") if event["name"].startswith(drawn)}
+    if not events:
+        return []
+    reliability_figure(events, rows[0]["test_images"], out / "figures" / "reliability.png")
+    text = (
+        "Test images are grouped in 15 bins of confidence, the largest probability of a prediction. On the diagonal a model is "
+        "right as often as it says; below it, it is too sure. Bins of fewer than 10 images are not drawn."
+    )
+    return ["## Calibration", "", text, "", "![reliability](figures/reliability.png)", ""]
 
 
 def _pictures_section(out: Path) -> list[str]:

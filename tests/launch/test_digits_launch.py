@@ -18,6 +18,7 @@ from jexplicit.data.image_files import FILES
 from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.results import read_events
 from launch.classify import main as classify
 from launch.digits import __main__ as digits
 from launch.digits import methods as digits_methods
@@ -25,7 +26,7 @@ from launch.digits import training as digits_training
 from launch.digits.classifiers import load_classifier
 from launch.digits.config import Config
 from launch.digits.methods import guesses_path
-from launch.digits.report import read_scan, write_report
+from launch.digits.report import read_scan, row_name, write_report
 from launch.digits.run import check
 from launch.digits.training import stopping_epoch
 
@@ -130,6 +131,20 @@ def test_one_temperature_calibrates_the_explicit_solution(finished):
     r = row(finished, "explicit", layers=1)
     assert r["temperature"] > 1 and r["calibrated_loss"] < r["test_loss"]  # correlated pixels count as independent evidence
     assert "1 layer, explicit: a temperature of" in (finished / "report.md").read_text()
+
+
+def test_reliability_is_kept_for_every_model_and_drawn(finished):
+    kept = {event["name"]: event for event in read_events(finished, "reliability")}
+    models = [r for r in rows(finished) if guesses_path(finished, r).exists()]
+    calibrated = {f"explicit, {layers}, one temperature" for layers in ("1 layer", "2 layers")}
+    assert set(kept) == calibrated | set(map(row_name, models)) and len(models) == len(rows(finished)) - 5  # not those of rise
+    for r in models:
+        curve = kept[row_name(r)]
+        assert np.dot(curve["accuracy"], curve["share"]) == pytest.approx(r["test_accuracy"], abs=1e-6)  # a float32 mean
+        gap = np.abs(np.array(curve["accuracy"]) - np.array(curve["confidence"]))
+        if "calibration_error" in r:
+            assert np.sum(gap * np.array(curve["share"])) == pytest.approx(r["calibration_error"], abs=1e-9)
+    assert (finished / "figures" / "reliability.png").stat().st_size > 5_000
 
 
 def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_in_order_and_classifies(tmp_path):

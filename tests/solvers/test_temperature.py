@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.solvers.calibration import calibration_error, fit_temperature
+from jexplicit.solvers.calibration import calibration_error, fit_temperature, reliability
 
 
 def drawn(M=20_000, N=4, temperature=1.0, seed=0):
@@ -14,23 +14,26 @@ def drawn(M=20_000, N=4, temperature=1.0, seed=0):
     return logits, jax.random.categorical(jax.random.key(seed + 1), logits / temperature)
 
 
-def slow_error(logits, labels, bins):
+def slow_reliability(logits, labels, bins):
+    """Mean confidence, share of right guesses and share of the examples of every bin, one example at a time."""
     P = np.exp(logits - logits.max(1, keepdims=True))
     P /= P.sum(1, keepdims=True)
-    total = 0.0
+    found = []
     for n in range(bins):
         inside = [m for m in range(len(P)) if min(int(P[m].max() * bins), bins - 1) == n]
-        if inside:
-            right = np.mean([P[m].argmax() == labels[m] for m in inside])
-            total += len(inside) / len(P) * abs(right - np.mean([P[m].max() for m in inside]))
-    return total
+        right = [P[m].argmax() == labels[m] for m in inside]
+        found.append((np.mean([P[m].max() for m in inside]), np.mean(right), len(inside) / len(P)) if inside else (0, 0, 0))
+    return np.array(found, float).T
 
 
 @pytest.mark.parametrize("bins", [1, 7, 15])
-def test_the_error_is_the_loop_over_bins(bins):
+def test_reliability_and_the_error_are_the_loop_over_bins(bins):
     logits, labels = drawn(M=300)
-    expected = slow_error(np.asarray(logits), np.asarray(labels), bins)
-    assert calibration_error(logits, labels, bins=bins) == pytest.approx(expected, abs=1e-12)
+    expected = slow_reliability(np.asarray(logits), np.asarray(labels), bins)
+    np.testing.assert_allclose(reliability(logits, labels, bins=bins), expected, rtol=0, atol=1e-12)
+    confidence, right, share = expected
+    assert calibration_error(logits, labels, bins=bins) == pytest.approx(np.sum(share * np.abs(right - confidence)), abs=1e-12)
+    assert share.sum() == pytest.approx(1) and (bins < 15 or share.min() == 0)  # four classes: no confidence below a quarter
 
 
 def test_sure_and_wrong_is_an_error_of_one():
