@@ -11,6 +11,7 @@ Method = Literal[
     "bigram",
     "ngram",
     "explicit",
+    "intercept",
     "cold",
     "warm",
     "optimum",

@@ -82,11 +82,12 @@ class Config:
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
-    """The models to fit. explicit: the closed form. cold, warm: trained by gradients from random tables and from the explicit
-    solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1 and 2. log-linear: smoothed
-    rows with a fitted exponent per offset. iterative-scaling: sweeps from there, without gradients. ngram: modified Kneser-Ney
-    of order 5. mixture: counted rows with fitted exponents; see --rows and --history.
-    bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram are always there."""
+    """The models to fit. explicit: the closed form. intercept: its tables frozen, and one number per token fitted. cold, warm:
+    trained by gradients from random tables and from the explicit solution. optimum: the minimum of the training loss (a convex
+    problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling:
+    sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents;
+    see --rows and --history. bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram
+    are always there."""
     smoothing: Smoothing = "kneser-ney"
     """Of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
@@ -96,7 +97,7 @@ class Config:
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
     sweeps: PositiveInt = 10
-    """Iterative scaling: sweeps over the different contexts."""
+    """Intercept and iterative scaling: sweeps over the different contexts."""
     discount: NonNegativeFloat | None = None
     """Iterative scaling: counts by which expected and observed co-occurrences may differ for free; default, Kneser-Ney's,
     from the counts. 0 sweeps the explicit solution, noise and all, towards the optimum of the training loss."""

@@ -18,6 +18,7 @@ _by_radius = {1: "#009e73", 2: "#0072b2", 4: "#d55e00"}
 _lines = {"cold": "--", "warm": "-"}
 _methods = {
     "explicit": "#d55e00",
+    "intercept": "#e69f00",
     "cold": "#999999",
     "warm": "#56b4e9",
     "optimum": "#000000",

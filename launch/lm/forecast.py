@@ -29,7 +29,13 @@ _positions = 20_000  # of the part that is fitted on
 _runtime_bytes = 600 * 10**6  # Python, its libraries, and what XLA compiles
 _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
-_passes = {"cold": "epochs", "warm": "epochs", "iterative-scaling": "sweeps", "optimum": "optimum_iterations"}
+_passes = {
+    "intercept": "sweeps",
+    "cold": "epochs",
+    "warm": "epochs",
+    "iterative-scaling": "sweeps",
+    "optimum": "optimum_iterations",
+}
 _names = {
     "vocab_size": "vocabulary",
     "memory_bytes": "memory",

@@ -36,6 +36,7 @@ KINDS = {
     "ngram": ("ngram", {}),
     "explicit, Sum": ("explicit", {"features": "sum", "radius": 3}),
     "explicit, Cat": ("explicit", {"features": "cat", "radius": 3}),
+    "intercept": ("intercept", {"radius": 2, "sweeps": 2}),
     "log-linear": ("log-linear", {"radius": 2}),
     "iterative-scaling": ("iterative-scaling", {"radius": 2, "sweeps": 2}),
     "cold": ("cold", {"radius": 2}),

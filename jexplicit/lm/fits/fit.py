@@ -20,6 +20,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
 from jexplicit.lm.fits.ablation import log_row_kinds
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
+from jexplicit.lm.fits.intercept import fit_token_intercept
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.log_linear import (
     OffsetRows,
@@ -47,7 +48,7 @@ from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model,
 from jexplicit.runs.host import trim_heap
 
 # Methods that are solved from dense tables [N, N].
-DENSE = ("explicit", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
+DENSE = ("explicit", "intercept", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
 ONE_DEVICE = ("ngram", "optimum", "bitcipher")
 _copies = 6  # of the counts, while a dense model is solved
@@ -116,6 +117,18 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
     if text.sparse:
         return FitResult(sparse_language_model(text.sparse_counts(options.radius), **shape), {})
     return FitResult(explicit_language_model(text.counts(options.radius), **shape), {})
+
+
+def _fit_intercept(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    """The explicit solution with its tables frozen, and the intercept that fits the training text best."""
+    K = options.radius
+    start = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
+    with watch.stage(f"intercept, {options.features}, K = {K}", "sweeps") as progress:
+        fitted = fit_token_intercept(start, text.in_memory, sweeps=options.sweeps, mesh=text.mesh, progress=progress)
+    for sweep, loss in enumerate(fitted.losses):
+        perplexity = float(np.exp(loss))
+        watch.log(event="intercept_sweep", features=options.features, radius=K, sweep=sweep, train_perplexity=perplexity)
+    return FitResult(fitted.model, {"sweeps": options.sweeps, "scalars": text.vocab_size})
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -341,6 +354,7 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "bigram": _fit_bigram,
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
+    "intercept": _fit_intercept,
     "cold": functools.partial(_fit_trained, "cold"),
     "warm": functools.partial(_fit_trained, "warm"),
     "optimum": _fit_optimum,

@@ -1,0 +1,118 @@
+"""The intercept of frozen tables: a slow loop, the marginals of its minimum, and what it must not change.
+
+Tolerances: tables are float32, and a loss is a mean of some hundred logits of order 5: 1e-5.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jexplicit.counts.dense import count
+from jexplicit.data.contexts import contexts
+from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.intercept import fit_token_intercept
+from jexplicit.lm.fits.training_text import Options, TrainingText
+from jexplicit.lm.model import token_model
+from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
+from jexplicit.runs.devices import data_mesh
+
+N = 9
+
+
+def some_stream(seed=0, tokens=400, highest=N - 2):
+    """Sentences of ids 1 .. highest; the last id of the vocabulary never occurs."""
+    rng = np.random.default_rng(seed)
+    ids = np.minimum(rng.geometric(0.3, tokens), highest)
+    ids[::17] = 0
+    return np.concatenate([[0], ids[1:-1], [0]]).astype(np.uint8)
+
+
+def some_model(stream, features: Any = "cat", radius=2, eos=False):
+    return explicit_language_model(count(stream, radius=radius, vocab_size=N), features=features, radius=radius, eos=eos)
+
+
+def slow_fit(model, stream, sweeps):
+    """The intercept and the losses, one position at a time."""
+    X, Y = contexts(stream, model.radius, eos=model.eos)
+    base = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(model.tables, x, strict=True)) for x in X])
+    v, last, f, losses = np.zeros(N), np.zeros(N), np.bincount(Y, minlength=N), []
+    E = np.zeros(N)
+    for _ in range(sweeps + 1):
+        E, loss = np.zeros(N), 0.0
+        for logits, y in zip(base + v, Y, strict=True):
+            p = np.exp(logits - logits.max())
+            p /= p.sum()
+            E += p
+            loss -= np.log(p[y])
+        losses.append(loss / len(Y))
+        last, v = v, v + np.where(f > 0, np.log(np.maximum(f, 1) / E), 0)
+    return last, losses, E, f
+
+
+@pytest.mark.parametrize("features", ["sum", "cat"])
+@pytest.mark.parametrize("eos", [False, True])
+def test_sweeps_are_the_loop_over_positions(features, eos):
+    stream = some_stream()
+    start = some_model(stream, features, eos=eos)
+    fitted = fit_token_intercept(start, stream, sweeps=4)
+    v, losses, _, _ = slow_fit(start, stream, 4)
+    np.testing.assert_allclose(fitted.losses, losses, rtol=0, atol=1e-5)
+    for table, before in zip(fitted.model.tables, start.tables, strict=True):
+        np.testing.assert_allclose(table, np.asarray(before) + v / 2, rtol=0, atol=1e-5)
+    assert evaluate(fitted.model, stream).loss == pytest.approx(losses[-1], abs=1e-5)
+    assert (fitted.model.features, fitted.model.eos) == (features, eos)
+
+
+def test_no_sweep_raises_the_loss_and_at_the_end_tokens_are_as_likely_as_seen():
+    stream = some_stream(seed=1)
+    fitted = fit_token_intercept(some_model(stream), stream, sweeps=60)
+    assert np.all(np.diff(fitted.losses) < 1e-6) and fitted.losses[0] - fitted.losses[-1] > 1e-3
+    _, _, E, f = slow_fit(fitted.model, stream, 0)
+    seen = f > 0  # the others keep the little that the start gives them
+    np.testing.assert_allclose(E[seen] / E[seen].sum(), f[seen] / f.sum(), rtol=1e-4)
+    assert E[seen].sum() > 0.99 * f.sum()
+
+
+def test_the_unigram_is_the_fixed_point_of_tables_that_say_nothing():
+    """Constant tables and any intercept: one sweep gives the relative frequencies, and another changes nothing."""
+    stream = some_stream(seed=2)
+    flat = some_model(stream)
+    flat = token_model([0 * U for U in flat.tables], "cat", False)
+    losses = fit_token_intercept(flat, stream, sweeps=60).losses
+    unigram = evaluate(unigram_model(count(stream, radius=1, vocab_size=N)), stream).loss
+    assert losses[-1] == pytest.approx(unigram, abs=2e-2)  # which gives a little to the tokens that never occur
+    assert losses[0] == pytest.approx(np.log(N), abs=1e-6)
+
+
+@pytest.mark.parametrize("devices", [3, 8])
+def test_devices_and_chunks_change_nothing(devices):
+    stream = some_stream(seed=3)
+    start = some_model(stream, "sum", radius=3)
+    one = fit_token_intercept(start, stream, sweeps=3)
+    other = fit_token_intercept(start, stream, sweeps=3, mesh=data_mesh(devices), chunk=50)
+    np.testing.assert_allclose(other.losses, one.losses, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(other.model.tables[0], one.model.tables[0], rtol=0, atol=1e-5)
+
+
+def test_by_name_it_improves_the_explicit_solution_on_its_text():
+    stream = some_stream(seed=4)
+    options = Options(features="cat", radius=3, sweeps=5)
+    fitted = fit_model("intercept", TrainingText(stream, N), options)
+    explicit = fit_model("explicit", TrainingText(stream, N), options)
+    assert evaluate(fitted.model, stream).loss < evaluate(explicit.model, stream).loss
+    assert fitted.info["scalars"] == N and fitted.info["sweeps"] == 5
+
+
+def test_bad_input_is_refused():
+    stream = some_stream()
+    model = some_model(stream)
+    with pytest.raises(ValueError, match="-1 sweeps"):
+        fit_token_intercept(model, stream, sweeps=-1)
+    with pytest.raises(ValueError, match="token id 200"):
+        fit_token_intercept(model, np.array([0, 200, 0], np.uint8), sweeps=1)
+    with pytest.raises(ValueError, match="no position"):
+        fit_token_intercept(model, np.zeros(3, np.uint8), sweeps=1)
+    with pytest.raises(ValueError, match="plain tables"):
+        fit_token_intercept(unigram_model(count(stream, radius=1, vocab_size=N)), stream, sweeps=1)
