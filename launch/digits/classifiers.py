@@ -19,6 +19,7 @@ from launch.digits.config import Config
 from launch.digits.kernel import kernel_logits
 from launch.digits.methods import checkpoint_name, explicit_features, with_constant
 from launch.digits.report import row_name
+from launch.digits.second import second_logits
 
 
 class Classifier(NamedTuple):
@@ -81,6 +82,8 @@ def _load_params(path: Path) -> Any:
 @full_precision
 def _logits(row: dict[str, Any], params: Any, H: Array) -> Array:
     """Logits of features: of a network with a hidden layer, of a stack of softmax layers, or of one with an intercept."""
+    if row["method"] == "solved_second":
+        return second_logits(row, params, H)
     if row["method"] == "network":
         hidden = len(params["output"]["kernel"])
         return network_outputs(FullyConnected((hidden,), row["outputs"]), {"params": params}, H)

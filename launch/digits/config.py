@@ -7,7 +7,17 @@ from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, Posi
 from jexplicit.runs.command import Preset
 
 Method = Literal[
-    "explicit", "intercept", "scaling", "quadratic", "features", "kernel", "logistic_regression", "network", "cold", "warm"
+    "explicit",
+    "intercept",
+    "scaling",
+    "quadratic",
+    "features",
+    "kernel",
+    "logistic_regression",
+    "network",
+    "cold",
+    "warm",
+    "solved_second",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -43,7 +53,8 @@ class Config:
     """The models to fit. explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the
     explicit solution. quadratic: sweeps with a bound on the curvature. features: these three on explicit features. kernel:
     least squares and a softmax layer on random Fourier features of patches. cold, warm: Adagrad from random parameters and from
-    the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer and backprop."""
+    the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer and backprop. solved_second: a second
+    layer, solved in closed form and by sweeps, over the first layer of each trained model."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """Numbers of softmax layers of explicit, cold and warm."""
     priming_number: Annotated[float, Bounds(at_least=1)] | None = None

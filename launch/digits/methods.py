@@ -99,7 +99,9 @@ def guesses_path(out: Path, row: dict[str, Any]) -> Path:
 def checkpoint_name(row: Mapping[str, Any]) -> str:
     """The checkpoint of a row's model; rows that differ in when training stopped share one."""
     return (
-        f"{row['features']}_{row['solver']}" if row["method"] in ("features", "kernel") else f"{row['method']}_{row['layers']}"
+        f"{row['features']}_{row['solver']}"
+        if row["method"] in ("features", "kernel", "solved_second")
+        else f"{row['method']}_{row['layers']}"
     )
 
 

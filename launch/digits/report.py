@@ -38,9 +38,10 @@ _all_text = """\
 loss. *quadratic* replaces the logarithm by a fixed bound on the curvature, `U += 2 (HᵀH)⁻¹ (F - HᵀP)`. *features* are explicit,
 too: *patches* are convolutions with whitened patches of training images, *random* are random directions, both split into
 positive parts. *kernel* is least squares, or a softmax layer fitted by the same bound, on random Fourier features of
-descriptors of images; a held-out tenth chose its ridge and a temperature. The calibration error is the mean gap between a
-model's confidence and its accuracy, over 15 bins of confidence of the test images. Rows with *no* under backprop differentiate
-nothing. Seconds include computing the features."""
+descriptors of images; a held-out tenth chose its ridge and a temperature. *second layer over* a trained model keeps its first
+layer and solves the next one. The calibration error is the mean gap between a model's confidence and its accuracy, over 15 bins
+of confidence of the test images. Rows with *no* under backprop differentiate nothing. Seconds include computing the features
+or training the first layer."""
 
 
 def read_curve(out: Path, method: str, layers: int) -> list[dict[str, Any]]:
@@ -70,6 +71,8 @@ def row_name(row: dict[str, Any]) -> str:
     """
     if row["method"] == "kernel":
         return f"kernel, {row['solver'].replace('_', ' ')}"
+    if row["method"] == "solved_second":
+        return f"second layer over {row['features']}, {row['solver']}"
     if row["method"] == "features":
         return f"{row['solver']} on {row['features']}"
     name = row["method"].replace("_", " ")

@@ -18,6 +18,7 @@ from launch.digits.config import Config
 from launch.digits.kernel import check_kernel, measure_kernel
 from launch.digits.methods import Job, Part
 from launch.digits.report import PICTURES, results_table, row_name, write_report, write_scan
+from launch.digits.second import check_second, measure_second
 from launch.digits.training import measure_network, measure_stacks
 
 MEASURES = {
@@ -31,6 +32,7 @@ MEASURES = {
     "network": measure_network,
     "cold": functools.partial(measure_stacks, method="cold"),
     "warm": functools.partial(measure_stacks, method="warm"),
+    "solved_second": measure_second,
 }
 
 
@@ -47,7 +49,7 @@ def run(config: Config) -> dict[str, Any]:
     job = make_job(config, folder, images)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
     write_scan(folder.path, *scan(job))
-    for method in config.methods:
+    for method in sorted(config.methods, key=lambda name: name == "solved_second"):  # after what it stands on
         MEASURES[method](job)
     save_pictures(job)
     report = write_report(folder.path)
@@ -128,6 +130,8 @@ def check(config: Config) -> None:
         raise ValueError("--methods, --layers and --stop need at least one value each")
     if "features" in config.methods and not config.featurizers:
         raise ValueError("--methods features without --featurizers: give patches, random or both")
+    if "solved_second" in config.methods:
+        check_second(config)
     if "kernel" in config.methods and not config.ridges:
         raise ValueError("--ridges needs at least one value")
     if config.optimizer != "adagrad":

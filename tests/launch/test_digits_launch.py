@@ -15,9 +15,10 @@ from files import idx_bytes
 from PIL import Image
 
 from jexplicit.data.image_files import FILES
-from jexplicit.data.images import read_images
+from jexplicit.data.images import pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.checkpoints import load_checkpoint
 from jexplicit.runs.results import read_events
 from launch.classify import main as classify
 from launch.digits import __main__ as digits
@@ -33,6 +34,7 @@ from launch.digits.training import stopping_epoch
 SMALL = "--limit 200 --epochs 3 --batch-size 50 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12"
 KERNEL = "--frequencies 20 --axes 15 --kernel-sweeps 3"
 FLAGS = [*SMALL.split(), *KERNEL.split(), "--hidden", "8", "--logistic-iterations", "5", "--patience", "1"]
+FIRST = ("cold", "warm", "network")
 FIELDS = "method layers test_accuracy train_accuracy epochs seconds priming_number backprop_free".split()
 
 
@@ -73,11 +75,12 @@ def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
         *[("network", 2, "pixels", "adam", stop) for stop in ("patience", "rise")],
         *[("cold", n, "pixels", "adagrad", stop) for n in (1, 2) for stop in ("patience", "rise")],
         *[("warm", n, "pixels", "adagrad", stop) for n in (1, 2) for stop in ("patience", "rise")],
+        *[("solved_second", 2, first, solver, None) for first in FIRST for solver in ("explicit", "quadratic")],
     ]
     for r in rows(finished):
         assert {*FIELDS, "sha256", "mean_norm"} <= set(r)
         assert 0 <= r["test_accuracy"] <= 1 and r["seconds"] > 0
-        assert r["backprop_free"] == (r["method"] not in ("cold", "warm", "network", "logistic_regression"))
+        assert r["backprop_free"] == (r["method"] not in ("cold", "warm", "network", "solved_second", "logistic_regression"))
 
 
 def test_a_run_leaves_the_files_of_the_contract(finished):
@@ -125,6 +128,22 @@ def test_the_rows_of_the_kernel_say_what_they_took_and_how_calibrated_they_are(f
     for part in ("softmax, nine tenths", "softmax, all images"):
         losses = [e["loss"] for e in events if e["event"] == "kernel_sweep" and e["part"] == part]
         assert len(losses) == 4 and np.all(np.diff(losses) < 1e-6)
+
+
+def test_second_layers_stand_on_the_first_layers_of_the_trained_models(finished):
+    """By NumPy: rectified units over their sum, F = H₂ᵀY, and U = log F, the explicit solution at K = 1."""
+    data = read_images("digits")
+    H, H_test = (np.asarray(pixel_features(X[:200], 17), np.float64) for X in (data.train_images, data.test_images))
+    dense = load_checkpoint(finished / "checkpoints" / "network_2")["params"]["hidden_1"]["Dense_0"]
+
+    def hidden(H):
+        h = np.maximum(H @ np.asarray(dense["kernel"], np.float64) + dense["bias"], 0)
+        return (h / h.sum(axis=1, keepdims=True) + 0.01 / h.shape[1]) / 1.01
+
+    F = hidden(H).T @ np.eye(10)[data.train_labels[:200]]
+    guesses = (hidden(H_test) @ np.log(F)).argmax(axis=1)
+    kept = np.load(guesses_path(finished, row(finished, "solved_second", features="network", solver="explicit")))
+    assert (guesses == kept).mean() >= 0.99  # float32: ties of two classes within 1e-5 may fall the other way
 
 
 def test_one_temperature_calibrates_the_explicit_solution(finished):
@@ -296,6 +315,8 @@ def test_a_killed_run_resumes_to_the_same_rows(finished, tmp_path):
         ("--methods features --grid 7", "--grid 7 of 6 responses"),
         ("--methods kernel --descriptor patches --patch-sizes 3 9", "--patch-sizes 3 9 of images 8 pixels wide: use 2 to 8"),
         ("--methods kernel --descriptor patches --patch-sizes 1", "--patch-sizes 1 of images 8 pixels wide: use 2 to 8"),
+        ("--methods solved_second", "--methods solved_second without a trained first layer: add network"),
+        ("--methods solved_second cold --layers 2", "--methods solved_second without a trained first layer"),
         ("--methods kernel --grid 9", "--grid 9 of images 8 pixels wide: use at most 8"),
         (
             "--methods kernel --descriptor patches --second-filters 4 --grid 5",
@@ -371,6 +392,7 @@ MODELS = [
     *[{"method": method, "layers": layers} for method in ("explicit", "cold", "warm") for layers in (1, 2)],
     *[{"method": method} for method in ("intercept", "scaling", "quadratic", "logistic_regression", "network")],
     *[{"method": "kernel", "solver": solver} for solver in ("least_squares", "softmax")],
+    *[{"features": first, "solver": solver} for first in FIRST for solver in ("explicit", "quadratic")],
     *[{"features": kind, "solver": solver} for kind in ("patches", "random") for solver in ("explicit", "quadratic")],
 ]
 GREY = np.full((2, 8, 8), 3, np.uint8)
