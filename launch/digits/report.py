@@ -205,7 +205,10 @@ def _all_section(out: Path, rows: Sequence[dict[str, Any]], stop: Sequence[str])
     ]
     table = markdown_table(columns, sorted(rows, key=lambda row: row["test_accuracy"]))
     lines = ["## Without backpropagation, and with it", "", _all_text, *table]
-    lines += ["![test error against seconds](figures/methods.png)", ""]
+    published = (
+        ["Dotted lines are published accuracies, whose seconds are not known.", ""] if rows[0]["data"] == "mnist" else []
+    )
+    lines += [*published, "![test error against seconds](figures/methods.png)", ""]
     curves: dict[str, list[float]] = {}
     for event in read_events(out, "sweep"):
         curve = curves.setdefault(f"{event['solver']} on {event['features']}", [])
