@@ -8,9 +8,10 @@ the second order keeps what the first one's average loses. Nothing is fitted to 
 Source: Bruna & Mallat, Invariant scattering convolution networks, 2013.
 """
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +25,18 @@ _finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per 
 _width = 0.8  # deviation of their envelopes, in pixels, and of the windows, in cells
 
 
-class Wavelets(NamedTuple):
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
+@dataclass(frozen=True)
+class Wavelets:
     """Spectra of wavelets on images with a margin, and windows over the cells of a grid.
 
+    shape: height and width of the images.
     psi: [octaves, angles, rows, columns] for images, and for their moduli of each octave but the last, which have every second
         row and column of those of the octave before.
     rows, columns: [grid, rows] and [grid, columns], windows over the moduli of each octave.
     """
 
+    shape: tuple[int, int]
     psi: tuple[Float[Array, "J L _ _"], ...]
     rows: tuple[Float[Array, "g _"], ...]
     columns: tuple[Float[Array, "g _"], ...]
@@ -70,7 +75,8 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
         for i in levels
     ]
     rows, columns = ([_windows(n, octaves, i, grid) for i in range(octaves)] for n in shape)
-    return Wavelets(*(tuple(jnp.asarray(part, jnp.float32) for part in parts) for parts in (psi, rows, columns)))
+    arrays = (tuple(jnp.asarray(part, jnp.float32) for part in parts) for parts in (psi, rows, columns))
+    return Wavelets((shape[0], shape[1]), *arrays)
 
 
 def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[Array, "_ g g"], ...]:
@@ -78,10 +84,15 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
 
     Moduli of octave j are computed at every 2ʲ-th pixel. Borders are repeated 2ᴶ pixels far.
 
+    Raises:
+        ValueError: wavelets for images of another shape.
+
     Example:
         >>> [order.shape for order in scattering(jnp.ones((8, 8)), wavelets((8, 8), octaves=2, angles=3, grid=2))]
         [(1, 2, 2), (6, 2, 2), (9, 2, 2)]
     """
+    if x.shape != bank.shape:
+        raise ValueError(f"an image of {x.shape} and wavelets for {bank.shape}: make wavelets for the image's own shape")
     octaves = len(bank.rows)
     margin = 2**octaves
     x = jnp.pad(x, [(margin, N - n - margin) for N, n in zip(bank.psi[0].shape[2:], x.shape, strict=True)], mode="edge")

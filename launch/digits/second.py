@@ -49,11 +49,7 @@ def measure_second(job: Job) -> None:
     for first, checkpoint in first_layers(job.config).items():
         params = jax.tree.map(jnp.asarray, load_checkpoint(model_path(job, checkpoint))["params"])
         trained = max(row["seconds"] for row in job.folder.rows() if checkpoint_name(row) == checkpoint)
-        floor = (
-            _floor * first_outputs(first, params, job.train.H).mean()
-            if first == "network"
-            else jnp.zeros((), job.train.H.dtype)
-        )
+        floor = (_floor if first == "network" else 0.0) * first_outputs(first, params, job.train.H).mean()
         kept = {"first": params, "floor": floor}
         parts = [part._replace(H=first_outputs(first, params, part.H) + floor) for part in (job.train, job.test)]
         K = max(1.0, float(priming_number(parts[0].H)))

@@ -142,3 +142,10 @@ def test_impossible_wavelets_are_refused(wrong):
     options = {"octaves": 2, "angles": 3, "grid": 2} | wrong
     with pytest.raises(ValueError, match=r"images of 9 x 12: use 1 to 2 octaves, at least 1 angle and 1 to 9 cells"):
         wavelets(SHAPE, **options)
+
+
+def test_wavelets_for_another_shape_are_refused():
+    """Of 26 x 26 pixels or 28 x 28, both become 36 x 36 with their margins."""
+    bank = wavelets((28, 28), octaves=2, angles=2, grid=3)
+    with pytest.raises(ValueError, match=r"an image of \(26, 26\) and wavelets for \(28, 28\)"):
+        scattering_pools(jnp.ones((2, 26, 26), jnp.float32), bank)
