@@ -142,14 +142,14 @@ def reliability_figure(curves: Mapping[str, Mapping[str, Sequence[float]]], exam
 
     Args:
         curves: model -> confidence, accuracy and share of each bin.
-        examples: of which the shares are; bins of fewer than 10 are left out.
+        examples: of which the shares are; bins of fewer than 20 are left out.
         path: where to write the figure.
     """
     with figure(path, size=(6.6, 4.0)) as axes:
         ax = axes[0, 0]
         ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle=":")
         for n, (name, curve) in enumerate(curves.items()):
-            drawn = np.array(curve["share"]) * examples >= 10
+            drawn = np.array(curve["share"]) * examples >= 20
             points = (np.array(curve[field])[drawn] for field in ("confidence", "accuracy"))
             ax.plot(*points, "o-", markersize=3, color=COLOURS[n % len(COLOURS)], label=name)
         ax.set(xlabel="confidence", ylabel="share of right guesses", xlim=(0, 1), ylim=(0, 1))

@@ -222,14 +222,14 @@ def _all_section(out: Path, rows: Sequence[dict[str, Any]], stop: Sequence[str])
 
 def _reliability_section(out: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Whether probabilities can be believed, of the models whose are of interest."""
-    drawn = ("explicit", "kernel", "logistic regression", "network")
+    drawn = ("explicit, 1 layer", "kernel", "logistic regression", "network")
     events = {event["name"]: event for event in read_events(out, "reliability") if event["name"].startswith(drawn)}
     if not events:
         return []
     reliability_figure(events, rows[0]["test_images"], out / "figures" / "reliability.png")
     text = (
         "Test images are grouped in 15 bins of confidence, the largest probability of a prediction. On the diagonal a model is "
-        "right as often as it says; below it, it is too sure. Bins of fewer than 10 images are not drawn."
+        "right as often as it says; below it, it is too sure. Bins of fewer than 20 images are not drawn."
     )
     return ["## Calibration", "", text, "", "![reliability](figures/reliability.png)", ""]
 
