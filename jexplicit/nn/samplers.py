@@ -67,6 +67,33 @@ def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> 
     return rng.permutation(np.concatenate(drawn))
 
 
+def shorter_epochs(order: Order, size: int, most: int) -> Order:
+    """Epochs of `most` examples: each order of all `size` of them is cut into parts, and an epoch visits one.
+
+    Args:
+        order: of all of the examples.
+        size: their number.
+        most: examples of a shorter epoch; a remainder of `size` waits for another order.
+
+    Raises:
+        ValueError: `most` is not in 1 .. size.
+
+    Example:
+        >>> order = shorter_epochs(lambda seed, epoch: np.arange(5) + 10 * epoch, size=5, most=2)
+        >>> [order(0, epoch).tolist() for epoch in (1, 2, 3)]
+        [[10, 11], [12, 13], [20, 21]]
+    """
+    if not 1 <= most <= size:
+        raise ValueError(f"epochs of {most} examples, of {size}: use 1 .. {size}")
+    parts = size // most
+
+    def part(seed: int, epoch: int) -> Int[np.ndarray, " most"]:
+        whole, n = divmod(epoch - 1, parts)
+        return order(seed, whole + 1)[n * most : (n + 1) * most]
+
+    return part
+
+
 def _rounds(rng: np.random.Generator, members: np.ndarray, n: int) -> np.ndarray:
     """n draws, each round through all members before any is drawn again."""
     rounds = -(-n // len(members))

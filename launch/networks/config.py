@@ -79,6 +79,8 @@ class Training(Descent):
     """Learning rate schedule. step: a tenth after two thirds. exponential: down to a hundredth. linear, cosine: down to 0."""
     sampler: SamplerName = "round-robin"
     """round-robin: every example once per epoch. uniform: with replacement. balanced: equally many per class."""
+    epoch_examples: PositiveInt | None = None
+    """Examples of an epoch, after which dev is scored; default, all of them. Shorter epochs go through the examples in turn."""
     patience: PositiveInt | None = None
     """Stop after this many epochs without a lower dev loss; default: never. The best epoch's parameters are kept."""
 

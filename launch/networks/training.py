@@ -14,7 +14,7 @@ from jexplicit.nn.names import Activation, ObjectiveName, OptimizerName, Sampler
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
-from jexplicit.nn.samplers import sampler
+from jexplicit.nn.samplers import sampler, shorter_epochs
 from jexplicit.nn.steps import Scores, initial_state, record_ratios, scorer, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
@@ -75,6 +75,7 @@ class Plan(NamedTuple):
     sampler: SamplerName = "round-robin"
     batch_size: int = 128
     epochs: int = 20
+    epoch_examples: int | None = None
     patience: int | None = None
     classifies: bool = True
     watched: bool = True
@@ -115,8 +116,9 @@ def measure(
     if has_row(job, plan.name):
         return load_variables(job, plan.name)
     goal, M = objective(plan.objective), len(data.train.X)
-    batch_size = min(plan.batch_size or M, M)
-    epoch_steps = -(-M // batch_size)
+    order, size = sampler(plan.sampler, data.labels), min(plan.epoch_examples or M, M)
+    batch_size = min(plan.batch_size or size, size)
+    epoch_steps = -(-size // batch_size)
     steps = plan.epochs * epoch_steps
     rate = make_schedule(plan.cooling, plan.learning_rate, steps)
     optimizer = make_optimizer(plan.optimizer, rate, weight_decay=plan.weight_decay)
@@ -151,11 +153,11 @@ def measure(
             lambda m: (data.train.X[m], data.train.Y[m]),
             evaluate,
             params=variables_of,
-            size=M,
+            size=size,
             batch_size=batch_size,
             epochs=plan.epochs,
             seed=job.config.seed,
-            order=sampler(plan.sampler, data.labels),
+            order=order if size == M else shorter_epochs(order, M, size),
             patience=plan.patience,
             checkpoints=checkpoints,
             on_epoch=on_epoch,
