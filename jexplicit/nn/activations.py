@@ -37,6 +37,27 @@ def activation(name: str) -> Callable[[Array], Array]:
     return ACTIVATIONS[name]
 
 
+def activation_slope(name: str, z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The derivative φ'(z), by hand: with a = φ(z), `1 - a²` of tanh, `a (1 - a)` of the sigmoid, `a + σ(z) (1 - a)` of SiLU.
+
+    At the kink of a ReLU it is 0, or the leak.
+
+    Example:
+        >>> activation_slope("sigmoid", jnp.zeros(1)).item()
+        0.25
+    """
+    a, positive = activation(name)(z), (z > 0).astype(z.dtype)
+    return {
+        "relu": lambda: positive,
+        "leaky_relu": lambda: positive + LEAK * (1 - positive),
+        "tanh": lambda: 1 - a**2,
+        "sigmoid": lambda: a * (1 - a),
+        "relu_tanh": lambda: positive * (1 - a**2),
+        "silu": lambda: a + jax.nn.sigmoid(z) * (1 - a),
+        "linear": lambda: jnp.ones_like(z),
+    }[name]()
+
+
 def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:
     """Whether a pre-activation z lies where φ is nearly flat and passes almost no gradient: `|φ'(z)| < 0.05 φ'(z0)`.
 

@@ -65,11 +65,12 @@ def hidden_layers(
     """
     X, Y = jnp.asarray(X), jnp.asarray(Y)
     shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
+    rngs = {"dropout": jax.random.key(0)}
     unchanged = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes)
 
     def mean_loss(perturbations: Any) -> tuple[Array, Any]:
         read = {**variables, "perturbations": perturbations}
-        z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"])
+        z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"], rngs=rngs)
         return objective.loss(z, Y).mean(), seen.get("intermediates", {})
 
     gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)

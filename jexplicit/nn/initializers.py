@@ -1,10 +1,12 @@
 """Random weights that preserve the scale of activations through a network, by name and activation.
 
 With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation `z_i = sum_j W_ij a_j` has the variance
-`n_in s Var[W]`. Three choices of Var[W], where g is the gain of the activation:
+`n_in s Var[W]`. Choices of Var[W], where g is the gain of the activation:
 
     Glorot    g² 2/(n_in + n_out)    a compromise between forward and backward pass
     He        g²/n_in                preserves the forward pass
+    backward  g²/n_out               preserves the backward pass
+    fan_in    1/(3 n_in)             U(±1/√n_in) for any activation, which Glorot & Bengio (2010, Fig. 7) start from: too small
     standard  c/n_in                 with c E[φ(z)²] = 1 for z ~ N(0, 1), so that E[φ(z)²] is the same in every layer
 
 A uniform law on ±b has variance b²/3. Weights of zero never train (see `initializer`).
@@ -64,7 +66,11 @@ def initializer(name: str, activation: str) -> Initializer:
         return jax.nn.initializers.zeros
     if name == "standard":
         return jax.nn.initializers.variance_scaling(standard_scale(activation), "fan_in", "normal")
-    fan = "fan_avg" if name.startswith("glorot") else "fan_in"  # Glorot's 2/(n_in + n_out): one over their mean
+    if name == "fan_in_uniform":
+        return jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+    fan = {"glorot": "fan_avg", "he": "fan_in", "backward": "fan_out"}[
+        name.split("_")[0]
+    ]  # 2/(n_in + n_out): one over their mean
     law = "uniform" if name.endswith("uniform") else "normal"
     return jax.nn.initializers.variance_scaling(GAINS[activation] ** 2, fan, law)
 

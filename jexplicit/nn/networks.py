@@ -1,12 +1,13 @@
 """Networks of fully connected layers, and the language model made of them, in flax.
 
-    hidden layer    z = W x + b,  or z = BatchNorm(W x);  a = φ(z);  residual: a = x + φ(z)
+    hidden layer    z = W x + b,  or z = norm(W x);  a = dropout(φ(z));  residual: a = x + dropout(φ(z))
     network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
 
 Hidden layers sow their pre-activations `z` into flax's collection `intermediates`, and a network the `features` that enter its
 last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,31 +18,46 @@ from jaxtyping import Array
 
 from jexplicit.nn.activations import activation
 from jexplicit.nn.initializers import initializer
-from jexplicit.nn.names import Activation, Direct, InitializerName
+from jexplicit.nn.names import NORMS, Activation, Direct, InitializerName, NormName
 
+_groups = 8  # of GroupNorm, at most: their greatest common divisor with the width
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
 
 
 class Hidden(nn.Module):
-    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`."""
+    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`.
+
+    The parameters are as in FullyConnected.
+    """
 
     width: int
     activation: Activation = "relu"
     bias: bool = True
-    norm: bool = False
+    norm: NormName = "none"
     residual: bool = False
+    dropout: float = 0.0
     weights: InitializerName = "he_normal"
+    weight_scale: float = 1.0
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train: bool = False):
-        kernel = initializer(self.weights, self.activation)
-        z = nn.Dense(self.width, use_bias=self.bias and not self.norm, kernel_init=kernel, param_dtype=self.dtype)(x)
-        if self.norm:  # its shift replaces the bias
+        if self.norm not in NORMS:
+            raise ValueError(f"norm {self.norm!r}: choose one of {', '.join(NORMS)}")
+        kernel = _scale(initializer(self.weights, self.activation), self.weight_scale)
+        bias = self.bias and self.norm == "none"  # the shift of a norm replaces it
+        z = nn.Dense(self.width, use_bias=bias, kernel_init=kernel, param_dtype=self.dtype)(x)
+        if self.norm == "batch":
             z = nn.BatchNorm(use_running_average=not train, momentum=_momentum, param_dtype=self.dtype)(z)
+        elif self.norm == "layer":
+            z = nn.LayerNorm(param_dtype=self.dtype)(z)
+        elif self.norm == "group":
+            z = nn.GroupNorm(math.gcd(_groups, self.width), param_dtype=self.dtype)(z)
         z = self.perturb("z", z)
         self.sow("intermediates", "z", z)
         a = activation(self.activation)(z)
+        if self.dropout:
+            a = nn.Dropout(self.dropout, deterministic=not train)(a)
         return x + a if self.residual and x.shape == a.shape else a
 
 
@@ -52,10 +68,14 @@ class FullyConnected(nn.Module):
     outputs: N.
     activation: φ of the hidden layers.
     bias: whether layers have biases.
-    norm: BatchNorm before each nonlinearity (Ioffe & Szegedy 2015): the batch's mean and variance in training, running averages
-        in inference.
+    norm: before each nonlinearity, with a learned scale and shift per unit. batch: by the mean and variance of a unit over the
+        batch in training, running averages in inference (Ioffe & Szegedy 2015). layer: of an example over all units (Ba, Kiros
+        & Hinton 2016). group: of an example over each of gcd(8, width) groups of units (Wu & He 2018).
     residual: a hidden layer whose input has its own width adds that input to its output.
+    dropout: the share of hidden outputs that training sets to 0 at random, scaling the others by 1/(1 - share), so that
+        inference needs neither (Srivastava et al. 2014).
     weights: initializer of the weights (jexplicit.nn.initializers); biases start at 0.
+    weight_scale: factor on the random weights of the hidden layers.
     output_scale: factor on the last layer's random weights. Small values give nearly equal outputs, and a first softmax loss
         near log N.
 
@@ -72,18 +92,20 @@ class FullyConnected(nn.Module):
     outputs: int
     activation: Activation = "relu"
     bias: bool = True
-    norm: bool = False
+    norm: NormName = "none"
     residual: bool = False
+    dropout: float = 0.0
     weights: InitializerName = "he_normal"
+    weight_scale: float = 1.0
     output_scale: float = 1.0
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train: bool = False):
+        shared = ("activation", "bias", "norm", "residual", "dropout", "weights", "weight_scale", "dtype")
+        flags = {field: getattr(self, field) for field in shared}
         for n, width in enumerate(self.hidden):
-            x = Hidden(
-                width, self.activation, self.bias, self.norm, self.residual, self.weights, self.dtype, name=f"hidden_{n + 1}"
-            )(x, train=train)
+            x = Hidden(width, **flags, name=f"hidden_{n + 1}")(x, train=train)
         self.sow("intermediates", "features", x)
         kernel = _scale(initializer(self.weights, "linear"), self.output_scale)
         return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=kernel, param_dtype=self.dtype, name="output")(x)
@@ -100,7 +122,7 @@ class MLPLanguageModel(nn.Module):
     direct: the direct connection W, initialised to 0. embedding: from the embeddings, as in the paper. tokens: from the one-hot
         tokens, a table [N, N] per offset: the softmax layer with an explicit solution. none: absent, as in the paper's best
         models.
-    activation, norm, residual, weights, output_scale: as in FullyConnected.
+    activation, norm, residual, dropout, weights, output_scale: as in FullyConnected.
 
     Example:
         >>> model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,))
@@ -116,8 +138,9 @@ class MLPLanguageModel(nn.Module):
     hidden: Sequence[int]
     direct: Direct = "none"
     activation: Activation = "tanh"
-    norm: bool = False
+    norm: NormName = "none"
     residual: bool = False
+    dropout: float = 0.0
     weights: InitializerName = "he_normal"
     output_scale: float = 0.1
     dtype: Any = jnp.float32
@@ -134,6 +157,7 @@ class MLPLanguageModel(nn.Module):
             self.activation,
             norm=self.norm,
             residual=self.residual,
+            dropout=self.dropout,
             weights=self.weights,
             output_scale=self.output_scale,
             dtype=self.dtype,
@@ -192,7 +216,7 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
         ValueError: inputs without rows or without columns.
 
     Example:
-        >>> model = FullyConnected(hidden=(4,), outputs=2, norm=True)
+        >>> model = FullyConnected(hidden=(4,), outputs=2, norm="batch")
         >>> sorted(init_variables(model, jax.random.key(0), jnp.ones((2, 3), jnp.float32)))
         ['batch_stats', 'params']
     """

@@ -46,8 +46,6 @@ def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> opta
 
 _builders: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
-    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
-    "nesterov": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
     "adagrad": adagrad,
     "rmsprop": lambda rate: optax.rmsprop(rate, decay=0.9),
     "adadelta": lambda rate: optax.adadelta(rate, rho=0.9),
@@ -89,12 +87,13 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
     return optimizer
 
 
-def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
+def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
     """The optimiser called `name`, for the gradient of a batch's mean loss.
 
     Args:
         name: one of OPTIMIZERS.
         rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
+        momentum: α of momentum and nesterov.
         weight_decay: λ of adamw.
 
     Raises:
@@ -107,6 +106,8 @@ def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> opta
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
+    if name in ("momentum", "nesterov"):
+        return optax.sgd(rate, momentum=momentum, nesterov=name == "nesterov")
     return optax.adamw(rate, weight_decay=weight_decay) if name == "adamw" else _builders[name](rate)
 
 

@@ -1,7 +1,7 @@
 """Training steps and losses of flax networks, for jexplicit.nn.training.train.
 
-In training, BatchNorm normalises a batch by its own statistics and updates the running ones. A `scorer` is inference: it uses
-the running statistics, so that an example's output does not depend on its batch.
+In training, BatchNorm normalises a batch by its own statistics and updates the running ones, and dropout sets outputs to 0. A
+`scorer` is inference: it uses the running statistics and all outputs, so that an example's output does not depend on its batch.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def variables_of(state: NetworkState) -> dict[str, Any]:
 
 
 def network_step(
-    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation
+    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int | Array = 0
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
     """The pure step `(state, (X, Y)) -> (state, summed loss)`, along the gradient of the batch's mean loss.
 
@@ -60,6 +60,7 @@ def network_step(
         model: a network of jexplicit.nn.networks.
         objective: a loss of jexplicit.nn.objectives.
         optimizer: an optax optimiser.
+        seed: of dropout; what a step drops depends on (seed, step) alone.
 
     Example:
         >>> from jexplicit.nn.networks import FullyConnected, init_variables
@@ -75,14 +76,16 @@ def network_step(
         True
     """
 
-    def mean_loss(params: Any, statistics: Any, batch: Batch) -> tuple[Array, Any]:
+    def mean_loss(params: Any, statistics: Any, batch: Batch, steps: Array) -> tuple[Array, Any]:
         X, Y = batch
         variables = {"params": params, "batch_stats": statistics}
-        z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"])
+        rngs = {"dropout": jax.random.fold_in(jax.random.key(seed), steps)}
+        z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"], rngs=rngs)
         return objective.loss(z, Y).mean(), updated.get("batch_stats", statistics)
 
     def step(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
-        (loss, statistics), gradient = jax.value_and_grad(mean_loss, has_aux=True)(state.params, state.statistics, batch)
+        differentiate = jax.value_and_grad(mean_loss, has_aux=True)
+        (loss, statistics), gradient = differentiate(state.params, state.statistics, batch, state.steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
@@ -93,10 +96,10 @@ def network_step(
 
 
 def training_step(
-    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation
+    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int = 0
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
     """`network_step`, compiled, with the state donated."""
-    return jax.jit(network_step(model, objective, optimizer), donate_argnums=0)
+    return jax.jit(network_step(model, objective, optimizer, seed=seed), donate_argnums=0)
 
 
 def record_ratios(

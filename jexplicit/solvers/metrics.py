@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Integer
 
 
 def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> float:
@@ -24,3 +24,15 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> float:
     """
     guesses = jnp.argmax(logits, axis=1)
     return float(jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype)))
+
+
+def recall_by_class(guesses: Integer[Array, " M"], labels: Integer[Array, " M"], classes: int) -> Float[Array, " classes"]:
+    """The share of the examples of each class that are recognised as such; NaN for a class without examples.
+
+    Example:
+        >>> recall_by_class(jnp.array([0, 0, 1]), jnp.array([0, 1, 1]), 2).tolist()
+        [1.0, 0.5]
+    """
+    of_class = jax.nn.one_hot(labels, classes)
+    right = (guesses == labels.astype(guesses.dtype)).astype(of_class.dtype)
+    return right @ of_class / of_class.sum(axis=0)

@@ -3,6 +3,7 @@
 python -m launch.networks mlp-lm --train names.txt --tokenizer char --out runs/names
 python -m launch.networks fcnn --out runs/fcnn
 python -m launch.networks autoencoder --out runs/autoencoder
+python -m launch.networks compare normalisation --out runs/normalisation
 python -m launch.networks check --preset tiny --out runs/check
 """
 
@@ -11,16 +12,16 @@ import sys
 from jexplicit.runs.command import Command, run_subcommand
 from launch.networks import config as configs
 
+_run = "launch.networks.run"
 COMMANDS = {
-    name: Command(config, "launch.networks.run", configs.PRESETS[name])
-    for name, config in (
-        ("mlp-lm", configs.MLPConfig),
-        ("fcnn", configs.FCNNConfig),
-        ("autoencoder", configs.AutoencoderConfig),
-        ("lr-search", configs.RateConfig),
-        ("initializers", configs.InitializersConfig),
-        ("optimizers", configs.OptimizersConfig),
-        ("check", configs.CheckConfig),
+    name: Command(config, run, configs.PRESETS[name])
+    for name, config, run in (
+        ("mlp-lm", configs.MLPConfig, _run),
+        ("fcnn", configs.FCNNConfig, _run),
+        ("autoencoder", configs.AutoencoderConfig, _run),
+        ("lr-search", configs.RateConfig, _run),
+        ("compare", configs.CompareConfig, "launch.networks.comparisons.run"),
+        ("check", configs.CheckConfig, _run),
     )
 }
 

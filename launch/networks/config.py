@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import tyro
+
 from jexplicit.data.text import Unit
 from jexplicit.nn.names import (
-    INITIALIZERS,
-    OBJECTIVES,
-    OPTIMIZERS,
-    SCHEDULES,
     Activation,
+    ComparisonName,
     Direct,
     InitializerName,
+    NormName,
     ObjectiveName,
     OptimizerName,
     SamplerName,
@@ -65,12 +65,16 @@ class Training(Descent):
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
-    norm: bool = False
-    """BatchNorm before each nonlinearity; running statistics in inference."""
+    norm: NormName = "none"
+    """Normalisation before each nonlinearity. batch: of a unit over the batch, running statistics in inference. layer: of an
+    example over all units. group: of an example over each of 8 groups of units."""
     residual: bool = False
     """Hidden layers of equal width add their input to their output."""
+    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
+    """Share of hidden outputs that training sets to 0 at random."""
     initializer: InitializerName = "he_normal"
-    """Distribution of the weights, with the activation's gain. standard: N(0, c/n) with c E[phi(z)^2] = 1."""
+    """Distribution of the weights, with the activation's gain. backward: preserves the backward pass only. fan_in_uniform:
+    +-1/sqrt(n) for any activation. standard: N(0, c/n) with c E[phi(z)^2] = 1."""
     output_scale: PositiveFloat = 1.0
     """Factor on the random weights of the last layer; with small ones the loss starts at log N."""
     weight_decay: NonNegativeFloat = 0.02
@@ -232,39 +236,29 @@ class RateConfig(Text, Pictures, Training):
 
 
 @dataclass(frozen=True)
-class InitializersConfig(Pictures, Training):
-    """Activations and gradients by layer for every initialiser, how each trains, and weights of zero."""
+class CompareConfig(Pictures):
+    """One part of a network or of its training, exchanged: every variant from several seeds, at the best of its rates."""
 
-    GROUPS: ClassVar = {"initializers": "experiment"}
+    GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
-    hidden: tuple[PositiveInt, ...] = (100, 100, 100, 100, 100)
-    activation: Activation = "tanh"
-    initializers: tuple[InitializerName, ...] = INITIALIZERS
-    """Initialisers to compare."""
-    optimizer: OptimizerName = "sgd"
-    learning_rate: PositiveFloat = 0.1
-    cooling: ScheduleName = "constant"
-    epochs: PositiveInt = 10
-
-
-@dataclass(frozen=True)
-class OptimizersConfig(Pictures, Training):
-    """Optimisers, objectives and learning rate schedules side by side on one task."""
-
-    GROUPS: ClassVar = {"optimizers": "experiment"}
-
-    optimizers: tuple[OptimizerName, ...] = OPTIMIZERS
-    """Optimisers to compare, each with the best rate of its own grid."""
-    objectives: tuple[ObjectiveName, ...] = OBJECTIVES
-    """Objectives to compare, with --optimizer at --learning-rate."""
-    coolings: tuple[ScheduleName, ...] = SCHEDULES
-    """Schedules to compare, with --optimizer at three times --learning-rate."""
-    rates: tuple[PositiveFloat, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
-    """Grid of learning rates for each optimiser, compared by the dev loss after --grid-steps steps."""
-    grid_steps: PositiveInt = 100
-    """Steps of every run of the grid."""
-    cooling: ScheduleName = "constant"
-    epochs: PositiveInt = 15
+    what: tyro.conf.Positional[ComparisonName] = "activations"
+    """What to exchange. activations; normalisation: norms and residual connections, by depth; objectives: from saturated and
+    other outputs, with their sensitivities; initializers: and scales, with histograms by layer; optimizers: and momentum,
+    schedules, spacing of rates, paths on surfaces; batch-size: at the same compute, with the noise of the gradient; samplers:
+    on imbalanced classes, with recall by class; dropout: on few and on all examples."""
+    seeds: PositiveInt = 3
+    """Runs of every variant: --seed, --seed + 1, ..."""
+    rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
+    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers try
+    a hundredth of them too."""
+    width: PositiveInt = 64
+    """Width of the hidden layers."""
+    depths: tuple[PositiveInt, ...] = (2, 8, 24)
+    """normalisation: numbers of hidden layers."""
+    epochs: PositiveInt = 30
+    """Passes over the data."""
+    batch_size: NonNegativeInt = 32
+    """Examples per step; 0: all of them. An epoch leaves out what does not fill a batch."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +285,6 @@ class CheckConfig(Pictures, Descent):
 
 _DIGITS = "200 of the 8x8 digits; under a minute on 2 CPU cores."
 _TINY: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
-_TINY_DEEP: dict[str, Any] = {**_TINY, "hidden": (16, 16)}
 _STARTS: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "log-linear")}
 _TINY_TEXT: dict[str, Any] = {**_TINY, **_STARTS, "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
 _MEMORY: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
@@ -316,9 +309,10 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_MEMORY), _DIGITS)
     },
     "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_TINY), _DIGITS)},
-    "initializers": {"tiny": Preset(InitializersConfig("runs/initializers_tiny", **_TINY_DEEP), _DIGITS)},
-    "optimizers": {
-        "tiny": Preset(OptimizersConfig("runs/optimizers_tiny", rates=(1e-3, 1e-2, 0.1), grid_steps=10, **_TINY), _DIGITS)
+    "compare": {
+        "tiny": Preset(
+            CompareConfig("runs/compare_tiny", limit=200, seeds=2, width=8, epochs=3, depths=(1, 2), rates=(0.1,)), _DIGITS
+        )
     },
     "check": {"tiny": Preset(CheckConfig("runs/check_tiny", limit=200, **_TINY_CHECK), _DIGITS)},
 }
@@ -330,7 +324,7 @@ def check(config: Any) -> None:
     Raises:
         ValueError: an empty list, or flags that contradict each other.
     """
-    for name in ("starts", "initializers", "optimizers", "rates", "memory_scales"):
+    for name in ("starts", "rates", "depths", "memory_scales"):
         if getattr(config, name, None) == ():
             raise ValueError(f"--{name.replace('_', '-')} needs at least one value")
     if isinstance(config, Text):

@@ -9,31 +9,22 @@ import numpy as np
 from jexplicit.runs.figures import COLOURS, figure, legend_outside, plain_ticks, plt
 
 
-def curves_figure(
-    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-    path: Path,
-    *,
-    label: str,
-    levels: Mapping[str, float],
-    log: bool = True,
-) -> None:
-    """Training curves, title -> name -> (step, value) by epoch, a panel per title; levels, name -> value, are dotted lines."""
-    with figure(path, columns=len(panels), size=(4.6 * len(panels) + 1.2, 3.6)) as axes:
-        for ax, (title, curves) in zip(axes.flat, panels.items(), strict=True):
-            for n, (name, curve) in enumerate(curves.items()):
-                steps, values = np.array(curve, float).T
-                steps = np.maximum(steps, steps[1] / 2)  # step 0 on a logarithmic axis
-                ax.plot(steps, values, color=COLOURS[n % len(COLOURS)], linestyle="-" if n < len(COLOURS) else "--", label=name)
-            for n, (name, value) in enumerate(levels.items()):
-                ax.axhline(value, color=COLOURS[-1 - n % len(COLOURS)], linestyle=":", label=name)
-            ax.set(title=title, xscale="log", xlabel="step (start at half of the first)", ylabel=label)
-            plain_ticks(ax.xaxis)
-            if log:
-                ax.set_yscale("log")
-                lowest, highest = ax.get_ylim()
-                if highest < 1e4 * lowest:
-                    plain_ticks(ax.yaxis)
-            legend_outside(ax, fontsize=7)
+def curves_figure(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, levels: Mapping[str, float]) -> None:
+    """Dev loss, name -> (step, loss) by epoch; levels, name -> loss, are dotted lines."""
+    with figure(path, size=(5.8, 3.6)) as axes:
+        ax = axes[0, 0]
+        for n, (name, curve) in enumerate(curves.items()):
+            steps, values = np.array(curve, float).T
+            steps = np.maximum(steps, steps[1] / 2)  # step 0 on a logarithmic axis
+            ax.plot(steps, values, color=COLOURS[n % len(COLOURS)], linestyle="-" if n < len(COLOURS) else "--", label=name)
+        for n, (name, value) in enumerate(levels.items()):
+            ax.axhline(value, color=COLOURS[-1 - n % len(COLOURS)], linestyle=":", label=name)
+        ax.set(xscale="log", yscale="log", xlabel="step (start at half of the first)", ylabel="dev loss")
+        plain_ticks(ax.xaxis)
+        lowest, highest = ax.get_ylim()
+        if highest < 1e4 * lowest:
+            plain_ticks(ax.yaxis)
+        legend_outside(ax, fontsize=7)
 
 
 def ratios_figure(ratios: Mapping[str, Mapping[str, Mapping[int, float]]], path: Path) -> None:

@@ -1,11 +1,9 @@
-"""launch.networks fcnn, initializers and optimizers: fully connected networks on images."""
+"""launch.networks fcnn: a fully connected network on images, next to the explicit solution."""
 
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jexplicit.nn.diagnostics import LayerValues, hockey_stick, layer_statistics
 from jexplicit.nn.objectives import objective
@@ -13,9 +11,8 @@ from jexplicit.runs.devices import full_precision
 from jexplicit.runs.folder import RunFolder
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
-from launch.networks.config import FCNNConfig, InitializersConfig, OptimizersConfig
+from launch.networks.config import FCNNConfig
 from launch.networks.pictures import image_network, open_pictures, raw_data
-from launch.networks.rates import grid_of_rates
 from launch.networks.training import Data, Job, add_solved, has_row, make_plan, measure
 
 
@@ -26,37 +23,6 @@ def run_fcnn(config: FCNNConfig, folder: RunFolder) -> None:
     shape = "-".join(map(str, (data.train.X.shape[1], *config.hidden, data.outputs)))
     network = image_network(config, data, bias=config.bias)
     measure(job, make_plan(config, data, network, name="fcnn", model=f"FCNN {shape}"), data)
-
-
-def run_initializers(config: InitializersConfig, folder: RunFolder) -> None:
-    """The same network without biases from every initialiser, and with a last layer of zeros."""
-    job, _, data = open_pictures(config, folder, "initializers")
-    for name in (*config.initializers, "zero last layer"):
-        weights = "he_normal" if name == "zero last layer" else name
-        plan = make_plan(config, data, image_network(config, data, bias=False, weights=weights), name=name, model="FCNN")
-        if name == "zero last layer":
-            params = plan.variables["params"]
-            plan.variables["params"] = {**params, "output": jax.tree.map(jnp.zeros_like, params["output"])}
-        measure(job, plan._replace(initializer=name), data)
-
-
-def run_optimizers(config: OptimizersConfig, folder: RunFolder) -> None:
-    """One task with every optimiser at the best of its rates, with every objective, and with every learning rate schedule."""
-    job, _, data = open_pictures(config, folder, "optimizers")
-    plan = make_plan(config, data, image_network(config, data), name="", model="FCNN", watched=False)
-
-    def compare(field: str, value: Any, **changes: Any) -> None:
-        measure(job, plan._replace(name=f"{field} {value}", **{field: value}, **changes), data, compared=field)
-
-    for name in config.optimizers:
-        if not has_row(job, f"optimizer {name}"):
-            search = plan._replace(name=f"optimizer {name}", optimizer=name)
-            rate = grid_of_rates(job, search, data, np.array(config.rates), config.grid_steps)
-            compare("optimizer", name, learning_rate=rate)
-    for name in config.objectives:
-        compare("objective", name)
-    for name in config.coolings:
-        compare("cooling", name, learning_rate=3 * config.learning_rate)
 
 
 @full_precision

@@ -43,5 +43,5 @@ def centred_data(images: Images) -> Data:
 
 def image_network(config: Any, data: Data, **changes: Any) -> FullyConnected:
     """The network of the flags, unless changed."""
-    flags = {name: getattr(config, name) for name in ("hidden", "activation", "norm", "residual", "output_scale")}
+    flags = {name: getattr(config, name) for name in ("hidden", "activation", "norm", "residual", "dropout", "output_scale")}
     return FullyConnected(**{**flags, "outputs": data.outputs, "weights": config.initializer, **changes})

@@ -29,7 +29,7 @@ _checklist_columns = (
     Column("verdict", lambda row: "passed" if row["passed"] else "**failed**"),
     Column("why", "reason"),
 )
-_layer_columns = (
+LAYER_COLUMNS = (
     Column("network", "name"),
     Column("layer", "layer"),
     Column("when", "when"),
@@ -115,17 +115,10 @@ def _curves(out: Path, rows: Rows) -> list[str]:
     if not curves:
         return []
     command = rows[0]["command"]
-    by_accuracy = command == "optimizers"  # losses of several objectives do not compare
-    field, factor, label = ("dev_accuracy", 100, "dev accuracy (%)") if by_accuracy else ("dev_loss", 1, "dev loss")
-    compared = {row["name"]: row["compared"] for row in rows if "compared" in row}
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for name, curve in curves.items():
-        panel = compared.get(name, "")
-        points = [(epoch["step"], factor * epoch[field]) for epoch in curve]
-        panels.setdefault(panel, {})[name.removeprefix(f"{panel} ")] = points
+    points = {name: [(epoch["step"], epoch["dev_loss"]) for epoch in curve] for name, curve in curves.items()}
     solved = {row["name"]: row["dev_loss"] for row in rows if row["steps"] == 0 and row["objective"] == "softmax_cross_entropy"}
     levels = solved if command in ("mlp-lm", "fcnn") else {}
-    curves_figure(panels, out / "figures" / "curves.png", label=label, levels=levels, log=not by_accuracy)
+    curves_figure(points, out / "figures" / "curves.png", levels=levels)
     return ["## Training", "", "![curves](figures/curves.png)", ""]
 
 
@@ -145,7 +138,7 @@ def _diagnostics(out: Path, rows: Rows) -> list[str]:
     layers = {(event["name"], event["layer"], event["when"]): event for event in read_events(out, "layer")}
     if not layers:
         return []
-    lines = ["## Diagnostics", "", _diagnosis, *markdown_table(_layer_columns, layers.values())[1:-1]]
+    lines = ["## Diagnostics", "", _diagnosis, *markdown_table(LAYER_COLUMNS, layers.values())[1:-1]]
     ratios: dict[str, dict[str, dict[int, float]]] = {}
     for event in read_events(out, "ratios"):
         for array, ratio in event["ratios"].items():

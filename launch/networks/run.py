@@ -9,7 +9,7 @@ from jexplicit.runs.tables import rich_table
 from launch.networks import config as configs
 from launch.networks.autoencoder import run_autoencoder
 from launch.networks.checklist import run_check
-from launch.networks.images import run_fcnn, run_initializers, run_optimizers
+from launch.networks.images import run_fcnn
 from launch.networks.rates import run_lr_search
 from launch.networks.report import COLUMNS, write_networks_report
 from launch.networks.text import run_mlp_lm
@@ -19,8 +19,6 @@ MEASURE = {
     configs.FCNNConfig: run_fcnn,
     configs.AutoencoderConfig: run_autoencoder,
     configs.RateConfig: run_lr_search,
-    configs.InitializersConfig: run_initializers,
-    configs.OptimizersConfig: run_optimizers,
     configs.CheckConfig: run_check,
 }
 

@@ -110,7 +110,10 @@ def language_network(config: Any, text: TextData) -> MLPLanguageModel:
     direct: Direct = getattr(config, "direct", "none")
     if direct == "tokens":
         check_memory(data_mesh(1), 6 * 4 * K * N**2, f"{K} tables of {N} x {N}, their gradient and the optimiser's state")
-    flags = {name: getattr(config, name) for name in ("embedding", "hidden", "activation", "norm", "residual", "output_scale")}
+    flags = {
+        name: getattr(config, name)
+        for name in ("embedding", "hidden", "activation", "norm", "residual", "dropout", "output_scale")
+    }
     return MLPLanguageModel(vocab_size=N, direct=direct, weights=config.initializer, **flags)
 
 

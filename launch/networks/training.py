@@ -145,7 +145,7 @@ def measure(
             losses = f"train {entry['train_loss']:.4f}, dev {entry['dev_loss']:.4f}"
             console.print(f"    {plan.name}: epoch {epoch}, loss {losses}, {entry['seconds']:.0f} s")
 
-    step = training_step(plan.network, goal, optimizer)
+    step = training_step(plan.network, goal, optimizer, seed=job.config.seed)
     with stage(f"training {plan.name}", "examples") as progress:
         result = train(
             initial_state(plan.variables, optimizer),

@@ -85,7 +85,7 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(language_model):
 @pytest.mark.parametrize("calls", [pytest.param(3, marks=pytest.mark.slow), 7])
 @pytest.mark.slow
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, text, monkeypatch, calls):
-    flags = ["--train", str(text), *MLP, "--limit", "400", "--no-baselines", "--norm", "--batch-size", "256"]
+    flags = ["--train", str(text), *MLP, "--limit", "400", "--no-baselines", "--norm", "batch", "--batch-size", "256"]
     out, whole = tmp_path / "run", tmp_path / "whole"
     assert networks.main(["mlp-lm", "--out", str(whole), *flags]) == 0
     original, made = networks_training.training_step, 0
@@ -116,7 +116,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, text, mon
 @pytest.mark.slow
 def test_a_network_on_images_and_balanced_batches(tmp_path):
     out = tmp_path / "run"
-    flags = ["--hidden", "8", "--epochs", "3", "--limit", "200", "--sampler", "balanced", "--norm"]
+    flags = ["--hidden", "8", "--epochs", "3", "--limit", "200", "--sampler", "balanced", "--norm", "batch"]
     assert networks.main(["fcnn", "--out", str(out), *flags]) == 0
     found = rows(out)
     assert list(found) == ["explicit", "fcnn"] and found["fcnn"]["sampler"] == "balanced"

@@ -40,7 +40,7 @@ def test_gradients_by_pre_activations_are_those_of_the_loss():
 
 def test_the_layers_of_a_language_model_are_found():
     tokens, targets = RNG.integers(0, 5, (4, 2)), RNG.integers(0, 5, 4)
-    model = MLPLanguageModel(5, 2, (3, 3), norm=True)
+    model = MLPLanguageModel(5, 2, (3, 3), norm="batch")
     variables = init_variables(model, jax.random.key(0), tokens)
     layers = hidden_layers(model, variables, objective("softmax_cross_entropy"), jnp.asarray(tokens), jnp.asarray(targets))
     assert list(layers) == ["hidden_1", "hidden_2"] and layers["hidden_1"].z.shape == (4, 3)

@@ -23,6 +23,8 @@ def test_the_variance_is_what_theory_says(name, activation):
     expected = {
         "glorot": gain**2 * 2 / (n_in + n_out),
         "he": gain**2 / n_in,
+        "backward": gain**2 / n_out,
+        "fan": 1 / 3 / n_in,
         "standard": standard_scale(activation) / n_in,
     }[name.split("_")[0]]
     assert W.var() == pytest.approx(expected, rel=0.03)

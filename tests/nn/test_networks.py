@@ -77,7 +77,10 @@ def test_the_language_model_is_bengio_s_equation(direct):
         np.testing.assert_allclose(logits[m], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("direct", "norm", "residual"), [("tokens", True, False), ("embedding", False, True)])
+@pytest.mark.parametrize(
+    ("direct", "norm", "residual"),
+    [("tokens", "batch", False), ("embedding", "none", True), ("none", "layer", False), ("none", "group", True)],
+)
 def test_gradients_are_finite_differences(direct, norm, residual):
     model = MLPLanguageModel(5, 2, (6, 6), direct, norm=norm, residual=residual, output_scale=1.0, dtype=jnp.float64)
     made = init_variables(model, jax.random.key(1), TOKENS)
@@ -100,7 +103,7 @@ def test_a_residual_layer_adds_its_input_where_widths_agree():
 
 
 def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_inference():
-    model = FullyConnected((3,), 2, norm=True, activation="linear", dtype=jnp.float64)
+    model = FullyConnected((3,), 2, norm="batch", activation="linear", dtype=jnp.float64)
     made = init_variables(model, jax.random.key(0), X)
     _, seen = model.apply(made, X, train=True, mutable=["batch_stats", "intermediates"])
     z = jnp.asarray(seen["intermediates"]["hidden_1"]["z"][0])
@@ -117,7 +120,7 @@ def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_in
 
 
 def test_running_statistics_come_to_those_of_the_data():
-    model = FullyConnected((3,), 2, norm=True, dtype=jnp.float64)
+    model = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
     variables = trained(model, X, Y, rate=0.0, steps=200)
     raw = X @ variables["params"]["hidden_1"]["Dense_0"]["kernel"]
     running = variables["batch_stats"]["hidden_1"]["BatchNorm_0"]["mean"]
@@ -126,7 +129,7 @@ def test_running_statistics_come_to_those_of_the_data():
 
 def test_a_feature_that_never_changes_does_no_harm():
     constant = np.concatenate([X, np.full((6, 1), 3.0)], axis=1)
-    model = FullyConnected((3,), 2, norm=True, dtype=jnp.float64)
+    model = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
     assert np.isfinite(network_outputs(model, trained(model, constant, Y, steps=5), constant)).all()
 
 

@@ -1,0 +1,124 @@
+"""One network of a comparison, trained from several seeds at several learning rates at once.
+
+A whole run is one compiled scan, under `vmap` over rates and seeds, so that nothing waits for the host. Epochs are whole
+batches: what is left of an order is dropped.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jexplicit.nn.names import ObjectiveName, SamplerName, ScheduleName
+from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.samplers import sampler
+from jexplicit.nn.steps import initial_state, network_step, variables_of
+from launch.networks.training import Data
+
+
+class Variant(NamedTuple):
+    """A network to train, and how.
+
+    group: the panel of the figure; value: of what varies, for groups drawn against a number.
+    rates: learning rates to try; the one with the lowest mean dev loss is reported.
+    momentum: of the optimisers momentum and nesterov.
+    start: `variables -> variables`, from the random ones.
+    data: other data than the comparison's.
+    """
+
+    name: str
+    network: FullyConnected
+    group: str = ""
+    value: float | None = None
+    objective: ObjectiveName = "softmax_cross_entropy"
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    rates: tuple[float, ...] = (0.1,)
+    cooling: ScheduleName = "constant"
+    sampler: SamplerName = "round-robin"
+    batch_size: int = 32
+    epochs: int = 20
+    start: Callable[[dict[str, Any]], dict[str, Any]] = lambda variables: variables
+    data: Data | None = None
+
+
+class Trained(NamedTuple):
+    """A variant at its best rate, from S seeds; E epochs, of which 0 is the start.
+
+    rate: the learning rate; rate_losses: [R] mean dev loss of every rate, infinite where a run diverged.
+    losses, accuracies: part -> [S] after the last epoch.
+    curves: `dev_loss` and `dev_accuracy`, [S, E + 1], and `train_loss` [S, E + 1].
+    variables: of the networks, with a leading axis S.
+    steps: of each run.
+    """
+
+    rate: float
+    rate_losses: Float[np.ndarray, " R"]
+    losses: dict[str, Float[np.ndarray, " S"]]
+    accuracies: dict[str, Float[np.ndarray, " S"]]
+    curves: dict[str, Float[np.ndarray, "S E_1"]]
+    variables: dict[str, Any]
+    steps: int
+
+
+def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Trained:
+    """Train a variant from every seed at every rate, and keep the best rate."""
+    data = variant.data or data
+    size = min(variant.batch_size or len(data.train.X), len(data.train.X))
+    steps = len(data.train.X) // size
+    goal, draw = objective(variant.objective), sampler(variant.sampler, data.labels)
+    orders = np.stack(
+        [[draw(seed, epoch)[: steps * size].reshape(steps, size) for epoch in range(1, variant.epochs + 1)] for seed in seeds]
+    )
+    cooling = make_schedule(variant.cooling, 1.0, variant.epochs * steps)
+    parts = {name: tuple(map(jnp.asarray, getattr(data, name))) for name in ("train", "dev", "test")}
+
+    def scores(variables: dict[str, Any], part: str) -> tuple[Array, Array]:
+        X, Y = parts[part]
+        z = network_outputs(variant.network, variables, X)
+        return goal.loss(z, Y).mean(), (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
+
+    def run(seed: Array, order: Array, rate: Array) -> tuple[dict[str, Any], tuple[Array, ...]]:
+        optimizer = make_optimizer(variant.optimizer, lambda k: rate * cooling(k), momentum=variant.momentum)
+        step = network_step(variant.network, goal, optimizer, seed=seed)
+        variables = variant.start(init_variables(variant.network, jax.random.key(seed), parts["train"][0][:2]))
+
+        def one(state: Any, m: Array) -> tuple[Any, None]:
+            X, Y = parts["train"]
+            return step(state, (X[m], Y[m]))[0], None
+
+        def epoch(state: Any, m: Array) -> tuple[Any, tuple[Array, ...]]:
+            state, _ = jax.lax.scan(one, state, m)
+            return state, (*scores(variables_of(state), "dev"), scores(variables_of(state), "train")[0])
+
+        first = (*scores(variables, "dev"), scores(variables, "train")[0])
+        state, later = jax.lax.scan(epoch, initial_state(variables, optimizer), order)
+        curves = tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
+        return variables_of(state), curves
+
+    across_seeds = jax.vmap(run, (0, 0, None))
+    keys = jnp.asarray(seeds, jnp.uint32)
+    every = jax.jit(jax.vmap(across_seeds, (None, None, 0)))
+    variables, curves = every(keys, jnp.asarray(orders, jnp.int32), jnp.asarray(variant.rates, jnp.float32))
+    last = np.asarray(curves[0][:, :, -1], np.float64).mean(axis=1)
+    rate_losses = np.where(np.isfinite(last), last, np.inf)
+    best = int(rate_losses.argmin())
+    variables = jax.tree.map(lambda leaf: leaf[best], variables)
+    final = {part: jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables) for part in parts}
+    return Trained(
+        variant.rates[best],
+        rate_losses,
+        {part: np.asarray(loss, np.float64) for part, (loss, _) in final.items()},
+        {part: np.asarray(accuracy, np.float64) for part, (_, accuracy) in final.items()},
+        {
+            name: np.asarray(curve[best], np.float64)
+            for name, curve in zip(("dev_loss", "dev_accuracy", "train_loss"), curves, strict=True)
+        },
+        variables,
+        variant.epochs * steps,
+    )
