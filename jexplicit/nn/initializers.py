@@ -15,6 +15,7 @@ A uniform law on ±b has variance b²/3. Weights of zero never train (see `initi
 import functools
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import numpy as np
@@ -36,6 +37,12 @@ GAINS: dict[str, float] = {
 }
 """g multiplies the standard deviation: a sigmoid has slope 1/4 near 0, a ReLU drops half of its input. Some tables give 5/3 for
 tanh, to compensate for its flat ends in deep stacks."""
+
+_fans: dict[str, Literal["fan_in", "fan_out", "fan_avg"]] = {
+    "glorot": "fan_avg",  # 2/(n_in + n_out): one over their mean
+    "he": "fan_in",
+    "backward": "fan_out",
+}
 
 
 def initializer(name: str, activation: str) -> Initializer:
@@ -68,10 +75,8 @@ def initializer(name: str, activation: str) -> Initializer:
         return jax.nn.initializers.variance_scaling(standard_scale(activation), "fan_in", "normal")
     if name == "fan_in_uniform":
         return jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    fan = {"glorot": "fan_avg", "he": "fan_in", "backward": "fan_out"}[
-        name.split("_")[0]
-    ]  # 2/(n_in + n_out): one over their mean
     law = "uniform" if name.endswith("uniform") else "normal"
+    fan = _fans[name.split("_")[0]]
     return jax.nn.initializers.variance_scaling(GAINS[activation] ** 2, fan, law)
 
 

@@ -188,7 +188,7 @@ networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks fcnn --data digits --data-dir {{tmp}} | with the data set digits, which is embedded
 networks fcnn --limit 0 | --limit 0: use at least 30
 networks lr-search --lowest 1 --highest 0.1 | sweep from a lower to a higher rate
-networks optimizers --rates | --rates needs at least one value
+networks compare optimizers --rates | --rates needs at least one value
 networks autoencoder --bottleneck 0 | --bottleneck 0: use at least 1
 networks check --widths 0 | --widths 0: use at least 1
 icl --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take

@@ -124,26 +124,6 @@ def test_a_network_on_images_and_balanced_batches(tmp_path):
     assert "| explicit | logits |" in (out / "report.md").read_text()
 
 
-def test_weights_of_zero_stay_zero(tmp_path):
-    out = tmp_path / "run"
-    flags = ["--hidden", "8", "8", "--epochs", "2", "--limit", "100", "--initializers", "zeros"]
-    assert networks.main(["initializers", "--out", str(out), *flags]) == 0
-    found = rows(out)
-    assert list(found) == ["zeros", "zero last layer"]
-    assert found["zeros"]["train_loss"] == pytest.approx(np.log(10), rel=1e-6) == found["zeros"]["first_loss"]
-    assert found["zero last layer"]["train_loss"] < np.log(10) - 0.01
-
-
-@pytest.mark.slow
-def test_optimisers_objectives_and_coolings_side_by_side(tmp_path):
-    out = tmp_path / "run"
-    compared = "--optimizers sgd --objectives squared_error --coolings cosine --rates 0.01 0.1 --grid-steps 5".split()
-    assert networks.main(["optimizers", "--out", str(out), "--hidden", "8", "--epochs", "2", "--limit", "100", *compared]) == 0
-    found = rows(out)
-    assert list(found) == ["optimizer sgd", "objective squared_error", "cooling cosine"]
-    assert found["optimizer sgd"]["learning_rate"] == 0.1 and found["objective squared_error"]["dev_perplexity"] is None
-
-
 @pytest.mark.slow
 def test_the_search_for_a_rate(tmp_path, text):
     out = tmp_path / "run"
@@ -229,8 +209,11 @@ def test_pixels_that_never_change_stay_finite():
         ("fcnn --preset nothing", "choose one of tiny"),
         ("lr-search --lowest 1 --highest 0.1", "sweep from a lower to a higher rate"),
         ("lr-search --sweep-steps 1", "--sweep-steps 1: use at least 2"),
-        ("optimizers --rates 0.1 -1", "--rates 0.1 -1.0: use above 0"),
-        ("initializers --initializers", "--initializers needs at least one value"),
+        ("compare optimizers --rates 0.1 -1", "--rates 0.1 -1.0: use above 0"),
+        ("compare optimizers --rates", "--rates needs at least one value"),
+        ("compare colours", "activations"),
+        ("compare dropout --depths 0", "--depths 0: use at least 1"),
+        ("fcnn --dropout 1", "--dropout 1.0: use at least 0 and below 1"),
         ("sorting", "sorting"),
     ],
 )

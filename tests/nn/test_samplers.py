@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.nn.samplers import SAMPLERS, sampler
+from jexplicit.nn.samplers import SAMPLERS, sampler, shorter_epochs
 from jexplicit.nn.training import train
 
 LABELS = np.repeat([0, 1, 2], [70, 20, 10])
@@ -68,3 +68,15 @@ def test_the_training_loop_draws_in_the_sampler_s_order():
     np.testing.assert_array_equal(seen, np.concatenate([order(5, 1), order(5, 2)]))
     with pytest.raises(ValueError, match="an order of 3 examples in epoch 1, of 100"):
         train(np.zeros(1), lambda s, loss: (s, loss), batch, lambda _: 1.0, order=lambda s, e: np.arange(3), **arguments)
+
+
+def test_shorter_epochs_go_through_all_examples():
+    order = sampler("round-robin", np.zeros(10, int))
+    shorter = shorter_epochs(order, 10, 3)
+    parts = [shorter(0, epoch) for epoch in range(1, 7)]
+    np.testing.assert_array_equal(np.concatenate(parts[:3]), order(0, 1)[:9])  # the tenth waits for another order
+    np.testing.assert_array_equal(np.concatenate(parts[3:]), order(0, 2)[:9])
+    np.testing.assert_array_equal(shorter_epochs(order, 10, 10)(0, 2), order(0, 2))
+    for most in (0, 11):
+        with pytest.raises(ValueError, match=f"epochs of {most} examples, of 10"):
+            shorter_epochs(order, 10, most)

@@ -28,7 +28,7 @@ def variants_of(config: CompareConfig, data: Data) -> list[Variant]:
     return [variant._replace(**{**shared, **chosen}) for variant, chosen in _choices[config.what](config, data)]
 
 
-def imbalanced(data: Data, smallest: float = SMALLEST_CLASS) -> Data:
+def imbalance(data: Data, smallest: float = SMALLEST_CLASS) -> Data:
     """Training examples whose classes are ever rarer: class c keeps the share `smallest^(c/(N - 1))`; dev and test stay."""
     shares = smallest ** (np.arange(data.outputs) / max(1, data.outputs - 1))
     most = np.bincount(data.labels, minlength=data.outputs).min()
@@ -36,7 +36,7 @@ def imbalanced(data: Data, smallest: float = SMALLEST_CLASS) -> Data:
     return _chosen(data, np.sort(kept))
 
 
-def saturated(variables: dict[str, Any]) -> dict[str, Any]:
+def saturate(variables: dict[str, Any]) -> dict[str, Any]:
     """The same network with output biases of ±SATURATION, by turns: most outputs are wrong, and sure of it."""
     params = variables["params"]
     b = params["output"]["bias"]
@@ -78,7 +78,7 @@ def _of_objectives(config: CompareConfig, data: Data) -> Chosen:
     for optimizer in ("sgd", "adam"):
         for start in ("saturated", "small"):
             group = f"{'descent' if optimizer == 'sgd' else optimizer}, {start} outputs"
-            first = {"start": saturated} if start == "saturated" else {}
+            first = {"start": saturate} if start == "saturated" else {}
             plan: Any = {"optimizer": optimizer, "batch_size": 0, "epochs": 10 * config.epochs, **first}
             plan["rates"] = config.rates if optimizer == "sgd" else tuple(rate / 10 for rate in config.rates)
             chosen += [(Variant(f"{name}, {group}", network, group, objective=name), plan) for name in _objectives]
@@ -125,7 +125,7 @@ def _batch_size(config: CompareConfig, data: Data) -> Chosen:
 
 
 def _samplers(config: CompareConfig, data: Data) -> Chosen:
-    network, rare = FullyConnected((config.width,) * 2, data.outputs), imbalanced(data)
+    network, rare = FullyConnected((config.width,) * 2, data.outputs), imbalance(data)
     return [(Variant(name, network, sampler=name, data=rare), {}) for name in SAMPLERS]
 
 

@@ -12,7 +12,7 @@ from jexplicit.runs.tables import rich_table
 from launch.networks.comparisons.choices import variants_of
 from launch.networks.comparisons.measures import log_measures
 from launch.networks.comparisons.report import COLUMNS, summaries, write_comparison_report
-from launch.networks.comparisons.variants import Trained, Variant, train_variant
+from launch.networks.comparisons.variants import Outcome, Variant, train_variant
 from launch.networks.config import CompareConfig, check
 from launch.networks.pictures import centred_data
 
@@ -35,17 +35,17 @@ def run(config: CompareConfig) -> dict[str, Any]:
             continue
         begin = time.perf_counter()
         with stage(f"{config.what}: {variant.name}"):
-            trained = train_variant(variant, data, seeds)
-            log_measures(folder, config.what, variant, trained, data, seeds[0])
-        folder.log(**curves_event(config, variant, trained))
+            outcome = train_variant(variant, data, seeds)
+            log_measures(folder, config.what, variant, outcome, data, seeds[0])
+        folder.log(**curves_event(config, variant, outcome))
         about = {"data": images.name, "sha256": images.sha256, "train_examples": len((variant.data or data).labels)}
-        folder.add_rows(rows_of(config, variant, trained, seeds, (time.perf_counter() - begin) / len(seeds), about))
+        folder.add_rows(rows_of(config, variant, outcome, seeds, (time.perf_counter() - begin) / len(seeds), about))
     report = write_comparison_report(folder.path)
     return present_run(folder, rich_table(COLUMNS, summaries(folder.rows()), title=config.what), report, start)
 
 
 def rows_of(
-    config: CompareConfig, variant: Variant, trained: Trained, seeds: range, seconds: float, about: dict[str, Any]
+    config: CompareConfig, variant: Variant, outcome: Outcome, seeds: range, seconds: float, about: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """One row per seed. Numbers that are not finite, of runs that diverged, are None."""
     shared = {
@@ -53,25 +53,25 @@ def rows_of(
         "variant": variant.name,
         "group": variant.group,
         "value": variant.value,
-        "learning_rate": trained.rate,
+        "learning_rate": outcome.rate,
         "rates": len(variant.rates),
         "batch_size": min(variant.batch_size or about["train_examples"], about["train_examples"]),
         "epochs": variant.epochs,
-        "steps": trained.steps,
+        "steps": outcome.steps,
         "seconds": seconds,
         **about,
     }
-    scores = {f"{part}_loss": values for part, values in trained.losses.items()}
-    scores |= {f"{part}_accuracy": values for part, values in trained.accuracies.items()}
+    scores = {f"{part}_loss": values for part, values in outcome.losses.items()}
+    scores |= {f"{part}_accuracy": values for part, values in outcome.accuracies.items()}
     return [
         {**shared, "seed": seed, **{name: finite(values[n]) for name, values in scores.items()}} for n, seed in enumerate(seeds)
     ]
 
 
-def curves_event(config: CompareConfig, variant: Variant, trained: Trained) -> dict[str, Any]:
+def curves_event(config: CompareConfig, variant: Variant, outcome: Outcome) -> dict[str, Any]:
     """Curves by epoch of every seed, and the dev loss of every rate, for the figure."""
-    curves = {name: [list(map(finite, seed)) for seed in curve] for name, curve in trained.curves.items()}
-    rates = {"rates": list(variant.rates), "rate_losses": list(map(finite, trained.rate_losses))}
+    curves = {name: [list(map(finite, seed)) for seed in curve] for name, curve in outcome.curves.items()}
+    rates = {"rates": list(variant.rates), "rate_losses": list(map(finite, outcome.rate_losses))}
     return {"event": "curves", "comparison": config.what, "variant": variant.name, "group": variant.group, **curves, **rates}
 
 

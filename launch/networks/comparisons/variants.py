@@ -47,7 +47,7 @@ class Variant(NamedTuple):
     data: Data | None = None
 
 
-class Trained(NamedTuple):
+class Outcome(NamedTuple):
     """A variant at its best rate, from S seeds; E epochs, of which 0 is the start.
 
     rate: the learning rate; rate_losses: [R] mean dev loss of every rate, infinite where a run diverged.
@@ -66,7 +66,7 @@ class Trained(NamedTuple):
     steps: int
 
 
-def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Trained:
+def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome:
     """Train a variant from every seed at every rate, and keep the best rate."""
     data = variant.data or data
     size = min(variant.batch_size or len(data.train.X), len(data.train.X))
@@ -110,7 +110,7 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Trained
     best = int(rate_losses.argmin())
     variables = jax.tree.map(lambda leaf: leaf[best], variables)
     final = {part: jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables) for part in parts}
-    return Trained(
+    return Outcome(
         variant.rates[best],
         rate_losses,
         {part: np.asarray(loss, np.float64) for part, (loss, _) in final.items()},
