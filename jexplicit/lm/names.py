@@ -11,6 +11,8 @@ Method = Literal[
     "bigram",
     "ngram",
     "explicit",
+    "delta",
+    "mean-cooccurrence",
     "intercept",
     "cold",
     "warm",

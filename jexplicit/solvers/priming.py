@@ -8,6 +8,7 @@ log F frozen and `log w = -(K - 1)/K log(sum_d F[d, :])`,
 so a scan over K needs one product H log F, and the best w is a convex problem in N numbers (paper, Sec. 3.2.1 and 5).
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float
 from jexplicit.runs.checks import concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import column_sums
+from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
@@ -108,6 +110,68 @@ def fit_intercept(
     start = log_intercept(F, K)[None, :]
     fit = iterative_scaling_sweeps(n, Y, start, offsets=H @ log_F, slack=False, sweeps=sweeps)
     return fit._replace(U=log_F + fit.U)
+
+
+def log_mean_cooccurrences(H: Float[Array, "M D"], F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
+    """`log <E_G[F_i]>`, with `<E_G[F_i]> = ((1/M) sum_m E_G[F_i | H_m]^K)^(1/K)` and E_G the geometric mean weighed by H_m.
+
+    Features of different norms are averaged each by its own, `E_G[F_i | H_m] = prod_d F[d, i]^(H[m, d]/||H_m||_1)`.
+
+    Args:
+        H: [M, D] features, at least 0 and not all 0 in any row.
+        F: [D, N] co-occurrences, above 0.
+        K: priming number.
+
+    Example:
+        >>> log_mean_cooccurrences(jnp.eye(2), jnp.array([[2.0, 4.0], [4.0, 4.0]]), 1.0).round(4).tolist()  # log 3, log 4
+        [1.0986, 1.3863]
+
+    Source: paper, Eq. 12-14.
+    """
+    log_means = _log_geometric_means(H, F)
+    return (jax.nn.logsumexp(K * log_means, axis=0) - math.log(len(H))) / K
+
+
+def mean_cooccurrence_intercept(
+    H: Float[Array, "M D"], F: Float[Array, "D N"], f: Float[Array, " N"], K: float
+) -> Float[Array, " N"]:
+    """`log w_i = (1/K) log f_i - log <E_G[F_i]>`: the weights of Eq. 14 before its assumption `<E_G[F_i]> ∝ f_i`.
+
+    Args:
+        H, F, K: as in `log_mean_cooccurrences`.
+        f: [N] examples of each output, above 0.
+
+    Example:
+        >>> F = jnp.array([[3.0, 1.0], [1.0, 3.0]])
+        >>> mean_cooccurrence_intercept(jnp.eye(2), F, jnp.array([4.0, 4.0]), 1.0).round(4).tolist()  # 4/2
+        [0.6931, 0.6931]
+
+    Source: paper, Eq. 14.
+    """
+    return jnp.log(f) / K - log_mean_cooccurrences(H, F, K)
+
+
+def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> DeltaFit:
+    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss on these examples; see `fit_delta`.
+
+    Args:
+        H: [M, D] features, at least 0.
+        labels: [M] the right outputs.
+        F: [D, N] co-occurrences, above 0.
+        f: [N] examples of each output, above 0.
+        K: priming number.
+
+    Source: paper, Sec. 2.2.
+    """
+    log_F, log_w = jnp.log(F), log_intercept(F, K)
+    u = H.sum(axis=1) / K
+    return fit_delta(lambda h: h @ log_F + h.sum() * log_w, H, u, labels, jnp.log(f))
+
+
+@jax.jit
+@full_precision
+def _log_geometric_means(H: Array, F: Array) -> Array:
+    return H @ jnp.log(F) / H.sum(axis=1)[:, None]
 
 
 @jax.jit

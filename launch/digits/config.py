@@ -8,6 +8,8 @@ from jexplicit.runs.command import Preset
 
 Method = Literal[
     "explicit",
+    "delta",
+    "mean_cooccurrence",
     "intercept",
     "scaling",
     "quadratic",
@@ -50,7 +52,8 @@ class Config:
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and as many test images."""
     methods: tuple[Method, ...] = METHODS
-    """The models to fit. explicit: the closed form. intercept: log F frozen, w fitted. scaling: iterative scaling from the
+    """The models to fit. explicit: the closed form. delta: its exponent corrected. mean_cooccurrence: its exact
+    weights (Eq. 14). intercept: log F frozen, w fitted. scaling: iterative scaling from the
     explicit solution. quadratic: sweeps with a bound on the curvature. features: these three on explicit features. kernel:
     least squares and a softmax layer on random Fourier features of patches. cold, warm: Adagrad from random parameters and from
     the explicit solution. logistic_regression: scikit-learn's. network: a hidden layer and backprop. solved_second: a second

@@ -3,7 +3,7 @@
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,13 @@ from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
 from jexplicit.solvers.metrics import accuracy, mean_loss
-from jexplicit.solvers.priming import fit_intercept
+from jexplicit.solvers.priming import (
+    fit_image_delta,
+    fit_intercept,
+    intercept_logits,
+    log_intercept,
+    mean_cooccurrence_intercept,
+)
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.config import Config
 from launch.digits.report import row_name
@@ -157,6 +163,35 @@ def _explicit_temperature(job: Job, layers: int) -> float:
 def explicit_decoders(part: Part, K: float, layers: int) -> tuple[Array, ...]:
     """The decoders of a stack, solved layer by layer on some images."""
     return solve_layers(part.H, part.Y, [SoftmaxLayer(K=K), *[SoftmaxLayer()] * (layers - 1)]).params
+
+
+def measure_delta(job: Job) -> None:
+    """The delta-corrected exponent: one number, with the lowest loss on the training images."""
+
+    def solve(F: Array, f: Array) -> tuple[Array, dict[str, float]]:
+        delta = fit_image_delta(job.train.H, job.train.labels, F, f, job.K).delta
+        return log_intercept(F, job.K) - delta / job.K * jnp.log(f), {"delta": delta}
+
+    _measure_weights(job, "delta", solve)
+
+
+def measure_mean_cooccurrence(job: Job) -> None:
+    """The weights of Eq. 14, from the mean co-occurrences themselves."""
+    _measure_weights(job, "mean_cooccurrence", lambda F, f: (mean_cooccurrence_intercept(job.train.H, F, f, job.K), {}))
+
+
+def _measure_weights(job: Job, method: str, solve: Callable[[Array, Array], tuple[Array, dict[str, float]]]) -> None:
+    """The explicit solution with other column weights. solve: `(F, f) -> log w, fields of the row`."""
+    row = new_row(method, "explicit", priming_number=job.K)
+    if has_row(job, row):
+        return
+    start = time.perf_counter()
+    with stage(method):
+        F, f = dense_cooccurrence(job.train.H, job.train.Y), job.train.Y.sum(axis=0)
+        log_w, more = solve(F, f)
+    row |= {"seconds": time.perf_counter() - start, **more}
+    train, test = (intercept_logits(part.H, F, log_w) for part in (job.train, job.test))
+    add_row(job, row, train, test, {"U": jnp.log(F) + log_w[None, :], "intercept": jnp.zeros_like(log_w)})
 
 
 def measure_intercept(job: Job) -> None:

@@ -26,10 +26,11 @@ PAPER_NORM = (105.99, 0.8286)
 PICTURES = "pictures.npz"
 
 _trained_text = """\
-*explicit* is the closed form, layer by layer; *intercept* freezes log F and fits one weight per class; *cold* and *warm* are
-trained by gradients from random parameters and from the explicit solution. Two stopping rules, a row each: *rise*, the paper's,
-stops as soon as the loss is higher than an epoch before; *patience* stops after several epochs without a lower loss. A plus
-means that training reached its last epoch first. Accuracies are those of the epoch with the lowest loss so far. *Reaches
+*explicit* is the closed form, layer by layer. *delta* corrects its exponent by one number, *mean cooccurrence* has its weights
+before the scaling assumption (Sec. 2.2, Eq. 14), and *intercept* freezes log F and fits one weight per class. *cold* and *warm*
+are trained by gradients from random parameters and from the explicit solution. Two stopping rules, a row each: *rise*, the
+paper's, stops as soon as the loss is higher than an epoch before; *patience* stops after several epochs without a lower loss. A
+plus means that training reached its last epoch first. Accuracies are those of the epoch with the lowest loss so far. *Reaches
 explicit* is the first epoch whose test accuracy is at least that of the explicit solution with as many layers. The solution
 treats correlated pixels as independent evidence, as naive Bayes does: its predictions are good but overconfident, and training
 first unlearns the confidence."""
@@ -125,7 +126,7 @@ def _trained_section(out: Path, rows: Sequence[dict[str, Any]], layers: Sequence
         Column("reaches explicit", _reaches_explicit),
         _SECONDS,
     ]
-    measured = [row for row in rows if row["method"] in ("explicit", "intercept", "cold", "warm")]
+    measured = [row for row in rows if row["method"] in ("explicit", "delta", "mean_cooccurrence", "intercept", "cold", "warm")]
     lines = ["## Explicit, cold and warm", "", _trained_text, *markdown_table(columns, measured)]
     lines += [*_calibration_findings(rows), ""]
     curves = {(m, n): curve for m in ("cold", "warm") for n in layers if (curve := read_curve(out, m, n))}

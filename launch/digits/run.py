@@ -23,6 +23,8 @@ from launch.digits.training import measure_network, measure_stacks
 
 MEASURES = {
     "explicit": methods.measure_explicit,
+    "delta": methods.measure_delta,
+    "mean_cooccurrence": methods.measure_mean_cooccurrence,
     "intercept": methods.measure_intercept,
     "scaling": methods.measure_scaling,
     "quadratic": methods.measure_quadratic,

@@ -82,7 +82,8 @@ class Config:
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
-    """The models to fit. explicit: the closed form. intercept: its tables frozen, and one number per token fitted. cold, warm:
+    """The models to fit. explicit: the closed form. delta: its exponent corrected by a fitted number.
+    mean-cooccurrence: its exact weights (Eq. 14). intercept: its tables frozen, and one number per token fitted. cold, warm:
     trained by gradients from random tables and from the explicit solution. optimum: the minimum of the training loss (a convex
     problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling:
     sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents;

@@ -18,6 +18,8 @@ _by_radius = {1: "#009e73", 2: "#0072b2", 4: "#d55e00"}
 _lines = {"cold": "--", "warm": "-"}
 _methods = {
     "explicit": "#d55e00",
+    "delta": "#d4b9da",
+    "mean-cooccurrence": "#f0e442",
     "intercept": "#e69f00",
     "cold": "#999999",
     "warm": "#56b4e9",

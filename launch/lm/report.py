@@ -52,12 +52,13 @@ The paper's numbers belong to its own 10 M-word data and cannot all follow from 
 They stand beside ours for comparison only.
 """
 _about_starts = """\
-*intercept* keeps the tables of the explicit solution and fits one number per token, by sweeps without gradients. *cold* and
-*warm* are trained by gradients, from random tables and from the explicit solution; *optimum* is the minimum of the convex
-training loss, as far as its iterations went. Perplexities are those of the epoch with the lowest dev perplexity; epoch 0
-is the start itself. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`: the share of co-occurrences that a model misplaces, counted
-where they are and where they should be. *Break-even* is when the cold start reaches the train perplexity of the explicit
-solution, which took one pass.
+*delta* corrects the exponent of the explicit solution by one fitted number (Sec. 2.2), *mean-cooccurrence* has its weights
+before the scaling assumption (Eq. 14), and *intercept* keeps its tables and fits one number per token, by sweeps without
+gradients. *cold* and *warm* are trained by gradients, from random tables and from the explicit solution; *optimum* is the
+minimum of the convex training loss, as far as its iterations went. Perplexities are those of the epoch with the lowest dev
+perplexity; epoch 0 is the start itself. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`: the share of co-occurrences that a model
+misplaces, counted where they are and where they should be. *Break-even* is when the cold start reaches the train perplexity of
+the explicit solution, which took one pass.
 """
 _about_floor = """\
 At K = 1 the optimum of the training loss gives probability 0 to every pair that never occurs, so its dev perplexity is
@@ -222,7 +223,7 @@ def _scaling_section(out: Path, rows: Sequence[Row]) -> list[str]:
 
 def _starts_section(out: Path, rows: Sequence[Row]) -> list[str]:
     """Cold and warm starts beside the explicit solution and the optimum; nothing for a run without trained models."""
-    trained = _of(rows, "intercept", "cold", "warm", "optimum")
+    trained = _of(rows, "delta", "mean-cooccurrence", "intercept", "cold", "warm", "optimum")
     if not trained:
         return []
     curves = read_curves(out)

@@ -62,6 +62,8 @@ def test_a_run_writes_a_row_per_model_with_the_promised_fields(finished):
     assert [(r["method"], r["layers"], r["features"], r["solver"], r.get("stop")) for r in rows(finished)] == [
         ("explicit", 1, "pixels", "explicit", None),
         ("explicit", 2, "pixels", "explicit", None),
+        ("delta", 1, "pixels", "explicit", None),
+        ("mean_cooccurrence", 1, "pixels", "explicit", None),
         ("intercept", 1, "pixels", "scaling", None),
         ("scaling", 1, "pixels", "scaling", None),
         ("quadratic", 1, "pixels", "quadratic", None),
@@ -389,7 +391,10 @@ def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
 
 MODELS = [
     *[{"method": method, "layers": layers} for method in ("explicit", "cold", "warm") for layers in (1, 2)],
-    *[{"method": method} for method in ("intercept", "scaling", "quadratic", "logistic_regression", "network")],
+    *[
+        {"method": method}
+        for method in ("delta", "mean_cooccurrence", "intercept", "scaling", "quadratic", "logistic_regression", "network")
+    ],
     *[{"method": "kernel", "solver": solver} for solver in ("least_squares", "softmax")],
     *[{"features": first, "solver": solver} for first in FIRST for solver in ("explicit", "quadratic")],
     *[{"features": kind, "solver": solver} for kind in ("patches", "random") for solver in ("explicit", "quadratic")],

@@ -20,6 +20,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
 from jexplicit.lm.fits.ablation import log_row_kinds
 from jexplicit.lm.fits.calibration import Calibration, fit_exponents
+from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.intercept import fit_token_intercept
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.log_linear import (
@@ -42,15 +43,15 @@ from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.model import Constant, LanguageModel
 from jexplicit.lm.names import Method as Method
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
-from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
+from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.runs.host import trim_heap
 
 # Methods that are solved from dense tables [N, N].
-DENSE = ("explicit", "intercept", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
+DENSE = ("explicit", "delta", "mean-cooccurrence", "intercept", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
-ONE_DEVICE = ("ngram", "optimum", "bitcipher")
+ONE_DEVICE = ("ngram", "optimum", "bitcipher", "delta", "mean-cooccurrence")
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -119,10 +120,33 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
     return FitResult(explicit_language_model(text.counts(options.radius), **shape), {})
 
 
+def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    """The explicit solution with its delta-corrected exponent, fitted on drawn positions of its own text."""
+    start, f = _explicit_tables(text, options), target_counts(text.counts(1), eos=text.eos)
+    X, Y = contexts(text.in_memory, options.radius, eos=text.eos)
+    m = _drawn(options, len(Y))
+    with watch.stage(f"delta, {options.features}, K = {options.radius}"):
+        fitted = fit_token_delta(start, f, X[m], Y[m])
+    model = shift_tokens(start, -fitted.delta * np.log(np.maximum(f, 1)))
+    return FitResult(model, {"delta": fitted.delta, "scalars": 1})
+
+
+def _fit_mean_cooccurrence(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    """The explicit solution with the weights of Eq. 14 before its last assumption: another pass over the contexts."""
+    start, f = _explicit_tables(text, options), target_counts(text.counts(1), eos=text.eos)
+    with watch.stage(f"mean co-occurrences, {options.features}, K = {options.radius}"):
+        v = mean_cooccurrence_shift(start, f, contexts(text.in_memory, options.radius, eos=text.eos)[0])
+    return FitResult(shift_tokens(start, v), {"scalars": text.vocab_size})
+
+
+def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
+    K = options.radius
+    return explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
+
+
 def _fit_intercept(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The explicit solution with its tables frozen, and the intercept that fits the training text best."""
-    K = options.radius
-    start = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
+    K, start = options.radius, _explicit_tables(text, options)
     with watch.stage(f"intercept, {options.features}, K = {K}", "sweeps") as progress:
         fitted = fit_token_intercept(start, text.in_memory, sweeps=options.sweeps, mesh=text.mesh, progress=progress)
     for sweep, loss in enumerate(fitted.losses):
@@ -354,6 +378,8 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "bigram": _fit_bigram,
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
+    "delta": _fit_delta,
+    "mean-cooccurrence": _fit_mean_cooccurrence,
     "intercept": _fit_intercept,
     "cold": functools.partial(_fit_trained, "cold"),
     "warm": functools.partial(_fit_trained, "warm"),

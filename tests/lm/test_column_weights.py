@@ -1,0 +1,110 @@
+"""Column weights of explicit language models: against loops over positions, and the slope of the scaling assumption."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jexplicit.counts.dense import count
+from jexplicit.data.contexts import contexts
+from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.training_text import Options, TrainingText
+from jexplicit.lm.rows.explicit import explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.scaling_assumption import log_mean_cooccurrences
+
+N = 9
+FEATURES: Any = ("sum", "cat")
+
+
+def some_stream(seed=0, tokens=600):
+    """Sentences of ids 1 .. 7, each of which makes the next likely; the last id never occurs."""
+    rng = np.random.default_rng(seed)
+    ids = [1]
+    for _ in range(tokens):
+        ids.append(int(1 + (ids[-1] + 1) % 7 if rng.random() < 0.4 else min(rng.geometric(0.35), 7)))
+    ids[::17] = [0] * len(ids[::17])
+    return np.array([0, *ids[1:], 0], np.uint8)
+
+
+def some_model(stream, features, radius, eos=False):
+    counts = count(stream, radius=radius, vocab_size=N)
+    return explicit_language_model(counts, features=features, radius=radius, eos=eos), target_counts(counts, eos=eos)
+
+
+def logits_loop(model, X):
+    return np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(model.tables, x, strict=True)) for x in X])
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("eos", [False, True])
+def test_delta_is_the_lowest_of_a_scan(features, eos):
+    stream = some_stream()
+    model, f = some_model(stream, features, 3, eos)
+    X, Y = contexts(stream, 3, eos=eos)
+    fit = fit_token_delta(model, f, X, Y)
+    z, log_f = logits_loop(model, X), np.log(np.maximum(f, 1))
+
+    def loss(delta):
+        shifted = z - delta * log_f
+        return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(Y)), Y]))
+
+    scan = np.linspace(fit.delta - 0.2, fit.delta + 0.2, 81)
+    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - fit.delta) < 0.004
+    assert fit.loss == pytest.approx(loss(fit.delta), rel=1e-5) and fit.loss < fit.first_loss
+    shifted = shift_tokens(model, -fit.delta * log_f)
+    assert evaluate(shifted, stream).loss == pytest.approx(fit.loss, rel=1e-5)
+    np.testing.assert_allclose(logits_loop(shifted, X), z - fit.delta * log_f, atol=1e-4)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_the_weights_are_eq_14_over_positions(features):
+    """`w_i = f_i^(1/K)/<E_G[F_i]>`, from logits without any weights: less the explicit ones, f_i^((1 - K)/K) K^..., K times."""
+    K, stream = 2, some_stream(seed=1)
+    model, f = some_model(stream, features, K)
+    X, _ = contexts(stream, K)
+    seen = f > 0
+    bare = logits_loop(model, X)[:, seen] + (K - 1) * np.log(K * f[seen])  # log prod_k F[x_k, i]
+    log_means = np.log(np.exp(bare).mean(axis=0)) / K
+    expected = K * (np.log(f[seen]) / K - log_means) - (1 - K) * np.log(f[seen])
+    v = mean_cooccurrence_shift(model, f, X)
+    difference = v[seen] - expected
+    np.testing.assert_allclose(difference, difference[0], atol=1e-4)
+    assert not v[~seen].any() and f @ v == pytest.approx(0, abs=1e-6 * f.sum())
+
+
+def test_the_shift_is_minus_delta_log_f_where_the_mean_is_a_power_of_the_count():
+    """δ = K (s - 1), Sec. 2.2: with log <E_G> replaced by its line of slope s."""
+    stream = some_stream(seed=2)
+    model, f = some_model(stream, "cat", 2)
+    X, _ = contexts(stream, 2)
+    seen = f > 0
+    log_means = log_mean_cooccurrences(model, f, X)
+    slope, offset = np.polyfit(np.log(f[seen]), log_means[seen], 1)
+    v = mean_cooccurrence_shift(model, f, X)[seen] + 2 * (log_means[seen] - (slope * np.log(f[seen]) + offset))
+    line = np.polyfit(np.log(f[seen]), v, 1)
+    assert -line[0] == pytest.approx(2 * (slope - 1), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["delta", "mean-cooccurrence"])
+@pytest.mark.parametrize("features", FEATURES)
+def test_by_name(method, features):
+    stream = some_stream(seed=3)
+    options = Options(features=features, radius=2, calibration_positions=10_000)
+    fitted = fit_model(method, TrainingText(stream, N), options)
+    start = evaluate(fit_model("explicit", TrainingText(stream, N), options).model, stream).loss
+    loss = evaluate(fitted.model, stream).loss
+    if method == "delta":
+        assert loss < start and fitted.info["scalars"] == 1 and np.isfinite(fitted.info["delta"])
+        swept = fit_model("intercept", TrainingText(stream, N), Options(features=features, radius=2, sweeps=500))
+        assert evaluate(swept.model, stream).loss < loss + 1e-5  # one direction of what it is free to move
+    else:
+        assert fitted.info["scalars"] == N and abs(loss - start) < 0.5
+
+
+def test_models_that_are_not_tables_are_refused():
+    stream = some_stream()
+    unigram = unigram_model(count(stream, radius=1, vocab_size=N))
+    with pytest.raises(ValueError, match="plain tables"):
+        shift_tokens(unigram, np.zeros(N))
