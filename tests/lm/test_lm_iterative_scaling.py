@@ -24,9 +24,11 @@ from reference import (
 )
 
 from jexplicit import contexts, count, evaluate, explicit_language_model, token_model
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
 N = 9  # of no use to 8 devices: their last columns are fillers
@@ -376,3 +378,105 @@ def test_bad_input_is_refused_with_a_remedy():
     impossible = token_model((jnp.full((N, N), -jnp.inf),) * 2, "cat", model.eos)
     with pytest.raises(FloatingPointError, match="tables of the same stream"):
         sweep_tables(impossible, COUNTS, STREAM, sweeps=1)
+
+
+# Sum with attention: one table, weights per offset and token
+
+
+WEIGHTS = np.random.default_rng(5).uniform(0, 1, (2, N))
+WEIGHTS[1] *= 0.5
+
+
+def attentive(K=2, eos=True):
+    """Tables that differ by offset, as those of Sum with attention do."""
+    start = explicit("cat", K, eos=eos)
+    return token_model([U * w[:, None] for U, w in zip(start.tables, 1 + WEIGHTS, strict=True)], "sum", eos)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.7])
+def test_a_sweep_of_one_weighted_table_is_the_loop_over_positions(discount):
+    """dV = (1/C) log(F/E), or what the prior around 0 leaves of it; F and E weigh every pair by its offset's w(j)."""
+    start = attentive()
+    X, Y = windows(DOCUMENTS, 2, eos=True)
+    F, E = np.zeros((N, N)), np.zeros((N, N))
+    for x, y in zip(X, Y, strict=True):
+        z = np.sum([np.asarray(start.tables[k])[x[k]] for k in range(2)], axis=0)
+        p = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+        for k in range(2):
+            F[x[k], y] += WEIGHTS[k, x[k]]
+            E[x[k]] += WEIGHTS[k, x[k]] * p
+    C = max(WEIGHTS[0, x[0]] + WEIGHTS[1, x[1]] for x in X)
+    dV = np.zeros((N, N))
+    for j in range(N):
+        for i in range(N):
+            if discount:
+                up = np.log((F[j, i] - discount) / E[j, i]) / C if F[j, i] > discount else -np.inf
+                down = np.log((F[j, i] + discount) / E[j, i]) / C if E[j, i] > 0 else np.inf
+                dV[j, i] = up if up > 0 else down if down < 0 else 0.0
+            elif F[j, i] > 0:
+                dV[j, i] = np.log(F[j, i] / E[j, i]) / C
+    swept = near(start, sweeps=1, discount=discount, weights=WEIGHTS).model
+    for k in range(2):
+        expected = np.asarray(start.tables[k]) + WEIGHTS[k][:, None] * dV
+        np.testing.assert_allclose(swept.tables[k], expected, rtol=0, atol=1e-10)
+    assert swept.features == "sum" and np.abs(dV).max() > 0.1
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.7])
+def test_weighted_sweeps_never_raise_the_loss(discount):
+    swept = near(attentive(), sweeps=25, discount=discount, weights=WEIGHTS)
+    assert np.all(np.diff(penalised(swept)) < 1e-14) and penalised(swept)[-1] < penalised(swept)[0] - 1e-3
+
+
+def test_weights_of_1_are_the_plain_sum():
+    start = explicit("sum", 2)
+    plain, weighted = near(start, sweeps=3, discount=0.7), near(start, sweeps=3, discount=0.7, weights=np.ones((2, N)))
+    np.testing.assert_allclose(weighted.losses, plain.losses, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(weighted.model.tables[0], plain.model.tables[0], rtol=0, atol=1e-10)
+
+
+def test_devices_change_no_weighted_sweep():
+    one = near(attentive(), sweeps=3, discount=0.7, weights=WEIGHTS)
+    eight = near(attentive(), sweeps=3, discount=0.7, weights=WEIGHTS, mesh=data_mesh(8))
+    np.testing.assert_allclose(eight.losses, one.losses, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(eight.model.tables[1], one.model.tables[1], rtol=0, atol=1e-10)
+
+
+def test_weights_that_do_not_fit_are_refused():
+    for model, weights in ((attentive(), WEIGHTS[:1]), (attentive(), -WEIGHTS), (explicit("cat", 2), WEIGHTS)):
+        with pytest.raises(ValueError, match="use finite weights"):
+            near(model, sweeps=1, weights=weights)
+    with pytest.raises(ValueError, match="noise=True"):
+        sweep_tables(attentive(), COUNTS, STREAM, sweeps=1, weights=WEIGHTS)
+
+
+def test_sweeps_end_where_they_are_told_to():
+    swept = sweep_tables(explicit("cat", 2), COUNTS, STREAM, sweeps=9, on_sweep=lambda sweep, loss, model: sweep == 2)
+    assert len(swept.losses) == 3
+
+
+@pytest.mark.parametrize("features", ["sum", "cat"])
+@pytest.mark.parametrize("K", [2, 4])
+def test_the_fit_ends_no_higher_than_the_log_linear_model_on_held_out_text(features, K):
+    """By name: it starts from the exponents of the log-linear fit, and takes as many sweeps as documents left out like best."""
+    events: list[dict] = []
+    options = Options(features=features, radius=K, sweeps=6, calibration_positions=300)
+    watch = Watch(log=lambda **event: events.append(event))
+    rng = np.random.default_rng(0)
+    stream = np.concatenate([[0], *([*rng.integers(1, 6, 9), 0] for _ in range(60))]).astype(np.uint8)
+    stream[2::3] = (stream[1::3][: len(stream[2::3])] + 1) % 6  # something to learn
+    stream[-1] = 0
+    log_linear = fit_model("log-linear", TrainingText(stream, N, eos=True), options)
+    fitted = fit_model("iterative-scaling", TrainingText(stream, N, eos=True), options, watch)
+    (chosen,) = [event for event in events if event["event"] == "held_out_sweeps"]
+    curve = chosen["perplexities"]
+    assert curve[0] == pytest.approx(log_linear.info["held_out_perplexity"], rel=0.2)  # of drawn positions, of all
+    assert fitted.info["held_out_perplexity"] == min(curve) <= curve[0] and fitted.info["sweeps"] == int(np.argmin(curve))
+    assert sorted(curve[: 1 + int(np.argmin(curve))], reverse=True) == curve[: 1 + int(np.argmin(curve))]
+    again = fit_model(
+        "iterative-scaling",
+        TrainingText(stream, N, eos=True),
+        options,
+        Watch(events=lambda name: [event for event in events if event["event"] == name]),
+    )
+    np.testing.assert_array_equal(again.model.tables[0], fitted.model.tables[0])

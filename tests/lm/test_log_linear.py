@@ -35,7 +35,6 @@ from jexplicit.lm.fits.log_linear import (
     offset_positions,
     offset_rows,
     own_rows,
-    shared_rows,
 )
 from jexplicit.lm.rows.log_tables import log_probabilities
 
@@ -83,8 +82,6 @@ def probabilities(rows):
 
 @functools.cache
 def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", radius=K, eos=False):
-    if features == "shared":
-        return shared_rows(COUNTS, radius=radius, eos=eos, smoothing=smoothing)
     return offset_rows(COUNTS, features=features, radius=radius, eos=eos, smoothing=smoothing)
 
 
@@ -117,7 +114,7 @@ def test_rows_of_sum_are_one_mixture_read_with_attention(smoothing, eos):
     p = slow_unigram(COUNTS, eos)
     P = [slow_P(COUNTS, C, smoothing, eos) for C in COUNTS]
     rows = rows_of("sum", smoothing, eos=eos)
-    assert rows.exponent_of_table == (1, 2, 3) and rows.features == "sum"
+    assert rows.features == "sum" and rows.attention is not None
     for j in range(N):
         information = [sum(P_k[j, i] * np.log(P_k[j, i] / p[i]) for i in range(N)) for P_k in P]
         if max(information) < 1e-12:  # a token that never occurred, where rows fall back to the unigram
@@ -147,22 +144,10 @@ def test_tokens_that_say_nothing_get_finite_rows():
         np.testing.assert_allclose(table, 0, rtol=0, atol=ATOL)
 
 
-@EOS
-@SMOOTHINGS
-def test_shared_rows_are_those_of_merged_counts_in_one_table(smoothing, eos):
-    rows, C = rows_of("shared", smoothing, eos=eos), COUNTS[0] + COUNTS[1] + COUNTS[2]
-    p = slow_unigram((C,), eos)
-    np.testing.assert_allclose(np.asarray(rows.log_p)[0], np.log(p), rtol=0, atol=ATOL)
-    np.testing.assert_allclose(rows.tables[0], np.log(slow_P((C,), C, smoothing, eos)) - np.log(p), rtol=0, atol=ATOL)
-    assert rows.exponent_of_table == (1, 1, 1) and rows.features == "sum" and rows.eos == eos
-    assert all(table is rows.tables[0] for table in rows.tables)
-
-
 @pytest.mark.parametrize("radius", [0, 4, -1])
 def test_a_radius_that_was_not_counted_is_refused(radius):
-    for solve in (functools.partial(offset_rows, features="cat"), shared_rows):
-        with pytest.raises(ValueError, match="with counts of offsets 1..3"):
-            solve(COUNTS, radius=radius)
+    with pytest.raises(ValueError, match="with counts of offsets 1..3"):
+        offset_rows(COUNTS, features="cat", radius=radius)
 
 
 # One left out
@@ -264,14 +249,13 @@ def test_more_offsets_than_were_counted_cannot_be_left_out():
 def test_a_fit_starts_at_exponents_that_fall_off():
     np.testing.assert_allclose(first_exponents(rows_of("cat")), [1, 1, 1 / 2, 1 / 3])
     np.testing.assert_allclose(first_exponents(rows_of("sum")), [1, 1, 1 / 2, 1 / 3])
-    np.testing.assert_allclose(first_exponents(rows_of("shared")), [1, 1])
 
 
 @EOS
-@pytest.mark.parametrize("features", ["cat", "sum", "shared"])
+@pytest.mark.parametrize("features", ["cat", "sum"])
 def test_the_language_model_is_the_log_linear_one(features, eos):
     rows = rows_of(features, eos=eos)
-    exponents = np.array([0.7, 0.8, 0.4, -0.2])[: 1 + max(rows.exponent_of_table)]
+    exponents = np.array([0.7, 0.8, 0.4, -0.2])
     X, Y = windows(DOCUMENTS, K, eos=eos)
     positions = offset_positions(rows, X)
     log_p = log_probabilities(rows.log_tables, exponents, positions, Y)
@@ -282,13 +266,13 @@ def test_the_language_model_is_the_log_linear_one(features, eos):
     np.testing.assert_allclose(tables_log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
     assert evaluate(model, STREAM).loss == pytest.approx(-np.mean(slow), abs=ATOL)
     assert (model.features, model.radius, model.eos) == (rows.features, K, eos)
-    assert model.ordered == (features != "shared")
+    assert model.ordered
 
 
 def test_another_number_of_exponents_is_refused():
-    for features, exponents in (("cat", np.ones(3)), ("cat", np.ones(5)), ("shared", np.ones(4))):
+    for exponents in (np.ones(3), np.ones(5)):
         with pytest.raises(ValueError, match="give mu and one per table"):
-            log_linear_model(rows_of(features), exponents)
+            log_linear_model(rows_of("cat"), exponents)
 
 
 @EOS
@@ -313,7 +297,7 @@ def test_without_offsets_the_model_is_the_unigram():
     np.testing.assert_allclose(tables_log_probabilities(model, X, Y), np.log(slow_unigram(COUNTS, False))[Y], rtol=0, atol=ATOL)
 
 
-@pytest.mark.parametrize("features", ["cat", "sum", "shared"])
+@pytest.mark.parametrize("features", ["cat", "sum"])
 def test_fitted_exponents_are_at_the_lowest_held_out_loss_of_the_model(features):
     rows = rows_of(features)
     X, Y = contexts(HELD, K)

@@ -17,23 +17,11 @@ import numpy as np
 from jexplicit.data.contexts import contexts
 from jexplicit.data.held_out import copied
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.evaluation import Text, evaluate, log_probabilities, read_text
+from jexplicit.lm.evaluation import Text, log_probabilities, read_text
 from jexplicit.lm.fits.ablation import log_row_kinds
-from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.intercept import fit_token_intercept
-from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
-from jexplicit.lm.fits.log_linear import (
-    OffsetRows,
-    first_exponents,
-    implied_slope,
-    left_out_rows,
-    log_linear_model,
-    offset_positions,
-    offset_rows,
-    own_rows,
-    shared_rows,
-)
+from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows, reads_words, rows_radius, with_history
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
@@ -124,7 +112,7 @@ def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The explicit solution with its delta-corrected exponent, fitted on drawn positions of its own text."""
     start, f = _explicit_tables(text, options), target_counts(text.counts(1), eos=text.eos)
     X, Y = contexts(text.in_memory, options.radius, eos=text.eos)
-    m = _drawn(options, len(Y))
+    m = draw_positions(options, len(Y))
     with watch.stage(f"delta, {options.features}, K = {options.radius}"):
         fitted = fit_token_delta(start, f, X[m], Y[m])
     model = shift_tokens(start, -fitted.delta * np.log(np.maximum(f, 1)))
@@ -199,94 +187,6 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
     return FitResult(found.model, info)
 
 
-def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """Smoothed rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
-    rows = offset_rows(
-        text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
-    )
-    if options.calibration == "leave-one-out":
-        fitted = _exponents_left_out(text, options, watch, rows)
-    else:
-        fitted = _exponents_held_out(text, options, watch, rows, functools.partial(offset_rows, features=options.features))
-    info = {
-        "exponents": [float(a) for a in fitted.exponents],
-        "implied_slope": implied_slope(fitted.exponents),
-        "held_out_perplexity": float(np.exp(fitted.loss)),
-        "calibration": options.calibration,
-        "smoothing": options.smoothing,
-        "scalars": len(fitted.exponents),
-    }
-    return FitResult(log_linear_model(rows, fitted.exponents), info)
-
-
-def _exponents_held_out(
-    text: TrainingText, options: Options, watch: Watch, rows: OffsetRows, solve: Callable[..., OffsetRows]
-) -> Calibration:
-    """The exponents of rows of this kind, from documents that the rows `solve` makes have not seen."""
-    rest, held = text.parts(options.calibration_positions)
-    K = len(rows.tables)
-    X, Y = contexts(held, K, eos=text.eos)
-    m = _drawn(options, len(Y))
-    kept = solve(rest.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
-    with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
-        positions = offset_positions(kept, X[m].astype(np.int64))
-        return fit_exponents(kept.log_tables, positions, Y[m], first_exponents(kept), mesh=text.mesh, progress=progress)
-
-
-def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> Calibration:
-    """The exponents of Cat from counted positions, each left out of its own rows."""
-    K = len(rows.tables)
-    X, Y = contexts(text.in_memory, K, eos=text.eos)
-    m = _drawn(options, len(Y))
-    with watch.stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
-        own = left_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
-        start = first_exponents(rows)
-        return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], start, mesh=text.mesh, progress=progress)
-
-
-def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """Sweeps without gradients: near the log-linear model; without a discount, from the explicit solution to the optimum."""
-    K, features = options.radius, options.features
-    shape: Any = {"radius": K, "eos": text.eos}
-    if options.discount == 0:
-        start, scalars = explicit_language_model(text.counts(K), features=features, **shape), 0
-    else:  # of Sum, the plain one: a single table to sweep
-        solve = shared_rows if features == "sum" else functools.partial(offset_rows, features=features)
-        rows = solve(text.counts(K), smoothing=options.smoothing, **shape)
-        exponents = _exponents_held_out(text, options, watch, rows, solve).exponents
-        start, scalars = log_linear_model(rows, exponents), len(exponents)
-    discount = options.discount
-    if discount is None:
-        discount = kneser_ney_discount(text.counts(K), features=features, **shape)
-    mine, begin, measuring = {"features": features, "radius": K}, time.perf_counter(), 0.0
-    earlier = [e["seconds"] for e in watch.events("sweep") if {**e, **mine} == e]  # of the run that is resumed
-    before = earlier[-1] if earlier else 0.0
-
-    def on_sweep(sweep: int, loss: float, model: LanguageModel) -> None:
-        nonlocal measuring
-        paused = time.perf_counter()
-        dev = {} if watch.dev is None else {"dev_perplexity": evaluate(model, watch.dev, mesh=text.mesh).perplexity}
-        seconds = before + paused - begin - measuring
-        watch.log(event="sweep", **mine, sweep=sweep, train_perplexity=float(np.exp(loss)), **dev, seconds=seconds)
-        measuring += time.perf_counter() - paused  # no part of the sweeps
-
-    with watch.stage(f"iterative-scaling, {features}, K = {K}", "sweeps") as progress:
-        swept = sweep_tables(
-            start,
-            text.counts(K),
-            text.in_memory,
-            sweeps=options.sweeps,
-            noise=not discount,
-            discount=discount,
-            mesh=text.mesh,
-            checkpoints=watch.checkpoints,
-            on_sweep=on_sweep,
-            progress=progress,
-        )
-    info = {"sweeps": options.sweeps, "discount": discount, "penalty": swept.penalties[-1], "scalars": scalars}
-    return FitResult(swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring})
-
-
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin = time.perf_counter()
@@ -297,7 +197,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     def read_held_out() -> tuple[HeldOutRows, np.ndarray]:
         with watch.stage("mixture: rows without held-out text", "groups") as progress:
             rows = mixture_rows(rest, options.rows, **shape, progress=progress)
-            m = _drawn(options, _new_positions(rest, held_out))
+            m = draw_positions(options, _new_positions(rest, held_out))
             read = held_out_rows(rows, held_out, m)
         if options.calibration != "pairs":
             rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
@@ -367,12 +267,6 @@ def _new_positions(rest: TrainingText, held_out: Text) -> np.ndarray:
     return new if 2 * len(new) > len(held_out.Y) else np.arange(len(held_out.Y))
 
 
-def _drawn(options: Options, positions: int | np.ndarray) -> np.ndarray:
-    """Which held-out positions the exponents are fitted on."""
-    size = min(options.calibration_positions, positions if isinstance(positions, int) else len(positions))
-    return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))
-
-
 METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "unigram": _fit_unigram,
     "bigram": _fit_bigram,
@@ -384,8 +278,8 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "cold": functools.partial(_fit_trained, "cold"),
     "warm": functools.partial(_fit_trained, "warm"),
     "optimum": _fit_optimum,
-    "log-linear": _fit_log_linear,
-    "iterative-scaling": _fit_iterative_scaling,
+    "log-linear": lambda text, options, watch: FitResult(*fit_log_linear(text, options, watch)),
+    "iterative-scaling": lambda text, options, watch: FitResult(*fit_iterative_scaling(text, options, watch)),
     "mixture": _fit_mixture,
     "bitcipher": _fit_bitcipher,
 }

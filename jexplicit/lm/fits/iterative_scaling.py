@@ -32,6 +32,10 @@ each pair's own, and the lowest point is
 
 So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
 that Kneser-Ney takes from every count as not to be relied on. Tables that generalise are mended only where offsets disagree.
+
+Sum with attention reads one table V with a weight of its own for every offset and token, `U_k[j] = w_k(j) V[j] + ...`. Its
+features are these weights, of norm `sum_k w_k(x_k)`; with the largest of the norms in the place of K all of the above holds
+for V, as a shorter step helps too.
 """
 
 import functools
@@ -78,11 +82,12 @@ def sweep_tables(
     sweeps: int,
     noise: bool = True,
     discount: float = 0.0,
+    weights: Float[np.ndarray, "K N"] | None = None,
     mesh: Mesh | None = None,
     chunk: int = 1 << 18,
     checkpoints: str | os.PathLike | None = None,
     checkpoint_seconds: float = 60.0,
-    on_sweep: Callable[[int, float, LanguageModel], None] | None = None,
+    on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SweepResult:
     """Lower the training loss of a language model, sweep by sweep: `U += (1/K) log(F / HᵀP)`.
@@ -98,16 +103,17 @@ def sweep_tables(
         noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
         discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
             its penalty. `kneser_ney_discount` estimates it.
+        weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
         mesh: devices to split the tables' columns over; default, the first device.
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
         checkpoint_seconds: time between two checkpoints.
-        on_sweep: called with (sweeps done, loss, model), from 0 sweeps on.
+        on_sweep: called with (sweeps done, loss, model), from 0 sweeps on; where it returns True, they end.
         progress: called with (sweeps done, sweeps in all).
 
     Raises:
-        ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; counts of another
-            stream, radius or vocabulary; no position to predict.
+        ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; weights that are
+            negative, of another shape, or with noise; counts of another stream, radius or vocabulary; no position to predict.
         FloatingPointError: a start that gives no chance to a pair that occurs.
 
     Example:
@@ -127,46 +133,51 @@ def sweep_tables(
         raise ValueError(
             f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False with one above 0"
         )
-    F, positions = _observed(model, counts)
+    _check_weights(weights, model, noise)
+    features = model.features if weights is None else "cat"
+    F, positions = _observed(model, counts, features)
     X, Y = contexts(stream, K, eos=model.eos)
     _check_stream(counts, X, Y, model)
-    distinct, n = distinct_contexts(X, ordered=model.ordered)
-    blocks = model.tables[: len(F)]
+    distinct, n = distinct_contexts(X, ordered=features == "cat")
+    blocks = model.tables if weights is not None else model.tables[: len(F)]
     check_memory(mesh, 10 * len(blocks) * blocks[0].nbytes // mesh.size, "tables and their co-occurrences")
     params = initial_state(blocks, optax.identity(), mesh).params
     observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
-    U0 = params
+    of_tables = _PerTable(params, K) if weights is None else _OneTable(params, jnp.asarray(weights, blocks[0].dtype), distinct)
+    moving = start = of_tables.start
+    F_moving = of_tables.gather(observed)
     if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
         raise ValueError("a prior around infinite logits: start from tables that are finite, such as log-linear ones")
     of_noise = noise_model(token_counts(counts)) if noise else None
     as_model = functools.partial(decoder_model, features=model.features, radius=K, eos=model.eos, noise=None)
     losses, penalties = [], []
-    series = {"params": params, "losses": np.zeros(0), "penalties": np.zeros(0)}
+    series = {"params": moving, "losses": np.zeros(0), "penalties": np.zeros(0)}
     if checkpoints is not None and (found := load_latest(checkpoints, series)):
-        params, losses, penalties = found["params"], found["losses"].tolist(), found["penalties"].tolist()
+        moving, losses, penalties = found["params"], found["losses"].tolist(), found["penalties"].tolist()
     saved = time.perf_counter()
     while True:
-        log_Z, expected = text_gradient(params, distinct, n, X[:0], Y[:0], features=model.features, mesh=mesh, chunk=chunk)
+        params = of_tables.read(moving)
+        log_Z, expected = text_gradient(params, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
         losses.append((log_Z - _total(_matched_logits, observed, params)) / positions)
-        penalties.append(discount * _total(_moved_by, params, U0) / positions if discount else 0.0)
+        penalties.append(discount * _total(_moved_by, moving, start) / positions if discount else 0.0)
         if not np.isfinite(losses[-1]):
             raise FloatingPointError(
                 f"loss {losses[-1]} after {len(losses) - 1} sweeps: the start gives no chance to a pair that occurs; start "
                 "from tables of the same stream (jexplicit.explicit_language_model)"
             )
-        if on_sweep:
-            on_sweep(len(losses) - 1, losses[-1], as_model(params))
+        ended = bool(on_sweep and on_sweep(len(losses) - 1, losses[-1], as_model(params)))
         if progress and sweeps:
             progress(len(losses) - 1, sweeps)
-        if len(losses) > sweeps:
+        if ended or len(losses) > sweeps:
             return SweepResult(as_model(params), losses, penalties)  # the last pass only measures
-        F_and_E = list(zip(params, observed, expected, strict=True))
+        F_and_E = list(zip(moving, F_moving, of_tables.gather(expected), strict=True))
+        norm = jnp.asarray(of_tables.norm, blocks[0].dtype)
         if discount:
-            params = tuple(_kept_near(U, F_b, E, V, discount, K) for (U, F_b, E), V in zip(F_and_E, U0, strict=True))
+            moving = tuple(_kept_near(U, F_b, E, V, discount, norm) for (U, F_b, E), V in zip(F_and_E, start, strict=True))
         else:
-            params = tuple(_moved(U, F_b, E, of_noise, K) for U, F_b, E in F_and_E)
+            moving = tuple(_moved(U, F_b, E, of_noise, norm) for U, F_b, E in F_and_E)
         if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds:
-            series = {"params": params, "losses": np.array(losses), "penalties": np.array(penalties)}
+            series = {"params": moving, "losses": np.array(losses), "penalties": np.array(penalties)}
             save_latest(checkpoints, len(losses), series)
             saved = time.perf_counter()
 
@@ -186,7 +197,56 @@ def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos:
     return float(discounts(jnp.stack([jnp.asarray(F_b, jnp.float32) for F_b in F]), modified=False)[0])
 
 
-def _observed(model: LanguageModel, counts: Counts) -> tuple[tuple[np.ndarray, ...], int]:
+class _PerTable(NamedTuple):
+    """Every table moves by itself; the norm of the features is K."""
+
+    start: tuple[Array, ...]
+    norm: float
+
+    def read(self, moving: tuple[Array, ...]) -> tuple[Array, ...]:
+        return moving
+
+    def gather(self, blocks: tuple[Array, ...]) -> tuple[Array, ...]:
+        return blocks
+
+
+class _OneTable:
+    """What moves is one table, from 0: offset k reads its row j with the weight w_k(j), on top of where it started."""
+
+    def __init__(self, tables: tuple[Array, ...], weights: Float[Array, "K N"], X: np.ndarray):
+        self.tables, self.weights = tables, weights
+        self.start = (jnp.zeros_like(tables[0]),)
+        self.norm = float(np.sum([np.asarray(w)[x] for w, x in zip(weights, X.T, strict=True)], axis=0).max())
+
+    def read(self, moving: tuple[Array, ...]) -> tuple[Array, ...]:
+        return _read_weighted(self.tables, self.weights, moving[0])
+
+    def gather(self, blocks: tuple[Array, ...]) -> tuple[Array, ...]:
+        return (_gather_weighted(blocks, self.weights),)
+
+
+@jax.jit
+def _read_weighted(tables: tuple[Array, ...], weights: Array, V: Array) -> tuple[Array, ...]:
+    return tuple(U + w[:, None] * V for U, w in zip(tables, weights, strict=True))
+
+
+@jax.jit
+def _gather_weighted(blocks: tuple[Array, ...], weights: Array) -> Array:
+    return functools.reduce(jnp.add, [w[:, None] * jnp.maximum(block, 0) for block, w in zip(blocks, weights, strict=True)])
+
+
+def _check_weights(weights: np.ndarray | None, model: LanguageModel, noise: bool) -> None:
+    if weights is None:
+        return
+    shape = (model.radius, model.vocab_size)
+    if noise or model.features != "sum" or weights.shape != shape or not 0 <= weights.min() <= weights.max() < np.inf:
+        raise ValueError(
+            f"weights of shape {weights.shape} between {weights.min():g} and {weights.max():g}, noise={noise}, for features "
+            f"{model.features!r}: use finite weights >= 0 of shape {shape}, Sum, and noise=False"
+        )
+
+
+def _observed(model: LanguageModel, counts: Counts, features: Features) -> tuple[tuple[np.ndarray, ...], int]:
     """F as the model's blocks, and the number of positions."""
     K, N = model.radius, model.vocab_size
     if len(counts) < K or counts[0].shape != (N, N):
@@ -196,7 +256,7 @@ def _observed(model: LanguageModel, counts: Counts) -> tuple[tuple[np.ndarray, .
         )
     if not (positions := int(with_targets(counts[0], eos=model.eos).sum(dtype=np.int64))):
         raise ValueError("no position to predict: the text has no tokens")
-    return _blocks(counts, model.features, K, model.eos), positions
+    return _blocks(counts, features, K, model.eos), positions
 
 
 def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
@@ -236,8 +296,8 @@ def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Arr
     return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
-@functools.partial(jax.jit, static_argnames="K")
-def _moved(U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], noise: Noise | None, K: int) -> Array:
+@jax.jit
+def _moved(U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], noise: Noise | None, K: Array) -> Array:
     """The tables after a sweep."""
     if noise is None:
         return U + _log_ratio(F, E) / K
@@ -245,9 +305,9 @@ def _moved(U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"
     return U + noisy_rows(_log_ratio(noisy_counts(F, noise), noisy_counts(E, noise)), noise) / K
 
 
-@functools.partial(jax.jit, static_argnames=("D", "K"))
+@functools.partial(jax.jit, static_argnames="D")
 def _kept_near(
-    U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], U0: Float[Array, "N I"], D: float, K: int
+    U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], U0: Float[Array, "N I"], D: float, K: Array
 ) -> Array:
     """The tables after a sweep with a prior around U0."""
     F = jnp.maximum(F, 0)  # columns that only fill the mesh

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
+from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.rows.explicit import target_counts, token_counts, with_targets
 from jexplicit.lm.rows.log_tables import LogTables, Positions
@@ -41,18 +41,16 @@ _attention_power = 4  # of the information, in the weights of Sum's shared table
 
 
 class OffsetRows(NamedTuple):
-    """What a log-linear model is made of: `log p` [1, N] and the tables [N, N] that the exponents weigh, nearest first."""
+    """What a log-linear model is made of: `log p` [1, N] and the tables [N, N] that the exponents weigh, nearest first.
+
+    attention: [K, N] a_k of Sum's shared table, which is in the tables; None for tables of their own.
+    """
 
     log_p: Float[Array, "1 N"]
     tables: tuple[Float[Array, "N N"], ...]
     features: Features
     eos: bool
-
-    @property
-    def exponent_of_table(self) -> tuple[int, ...]:
-        """Which exponent weighs a table, 1, 2, ...; tables that are one array share theirs. Exponent 0 is that of log p."""
-        different = list({id(table): None for table in self.tables})
-        return tuple(1 + different.index(id(table)) for table in self.tables)
+    attention: Float[Array, "K N"] | None = None
 
     @property
     def log_tables(self) -> LogTables:
@@ -94,29 +92,16 @@ def offset_rows(
     tables = tuple(
         _log_rows(jnp.array(with_targets(C, eos=eos), jnp.float32), f, log_p, noise, smoothing=smoothing) for C in counts[:K]
     )
-    return OffsetRows(log_p, _shared(tables, log_p) if features == "sum" and K > 1 else tables, features, eos)
-
-
-def shared_rows(
-    counts: Counts, *, radius: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
-) -> OffsetRows:
-    """The plain Sum: one table for all offsets, of their merged counts, read without attention; arguments of `offset_rows`.
-
-    Example:
-        >>> from jexplicit import count
-        >>> rows = shared_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3))
-        >>> rows.tables[0] is rows.tables[1]
-        True
-    """
-    K = counted_radius(counts, radius)
-    rows = offset_rows(merge_offsets(counts[:K]), features="cat", eos=eos, smoothing=smoothing)
-    return OffsetRows(rows.log_p, rows.tables * K, "sum", eos)
+    if features == "cat" or K == 1:
+        return OffsetRows(log_p, tables, features, eos)
+    attention, shared = _shared(tables, log_p)
+    return OffsetRows(log_p, shared, features, eos, attention)
 
 
 def offset_positions(rows: OffsetRows, X: Integer[np.ndarray, "M K"]) -> Positions:
     """What a log-linear model reads: log p, then the row of each context token; every table has its own exponent."""
     ids = np.concatenate([np.zeros((len(X), 1), np.int64), X], axis=1)
-    return Positions(ids, np.broadcast_to([0, *rows.exponent_of_table], ids.shape))
+    return Positions(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape))
 
 
 def left_out_rows(
@@ -172,7 +157,7 @@ def own_rows(M: int, K: int) -> Positions:
 
 def first_exponents(rows: OffsetRows) -> Float[np.ndarray, " S"]:
     """Where a fit starts: the unigram and the nearest offset whole, the others as rough guesses that fall off."""
-    return np.array([1.0, *(1 / k for k in range(1, max(rows.exponent_of_table) + 1))])
+    return np.array([1.0, *(1 / k for k in range(1, len(rows.tables) + 1))])
 
 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
@@ -184,12 +169,12 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
     Raises:
         ValueError: another number of exponents than the tables have, and one for log p.
     """
-    index = rows.exponent_of_table
-    if len(exponents) != 1 + max(index):
-        raise ValueError(f"{len(exponents)} exponents for {max(index)} tables: give mu and one per table")
-    mu, K = float(exponents[0]), len(index)
-    tables = {s: table * float(exponents[s]) + rows.log_p * (mu / K) for s, table in zip(index, rows.tables, strict=True)}
-    return token_model(tuple(tables[s] for s in index), rows.features, rows.eos)
+    K = len(rows.tables)
+    if len(exponents) != 1 + K:
+        raise ValueError(f"{len(exponents)} exponents for {K} tables: give mu and one per table")
+    mu = float(exponents[0])
+    tables = [table * float(a) + rows.log_p * (mu / K) for table, a in zip(rows.tables, exponents[1:], strict=True)]
+    return token_model(tables, rows.features, rows.eos)
 
 
 def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
@@ -232,12 +217,12 @@ def _log_ratio(P: Array, log_p: Array) -> Array:
 
 
 @jax.jit
-def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, ...]:
-    """Sum's table, read with the attention of each offset."""
+def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array, ...]]:
+    """The attention of each offset, and Sum's table read with it."""
     P = [jnp.exp(table + log_p) for table in tables]
     information = jnp.stack([jnp.sum(P_k * table, axis=1) for P_k, table in zip(P, tables, strict=True)])
     information = jnp.maximum(information, jnp.finfo(log_p.dtype).tiny ** (1 / 8))  # a token that says nothing says it evenly
     w = information**_attention_power / jnp.sum(information**_attention_power, axis=0)[None, :]
     mixed = sum(w_k[:, None] * P_k for w_k, P_k in zip(w, P, strict=True))
     attention = information / information[:1]
-    return tuple(a_k[:, None] * (jnp.log(mixed) - log_p) for a_k in attention)
+    return attention, tuple(a_k[:, None] * (jnp.log(mixed) - log_p) for a_k in attention)
