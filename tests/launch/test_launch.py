@@ -128,7 +128,7 @@ def test_the_paper_stands_beside_a_run_only_on_request(finished, tmp_path):
     (run / "config.json").write_text(json.dumps({**config, "paper": False}))
     report = write_report(run).read_text()
     assert "| paper |" not in report and "61.8" not in report and "| explicit | cat | 2 |" in report
-    assert [name for name, preset in PRESETS.items() if preset.config.paper] == ["starts", "babylm"]
+    assert [name for name, preset in PRESETS.items() if preset.config.paper] == ["starts", "babylm", "table1"]
 
 
 def test_dev_documents_that_train_has_are_a_warning(files, tmp_path, capsys):
@@ -405,6 +405,16 @@ def test_the_curves_start_before_training_and_the_report_shows_them(trained):
     assert curve[0]["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
     report = (trained / "report.md").read_text()
     assert "| warm | cat | 2 |" in report and "25.8" in report  # the paper's T-w of Cat at K = 2
+    row = next(r for r in rows(trained) if (r["method"], r["features"], r["radius"]) == ("warm", "cat", 2))
+    assert (row["last_train_perplexity"], row["last_dev_perplexity"]) == (
+        curve[-1]["train_perplexity"],
+        curve[-1]["dev_perplexity"],
+    )
+    table = report[report.index("## Table 1") : report.index("## Cold and warm starts")]
+    last, best = f"| {row['last_dev_perplexity']:.1f} | 33.0 |", f"| {row['best_epoch']} |"
+    assert last in table and best in table and "explicit" not in table.split("|", 1)[1]
+    results = report[: report.index("## Table 1")]  # what is best on dev stands beside no number of the paper's
+    assert "61.8" in results and "33.0" not in results
     for name in ("loss_curves.png", "compute.png"):
         assert (trained / "figures" / name).read_bytes().startswith(b"\x89PNG")
 

@@ -78,7 +78,7 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
         "solve_seconds": trained.seconds,
         "epochs": trained.epochs,
         "best_epoch": trained.best_epoch,
-        "last_dev_perplexity": float(np.exp(trained.history[-1]["dev_loss"])),
+        **{f"last_{name}": value for name, value in _with_perplexities(trained.history[-1]).items() if "perplexity" in name},
         "positions_per_second": trained.epochs * len(Y) / trained.seconds,
         "kkt_residual": residual,
         **{name: getattr(options, name) for name in ("optimizer", "learning_rate", "batch_size", "parameters")},
