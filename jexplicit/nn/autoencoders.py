@@ -77,6 +77,85 @@ def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
     return LinearAutoencoder(jnp.linalg.pinv(gram, hermitian=True, rtol=X.shape[1] * jnp.finfo(X.dtype).eps), gram)
 
 
+@full_precision
+def descend_linear(f: LinearAutoencoder, X: Float[Array, "M D"], steps: int) -> LinearAutoencoder:
+    """Where gradient descent on the mean of `½ ||x - A B x||²` takes a linear autoencoder.
+
+    Its rate is `1/(4 s² (1 + ||A||² + ||B||²))` at the start, with s² the largest eigenvalue of XᵀX/M: small enough for the
+    loss to fall. Where k >= D, every `A B` that is the identity on the span of the examples has a loss of 0, and which of them
+    is found depends on the start. Directions orthogonal to all examples get no gradient in B, so what B does to them stays.
+
+    Args:
+        f: where to start.
+        X: [M, D] examples.
+        steps: of descent.
+
+    Raises:
+        ValueError: a negative number of steps, or examples that are all 0.
+
+    Example:
+        >>> X, start = jnp.array([[1.0, 0.0]]), LinearAutoencoder(0.1 * jnp.eye(2), 0.1 * jnp.eye(2))
+        >>> f = descend_linear(start, X, 200)
+        >>> [round(x, 4) for x in jnp.diag(f.A @ f.B).tolist()]  # the other direction keeps 0.1 * 0.1
+        [1.0, 0.01]
+
+    Source: Radhakrishnan 2024, Sec. 4.
+    """
+    s = float(jnp.linalg.norm(X, ord=2))
+    if steps < 0 or not s:
+        raise ValueError(f"{steps} steps of descent on examples of norm {s:g}: use 0 or more, and examples that are not 0")
+    rate = len(X) / (4 * s**2 * (1 + float(jnp.linalg.norm(f.A, ord=2)) ** 2 + float(jnp.linalg.norm(f.B, ord=2)) ** 2))
+
+    def loss(f: LinearAutoencoder) -> Array:
+        return reconstruction_errors(f(X), X).mean()
+
+    def step(f: LinearAutoencoder, _: None) -> tuple[LinearAutoencoder, None]:
+        return jax.tree.map(lambda W, g: W - rate * g, f, jax.grad(loss)(f)), None
+
+    return jax.jit(lambda f: jax.lax.scan(step, f, length=steps)[0])(f)
+
+
+@full_precision
+def off_span_gain(f: LinearAutoencoder, X: Float[Array, "M D"]) -> float:
+    """`||A B (I - P)||_F / ||I - P||_F`: what is left of vectors orthogonal to the examples; P projects on their span.
+
+    0 for the projection on the span, 1 for the identity.
+
+    Raises:
+        ValueError: examples that span the space.
+
+    Example:
+        >>> off_span_gain(LinearAutoencoder(jnp.eye(2), jnp.eye(2)), jnp.array([[1.0, 0.0]]))
+        1.0
+    """
+    basis = jnp.linalg.svd(X, full_matrices=True)[2][int(jnp.linalg.matrix_rank(X)) :]
+    if not len(basis):
+        raise ValueError(f"{len(X)} examples span all {X.shape[1]} dimensions: nothing is orthogonal to them; use fewer")
+    return float(jnp.sqrt((f(basis) ** 2).sum() / len(basis)))
+
+
+def cluster_agreement(codes: Float[np.ndarray, "M k"], labels: np.ndarray, *, clusters: int, seed: int) -> float:
+    """The adjusted Rand index between k-means clusters of codes and the labels: 1 for the same groups, 0 by chance.
+
+    Raises:
+        ValueError: fewer examples than clusters.
+
+    Example:
+        >>> cluster_agreement(np.array([[0.0], [0.1], [5.0], [5.1]]), np.array([3, 3, 7, 7]), clusters=2, seed=0)
+        1.0
+
+    Source: Hubert & Arabie 1985.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import adjusted_rand_score
+
+    if len(codes) < clusters:
+        raise ValueError(f"{clusters} clusters of {len(codes)} examples: use at most as many")
+    kmeans = KMeans(clusters, n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
+    found = kmeans.fit_predict(np.asarray(codes, np.float64))
+    return float(adjusted_rand_score(labels, found))
+
+
 def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) -> Float[Array, " M"]:
     """`½ ||x - f(x)||²` per example: large for examples unlike the training data.
 

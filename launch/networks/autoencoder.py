@@ -1,5 +1,6 @@
 """launch.networks autoencoder: linear ones solved and trained, a bottleneck, anomalies, and the memories of wide networks."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,18 +8,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from jexplicit.nn.activations import activation
 from jexplicit.nn.autoencoders import (
     LinearAutoencoder,
     add_noise,
     anomaly_auc,
+    cluster_agreement,
     contraction,
+    descend_linear,
     iterate_map,
     linear_autoencoder,
+    off_span_gain,
     pseudo_inverse_autoencoder,
     recall,
     reconstruction_errors,
 )
+from jexplicit.nn.names import Activation
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
@@ -28,6 +35,9 @@ from launch.networks.report import pictures_path
 from launch.networks.training import Data, Job, Part, add_solved, has_row, make_plan, measure
 
 _starts_per_memory = 10
+_clusterings = 3  # of k-means, from different seeds
+_descents = 3  # of wide linear autoencoders
+_descent_steps = 20_000
 
 Map = Callable[[Any], Any]
 
@@ -48,7 +58,20 @@ def run_autoencoder(config: AutoencoderConfig, folder: RunFolder) -> None:
     measure_trained(job, "linear, trained", linear, data, anomalies)
     bottleneck = FullyConnected((config.width, k, config.width), D, activation=config.activation)
     variables = measure_trained(job, "bottleneck", bottleneck, data, anomalies)
-    maps = [measure_memory(job, data._replace(train=few), anomalies, scale) for scale in config.memory_scales]
+    solved = linear_autoencoder(jnp.asarray(data.train.X), k)
+    codes: dict[str, Map] = {
+        "pixels": lambda X: X,
+        f"linear code of {k}": lambda X: X @ solved.B.T,
+        f"bottleneck of {k}": lambda X: code_of(bottleneck, variables, X, 2),
+    }
+    labels = everything.test.Y.argmax(axis=1)
+    log_codes(job, codes, data.test.X, labels[labels != config.anomaly])
+    log_wide_linear(job, jnp.asarray(few.X))
+    maps = [
+        measure_memory(job, data._replace(train=few), anomalies, phi, scale)
+        for phi in config.memory_activations
+        for scale in config.memory_scales
+    ]
     examples = data.test.X[:10]
     rows = {"test example": examples, "bottleneck": network_outputs(bottleneck, variables, examples)}
     save_pictures(job, images.train_images.shape[1:], rows, few.X[:10], maps[-1])
@@ -89,11 +112,61 @@ def auc(network: FullyConnected, variables: dict[str, Any], data: Data, anomalie
     return {"anomaly_auc": anomaly_auc(*errors)}
 
 
-def measure_memory(job: Job, data: Data, anomalies: np.ndarray, scale: float) -> Map:
+def code_of(network: FullyConnected, variables: dict[str, Any], X: Any, layer: int) -> Any:
+    """The outputs of a hidden layer, without dropout."""
+    _, seen = network.apply(variables, X, mutable=["intermediates"])
+    layers: Any = seen["intermediates"]
+    return activation(network.activation)(layers[f"hidden_{layer}"]["z"][0])
+
+
+def log_codes(job: Job, codes: dict[str, Map], X: np.ndarray, labels: np.ndarray) -> None:
+    """How far k-means clusters of test examples agree with their classes, in pixels and in codes; and the codes' main axes."""
+    if job.folder.events("code"):
+        return
+    clusters, seeds = len(np.unique(labels)), range(job.config.seed, job.config.seed + _clusterings)
+    for name, encode in codes.items():
+        code = jnp.asarray(encode(jnp.asarray(X)))
+        with stage(f"clusters of {name}"):
+            agreement = [cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
+        centred = code - code.mean(axis=0)[None, :]
+        axes = linear_autoencoder(centred, 2).B
+        numbers = {"agreement": float(np.mean(agreement)), "spread": float(np.std(agreement, ddof=1))}
+        points = {"axes": np.asarray(centred @ axes.T).round(4).tolist(), "labels": labels.tolist()}
+        job.folder.log(event="code", name=name, clusters=clusters, **numbers, **points)
+
+
+def log_wide_linear(job: Job, X: Array) -> None:
+    """Linear autoencoders as wide as their input, by descent from several starts: all fit, and differ beside the examples."""
+    if job.folder.events("wide linear"):
+        return
+    D = X.shape[1]
+    projection = pseudo_inverse_autoencoder(X)
+    P = projection.A @ projection.B
+    for seed in range(job.config.seed, job.config.seed + _descents):
+        A, B = jax.random.normal(jax.random.key(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
+        starts = {
+            "He x 0.001": LinearAutoencoder(1e-3 * A, 1e-3 * B),
+            "He x 0.1": LinearAutoencoder(0.1 * A, 0.1 * B),
+            "He": LinearAutoencoder(A, B),
+            "identity": LinearAutoencoder(jnp.eye(D, dtype=X.dtype), jnp.eye(D, dtype=X.dtype)),
+            "pseudo-inverse": projection,
+        }
+        for name, start in starts.items():
+            with stage(f"linear, width {D}, from {name}"):
+                f = descend_linear(start, X, _descent_steps)
+            losses = [float(reconstruction_errors(g(X), X).mean()) for g in (start, f)]
+            distance = float(jnp.linalg.norm(f.A @ f.B - P) / jnp.linalg.norm(P))
+            gain = off_span_gain(f, X)
+            job.folder.log(
+                event="wide linear", start=name, seed=seed, first_loss=losses[0], loss=losses[1], gain=gain, distance=distance
+            )
+
+
+def measure_memory(job: Job, data: Data, anomalies: np.ndarray, phi: Activation, scale: float) -> Map:
     """Train a wide and deep autoencoder on few examples, measure whether it contracts around them, and return its map."""
     config = job.config
     shape = (config.memory_width,) * config.memory_depth
-    network = FullyConnected(shape, data.outputs, activation=config.memory_activation)
+    network = FullyConnected(shape, data.outputs, activation=phi)
     random = init_variables(network, jax.random.key(config.seed), data.train.X[:2])
 
     def map_of(variables: dict[str, Any]) -> Map:
@@ -120,11 +193,11 @@ def measure_memory(job: Job, data: Data, anomalies: np.ndarray, scale: float) ->
         config,
         data,
         network,
-        name=f"over-parameterised, weights x {scale:g}",
-        model=f"{config.memory_depth} x {config.memory_width} {config.memory_activation}",
+        name=f"over-parameterised, {phi}, weights x {scale:g}",
+        model=f"{config.memory_depth} x {config.memory_width} {phi}",
         variables=jax.tree.map(lambda W: W * scale, random),
         objective="squared_error",
-        activation=config.memory_activation,
+        activation=phi,
         optimizer="adam",
         learning_rate=config.memory_rate,
         cooling="cosine",

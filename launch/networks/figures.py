@@ -87,3 +87,15 @@ def pictures_figure(pictures: Mapping[str, np.ndarray], path: Path) -> None:
             for ax in row[len(images) :]:
                 ax.set_visible(False)
             row[0].set_ylabel(title, fontsize=8, rotation=0, ha="right", va="center")
+
+
+def codes_figure(codes: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The two main axes of codes, a panel each: `name`, `axes` [M, 2], `labels` [M], `agreement`."""
+    with figure(path, columns=len(codes), size=(3.3 * len(codes) + 0.8, 3.4)) as axes:
+        for ax, code in zip(axes[0], codes, strict=True):
+            points, labels = np.array(code["axes"]), np.array(code["labels"])
+            for n, label in enumerate(np.unique(labels)):
+                colour = plt.cm.tab10(n % 10)
+                ax.plot(*points[labels == label].T, ".", color=colour, markersize=3, label=str(label))
+            ax.set(xticks=[], yticks=[], title=f"{code['name']} ({code['agreement']:.2f})")
+        legend_outside(axes[0, -1], fontsize=8)

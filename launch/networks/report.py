@@ -10,7 +10,14 @@ import numpy as np
 
 from jexplicit.runs.results import read_events, read_rows
 from jexplicit.runs.tables import Column, markdown_table
-from launch.networks.figures import curves_figure, histograms_figure, pictures_figure, ratios_figure, search_figure
+from launch.networks.figures import (
+    codes_figure,
+    curves_figure,
+    histograms_figure,
+    pictures_figure,
+    ratios_figure,
+    search_figure,
+)
 
 Rows = Sequence[dict[str, Any]]
 
@@ -58,6 +65,27 @@ Activations of the hidden layers on a few training examples, before (start) and 
 pre-activations in a flat region of the nonlinearity. *Dead*: share of units that are there for every example. A layer called
 *logits* is the explicit solution's.
 """
+_clusters = """\
+k-means clusters of the test images, as many as classes: their adjusted Rand index with the classes is 1 where both are the same
+groups and 0 where they agree by chance. The figure has the two main axes of each code."""
+_cluster_columns = (
+    Column("of", "name"),
+    Column("clusters", "clusters", "d"),
+    Column("agreement", "agreement", ".3f"),
+    Column("±", "spread", ".3f"),
+)
+_wide = """\
+Linear autoencoders of the memories, as wide as an image, after gradient descent from several starts; means over seeds. All of
+them reproduce the memories. *Gain*: what is left of vectors orthogonal to all memories: 0 of the projection on their span, the
+solution of the pseudo-inverse, and 1 of the identity. *Distance*: of `A B` from that projection, relative to its norm."""
+_wide_columns = (
+    Column("start", "start"),
+    Column("loss at the start", "first_loss", ".2e"),
+    Column("loss", "loss", ".2e"),
+    Column("gain", "gain", ".4f"),
+    Column("±", "gain_spread", ".4f"),
+    Column("distance", "distance", ".3f"),
+)
 _memory = """\
 A map contracts near a training example, and iterates converge to it, if all eigenvalues of its Jacobian have modulus below 1
 (*spectral radius*); if its largest singular value is below 1 too, every single step shrinks distances. *From noise*: noisy
@@ -79,7 +107,7 @@ def write_networks_report(out: Path) -> Path:
     """Write report.md and its figures from the files of a run."""
     rows = read_rows(out)
     lines = [f"# launch.networks {rows[0]['command']}", "", _about(rows[0]), *_results(rows), _reading]
-    for section in (_checklist, _search, _curves, _first_losses, _diagnostics, _anomalies, _pictures, _samples):
+    for section in _sections:
         lines += section(out, rows)
     report = out / "report.md"
     report.write_text("\n".join(lines))
@@ -180,6 +208,26 @@ def _section(title: str, about: str, columns: Sequence[Column], rows: Rows) -> l
     return [f"## {title}", *(["", about] if about else []), *markdown_table(columns, rows)] if rows else []
 
 
+def _codes(out: Path, rows: Rows) -> list[str]:
+    events = list({event["name"]: event for event in read_events(out, "code")}.values())
+    if not events:
+        return []
+    codes_figure(events, out / "figures" / "codes.png")
+    return [*_section("Clusters", _clusters, _cluster_columns, events), "![codes](figures/codes.png)", ""]
+
+
+def _wide_linear(out: Path, rows: Rows) -> list[str]:
+    by_start: dict[str, dict[int, dict[str, Any]]] = {}
+    for event in read_events(out, "wide linear"):
+        by_start.setdefault(event["start"], {})[event["seed"]] = event
+    lines = []
+    for start, events in by_start.items():
+        numbers = {field: [event[field] for event in events.values()] for field in ("first_loss", "loss", "gain", "distance")}
+        spread = {f"{field}_spread": float(np.std(values, ddof=1)) for field, values in numbers.items() if len(values) > 1}
+        lines.append({"start": start, **{field: float(np.mean(values)) for field, values in numbers.items()}, **spread})
+    return _section("As wide as the input", _wide, _wide_columns, lines)
+
+
 def _pictures(out: Path, rows: Rows) -> list[str]:
     if not pictures_path(out).exists():
         return []
@@ -191,3 +239,17 @@ def _samples(out: Path, rows: Rows) -> list[str]:
     path = out / "samples.json"
     samples = json.loads(path.read_text()) if path.exists() else []
     return ["## Sampled documents", "", *(f"```text\n{sample}\n```\n" for sample in samples)] if samples else []
+
+
+_sections = (
+    _checklist,
+    _search,
+    _curves,
+    _first_losses,
+    _diagnostics,
+    _anomalies,
+    _codes,
+    _wide_linear,
+    _pictures,
+    _samples,
+)

@@ -11,6 +11,7 @@ from jexplicit.data.images import read_images
 from jexplicit.nn import training
 from jexplicit.nn.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.results import read_events
 from launch.networks import __main__ as networks
 from launch.networks import config as networks_config
 from launch.networks import pictures as networks_pictures
@@ -146,7 +147,11 @@ def test_autoencoders(tmp_path):
     assert solved["train_loss"] < trained["train_loss"]  # nothing of rank 4 is better
     assert found["span of the memories"]["train_loss"] < 1e-6
     assert all(0 <= row["anomaly_auc"] <= 1 for row in found.values())
-    memory = found["over-parameterised, weights x 0.4"]
+    memory = found["over-parameterised, relu, weights x 0.4"]
+    report = (out / "report.md").read_text()
+    assert "| bottleneck of 4 | 9 |" in report and (out / "figures" / "codes.png").exists()
+    gains = {event["start"]: event["gain"] for event in read_events(out, "wide linear")}
+    assert gains["identity"] == pytest.approx(1, abs=1e-4) and gains["He x 0.001"] < 0.01 and gains["pseudo-inverse"] < 1e-3
     assert memory["largest_singular_value"] >= memory["largest_spectral_radius"] > 0
     assert networks.main(["autoencoder", "--out", str(tmp_path / "b"), "--limit", "100", "--anomaly", "10"]) == 2
 

@@ -11,11 +11,15 @@ import pytest
 from sklearn.decomposition import PCA
 
 from jexplicit.nn.autoencoders import (
+    LinearAutoencoder,
     add_noise,
     anomaly_auc,
+    cluster_agreement,
     contraction,
+    descend_linear,
     iterate_map,
     linear_autoencoder,
+    off_span_gain,
     pseudo_inverse_autoencoder,
     recall,
     reconstruction_errors,
@@ -121,3 +125,63 @@ def test_one_example_and_a_feature_that_never_changes():
     constant = jnp.array([[2.0, 0.0, 1.0]])
     for f in (linear_autoencoder(constant, 1), pseudo_inverse_autoencoder(constant)):
         np.testing.assert_allclose(f(constant), constant, atol=1e-12)
+
+
+# As wide as the input: what the pseudo-inverse says, and what descent finds
+
+
+def wide_start(scale):
+    A, B = (jnp.asarray(W) for W in np.random.default_rng(3).normal(size=(2, 6, 6)))
+    return LinearAutoencoder(scale * A, scale * B)
+
+
+def test_descent_is_the_hand_written_one():
+    f, few = wide_start(0.3), np.asarray(X[:3])
+    A, B = np.array(f.A), np.array(f.B)
+    s, a, b = (np.linalg.norm(W, 2) for W in (few, A, B))
+    rate = 3 / (4 * s**2 * (1 + a**2 + b**2))
+    for _ in range(5):
+        error = few @ B.T @ A.T - few
+        gradient_A, gradient_B = error.T @ (few @ B.T) / 3, A.T @ error.T @ few / 3
+        A, B = A - rate * gradient_A, B - rate * gradient_B
+    found = descend_linear(f, jnp.asarray(few), 5)
+    np.testing.assert_allclose(found.A, A, rtol=1e-10)
+    np.testing.assert_allclose(found.B, B, rtol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_every_start_fits_and_only_small_ones_end_at_the_projection(scale):
+    few = X[:3]
+    start, P = wide_start(scale), pseudo_inverse_autoencoder(few)
+    found = descend_linear(start, few, 20_000)
+    assert float(reconstruction_errors(found(few), few).mean()) < 1e-8
+    distance = float(jnp.linalg.norm(found.A @ found.B - P.A @ P.B))
+    assert distance < 0.02 if scale < 0.1 else distance > 0.5
+    outside = np.linalg.svd(np.asarray(few))[2][3:]  # B does to them what it did at the start
+    np.testing.assert_allclose(outside @ np.asarray(found.B).T, outside @ np.asarray(start.B).T, atol=1e-9)
+
+
+def test_what_fits_already_stays():
+    identity = LinearAutoencoder(jnp.eye(6), jnp.eye(6))
+    np.testing.assert_array_equal(descend_linear(identity, X[:3], 10).A, identity.A)
+    assert off_span_gain(identity, X[:3]) == pytest.approx(1, abs=1e-12)
+    assert off_span_gain(pseudo_inverse_autoencoder(X[:3]), X[:3]) < 1e-9
+
+
+def test_descent_and_gain_refuse_what_they_cannot_use():
+    with pytest.raises(ValueError, match="-1 steps"):
+        descend_linear(wide_start(1.0), X[:3], -1)
+    with pytest.raises(ValueError, match="examples that are not 0"):
+        descend_linear(wide_start(1.0), 0 * X[:3], 1)
+    with pytest.raises(ValueError, match="span all 6 dimensions"):
+        off_span_gain(wide_start(1.0), X)
+
+
+def test_clusters_agree_with_groups_whatever_their_names_and_not_with_chance():
+    rng = np.random.default_rng(0)
+    groups = np.repeat([4, 1, 9], 40)
+    codes = rng.normal(size=(120, 2)) * 0.1 + np.eye(10)[groups][:, [4, 1]] * 5
+    assert cluster_agreement(codes, groups, clusters=3, seed=0) == 1
+    assert abs(cluster_agreement(rng.normal(size=(600, 2)), rng.integers(0, 3, 600), clusters=3, seed=0)) < 0.03
+    with pytest.raises(ValueError, match="3 clusters of 2 examples"):
+        cluster_agreement(codes[:2], groups[:2], clusters=3, seed=0)
