@@ -92,7 +92,7 @@ def _initializers(config: CompareConfig, data: Data) -> Chosen:
 
     laws = ("fan_in_uniform", "glorot_uniform", "glorot_normal", "he_normal", "backward_normal", "standard", "zeros")
     chosen = [variant(law, "initialisers", weights=law) for law in laws]
-    chosen.append(variant("he_normal, gain 5/3", "initialisers", weights="he_normal", weight_scale=5 / 3))
+    chosen.append(variant("he_normal, gain 1.67", "initialisers", weights="he_normal", weight_scale=5 / 3))
     zero, plan = variant("zero last layer", "initialisers")
     chosen.append((zero, {**plan, "start": _zero_output}))
     scales = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -47,14 +47,14 @@ def _curves(ax: Any, events: Lines) -> None:
 
 
 def _against_numbers(ax: Any, lines: Lines) -> None:
-    for n, group in enumerate(dict.fromkeys(line["group"] for line in lines)):
+    colours: dict[str, str] = {}
+    for group in dict.fromkeys(line["group"] for line in lines):
+        colour = colours.setdefault(group.removesuffix(", residual"), COLOURS[len(colours)])
         own = [line for line in lines if line["group"] == group and line["test_accuracy"] is not None]
         x = [line["value"] for line in own]
         y, spread = (np.array([line[field] or 0.0 for line in own]) for field in ("test_accuracy", "test_accuracy_spread"))
         style = "--" if group.endswith("residual") else "-"
-        ax.errorbar(
-            x, 100 * y, 100 * spread, fmt=f"o{style}", color=COLOURS[n % len(COLOURS)], capsize=2, markersize=4, label=group
-        )
+        ax.errorbar(x, 100 * y, 100 * spread, fmt=f"o{style}", color=colour, capsize=2, markersize=4, label=group)
     values = sorted({line["value"] for line in lines})
     if values[0] > 0 and values[-1] > 5 * values[0]:
         ax.set_xscale("log")
@@ -109,7 +109,8 @@ def paths_figure(path: Path) -> None:
     with figure(path, 2, 2, size=(10.4, 6.6)) as axes:
         for column, (name, surface) in zip(axes.T, SURFACES.items(), strict=True):
             top, bottom = column
-            x, y = np.meshgrid(np.linspace(-4.5, 2.5, 200), np.linspace(-1.6, 1.6, 200))
+            limits = surface.start[0] - 0.5, -surface.start[0] / 2 + 0.5
+            x, y = np.meshgrid(np.linspace(*limits, 200), np.linspace(-1.6, 1.6, 200))
             heights = np.asarray(surface.f(np.stack([x, y])))  # pyright: ignore[reportArgumentType]
             top.contour(x, y, heights - surface.lowest, levels=np.geomspace(0.02, 40, 14), colors="0.8", linewidths=0.6)
             for n, (optimizer, rate) in enumerate(_path_rates.items()):
@@ -117,6 +118,6 @@ def paths_figure(path: Path) -> None:
                 top.plot(*w.T, "o-", color=COLOURS[n], markersize=2, linewidth=1, label=f"{optimizer}, rate {rate:g}")
                 above = np.maximum([float(surface.f(point)) - surface.lowest for point in w], 1e-8)
                 bottom.plot(above, color=COLOURS[n], linewidth=1)
-            top.set(title=name, xlabel="$w_1$", ylabel="$w_2$", xlim=(-4.5, 2.5), ylim=(-1.6, 1.6))
+            top.set(title=name, xlabel="$w_1$", ylabel="$w_2$", xlim=limits, ylim=(-1.6, 1.6))
             bottom.set(yscale="log", xlabel="step", ylabel="above the minimum")
         legend_outside(axes[0, 1], fontsize=7)

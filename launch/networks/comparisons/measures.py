@@ -44,7 +44,7 @@ def _log_layers(folder: RunFolder, variant: Variant, outcome: Outcome, data: Dat
             folder.log(event="layer", name=variant.name, when=when, layer=layer, **numbers._asdict())
             for kind, array in (("z", values.z), ("gradient", values.gradient * len(X))):
                 arrays[f"{layer} {kind}"], arrays[f"{layer} {kind} edges"] = histogram(array)
-        path = histograms_path(folder.path, variant.name.replace("/", " "), when)
+        path = histograms_path(folder.path, variant.name, when)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, **arrays)  # pyright: ignore[reportArgumentType]
 

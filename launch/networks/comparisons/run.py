@@ -47,7 +47,7 @@ def run(config: CompareConfig) -> dict[str, Any]:
 def rows_of(
     config: CompareConfig, variant: Variant, outcome: Outcome, seeds: range, seconds: float, about: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """One row per seed. Numbers that are not finite, of runs that diverged, are None."""
+    """One row per seed. The numbers of a run that diverged are None."""
     shared = {
         "comparison": config.what,
         "variant": variant.name,
@@ -63,8 +63,10 @@ def rows_of(
     }
     scores = {f"{part}_loss": values for part, values in outcome.losses.items()}
     scores |= {f"{part}_accuracy": values for part, values in outcome.accuracies.items()}
+    diverged = ~np.isfinite(list(outcome.losses.values())).all(axis=0)
     return [
-        {**shared, "seed": seed, **{name: finite(values[n]) for name, values in scores.items()}} for n, seed in enumerate(seeds)
+        {**shared, "seed": seed, **{name: None if diverged[n] else finite(values[n]) for name, values in scores.items()}}
+        for n, seed in enumerate(seeds)
     ]
 
 
