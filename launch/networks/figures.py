@@ -99,3 +99,16 @@ def codes_figure(codes: Sequence[Mapping[str, Any]], path: Path) -> None:
                 ax.plot(*points[labels == label].T, ".", color=colour, markersize=3, label=str(label))
             ax.set(xticks=[], yticks=[], title=f"{code['name']} ({code['agreement']:.2f})")
         legend_outside(axes[0, -1], fontsize=8)
+
+
+def embedding_figure(names: Sequence[str], points: Sequence[Sequence[float]], path: Path) -> None:
+    """Tokens at their points of a map."""
+    with figure(path, size=(9.0, 7.0)) as axes:
+        ax = axes[0, 0]
+        ax.grid(False)
+        for name, (x, y) in zip(names, points, strict=True):
+            ax.text(x, y, name, fontsize=7, ha="center", va="center", parse_math=False)
+        xy = np.array(points)
+        margin = 0.04 * np.ptp(xy, axis=0) + 1e-6
+        low, high = xy.min(axis=0) - margin, xy.max(axis=0) + margin
+        ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[])

@@ -13,6 +13,7 @@ from jexplicit.runs.tables import Column, markdown_table
 from launch.networks.figures import (
     codes_figure,
     curves_figure,
+    embedding_figure,
     histograms_figure,
     pictures_figure,
     ratios_figure,
@@ -65,6 +66,15 @@ Activations of the hidden layers on a few training examples, before (start) and 
 pre-activations in a flat region of the nonlinearity. *Dead*: share of units that are there for every example. A layer called
 *logits* is the explicit solution's.
 """
+_neighbours = """\
+Tokens of all frequencies and those whose embeddings have the largest cosine with theirs, in the network with the lowest dev
+loss. The figure is a map of the most frequent tokens by t-SNE: near ones are used alike."""
+_neighbour_columns = (
+    Column("rank", "rank", ",d"),
+    Column("count", "count", ",d"),
+    Column("token", lambda event: _code(event["token"])),
+    Column("nearest, cosine", "near"),
+)
 _clusters = """\
 k-means clusters of the test images, as many as classes: their adjusted Rand index with the classes is 1 where both are the same
 groups and 0 where they agree by chance. The figure has the two main axes of each code."""
@@ -228,6 +238,23 @@ def _wide_linear(out: Path, rows: Rows) -> list[str]:
     return _section("As wide as the input", _wide, _wide_columns, lines)
 
 
+def _code(token: str) -> str:
+    """A token in a cell of a table."""
+    return f"`{token.encode('unicode_escape').decode() if token.isspace() else token}`"
+
+
+def _embedding(out: Path, rows: Rows) -> list[str]:
+    maps, neighbours = read_events(out, "embedding"), read_events(out, "neighbours")
+    if not maps or not neighbours:
+        return []
+    embedding_figure(maps[-1]["names"], maps[-1]["points"], out / "figures" / "embedding.png")
+    lines = [
+        {**event, "near": ", ".join(f"{_code(name)} {cosine:.2f}" for name, cosine in event["neighbours"])}
+        for event in {event["rank"]: event for event in neighbours}.values()
+    ]
+    return [*_section("Embedding", _neighbours, _neighbour_columns, lines), "![map](figures/embedding.png)", ""]
+
+
 def _pictures(out: Path, rows: Rows) -> list[str]:
     if not pictures_path(out).exists():
         return []
@@ -250,6 +277,7 @@ _sections = (
     _anomalies,
     _codes,
     _wide_linear,
+    _embedding,
     _pictures,
     _samples,
 )

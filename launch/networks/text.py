@@ -25,6 +25,7 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.softmax import map_contexts
+from jexplicit.nn.embeddings import embedding_map, nearest_neighbours
 from jexplicit.nn.networks import Direct, MLPLanguageModel
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import RunFolder, write_json
@@ -34,6 +35,8 @@ from launch.networks.config import MLPConfig, Text
 from launch.networks.training import Data, Job, Part, add_solved, has_row, load_variables, make_plan, measure, subset
 
 _docs_vocabulary = 1026
+_shown, _first_rank, _neighbours = 16, 20, 6  # tokens whose neighbours are listed, from this frequency rank on
+_mapped = 250  # tokens of the map of the embedding
 _scored_positions = 100_000  # of the train loss of a solved model, at most
 _kinds = {"bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "log-linear": "log-linear, Cat"}  # of solved models
 
@@ -62,6 +65,7 @@ def run_mlp_lm(config: MLPConfig, folder: RunFolder) -> None:
     network = language_network(config, text)
     for start in config.starts:
         measure_start(job, text, network, solved, start)
+    log_embedding(job, text)
     write_json(folder.path / "samples.json", samples(job, text, network))
 
 
@@ -172,11 +176,36 @@ def _prediction(model: LanguageModel, x: Array) -> Array:
     return jnp.argmax(model.logits(x))
 
 
+def log_embedding(job: Job, text: TextData) -> None:
+    """The embedding of the best network: nearest neighbours of tokens of all frequencies, and a map of the frequent ones."""
+    if job.folder.events("neighbours"):
+        return
+    C = np.asarray(load_variables(job, best_network(job)["name"])["params"]["embedding"]["embedding"])
+    f = np.bincount(text.train, minlength=len(C))
+    f[:2] = 0  # <pad> and <unk>
+    frequent = np.argsort(-f, kind="stable")[: np.count_nonzero(f)]
+    if len(frequent) < 4:
+        return
+    ranks = np.unique(np.geomspace(min(_first_rank, len(frequent)), len(frequent), _shown).astype(int)) - 1
+    tokens, k = frequent[ranks], min(_neighbours, len(C) - 1)
+    near, names = nearest_neighbours(C, tokens, k), text.tokenizer.pieces()
+    with stage("a map of the embedding"):
+        points = embedding_map(C[frequent[:_mapped]], job.config.seed)
+    job.folder.log(event="embedding", names=[names[j] for j in frequent[:_mapped]], points=points.round(3).tolist())
+    for rank, token, ids, cosines in zip(ranks + 1, tokens, *near, strict=True):
+        others = [(names[j], round(float(cosine), 3)) for j, cosine in zip(ids, cosines, strict=True)]
+        job.folder.log(event="neighbours", token=names[token], rank=int(rank), count=int(f[token]), neighbours=others)
+
+
+def best_network(job: Job) -> dict[str, Any]:
+    """The row of the trained network with the lowest dev loss."""
+    return min((row for row in job.folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
+
+
 def samples(job: Job, text: TextData, network: MLPLanguageModel) -> list[str]:
     """Documents sampled from the trained network with the lowest dev loss."""
     config = job.config
     if not config.samples:
         return []
-    best = min((row for row in job.folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
-    model = network_model(network, load_variables(job, best["name"]), context=config.context)
+    model = network_model(network, load_variables(job, best_network(job)["name"]), context=config.context)
     return generate_text(jax.random.key(config.seed), model, text.tokenizer, [""] * config.samples, 40)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -81,6 +82,20 @@ def test_the_report_is_rebuilt_from_the_run_folder_alone(language_model):
     (language_model / "report.md").unlink()
     write_networks_report(language_model)
     assert (language_model / "report.md").read_text() == before
+
+
+def test_the_report_shows_what_an_embedding_has_learned(language_model, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(language_model, run)
+    events = [
+        {"event": "embedding", "names": ["a", "$", "\n"], "points": [[0, 0], [1, 2], [3, 1]]},
+        {"event": "neighbours", "token": "a", "rank": 2, "count": 1234, "neighbours": [["\n", 0.5], ["$", -0.25]]},
+    ]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+    write_networks_report(run)
+    assert "| 2 | 1,234 | `a` | `\\n` 0.50, `$` -0.25 |" in (run / "report.md").read_text()
+    assert (run / "figures" / "embedding.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("calls", [pytest.param(3, marks=pytest.mark.slow), 7])

@@ -63,7 +63,7 @@ def rows_of(
     }
     scores = {f"{part}_loss": values for part, values in outcome.losses.items()}
     scores |= {f"{part}_accuracy": values for part, values in outcome.accuracies.items()}
-    diverged = ~np.isfinite(list(outcome.losses.values())).all(axis=0)
+    diverged = np.logical_not(np.isfinite(np.stack(list(outcome.losses.values()))).all(axis=0))
     return [
         {**shared, "seed": seed, **{name: None if diverged[n] else finite(values[n]) for name, values in scores.items()}}
         for n, seed in enumerate(seeds)
