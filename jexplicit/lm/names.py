@@ -21,6 +21,7 @@ Method = Literal[
     "iterative-scaling",
     "mixture",
     "bitcipher",
+    "word-vectors",
 ]
 
 # Rows of mixtures, by what tokens are.

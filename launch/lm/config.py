@@ -87,7 +87,8 @@ class Config:
     trained by gradients from random tables and from the explicit solution. optimum: the minimum of the training loss (a convex
     problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling:
     sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents;
-    see --rows and --history. bitcipher: the explicit solution with --bits features per token. The baselines unigram and bigram
+    see --rows and --history. bitcipher: the explicit solution with --bits features per token; word-vectors: the
+    same with positive parts of word vectors from counts. The baselines unigram and bigram
     are always there."""
     smoothing: Smoothing = "kneser-ney"
     """Of the rows of log-linear, iterative-scaling and mixture models."""
@@ -103,7 +104,7 @@ class Config:
     """Iterative scaling: counts by which expected and observed co-occurrences may differ for free; default, Kneser-Ney's,
     from the counts. 0 sweeps the explicit solution, noise and all, towards the optimum of the training loss."""
     bits: tuple[PositiveInt, ...] = (64, 256, 1024)
-    """Bitcipher: features per token."""
+    """Bitcipher and word-vectors: features per token."""
     epochs: PositiveInt = 32
     """Training: passes over the data, at most."""
     batch_size: PositiveInt = 8192

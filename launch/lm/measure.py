@@ -65,7 +65,8 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         else:
             for features, radius in itertools.product(config.features, config.radius):
                 name = {"method": method, "features": features, "radius": radius, "history": "none"}
-                yield from ({**name, "bits": bits} for bits in config.bits) if method == "bitcipher" else [name]
+                coded = method in ("bitcipher", "word-vectors")
+                yield from ({**name, "bits": bits} for bits in config.bits) if coded else [name]
 
 
 def measure(job: Job, name: dict[str, Any]) -> None:

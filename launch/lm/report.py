@@ -72,10 +72,10 @@ infinite. The number in the table belongs to a floor of {floor:g} counts in the 
 _about_generalising = """\
 All are sums of log rows of counts, as the explicit solution is; *scalars* is how many numbers were fitted, by Newton's method
 on documents held out of the counts. *log-linear* has smoothed rows and an exponent per offset. *iterative-scaling* sweeps on
-from there, without gradients: expected co-occurrences come within a discount of the observed ones. *ngram* is modified
-Kneser-Ney of order 5. *mixture* weighs the rows that `--rows` names; with a history also rows of the recent past. *bitcipher*
-is the explicit solution with fewer features than tokens. *MB* are those of the model, *seconds* all that it takes after the
-counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
+from there, without gradients: expected co-occurrences come within a discount of the observed ones. *ngram* is modified Kneser-
+Ney of order 5. *mixture* weighs the rows that `--rows` names; with a history also rows of the recent past. *bitcipher* and
+*word-vectors* are the explicit solution with fewer features than tokens. *MB* are those of the model, *seconds* all that it
+takes after the counting pass. *held out* is perplexity on the documents that the scalars were fitted on.
 """
 
 _about_row_kinds = """\
@@ -303,7 +303,7 @@ def _break_even(row: Row, curves: Curves, explicit: dict[tuple[str, int], Row]) 
 
 def _generalising_section(out: Path, rows: Sequence[Row]) -> list[str]:
     """Solutions that generalise, beside all others; nothing for a run without such models."""
-    if not _of(rows, "log-linear", "iterative-scaling", "ngram", "mixture", "bitcipher"):
+    if not _of(rows, "log-linear", "iterative-scaling", "ngram", "mixture", "bitcipher", "word-vectors"):
         return []
     columns = [
         *_model,

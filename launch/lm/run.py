@@ -42,6 +42,7 @@ from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.rows.bitcipher import check_bits
+from jexplicit.lm.rows.word_vectors import check_dimensions
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.devices import data_mesh, request_devices
@@ -76,8 +77,11 @@ def run(config: Config) -> dict[str, Any]:
 
     text, source = read_text(config)
     N = text.tokenizer.vocab_size
-    for bits in config.bits if "bitcipher" in config.methods else ():
-        check_bits(bits, N)  # before anything is counted
+    for bits in config.bits:  # before anything is counted
+        if "bitcipher" in config.methods:
+            check_bits(bits, N)
+        if "word-vectors" in config.methods:
+            check_dimensions(bits // 2, N)
     tables = kind_of_tables(config, N)
     check_methods(config, tables)
     agree("choice of --tables, as they have other memory,", tables)

@@ -52,6 +52,7 @@ KINDS = {
     ),
     "mixture, rows of words, window:40": ("mixture", {"rows": ("contexts-4", "words", "confidence"), "history": "window:40"}),
     "bitcipher": ("bitcipher", {"radius": 2, "bits": 8}),
+    "word-vectors": ("word-vectors", {"radius": 2, "bits": 8}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "explicit, sharded tables": ("explicit", {"radius": 2}),
     "network (flax)": ("network", {}),

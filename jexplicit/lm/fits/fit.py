@@ -34,12 +34,24 @@ from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
 from jexplicit.runs.host import trim_heap
 
 # Methods that are solved from dense tables [N, N].
-DENSE = ("explicit", "delta", "mean-cooccurrence", "intercept", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
+DENSE = (
+    "explicit",
+    "delta",
+    "mean-cooccurrence",
+    "intercept",
+    "cold",
+    "warm",
+    "optimum",
+    "log-linear",
+    "iterative-scaling",
+    "word-vectors",
+)
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
-ONE_DEVICE = ("ngram", "optimum", "bitcipher", "delta", "mean-cooccurrence")
+ONE_DEVICE = ("ngram", "optimum", "bitcipher", "word-vectors", "delta", "mean-cooccurrence")
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -154,6 +166,15 @@ def _fit_bitcipher(text: TrainingText, options: Options, watch: Watch) -> FitRes
     shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
     with watch.stage(f"bitcipher, {options.features}, K = {options.radius}, {options.bits} bits", "positions") as progress:
         return FitResult(coded_language_model(stream, codes, **shape, progress=progress), {"bits": options.bits})
+
+
+def _fit_word_vectors(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    """The explicit solution on positive parts of the text's own word vectors."""
+    K, counts = options.radius, text.counts(options.radius)
+    with watch.stage(f"word vectors, {options.features}, K = {K}, {options.bits} features"):
+        V = word_vectors(sum(counts[1:K], counts[0].astype(np.int64)), options.bits // 2)
+        model = vector_language_model(counts, vector_features(V), features=options.features, radius=K, eos=text.eos)
+    return FitResult(model, {"bits": options.bits})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -282,5 +303,6 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "iterative-scaling": lambda text, options, watch: FitResult(*fit_iterative_scaling(text, options, watch)),
     "mixture": _fit_mixture,
     "bitcipher": _fit_bitcipher,
+    "word-vectors": _fit_word_vectors,
 }
 assert set(METHODS) == set(get_args(Method))
