@@ -89,7 +89,7 @@ def scaling_assumption(panels: Sequence[dict[str, Any]], path: Path) -> None:
             ax.hexbin(f, means, xscale="log", yscale="log", gridsize=45, mincnt=1, cmap="viridis", norm=LogNorm())
             ends = np.array([f.min(), f.max()])
             fitted = np.exp(panel["intercept"]) * ends ** panel["slope"]
-            ax.plot(ends, fitted, color="#d55e00", label=f"fitted slope {panel['slope']:.2f}")
+            ax.plot(ends, fitted, color="#d55e00", label=f"fitted slope {panel['slope']:.3f}")
             centre = np.exp(np.log(f).mean()), np.exp(np.log(means).mean())
             ax.plot(ends, centre[1] * ends / centre[0], "--", color="black", linewidth=1, label="slope 1 (assumed)")
             ax.set(title=panel["title"], xlabel="token count $f_i$", ylabel=r"$\langle E_G[F_i] \rangle$")

@@ -8,6 +8,8 @@ import numpy as np
 
 from jexplicit.runs.figures import COLOURS, figure, legend_outside, plain_ticks, plt
 
+_most_rows = 6  # of networks below one another
+
 
 def curves_figure(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, levels: Mapping[str, float]) -> None:
     """Dev loss, name -> (step, loss) by epoch; levels, name -> loss, are dotted lines."""
@@ -41,23 +43,28 @@ def ratios_figure(ratios: Mapping[str, Mapping[str, Mapping[int, float]]], path:
 
 
 def histograms_figure(histograms: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    """Pre-activations and gradients by layer, a row per network (Glorot & Bengio 2010, Fig. 6 and 7).
+    """Pre-activations and gradients by layer, a pair of panels per network (Glorot & Bengio 2010, Fig. 6 and 7).
 
     histograms: network -> "layer z", "layer z edges", "layer gradient", "layer gradient edges".
     """
-    with figure(path, len(histograms), 2, size=(8.4, 2.1 * len(histograms) + 0.6)) as axes:
-        for row, (name, arrays) in zip(axes, histograms.items(), strict=True):
-            for ax, kind in zip(row, ("z", "gradient"), strict=True):
+    pairs = 1 if len(histograms) <= _most_rows else 2
+    rows = -(-len(histograms) // pairs)
+    with figure(path, rows, 2 * pairs, size=(8.4 * pairs, 2.1 * rows + 0.6)) as axes:
+        for ax in axes.flat[2 * len(histograms) :]:
+            ax.set_visible(False)
+        for panels, (name, arrays) in zip(axes.reshape(-1, 2), histograms.items(), strict=False):
+            for ax, kind in zip(panels, ("z", "gradient"), strict=True):
                 layers = [key.removesuffix(f" {kind}") for key in arrays if key.endswith(f" {kind}")]
                 for n, layer in enumerate(layers):
                     edges, colour = arrays[f"{layer} {kind} edges"], plt.cm.viridis(n / max(1, len(layers) - 1))
                     ax.plot((edges[1:] + edges[:-1]) / 2, arrays[f"{layer} {kind}"], color=colour, label=layer)
                 ax.set_yticks([])
                 ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
-            row[0].set_ylabel(name, fontsize=8)
-        axes[0, 0].set_title("pre-activations z")
-        axes[0, 1].set_title("gradients with respect to z, per example")
-        legend_outside(axes[0, 1], fontsize=7)
+            panels[0].set_ylabel(name, fontsize=8)
+        for z, gradient in axes[0].reshape(-1, 2):
+            z.set_title("pre-activations z")
+            gradient.set_title("gradients with respect to z, per example")
+        legend_outside(axes[0, -1], fontsize=7)
 
 
 def search_figure(sweep: Mapping[str, Any], grid: Mapping[str, Any], path: Path) -> None:
