@@ -33,7 +33,7 @@ from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
 from jexplicit.lm.rows.words import WordView
-from jexplicit.nn.networks import MLPLanguageModel
+from jexplicit.nn.networks import MLPLanguageModel, TokenStack
 
 _format = 2
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
@@ -53,6 +53,7 @@ _types = (
     RepeatRows,
     NetworkRows,
     MLPLanguageModel,
+    TokenStack,
 )
 _known = {cls.__name__: cls for cls in (*_types, SparseRows, Children, Cache)}
 
@@ -99,7 +100,7 @@ def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"type": type(value).__name__, "fields": _describe(value._asdict(), name, tensors)}
     if dataclasses.is_dataclass(value) and type(value).__name__ in _known:
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in ("parent", "split")}
-        if isinstance(value, MLPLanguageModel):
+        if isinstance(value, MLPLanguageModel | TokenStack):
             fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k != "name"}
         return {"type": type(value).__name__, "fields": _describe(fields, name, tensors)}
     if isinstance(value, dict):
@@ -121,7 +122,7 @@ def _rebuild(described: Any, tensors: Mapping[str, np.ndarray]) -> Any:
         return tuple(_rebuild(item, tensors) for item in described["tuple"])
     if "type" in described:
         fields = {key: _rebuild(item, tensors) for key, item in described["fields"].items()}
-        if described["type"] == "MLPLanguageModel":
+        if described["type"] in ("MLPLanguageModel", "TokenStack"):
             fields["dtype"] = jnp.dtype(fields["dtype"])
         return _known[described["type"]](**fields)
     return {key: _rebuild(item, tensors) for key, item in described.items()}

@@ -7,6 +7,7 @@ Hidden layers sow their pre-activations `z` into flax's collection `intermediate
 last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -172,6 +173,39 @@ class MLPLanguageModel(nn.Module):
             for k in range(X.shape[1]):
                 logits += jnp.take(tables[k], X[:, k], axis=0)
         return logits
+
+
+class TokenStack(nn.Module):
+    """A stack of softmax layers on tokens, `z = sum_k U_k⁽¹⁾[x_k]`, then `z = softmax(z) U⁽ˡ⁾`, [B, K] -> [B, N].
+
+    The first layer is the explicit solution's, a table per offset; every other one reads the softmax of the one below.
+
+    vocab_size: N.
+    layers: L.
+
+    Example:
+        >>> variables = init_variables(TokenStack(vocab_size=5, layers=2), jax.random.key(0), jnp.zeros((1, 3), int))
+        >>> jax.tree.map(jnp.shape, variables["params"])
+        {'layer_1': (3, 5, 5), 'layer_2': {'kernel': (5, 5)}}
+
+    Source: paper, Sec. 3.3.
+    """
+
+    vocab_size: int
+    layers: int = 2
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, X, *, train: bool = False):
+        (_, K), N = X.shape, self.vocab_size
+        first = nn.initializers.uniform(2 / math.sqrt(K * N))
+        tables = self.param("layer_1", lambda *shape: first(*shape) - 1 / math.sqrt(K * N), (K, N, N), self.dtype)
+        z = functools.reduce(jnp.add, [jnp.take(tables[k], X[:, k], axis=0) for k in range(K)])
+        kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        for n in range(2, self.layers + 1):
+            layer = nn.Dense(N, use_bias=False, kernel_init=kernel, param_dtype=self.dtype, name=f"layer_{n}")
+            z = layer(nn.softmax(z))
+        return z
 
 
 class SoftmaxStack(nn.Module):

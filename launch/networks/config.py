@@ -22,7 +22,7 @@ from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, Posi
 from jexplicit.runs.command import Preset
 from launch.shards import check_text_flags
 
-Start = Literal["cold", "output", "explicit", "log-linear"]
+Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 Limit = Annotated[int, Bounds(at_least=30)] | None
 
 
@@ -151,12 +151,15 @@ class MLPConfig(Text, Training):
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
+    stack: NonNegativeInt = 0
+    """Instead of the network, so many softmax layers on tokens: a table per offset, then N x N each. 0: the network."""
     direct: Direct = "none"
     """Direct connection to the output. embedding: from the embeddings. tokens: from the one-hot tokens, N^2 parameters per
     token of context."""
     starts: tuple[Start, ...] = ("cold",)
     """cold: random parameters. output: the last layer solved on random hidden features. explicit, log-linear: the direct
-    connection from tokens solved, by the paper's formula or with smoothed rows and fitted exponents. All train equally long."""
+    connection from tokens solved, by the paper's formula or with smoothed rows and fitted exponents. layers: with --stack, all
+    layers solved from the bottom up. All train equally long."""
     baselines: bool = True
     """Also evaluate the unigram, the Kneser-Ney bigram, the explicit and the log-linear solution on the same text."""
     samples: NonNegativeInt = 10
@@ -342,5 +345,9 @@ def check(config: Any) -> None:
         check_text_flags(config)
     if isinstance(config, MLPConfig) and {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
         raise ValueError(f"--starts {' '.join(config.starts)} with --direct {config.direct}: add --direct tokens")
+    if isinstance(config, MLPConfig) and config.stack and not set(config.starts) <= {"cold", "layers"}:
+        raise ValueError(f"--stack {config.stack} with --starts {' '.join(config.starts)}: use cold or layers")
+    if isinstance(config, MLPConfig) and not config.stack and "layers" in config.starts:
+        raise ValueError("--starts layers without a stack: add --stack 2")
     if isinstance(config, RateConfig) and not config.lowest < config.highest:
         raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: sweep from a lower to a higher rate")

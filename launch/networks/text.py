@@ -19,14 +19,14 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.network_starts import direct_start, output_start
+from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
 from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.softmax import map_contexts
 from jexplicit.nn.embeddings import embedding_map, nearest_neighbours
-from jexplicit.nn.networks import Direct, MLPLanguageModel
+from jexplicit.nn.networks import Direct, MLPLanguageModel, TokenStack
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.memory import check_memory
@@ -108,9 +108,12 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
     return split_in_three(read_documents(config.train, **reading), seed=config.seed)
 
 
-def language_network(config: Any, text: TextData) -> MLPLanguageModel:
+def language_network(config: Any, text: TextData) -> MLPLanguageModel | TokenStack:
     """The network of the flags."""
     N, K = text.tokenizer.vocab_size, config.context
+    if stack := getattr(config, "stack", 0):
+        check_memory(data_mesh(1), 6 * 4 * (K + stack - 1) * N**2, f"{K + stack - 1} tables of {N} x {N}, and their training")
+        return TokenStack(N, stack)
     direct: Direct = getattr(config, "direct", "none")
     if direct == "tokens":
         check_memory(data_mesh(1), 6 * 4 * K * N**2, f"{K} tables of {N} x {N}, their gradient and the optimiser's state")
@@ -121,10 +124,12 @@ def language_network(config: Any, text: TextData) -> MLPLanguageModel:
     return MLPLanguageModel(vocab_size=N, direct=direct, weights=config.initializer, **flags)
 
 
-def measure_start(job: Job, text: TextData, network: MLPLanguageModel, solved: Solve, start: str) -> None:
+def measure_start(job: Job, text: TextData, network: MLPLanguageModel | TokenStack, solved: Solve, start: str) -> None:
     """Train the network from one start, and add its row; start_seconds is the time to solve the start."""
-    name, direct = f"mlp-{start}", job.config.direct
+    stack, direct = job.config.stack, job.config.direct
+    name = f"{'stack' if stack else 'mlp'}-{start}"
     kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[direct]
+    kind = f"softmax stack, {stack} layers" if stack else kind
     plan = make_plan(job.config, text.data, network, name=name, model=kind, start=start)
     more: dict[str, Any] = {"direct": direct, "start_seconds": 0.0}
     if start != "cold" and not has_row(job, name):
@@ -133,6 +138,8 @@ def measure_start(job: Job, text: TextData, network: MLPLanguageModel, solved: S
             if start == "output":
                 found = output_start(network, plan.variables, *text.data.train)
                 variables, more["priming_number"] = found.variables, found.K
+            elif start == "layers":
+                variables = stack_start(network, plan.variables, solved("explicit"), *text.data.train)
             else:
                 variables = direct_start(plan.variables, solved(start))
             plan = plan._replace(variables=variables)
@@ -178,7 +185,7 @@ def _prediction(model: LanguageModel, x: Array) -> Array:
 
 def log_embedding(job: Job, text: TextData) -> None:
     """The embedding of the best network: nearest neighbours of tokens of all frequencies, and a map of the frequent ones."""
-    if job.folder.events("neighbours"):
+    if job.config.stack or job.folder.events("neighbours"):
         return
     C = np.asarray(load_variables(job, best_network(job)["name"])["params"]["embedding"]["embedding"])
     f = np.bincount(text.train, minlength=len(C))
@@ -202,7 +209,7 @@ def best_network(job: Job) -> dict[str, Any]:
     return min((row for row in job.folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
 
 
-def samples(job: Job, text: TextData, network: MLPLanguageModel) -> list[str]:
+def samples(job: Job, text: TextData, network: MLPLanguageModel | TokenStack) -> list[str]:
     """Documents sampled from the trained network with the lowest dev loss."""
     config = job.config
     if not config.samples:

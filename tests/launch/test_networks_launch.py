@@ -98,6 +98,16 @@ def test_the_report_shows_what_an_embedding_has_learned(language_model, tmp_path
     assert (run / "figures" / "embedding.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_stack_of_softmax_layers_starts_cold_or_solved(tmp_path, text):
+    out = tmp_path / "run"
+    flags = ["--train", str(text), *MLP, "--limit", "400", "--no-baselines", "--stack", "2", "--starts", "cold", "layers"]
+    assert networks.main(["mlp-lm", "--out", str(out), *flags]) == 0
+    found = rows(out)
+    assert list(found) == ["stack-cold", "stack-layers"] and found["stack-layers"]["model"] == "softmax stack, 2 layers"
+    assert found["stack-layers"]["first_loss"] < found["stack-cold"]["first_loss"] - 0.1
+    assert "## Embedding" not in (out / "report.md").read_text()
+
+
 @pytest.mark.parametrize("calls", [pytest.param(3, marks=pytest.mark.slow), 7])
 @pytest.mark.slow
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, text, monkeypatch, calls):
@@ -106,8 +116,8 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, text, mon
     assert networks.main(["mlp-lm", "--out", str(whole), *flags]) == 0
     original, made = networks_training.training_step, 0
 
-    def interrupted(*args):
-        step = original(*args)
+    def interrupted(*args, **options):
+        step = original(*args, **options)
 
         def counted(state, batch):
             nonlocal made
@@ -216,6 +226,8 @@ def test_pixels_that_never_change_stay_finite():
     ("command", "message"),
     [
         ("mlp-lm --starts explicit", "add --direct tokens"),
+        ("mlp-lm --starts layers", "add --stack 2"),
+        ("mlp-lm --stack 2 --starts output", "use cold or layers"),
         ("mlp-lm --train nowhere.txt", "no such file"),
         ("mlp-lm --dev a.txt", "--dev and --test go together"),
         ("mlp-lm --corpus text", "--corpus text without --train"),

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.smoothing import with_unseen_outputs
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import scorer
 from jexplicit.runs.devices import full_precision
@@ -69,6 +70,53 @@ def direct_start(variables: dict[str, Any], solved: LanguageModel) -> dict[str, 
     output = jax.tree.map(jnp.zeros_like, params["network"]["output"])
     network = {**params["network"], "output": output}
     return {**variables, "params": {**params, "network": network, "direct": tables.astype(params["direct"].dtype)}}
+
+
+@full_precision
+def stack_start(
+    model: nn.Module,
+    variables: dict[str, Any],
+    solved: LanguageModel,
+    X: Integer[np.ndarray, "M K"],
+    Y: Integer[np.ndarray, " M"],
+) -> dict[str, Any]:
+    """A stack of softmax layers on tokens solved from the bottom up: tables first, then `U⁽ˡ⁾ = log F(H⁽ˡ⁾, Y)`.
+
+    `H⁽ˡ⁾ = softmax(H⁽ˡ⁻¹⁾ U⁽ˡ⁻¹⁾)` has rows of norm 1, so K = 1, and is above 0, so that only outputs that are never a target
+    need a count: one, with the mean features.
+
+    Args:
+        model: a TokenStack.
+        variables: of it; its random parameters are replaced.
+        solved: tables of the same vocabulary and context, for the first layer.
+        X: [M, K] training contexts.
+        Y: [M] targets.
+
+    Raises:
+        ValueError: tables of another shape; no positions.
+
+    Source: paper, Sec. 3.3.
+    """
+    params, tables = dict(variables["params"]), jnp.stack(solved.tables)
+    if params["layer_1"].shape != tables.shape:
+        raise ValueError(f"tables {tables.shape} for a layer {params['layer_1'].shape}: solve them with its context")
+    if not len(Y):
+        raise ValueError("no positions to solve layers from: give a longer text")
+    params["layer_1"] = tables.astype(params["layer_1"].dtype)
+    N = tables.shape[-1]
+    for n in range(2, len(params) + 1):
+        below = model.clone(layers=n - 1)
+
+        @jax.jit
+        def part(params: Any, X: Array, Y: Array, below: nn.Module = below) -> tuple[Array, Array]:
+            H = jax.nn.softmax(jnp.asarray(below.apply({"params": params}, X)))
+            return jax.ops.segment_sum(H, Y, N).T, jax.ops.segment_sum(jnp.ones_like(H[:, 0]), Y, N)
+
+        lower = {f"layer_{m}": params[f"layer_{m}"] for m in range(1, n)}
+        parts = [part(lower, X[m : m + _chunk], Y[m : m + _chunk]) for m in range(0, len(Y), _chunk)]
+        F, f = (functools.reduce(jnp.add, sums) for sums in zip(*parts, strict=True))
+        params[f"layer_{n}"] = {"kernel": explicit_solution(with_unseen_outputs(F, f), 1)}
+    return {**variables, "params": params}
 
 
 @full_precision

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jexplicit.lm.model import LanguageModel, pytree, static
-from jexplicit.nn.networks import MLPLanguageModel, network_outputs
+from jexplicit.nn.networks import MLPLanguageModel, TokenStack, network_outputs
 
 
 @pytree
@@ -18,7 +18,7 @@ class NetworkRows:
     """
 
     variables: Any
-    network: MLPLanguageModel = static()
+    network: MLPLanguageModel | TokenStack = static()
     context: int = static()
 
     names = property(lambda self: ("network",))
@@ -31,7 +31,7 @@ class NetworkRows:
         return [network_outputs(self.network, self.variables, context[None])[0]]
 
 
-def network_model(network: MLPLanguageModel, variables: Any, *, context: int, eos: bool = True) -> LanguageModel:
+def network_model(network: MLPLanguageModel | TokenStack, variables: Any, *, context: int, eos: bool = True) -> LanguageModel:
     """The language model of a network.
 
     Args:
