@@ -8,7 +8,7 @@ JOBS ?= 2
 FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
-.PHONY: demo test test-slow test-extras lint clean help
+.PHONY: demo test test-slow test-extras lint docs tables notebooks dist clean help
 
 help:
 	@echo "make demo         fit and measure language models on the embedded corpus (runs/demo)"
@@ -16,6 +16,10 @@ help:
 	@echo "make test-slow    lint, types, and all tests with the long ones, without notebooks"
 	@echo "make test-extras  tests of Apache Beam, in an environment of its own (.venv-extras)"
 	@echo "make lint         lint and types alone"
+	@echo "make docs         the documentation as a site (build/site); a broken link fails"
+	@echo "make tables       write the tables of README.md and docs/ again from docs/results/"
+	@echo "make notebooks    run the notebooks and keep them, with their outputs, in docs/notebooks/"
+	@echo "make dist         the package as a wheel and as sources (dist/)"
 	@echo "make clean        remove the environments and runs/"
 
 $(BIN)/.demo: pyproject.toml constraints.txt
@@ -26,6 +30,10 @@ $(BIN)/.demo: pyproject.toml constraints.txt
 
 $(BIN)/.test: $(BIN)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(BIN)/.docs: $(BIN)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 demo: $(BIN)/.demo
@@ -55,5 +63,17 @@ $(EXTRAS)/.beam: pyproject.toml constraints.txt
 test-extras: $(EXTRAS)/.beam
 	$(EXTRAS)/bin/python -m pytest tests/counts/test_beam.py
 
+docs: $(BIN)/.docs
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+tables: $(BIN)/.demo
+	$(BIN)/python -m tools.tables
+
+notebooks: $(BIN)/.test
+	$(BIN)/python -m tools.notebooks
+
+dist: $(BIN)/.test
+	$(BIN)/python -m build
+
 clean:
-	rm -rf $(VENV) $(EXTRAS) runs
+	rm -rf $(VENV) $(EXTRAS) build dist runs
