@@ -29,7 +29,7 @@ class ModelChoice:
     """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model as .arpa or
     .arpa.gz, whose tokens white space separates."""
     method: Method | str | None = None
-    """How the model was fitted; default, the model with the lowest dev perplexity of those that the other flags leave."""
+    """How the model was fitted; default, the model with the lowest dev perplexity among those that match the other flags."""
     features: Features | None = None
     """sum or cat."""
     radius: int | None = None

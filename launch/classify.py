@@ -34,7 +34,7 @@ class Config:
     """Grey images of the size of the run's: PNGs, folders of PNGs, idx files, .npy, or .npz with one array or x_test. Bright on
     dark, as those of the run; the levels 0 .. 255 of PNGs are brought to the run's."""
     method: Method | None = None
-    """Of the model; default, the highest test accuracy of those that the other flags leave."""
+    """How the model was fitted; default, the highest test accuracy among the models that match the other flags."""
     layers: PositiveInt | None = None
     """Its number of layers."""
     features: Literal["pixels", "patches", "random", "kernel"] | None = None

@@ -39,8 +39,8 @@ class Config(ModelChoices):
     GROUPS: ClassVar = {"run": "run", "text": "text"}
 
     run: tuple[str, ...]
-    """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. Of a run, the model with the lowest
-    dev perplexity; or all that --method, --features, --radius and --history leave, where one of them is given."""
+    """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. For a run folder: the model with the
+    lowest dev perplexity, or all models that match --method, --features, --radius and --history if any is given."""
     text: tuple[str, ...]
     """The text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     field: str | None = None

@@ -2,9 +2,10 @@
 
     python -m launch.explain --run runs/demo --text "Return the number of items"
 
-The logits of the model are a sum over rows, so the attribution is exact. `logit` is what a context token adds to the logit of
-the token that came; `evidence` is the same less its mean over the model's prediction, positive where the context token speaks
-for this token. A row of several tokens counts for the one that is furthest back; --by row shows every row on its own.
+The logits of the model are a sum over rows, so the attribution is exact. `logit` is a context token's contribution to the
+logit of the observed token. `evidence` is that contribution minus its mean under the model's prediction; it is positive if the
+context token favours the observed token. A row of several tokens counts for the one that is furthest back; --by row shows
+every row on its own.
 """
 
 import sys

@@ -37,8 +37,8 @@ class Text:
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Which text. docs: the documentation that comes with Python. installed: the docstrings of every installed package too.
-    tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train
+    """Source of the text. docs: the documentation that comes with Python. installed: the docstrings of every installed package
+    too. tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train
     (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
@@ -50,9 +50,9 @@ class Text:
     """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
     each file."""
     tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row,
-    make no token. char: characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any
-    SentencePiece model, or a Hugging Face tokenizer.json."""
+    """What the tokens are. bpe: subwords. word: what white space separates; extra spaces are ignored. char: characters. Or
+    FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
+    tokenizer.json."""
     vocab_size: int | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     tokenizer_documents: PositiveInt = 1_000_000

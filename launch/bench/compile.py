@@ -68,9 +68,9 @@ PLATFORMS = {
 
 @dataclass(frozen=True)
 class Compile:
-    """Compile the functions that jobs spend their time in for an accelerator that is not there, and count the kernels that they
-    start: a function that starts more than it used to is an error. Times are estimates: 2.5 microseconds a kernel, and the
-    bytes that kernels read and write over the bandwidth of the memory."""
+    """Compile the most expensive functions for an accelerator without having one, and count their kernels. It is an error if a
+    function starts more kernels than before. Times are estimates: 2.5 microseconds a kernel, and the bytes that kernels read
+    and write over the bandwidth of the memory."""
 
     out: str | None = None
     """New run folder; default: the first free one of runs/bench-compile, runs/bench-compile-2, ..."""

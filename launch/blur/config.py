@@ -189,8 +189,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class AblationConfig(MetaTrainingConfig):
-    """Meta-train genomes of designs that differ in one choice each, from several seeds: which differences exceed the chance of
-    a seed? Normalisation, states, nonlinearities, decay, synapses, initial genome, evolution."""
+    """Meta-train genomes of designs that differ in one choice each, from several seeds: which differences exceed the spread
+    over seeds? Normalisation, states, nonlinearities, decay, synapses, initial genome, evolution."""
 
     GROUPS: ClassVar = {"normalisations": "measurements"}
 

@@ -104,7 +104,7 @@ class Config:
     solver_contexts: PositiveInt = 200_000
     """Contexts whose eigenvalues the optimal K layers are solved for."""
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
-    """depths: solves 1, 2, .. so many layers."""
+    """depths: largest number of layers; 1, 2, .. up to it are solved."""
     contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
     """curvature, scaling-N: context lengths N."""
     dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
@@ -149,7 +149,7 @@ class Config:
     block_rate: PositiveFloat = 2e-3
     """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
     block_scale: PositiveFloat = 0.1
-    """blocks: variance times fan-in of random weights. The paper's code has 0.002 / K, which only takes longer."""
+    """blocks: variance times fan-in of random weights. The paper's code has 0.002 / K, which only makes training slower."""
     block_tasks: tuple[PositiveInt, ...] = (8192,)
     """blocks: numbers of training tasks that --small-blocks blocks see again and again."""
     small_blocks: PositiveInt = 3

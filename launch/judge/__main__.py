@@ -4,7 +4,8 @@ python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
 python -m launch.judge --run runs/demo --method explicit mixture --pairs blimp --out runs/judge
 
 Files of pairs are JSON lines with sentence_good, sentence_bad, UID and field, as BLiMP has them. Every sentence is scored on
-its own: of the past, a model with --history all sees its own sentence alone.
+its own: even with --history all, a model sees only
+that sentence.
 """
 
 import sys

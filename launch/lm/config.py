@@ -42,9 +42,9 @@ class Config:
     out: str
     """Run folder to write: config, results, figures, report.md and the saved models."""
     corpus: str = "docs"
-    """Which text. docs: the documentation that comes with Python. installed: the docstrings of every installed package too, for
-    millions of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards tokenised
-    into DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
+    """Source of the text. docs: the documentation that comes with Python. installed: the docstrings of every installed package
+    too, for millions of words without a download. text: the files of --train (implied by it). shards:DIR: what launch.shards
+    tokenised into DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, where that is installed."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
@@ -60,9 +60,9 @@ class Config:
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and a tenth as many dev documents."""
     tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row,
-    make no token. char: characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any
-    SentencePiece model, or a Hugging Face tokenizer.json."""
+    """What the tokens are. bpe: subwords. word: what white space separates; extra spaces are ignored. char: characters. Or
+    FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
+    tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
     features: tuple[Features, ...] = ("sum", "cat")
@@ -70,39 +70,38 @@ class Config:
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What a mixture may see beyond its context, by rows of the recent past. none: nothing. document: what stands before in the
-    document. window:W: the last W tokens. all: all of the text before."""
+    """What a mixture may see beyond its context, through cache rows. none: nothing. document: the document so far. window:W:
+    the last W tokens. all: all of the text before."""
     rows: tuple[str, ...] = SUBWORD_ROWS
     """The rows of a mixture. offsets: single tokens, 1 to 8 back. contexts-4, contexts-8: contexts of 1 to 4 or 8 tokens. gaps,
     gaps-of-three: two or three tokens with a gap. classes: contexts of classes of tokens, and the class of the next one.
-    repeats: the nearest 4 and 16 tokens, which may come again. coarse: which class is next after three, where frequent tokens
-    are classes of their own. skips: contexts that leave out the nearest token, or two. words, word-classes: of characters, the
+    repeats: the nearest 4 and 16 tokens, which may come again. coarse: the next class given the three before; each frequent
+    token is its own class. skips: contexts that leave out the nearest token, or two. words, word-classes: of characters, the
     part of the word and the words before, or classes of these. confidence: an exponent for each of ten kinds of contexts, by
     how often they occurred, instead of one per row."""
     eos: bool = False
     """Predict the end of a document too."""
     methods: tuple[Method, ...] = ("explicit",)
-    """The models to fit. explicit: the closed form. delta: its exponent corrected by a fitted number.
-    mean-cooccurrence: its exact weights (Eq. 14). intercept: its tables frozen, and one number per token fitted. cold, warm:
-    trained by gradients from random tables and from the explicit solution. optimum: the minimum of the training loss (a convex
-    problem), from counts, at K = 1 and 2. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling:
-    sweeps from there, without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents;
-    see --rows and --history. bitcipher: the explicit solution with --bits features per token; word-vectors: the
-    same with positive parts of word vectors from counts. The baselines unigram and bigram
-    are always there."""
+    """The models to fit. explicit: the closed form. delta: its exponent corrected by a fitted number. mean-cooccurrence: its
+    exact weights (Eq. 14). intercept: its tables frozen, and one number per token fitted. cold, warm: trained by gradients from
+    random tables and from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at
+    K = 1 and 2. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling: sweeps from there, without
+    gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and --history.
+    bitcipher: the explicit solution with --bits features per token; word-vectors: the same with positive parts of word vectors
+    from counts. The baselines unigram and bigram are always there."""
     smoothing: Smoothing = "kneser-ney"
-    """Of the rows of log-linear, iterative-scaling and mixture models."""
+    """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
     """What exponents are fitted on. held-out: documents held out of the counts (2 in 100). leave-one-out: of log-linear models,
-    counted positions, each with its own pair left out (cat only). pairs: of mixtures, which of two held-out sentences is the
-    good one, where the other is the same with a word moved, left out, put in or replaced."""
+    counted positions, each with its own pair left out (cat only). pairs (mixtures): telling held-out sentences from copies in
+    which one word was moved, removed, inserted or replaced."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Positions that exponents are fitted on, drawn with --seed."""
     sweeps: PositiveInt = 10
     """Intercept and iterative scaling: sweeps over the different contexts."""
     discount: NonNegativeFloat | None = None
-    """Iterative scaling: counts by which expected and observed co-occurrences may differ for free; default, Kneser-Ney's,
-    from the counts. 0 sweeps the explicit solution, noise and all, towards the optimum of the training loss."""
+    """Iterative scaling: tolerance, in counts, between expected and observed co-occurrences; default, Kneser-Ney's discount. 0
+    sweeps the explicit solution, noise and all, towards the optimum of the training loss."""
     bits: tuple[PositiveInt, ...] = (64, 256, 1024)
     """Bitcipher and word-vectors: features per token."""
     epochs: PositiveInt = 32
@@ -110,11 +109,11 @@ class Config:
     batch_size: PositiveInt = 8192
     """Training: positions per step."""
     optimizer: str = "adagrad"
-    """Training: an optimiser of optax by its name there: adagrad, sgd, adam, rmsprop, ..."""
+    """Training: name of an optax optimiser: adagrad, sgd, adam, rmsprop, ..."""
     learning_rate: PositiveFloat = 0.01
     """Training: learning rate, of the loss per position."""
     accumulator: NonNegativeFloat = 0.0
-    """Training: where Adagrad's sum of squares starts. The paper does not say; optax starts at 0.1."""
+    """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
     parameters: Literal["decoder", "rows"] = "decoder"
     """Training: what is optimised. decoder optimises U below the noise model, exactly. rows optimises the noisy rows that are
     read by token ids: another trajectory, whose small batches need to touch few rows only."""
@@ -123,8 +122,8 @@ class Config:
     optimum_iterations: PositiveInt = 100
     """Iterations of L-BFGS towards the optimum."""
     optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
-    """The count that stands for 0 in the optimum at K = 1, whose true logits there are minus infinity. Its dev perplexity is
-    an artefact of this number, and infinite in the limit of 0; its train perplexity hardly depends on it."""
+    """Count used in place of 0 in the optimum at K = 1, where the exact logits are minus infinity. Its dev perplexity is an
+    artefact of this number, and infinite in the limit of 0; its train perplexity hardly depends on it."""
     train_sample: NonNegativeInt = 1_000_000
     """Positions of the train perplexity at K > 1, drawn with --seed; 0 takes them all. Dev is always exact."""
     dev_sample: NonNegativeInt = 0
@@ -142,8 +141,8 @@ class Config:
     """Devices to split the work over; default, every accelerator, or one virtual CPU device per core. Results do not change,
     but for rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""
     memory: str | None = None
-    """Most memory that counting may take, such as 2GB: fewer devices get tables of their own, and contexts of several tokens
-    are counted a part at a time and kept in --out meanwhile. Default, what is there."""
+    """Memory limit for counting, such as 2GB: fewer devices get tables of their own, and contexts of several tokens are counted
+    a part at a time and stored in --out until the run ends. Default: all available memory."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are held. dense: N x N cells. sparse: only pairs that occur. sharded: dense,
     each device holds some of the columns. auto: dense where a method needs it and it fits, else sparse. Results do not change,
@@ -151,9 +150,9 @@ class Config:
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two saves of partial counts, from which --resume goes on."""
     coordinator: str | None = None
-    """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out lies where
-    all can write. Results do not change. They serve --methods unigram, bigram, explicit and ngram; with
-    --memory each counts some of its contexts."""
+    """Several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. --out must be
+    writable by all processes. Results do not change. Supported --methods: unigram, bigram, explicit and ngram; with --memory
+    each counts some of its contexts."""
     num_processes: int | None = None
     """Several processes: how many."""
     process_id: int | None = None
@@ -161,7 +160,7 @@ class Config:
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for each other at the start."""
     seed: NonNegativeInt = 0
-    """Of every random choice: evaluation sample and generated text."""
+    """Seed of every random choice: evaluation sample and generated text."""
     dry_run: bool = False
     """Only estimate documents, tokens, memory, disk and time, from a part of the text; nothing is written."""
     resume: bool = False

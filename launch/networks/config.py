@@ -113,9 +113,8 @@ class Text(Common):
     limit: Limit = None
     """Use at most this many documents."""
     tokenizer: str = "bpe"
-    """bpe: subwords. word: what white space separates; spaces at the ends of a line, or several in a row, make no token. char:
-    characters. Or FILE, a tokenizer that is there: another run's folder or its tokenizer.model, any SentencePiece model, or a
-    Hugging Face tokenizer.json."""
+    """bpe: subwords. word: what white space separates; extra spaces are ignored. char: characters. Or FILE, an existing
+    tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Token ids, including <pad> and <unk>; default: every character, or 1026 = 2^10 + 2 for docs and 4098 for --train."""
     context: PositiveInt = 3
@@ -152,7 +151,7 @@ class MLPConfig(Text, Training):
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
     stack: NonNegativeInt = 0
-    """Instead of the network, so many softmax layers on tokens: a table per offset, then N x N each. 0: the network."""
+    """Number of softmax layers on tokens that replace the network: a table per offset, then N x N each. 0: the network."""
     direct: Direct = "none"
     """Direct connection to the output. embedding: from the embeddings. tokens: from the one-hot tokens, N^2 parameters per
     token of context."""
@@ -241,7 +240,7 @@ class RateConfig(Text, Pictures, Training):
 
 @dataclass(frozen=True)
 class CompareConfig(Pictures):
-    """One part of a network or of its training, exchanged: every variant from several seeds, at the best of its rates."""
+    """Vary one part of a network or of its training: each variant from several seeds, at its best learning rate."""
 
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
@@ -253,8 +252,8 @@ class CompareConfig(Pictures):
     seeds: PositiveInt = 3
     """Runs of every variant: --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers try
-    a hundredth of them too."""
+    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers try a
+    hundredth of them too."""
     width: PositiveInt = 64
     """Width of the hidden layers."""
     depths: tuple[PositiveInt, ...] = (2, 8, 24)
