@@ -1,0 +1,111 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Cold and warm starts
+#
+# How far is the explicit solution from what optimisation reaches? The same single-layer model is trained by Adagrad from random
+# tables (*cold*) and from the explicit solution (*warm*). The problem is convex, so its optimum is computed as well.
+
+# %%
+# If the package is missing, install it: from the clone around this notebook, or from a wheel beside it.
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("jexplicit") is None:
+    here = Path.cwd()
+    projects = [folder / "pyproject.toml" for folder in here.parents]
+    clones = [str(p.parent) for p in projects if p.is_file() and 'name = "jexplicit"' in p.read_text()]
+    wheels = sorted(map(str, here.glob("jexplicit-*.whl")))
+    if clones:
+        source = ["--editable", clones[0]]
+        sys.path.append(clones[0])  # for this kernel; the next one finds the clone by itself
+    elif wheels:
+        source = [wheels[-1]]
+    else:
+        raise ModuleNotFoundError(
+            "jexplicit is missing. Open this notebook in a clone of its repository, or put the wheel that `make dist` writes "
+            f"there (dist/jexplicit-*.whl) into {here}; in Colab, upload it under Files. Then run this cell again."
+        )
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *source], check=True)
+    importlib.invalidate_caches()
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+
+import jexplicit as jx
+from jexplicit.data.docstrings import docs_corpus
+from jexplicit.lm.fits.gradient import kkt_residual
+
+TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
+
+# %%
+corpus = docs_corpus(keep=True)
+documents, held_out = (corpus.train[:100], corpus.dev[:20]) if TINY else (corpus.train[:2000], corpus.dev[:200])
+tokenizer = jx.train_tokenizer(documents, vocab_size=300 if TINY else 1026)
+train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, held_out))
+N, K = tokenizer.vocab_size, 2
+X, Y = jx.contexts(train, K)
+print(f"{len(Y):,} positions, {N:,} tokens, {K * N * N:,} parameters")
+
+# %% [markdown]
+# ## The two starts
+#
+# The layer reads noisy embeddings, $\tilde U = E U$ with $E$ diagonal plus rank one, so the gradient with respect to $U$ is
+# $E^\top H^\top (P - Y)$, where $P$ are the predicted probabilities. It is computed exactly, from gathered rows. Training keeps
+# the epoch with the lowest dev loss.
+
+# %%
+text, events = jx.TrainingText(train, N), []
+watch = jx.Watch(dev=dev, log=lambda **event: events.append(event))
+epochs, iterations = (3, 20) if TINY else (16, 100)
+options = jx.Options(features="cat", radius=K, batch_size=1024, epochs=epochs, optimum_iterations=iterations)
+models = {"explicit": jx.fit_model("explicit", text, options).model}
+for start in ("cold", "warm"):
+    models[start], info = jx.fit_model(start, text, options, watch)
+    print(f"{start}: of {info['epochs']} epochs, epoch {info['best_epoch']} has the lowest dev loss")
+
+# %%
+plt.figure(figsize=(5, 3.6))
+for start, line in (("cold", "--"), ("warm", "-")):
+    entries = [event for event in events if event["event"] == "epoch" and event["method"] == start]
+    x = [max(entry["epoch"], 0.5) for entry in entries]
+    for part, colour in (("train", "C1"), ("dev", "C0")):
+        y = [entry[f"{part}_perplexity"] for entry in entries]
+        plt.loglog(x, y, line, color=colour, marker=".", label=f"{start}, {part}")
+plt.xlabel("epoch (before training at 0.5)")
+plt.ylabel("perplexity")
+plt.legend(loc="upper left", bbox_to_anchor=(1, 1))
+plt.show()
+
+# %% [markdown]
+# ## How near is near-optimal?
+#
+# The loss is convex in $U$, and its gradient vanishes at the optimum. The residual is $\|H^\top (Y - P)\|_1 / (K M)$, for $M$
+# predictions: half of it is the share of co-occurrences that a model misplaces. At $K = 2$ all partition functions are one
+# matrix product of the exponentiated tables, so counts alone give the optimum of the training loss. On new text that optimum is
+# *worse* than the explicit solution: what the explicit solution lacks is not a lower training loss.
+
+# %%
+models["optimum"] = jx.fit_model("optimum", text, options).model
+for name, model in models.items():
+    train_perplexity, dev_perplexity = (jx.evaluate(model, stream).perplexity for stream in (train, dev))
+    residual = kkt_residual(model, X, Y, mesh=text.mesh)
+    print(f"{name:>8}: train {train_perplexity:7.1f}, dev {dev_perplexity:7.1f}, residual {residual:.3f}")
+
+# %% [markdown]
+# Next: the same for $K$ = 1, 2 and 4 in one command, with curves against epochs and against seconds:
+# `jexplicit lm --preset starts --out runs/starts`.

@@ -1,0 +1,170 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A neural language model
+#
+# The explicit solution competes with networks that are trained by gradients: embeddings of $K$ tokens, a hidden layer and a
+# softmax (Bengio et al. 2003). This notebook trains one, from random weights and from the explicit solution.
+
+# %%
+# If the package is missing, install it: from the clone around this notebook, or from a wheel beside it.
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("jexplicit") is None:
+    here = Path.cwd()
+    projects = [folder / "pyproject.toml" for folder in here.parents]
+    clones = [str(p.parent) for p in projects if p.is_file() and 'name = "jexplicit"' in p.read_text()]
+    wheels = sorted(map(str, here.glob("jexplicit-*.whl")))
+    if clones:
+        source = ["--editable", clones[0]]
+        sys.path.append(clones[0])  # for this kernel; the next one finds the clone by itself
+    elif wheels:
+        source = [wheels[-1]]
+    else:
+        raise ModuleNotFoundError(
+            "jexplicit is missing. Open this notebook in a clone of its repository, or put the wheel that `make dist` writes "
+            f"there (dist/jexplicit-*.whl) into {here}; in Colab, upload it under Files. Then run this cell again."
+        )
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *source], check=True)
+    importlib.invalidate_caches()
+
+# %%
+import os
+from pathlib import Path
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+
+import jexplicit as jx
+from jexplicit.data.corpora import split_in_three
+from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.text import read_documents
+from jexplicit.lm.fits.network_starts import direct_start
+from jexplicit.nn.diagnostics import hockey_stick
+from jexplicit.nn.learning_rate import range_test, sweep_schedule
+from jexplicit.nn.networks import MLPLanguageModel, init_variables
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
+from jexplicit.nn.training import train
+
+TINY = bool(os.environ.get("TINY"))  # seconds instead of a minute
+
+# %% [markdown]
+# The text is the words of Python's documentation, read as characters. Where the environment variable `JEXPLICIT_DATA_DIR` names
+# a folder with `names/names.txt`, it is these names. Each line is a document, and its end is predicted, too.
+
+# %%
+names = Path(os.environ.get("JEXPLICIT_DATA_DIR", "nowhere"), "names", "names.txt")
+if names.is_file() and not TINY:
+    lines = read_documents(str(names))
+else:
+    lines = sorted({word for text in docs_corpus(keep=True).train[:400] for word in text.split() if word.isalpha()})
+train_lines, dev_lines, test_lines = split_in_three(lines[:2000] if TINY else lines)
+tokenizer = jx.train_tokenizer(train_lines, kind="char")
+train_stream, dev_stream, test_stream = (jx.encode_documents(tokenizer, part) for part in (train_lines, dev_lines, test_lines))
+K, N = 3, tokenizer.vocab_size
+(X, Y), dev = ([part.astype(np.int32) for part in jx.contexts(stream, K, eos=True)] for stream in (train_stream, dev_stream))
+print(f"{len(lines):,} lines, {N} tokens, {len(Y):,} training positions; log N = {np.log(N):.3f} nats")
+
+# %% [markdown]
+# ## Initialisation
+#
+# With a small last layer the loss starts at $\log N$, that of a uniform guess over $N$ tokens. With a large one it starts far
+# above, and the loss curve looks like a hockey stick: the first steps only undo the initialisation.
+
+# %%
+goal, key = objective("softmax_cross_entropy"), jax.random.key(0)
+for scale in (0.1, 10.0):
+    model = MLPLanguageModel(vocab_size=N, embedding=10, hidden=(200,), output_scale=scale)
+    variables = init_variables(model, key, X[:2])
+    first = scorer(model, goal)(variables, *dev).loss
+    stick = hockey_stick(first, N)
+    print(f"scale {scale}: first loss {first:.2f}, {stick.excess:.2f} above log N; hockey stick: {stick.detected}")
+model = MLPLanguageModel(vocab_size=N, embedding=10, hidden=(200,))
+
+# %% [markdown]
+# ## The learning rate
+#
+# A range test is one run whose learning rate rises with every step. It picks a tenth of the rate at which the loss is lowest.
+# The loss is cut off at 6 nats in the plot.
+
+# %%
+steps = 100 if TINY else 500
+drawn = np.random.default_rng(0).integers(len(Y), size=(steps, 128))
+sweep = make_optimizer("sgd", sweep_schedule(1e-3, 30.0, steps))
+state = initial_state(init_variables(model, key, X[:2]), sweep)
+found = range_test(network_step(model, goal, sweep), state, (X[drawn], Y[drawn]), lowest=1e-3, highest=30.0)
+plt.figure(figsize=(4.5, 2.8))
+plt.semilogx(found.rates, np.minimum(found.smoothed / 128, 6))
+plt.axvline(found.rate, color="tab:orange", ls="--", label=f"picked {found.rate:.2g}")
+plt.gca().set(xlabel="learning rate", ylabel="loss (nats)")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# ## Cold, and warm from an explicit solution
+#
+# A direct connection from the one-hot tokens to the output is a softmax layer, and it has an explicit solution. With that
+# solution and zeros as the weights of the hidden layer's outputs, the network starts out as the explicit model. Both runs take
+# the same number of steps. `jx.network_model` makes a language model of a trained network, and all functions for language
+# models work on it.
+
+# %%
+text = jx.TrainingText(train_stream, N, eos=True)
+solved = jx.fit_model("explicit", text, jx.Options(features="cat", radius=K)).model
+model = MLPLanguageModel(vocab_size=N, embedding=10, hidden=(200,), direct="tokens")
+cold = init_variables(model, key, X[:2])
+epochs, curves, networks = (2 if TINY else 10), {}, {}
+score, batch_size = scorer(model, goal), 256
+for name, start in {"cold": cold, "warm": direct_start(cold, solved)}.items():
+    optimizer = make_optimizer("adam", make_schedule("cosine", 5e-3, epochs * -(-len(Y) // batch_size)))
+    done = train(
+        initial_state(start, optimizer),
+        training_step(model, goal, optimizer),
+        lambda drawn: (X[drawn], Y[drawn]),
+        lambda variables: score(variables, *dev).loss,
+        params=variables_of,
+        size=len(Y),
+        batch_size=batch_size,
+        epochs=epochs,
+    )
+    curves[name] = [entry["dev_loss"] for entry in done.history]
+    networks[name] = jx.network_model(model, done.params, context=K)
+    print(f"{name}: dev {min(curves[name]):.4f}, test {jx.evaluate(networks[name], test_stream).loss:.4f} nats")
+plt.figure(figsize=(4.5, 2.8))
+for name, curve in curves.items():
+    plt.plot(curve, "o-", label=name)
+plt.axhline(jx.evaluate(solved, dev_stream).loss, color="k", ls=":", label="explicit")
+plt.gca().set(xlabel="epoch", ylabel="dev loss (nats)")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# On this text the warm start saves about one epoch of training. From then on the cold network is as good, and in the end a
+# little better.
+#
+# ## Samples
+#
+# Ten words from the network that started warm:
+
+# %%
+print(", ".join(jx.generate_text(jax.random.key(1), networks["warm"], tokenizer, [""] * 10, 20)))
+
+# %% [markdown]
+# Next: all of this in one command, `jexplicit networks mlp-lm --train names.txt --tokenizer char --out runs/names`, and other
+# networks in notebook 08.

@@ -1,0 +1,128 @@
+"""The notebooks: scripts that start alike, kept with the outputs of these very cells; and the program that keeps them."""
+
+import importlib.util
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+
+from tools.notebooks import KEPT, SCRIPTS, main, read_script, run, without_noise
+
+NOTEBOOKS = sorted(SCRIPTS.glob("*.py"))
+FIRST_CELL = read_script(NOTEBOOKS[0]).cells[1].source
+each_notebook = pytest.mark.parametrize("script", NOTEBOOKS, ids=lambda script: script.stem)
+
+
+@each_notebook
+def test_a_notebook_starts_with_a_title_and_the_cells_that_all_have(script):
+    notebook = jupytext.read(script)
+    title, first, setup = notebook.cells[:3]
+    assert notebook.metadata["kernelspec"]["name"] == "python3"
+    assert title.cell_type == "markdown" and re.match(r"# \w", title.source)
+    assert first.cell_type == setup.cell_type == "code"
+    assert first.source == FIRST_CELL
+    assert 'TINY = bool(os.environ.get("TINY"))' in setup.source
+
+
+@each_notebook
+def test_a_kept_notebook_is_its_script_with_outputs(script):
+    kept = nbformat.read(KEPT / f"{script.stem}.ipynb", as_version=4)
+    cells = read_script(script).cells
+    remedy = f"make notebooks, or python -m tools.notebooks {script.stem}"
+    assert [(cell.cell_type, cell.source) for cell in kept.cells] == [(cell.cell_type, cell.source) for cell in cells], remedy
+    code = [cell for cell in kept.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), remedy
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
+
+
+@each_notebook
+def test_a_kept_notebook_is_small_and_says_nothing_of_where_and_when_it_ran(script):
+    path = KEPT / f"{script.stem}.ipynb"
+    kept = nbformat.read(path, as_version=4)
+    assert path.stat().st_size < 400_000
+    assert [cell.id for cell in kept.cells] == [f"cell-{n}" for n in range(1, len(kept.cells) + 1)]
+    assert not any(cell.metadata for cell in kept.cells) and set(kept.metadata) == {"kernelspec", "language_info"}
+    for output in (output for cell in kept.cells for output in cell.get("outputs", [])):
+        text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+        assert output.output_type in ("stream", "display_data") and output.get("name") != "stderr"
+        assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text
+
+
+def test_every_kept_notebook_has_a_script():
+    assert [path.stem for path in sorted(KEPT.glob("*.ipynb"))] == [path.stem for path in NOTEBOOKS]
+    assert not list(SCRIPTS.glob("*.ipynb"))
+
+
+@pytest.fixture
+def first_cell(tmp_path, monkeypatch):
+    """Run the first cell in a folder, as where the package is missing; what it gave pip to install."""
+    commands = []
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+
+    def call():
+        exec(compile(FIRST_CELL, "first cell", "exec"), {})
+        (command,) = commands
+        return command[command.index("--quiet") + 1 :]
+
+    return call
+
+
+def test_the_first_cell_installs_the_clone_around_the_notebook(first_cell, tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "jexplicit"\n')
+    Path("jexplicit-0.2.0-py3-none-any.whl").touch()
+    assert first_cell() == ["--editable", str(tmp_path)]
+
+
+def test_the_first_cell_installs_the_wheel_beside_the_notebook(first_cell, tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
+    wheel = tmp_path / "notebooks" / "jexplicit-0.2.0-py3-none-any.whl"
+    wheel.touch()
+    assert first_cell() == [str(wheel)]
+
+
+def test_the_first_cell_says_what_to_do_where_there_is_nothing_to_install(first_cell):
+    with pytest.raises(ModuleNotFoundError, match="clone of its repository.*make dist.*Colab"):
+        first_cell()
+
+
+def test_the_first_cell_does_nothing_where_the_package_is_installed(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("installs"))
+    exec(compile(FIRST_CELL, "first cell", "exec"), {})
+
+
+def test_a_notebook_runs_at_full_size_on_embedded_data_and_its_output_is_stable(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINY", "1")
+    monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
+    script = tmp_path / "one.py"
+    script.write_text(
+        "# %% [markdown]\n# # One\n\n# %%\nimport os\nimport sys\n\n"
+        "print([os.environ.get(name) for name in ('TINY', 'JEXPLICIT_DATA_DIR')], flush=True)\n"
+        "print('a warning', file=sys.stderr, flush=True)\nprint(os.getcwd() == os.path.realpath('.'))\n"
+    )
+    first, second = (nbformat.writes(run(read_script(script), tmp_path)) for _ in range(2))
+    assert first == second
+    markdown, code = json.loads(first)["cells"]
+    assert markdown["source"] == ["# One"]
+    assert [output["text"] for output in code["outputs"]] == [["[None, None]\n", "True\n"]]
+
+
+def test_what_was_printed_is_one_output_without_noise():
+    def printed(text, name="stdout"):
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    figure = nbformat.v4.new_output("display_data", {"image/png": "="})
+    kept = without_noise([printed("a"), printed("warning", "stderr"), printed("b"), figure, printed("c")])
+    assert [output.get("text", "figure") for output in kept] == ["ab", "figure", "c"]
+
+
+def test_an_unknown_notebook_is_named_with_those_that_there_are(tmp_path):
+    with pytest.raises(ValueError, match=r"no notebook is called 12_more; there are 01_\w+, "):
+        main(("12_more",), out=tmp_path)

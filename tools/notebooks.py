@@ -1,0 +1,85 @@
+"""Runs the notebooks, `notebooks/*.py`, and keeps them with their outputs in docs/notebooks/, where the site shows them.
+
+The scripts are the source; a kept notebook is its script's cells and what they print and draw, from the embedded data at full
+size. Nothing in it depends on where or when it ran, so running it again changes only what has changed.
+
+    python -m tools.notebooks                  # all
+    python -m tools.notebooks 03_digits        # some
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+import tyro
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "notebooks"
+KEPT = ROOT / "docs" / "notebooks"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def read_script(script: Path) -> NotebookNode:
+    """The notebook of a script, without outputs; its cells are numbered in place of random ids."""
+    notebook = jupytext.read(script)
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for number, cell in enumerate(notebook.cells, 1):
+        cell.id, cell.metadata = f"cell-{number}", NotebookNode()
+    return notebook
+
+
+def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Run all cells in a kernel of its own that starts in `folder`, at full size and on the embedded data."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("TINY", "JEXPLICIT_DATA_DIR")}
+    client = NotebookClient(notebook, timeout=None, record_timing=False, resources={"metadata": {"path": str(folder)}})
+    client.execute(env=environment)
+    notebook.metadata = nbformat.from_dict(METADATA)  # the kernel adds the version of Python
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = without_noise(cell.outputs)
+    return notebook
+
+
+def without_noise(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Outputs without warnings and progress bars (stderr), and with what was printed in one piece."""
+    kept: list[NotebookNode] = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            continue
+        if kept and output.get("name") == kept[-1].get("name") == "stdout":
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
+
+
+def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KEPT) -> None:
+    """Run notebooks and keep them with their outputs.
+
+    Args:
+        names: Notebooks to run, such as 03_digits; all of them without.
+        out: Folder of the executed notebooks.
+    """
+    scripts = {script.stem: script for script in sorted(SCRIPTS.glob("*.py"))}
+    if unknown := [name for name in names if name not in scripts]:
+        raise ValueError(f"no notebook is called {', '.join(unknown)}; there are {', '.join(scripts)}")
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names or scripts:
+        start = time.perf_counter()
+        nbformat.write(run(read_script(scripts[name]), SCRIPTS), out / f"{name}.ipynb")
+        print(
+            f"{name}: {time.perf_counter() - start:.0f} s, {(out / f'{name}.ipynb').stat().st_size / 1000:.0f} kB",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
