@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import re
 import site
 import sys
@@ -37,7 +38,7 @@ def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
     """Documentation of the Python standard library, cut by `split_documents`: help topics and docstrings, no download.
 
     Documents are whole topics and whole docstrings, so they hold line breaks. Exact duplicates are dropped. The same
-    Python release gives the same corpus.
+    Python release gives the same corpus, and `about_corpus` names the release.
 
     Args:
         keep: read what an earlier call left in the cache of the user, and leave it there: parsing takes 6 s of CPU time.
@@ -47,6 +48,16 @@ def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
     """
     documents = _kept_documents() if keep else _standard_library_documents()
     return Corpus("docs", *split_documents(_unique(documents)))
+
+
+def about_corpus(name: str) -> str | None:
+    """What an embedded corpus documents, with the version of Python; None for a name that is not embedded.
+
+    >>> about_corpus("docs") == f"documentation of Python {platform.python_version()}"
+    True
+    """
+    docs = f"documentation of Python {platform.python_version()}"
+    return {"docs": docs, "installed": f"{docs} and of the packages installed with it"}.get(name)
 
 
 def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:

@@ -51,6 +51,12 @@ def show(*results: RenderableType) -> None:
         _results.print(result, soft_wrap=isinstance(result, str))
 
 
+def suggest(text: str) -> None:
+    """Print what to try next, for a person who reads the results: not with `--quiet`, nor with `--json`."""
+    if not _results.quiet:
+        console.print(text, markup=False, soft_wrap=True)
+
+
 @contextlib.contextmanager
 def silence(*, progress: bool, results: bool) -> Iterator[None]:
     """Print no progress, or no results, in a part of a program."""

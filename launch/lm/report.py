@@ -154,11 +154,12 @@ def write_report(out: Path) -> Path:
     path = out / "samples.json"
     samples = json.loads(path.read_text()) if path.exists() else []  # a run that failed has none
     first, paper = rows[0], bool(config.get("paper"))
+    about = f"{first['corpus_about']}; " if first.get("corpus_about") else ""
     perplexities = _beside_paper if paper else _perplexities
     lines = [
         "# Language models",
         "",
-        f"Corpus `{first['corpus']}` ({first['train_tokens']:,} train and {first['dev_tokens']:,} dev tokens, sha256 "
+        f"Corpus `{first['corpus']}` ({about}{first['train_tokens']:,} train and {first['dev_tokens']:,} dev tokens, sha256 "
         f"`{first['corpus_sha256'][:16]}`), {config.get('tokenizer')} vocabulary of {first['vocab_size']:,}; one counting pass "
         f"of {first['count_seconds']:.2f} s.",
         *_about_dev(first),

@@ -1,6 +1,7 @@
 """The whole job of launch.lm: text -> tokens -> counts -> models -> perplexities, figures, report."""
 
 import contextlib
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from jexplicit.data import sources
 from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Corpus
+from jexplicit.data.docstrings import about_corpus
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.sizes import TextSizes, read_sizes
 from jexplicit.data.tokenizers import Tokenizer
@@ -50,7 +52,8 @@ from jexplicit.runs.folder import RunFolder, present_run, write_json
 from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.memory import within_memory
 from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.program import as_typed
+from jexplicit.runs.progress import console, stage, suggest
 from launch.lm.beam import contexts_beside_shards, counts_beside_shards
 from launch.lm.check import check
 from launch.lm.config import GROWING, Config
@@ -94,6 +97,7 @@ def run(config: Config) -> dict[str, Any]:
         "vocab_size": N,
         "count_seconds": count_seconds,
         "corpus": source.name,
+        "corpus_about": about_corpus(config.corpus),
         "corpus_sha256": source.sha256,
         **about_dev(text),
     }
@@ -143,7 +147,16 @@ def finish(config: Config, folder: RunFolder, start: float) -> dict[str, Any]:
     if config.export and best:
         export_model(Path(config.export).expanduser(), best)
         console.print(f"exported {config.export}", soft_wrap=True)
-    return present_run(folder, results_table(folder.rows(), paper=config.paper), report, start)
+    presented = present_run(folder, results_table(folder.rows(), paper=config.paper), report, start)
+    suggest(next_steps(config.out))
+    return presented
+
+
+def next_steps(out: str) -> str:
+    """Two commands that use the best model of a run."""
+    run = f"--run {shlex.quote(out)}"
+    sample, explain = f'launch.sample {run} --prompt "Return the"', f'launch.explain {run} --text "the list is sorted"'
+    return as_typed(f"next: python -m {sample}\n      python -m {explain}")
 
 
 def join_others(config: Config) -> FolderLock | None:

@@ -136,9 +136,10 @@ def _about(row: dict[str, Any]) -> str:
     if "corpus" not in row:
         return f"Images `{row['data']}`, {row['outputs']} classes, sha256 `{row['sha256'][:16]}`."
     positions = ", ".join(f"{row[f'{part}_positions']:,} {part}" for part in ("train", "dev", "test"))
+    about = f" ({row['corpus_about']})" if row.get("corpus_about") else ""
     return (
-        f"Text `{row['corpus']}`, sha256 `{row['corpus_sha256'][:16]}`: {positions} positions, including ends of documents; "
-        f"{row['vocab_size']:,} tokens, context of {row['context']}."
+        f"Text `{row['corpus']}`{about}, sha256 `{row['corpus_sha256'][:16]}`: {positions} positions, including ends of "
+        f"documents; {row['vocab_size']:,} tokens, context of {row['context']}."
     )
 
 

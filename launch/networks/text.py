@@ -13,7 +13,7 @@ from jaxtyping import Array
 from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpora import Corpus, split_documents, split_in_three
-from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.docstrings import about_corpus, docs_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
@@ -86,6 +86,7 @@ def open_text(config: Text, folder: RunFolder, command: str) -> tuple[Job, TextD
     about = {
         "command": command,
         "corpus": corpus.name,
+        "corpus_about": about_corpus(config.corpus),
         "corpus_sha256": corpus.sha256,
         "vocab_size": tokenizer.vocab_size,
         "context": config.context,

@@ -3,6 +3,8 @@
 import functools
 import gzip
 import json
+import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,9 +16,10 @@ import numpy as np
 import pytest
 
 from jexplicit import contexts, encode_documents, evaluate, load_model
+from jexplicit.data.corpora import Corpus
 from jexplicit.lm.fits import training as lm_training
 from jexplicit.nn import training
-from launch import explain, export, sample, score
+from launch import cli, explain, export, sample, score
 from launch.lm import __main__ as lm
 from launch.lm import measure as lm_measure
 from launch.lm.config import PRESETS
@@ -139,6 +142,24 @@ def test_dev_documents_that_train_has_are_a_warning(files, tmp_path, capsys):
     assert lm.main(["--out", str(out), *given, "--samples", "0"]) == 0
     assert "2.0% of the dev documents" in capsys.readouterr().err
     assert "**Warning:** 2.0% of the dev documents" in (out / "report.md").read_text()
+
+
+def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next(tmp_path, monkeypatch, capsys):
+    docs = Corpus("docs", small_text(200), small_text(20, seed=1))
+    monkeypatch.setattr("jexplicit.data.sources.docs_corpus", lambda **_: docs)
+    monkeypatch.setattr(sys, "argv", ["jexplicit lm"])
+    given = ["--vocab-size", "60", "--radius", "1", "--features", "cat", "--scaling-sample", "100", "--samples", "0"]
+    assert lm.main(["--out", str(tmp_path / "a run"), *given]) == 0
+    python = f"documentation of Python {platform.python_version()}"
+    assert {row["corpus_about"] for row in rows(tmp_path / "a run")} == {python}
+    assert f"Corpus `docs` ({python}; " in (tmp_path / "a run" / "report.md").read_text()
+    suggested = capsys.readouterr().err.partition("next: ")[2].splitlines()
+    assert len(suggested) == 2
+    for line in suggested:
+        program, *arguments = shlex.split(line)
+        assert program == "jexplicit" and cli.main(arguments) == 0
+    assert lm.main(["--out", str(tmp_path / "quiet"), *given, "--json"]) == 0
+    assert "next:" not in "".join(capsys.readouterr())
 
 
 def test_a_saved_model_scores_as_the_run_did(finished, files):

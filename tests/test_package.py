@@ -1,0 +1,145 @@
+"""The package: the wheel and the source archive, what is in them and that they run; one version in all files that name it."""
+
+import datetime
+import email
+import email.message
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+import jexplicit
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("icl", "jexplicit", "launch")
+DATA = {
+    "icl/py.typed",
+    "jexplicit/py.typed",
+    "launch/bench/kernels.json",
+    *(f"icl/blur/genomes/{name}.json" for name in ("boolean", "digits", "hebbian", "mnist")),
+}
+FOLDERS = (*PACKAGES, "docs", "notebooks", "tests", "tools")
+FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
+SETTINGS = ("constraints.txt", "mkdocs.yml", "pyproject.toml")
+
+
+class Archives(NamedTuple):
+    """A built wheel and a built source archive, and the folder of sources that they were built from."""
+
+    wheel: Path
+    sdist: Path
+    source: Path
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    """Built in a copy, so that the checkout stays clean, and without a package registry; the wheel from the source archive."""
+    folder = tmp_path_factory.mktemp("package")
+    source = folder / "source"
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    for name in (*FILES, *SETTINGS):
+        shutil.copy(ROOT / name, source)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
+    return Archives(wheel, sdist, source)
+
+
+def files_in(folder: Path) -> set[str]:
+    """The files below a folder but the compiled ones, by their paths in it."""
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return {name for name in found if not re.search(r"\.pyc$|\.egg-info/", name)}
+
+
+def test_the_wheel_has_the_packages_with_their_data_and_nothing_else(archives):
+    modules = {f"{name}/{file}" for name in PACKAGES for file in files_in(ROOT / name) if file.endswith(".py")}
+    names = set(zipfile.ZipFile(archives.wheel).namelist())
+    about = {name for name in names if name.startswith(f"jexplicit-{PROJECT['version']}.dist-info/")}
+    assert names - about == modules | DATA
+    assert archives.wheel.name == f"jexplicit-{PROJECT['version']}-py3-none-any.whl"
+
+
+def test_the_source_archive_has_all_that_make_needs(archives):
+    top = f"jexplicit-{PROJECT['version']}/"
+    with tarfile.open(archives.sdist) as archive:
+        names = {name.removeprefix(top) for name in archive.getnames()}
+    assert files_in(archives.source) <= names
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def wheel_file(archives: Archives, name: str) -> str:
+    return zipfile.ZipFile(archives.wheel).read(f"jexplicit-{PROJECT['version']}.dist-info/{name}").decode()
+
+
+@pytest.fixture(scope="module")
+def metadata(archives) -> email.message.Message:
+    return email.message_from_string(wheel_file(archives, "METADATA"))
+
+
+def test_the_wheel_says_what_it_is(archives, metadata):
+    assert (metadata["Name"], metadata["Version"]) == ("jexplicit", PROJECT["version"])
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert metadata["Requires-Python"] == PROJECT["requires-python"] == ">=3.11"
+    assert metadata["Author"] == "The jexplicit authors" and metadata["Summary"] == PROJECT["description"]
+    assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
+    assert wheel_file(archives, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
+    assert "jexplicit = launch.cli:main" in wheel_file(archives, "entry_points.txt").splitlines()
+
+
+def test_the_readme_is_the_wheels_description(metadata):
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+
+
+def test_the_installed_wheel_runs(archives, tmp_path):
+    target = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    subprocess.run([*install, "--no-compile", "--target", str(target), str(archives.wheel)], check=True, capture_output=True)
+    assert (target / "bin" / "jexplicit").exists()
+
+    def run(*arguments: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-W", "error", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    files = run("-c", "import icl, jexplicit, launch\nfor package in (icl, jexplicit, launch): print(package.__file__)").split()
+    assert files == [str(target / name / "__init__.py") for name in PACKAGES]
+    assert run("-m", "launch.cli", "--help").startswith("usage: jexplicit")
+    assert run("-m", "launch.cli", "--version").strip() == f"jexplicit {PROJECT['version']}"
+
+
+def test_the_changelog_and_the_citation_are_of_this_version():
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.+)$", changes, re.M)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    version, date = released[0].split(" - ")
+    assert headings.index(released[0]) <= 1  # only what is not released stands above
+    assert version == PROJECT["version"] == jexplicit.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    for entry in (citation, citation["preferred-citation"]):
+        assert (entry["version"], entry["date-released"]) == (version, datetime.date.fromisoformat(date))
+
+
+def test_the_citation_is_a_valid_one():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    known = {"abstract", "authors", "cff-version", "date-released", "keywords", "license", "message", "preferred-citation"}
+    assert set(citation) <= known | {"references", "title", "type", "version"}  # of those that version 1.2.0 of the format has
+    assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
+    assert citation["license"] == PROJECT["license"]
+    for entry in (citation, citation["preferred-citation"], *citation["references"]):
+        assert entry["title"] and entry["type"]
+        assert all(author.get("name") or author.get("family-names") for author in entry["authors"])
+    (paper,) = [entry for entry in citation["references"] if entry.get("status") == "submitted"]
+    assert paper["authors"] == [{"name": "Anonymous"}]
