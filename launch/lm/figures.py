@@ -137,6 +137,8 @@ def attribution_map(
 def loss_curves(curves: Curves, path: Path) -> None:
     """Perplexity by epoch, log-log, with the value before training at epoch 0.5 (paper, Fig. 1 right and Fig. 3)."""
     features = [name for name in ("sum", "cat") if any(model[1] == name for model in curves)]
+    last = max(epoch["epoch"] for curve in curves.values() for epoch in curve)
+    ticks = [0.5, *(2**n for n in range(last.bit_length()))]  # 1, 2, 4, ... up to the last epoch
     with figure(path, len(features), 2, size=(9, 3.3 * len(features)), sharex=True) as axes:
         for row, name in zip(axes, features, strict=True):
             for ax, part in zip(row, ("train", "dev"), strict=True):
@@ -146,10 +148,12 @@ def loss_curves(curves: Curves, path: Path) -> None:
                         y = [epoch[f"{part}_perplexity"] for epoch in curve]
                         ax.plot(x, y, _lines[method], color=_by_radius.get(K), marker=".", label=f"{method}, K = {K}")
                 ax.set(xscale="log", yscale="log", title=f"{name.capitalize()}, {part}")
+                ax.set_xticks(ticks, ["start", *map(str, ticks[1:])])
+                ax.xaxis.set_minor_locator(NullLocator())
                 plain_ticks(ax.yaxis)
             row[0].set_ylabel("perplexity")
         for ax in axes[-1]:
-            ax.set_xlabel("epoch (before training at 0.5)")
+            ax.set_xlabel("epoch")
         legend_outside(axes[0, 1])
 
 

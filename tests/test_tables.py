@@ -1,0 +1,124 @@
+"""The numbers of README.md and docs/ are those of docs/results/, and docs/results/ is made of runs."""
+
+import dataclasses
+import json
+
+import pytest
+
+from launch.lm.config import PRESETS, Config
+from launch.networks.config import CompareConfig
+from tools import tables
+from tools.declarations import Value, only, pivot
+from tools.results import RESULTS, command_line, keep, read_results
+
+PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
+DECLARED = [(kind, name) for kind, declared in tables.DECLARED.items() for name in declared]
+USED = {marker for page in PAGES.values() for marker in tables.used(page.read_text())}
+ENVIRONMENT = {
+    "command": ["python", "-m", "launch.lm", "--preset", "tiny", "--resume"],
+    "python": "3.11.7",
+    "platform": "Linux-6.1-x86_64-with-glibc2.36",
+    "cores": 2,
+    "commit": "f00d",
+    "devices": ["cpu", "cpu"],
+    "versions": {"jax": "0.10.2"},
+}
+ROWS = [
+    {"method": "explicit", "corpus": "docs", "radius": 1, "dev_perplexity": 123.456789, "curve": [0.5] * 100},
+    {"method": "explicit", "corpus": "docs", "radius": 2, "dev_perplexity": 99.0, "curve": [0.5] * 100},
+]
+
+
+def config_of(config, launcher="lm"):
+    return {"launcher": launcher, **json.loads(json.dumps(dataclasses.asdict(config)))}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a finished run."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    config = dataclasses.replace(PRESETS["tiny"].config, out=str(folder), train=("a/*.txt",), corpus="text", eos=True)
+    events = [{"time": 86_400.0, "event": "step", "step": "ngram"}, {"time": 2 * 86_400.0, "event": "row"}]
+    (folder / "config.json").write_text(json.dumps(config_of(config)))
+    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    (folder / "results.json").write_text(json.dumps({"rows": ROWS}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_the_numbers_of_its_results(page):
+    assert not tables.differences(PAGES[page]), "run `make tables`"
+
+
+@pytest.mark.parametrize(("kind", "name"), DECLARED)
+def test_what_is_declared_stands_in_a_page(kind, name):
+    assert (kind, name) in USED
+
+
+def test_every_file_of_results_is_used():
+    named = {file for declared in tables.DECLARED.values() for made in declared.values() for file in made.files}
+    assert {path.stem for path in RESULTS.iterdir()} == named
+
+
+def test_a_page_is_filled_between_its_markers(monkeypatch):
+    monkeypatch.setitem(tables.DECLARED, "value", {"x": Value("none", "x", ".1f", {})})
+    monkeypatch.setattr(Value, "text", lambda self: "2.5")
+    page = "a <!-- value: x -->1<!-- /value --> b <!-- value: x --><!-- /value -->"
+    assert tables.filled(page) == "a <!-- value: x -->2.5<!-- /value --> b <!-- value: x -->2.5<!-- /value -->"
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("<!-- table: nonesuch --><!-- /table -->", "no table has this name"),
+        ("<!-- value: x -->1", "close it with <!-- /value -->"),
+        ("<!-- table: x --> <!-- value: x --> <!-- /value -->", "<!-- table: x -->: close it"),
+    ],
+)
+def test_a_marker_that_is_unknown_or_not_closed_is_refused(page, message):
+    with pytest.raises(ValueError, match=message):
+        tables.filled(page)
+
+
+def test_what_is_kept_of_a_run(run, tmp_path):
+    path = keep("made", [run], ["step"], folder=tmp_path)
+    assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
+    (kept,) = read_results("made", folder=tmp_path)
+    assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --eos --out runs/tiny"
+    assert (kept["date"], kept["machine"]) == ("1970-01-03", "2 CPU cores (x86-64)")
+    assert (kept["config"]["radius"], kept["config"]["limit"], "seed" in kept["config"]) == ([1, 2], 500, False)
+    assert kept["shared"] == {"method": "explicit", "corpus": "docs"}
+    assert kept["rows"] == [{"radius": 1, "dev_perplexity": 123.457}, {"radius": 2, "dev_perplexity": 99.0}]
+    assert kept["events"] == {"step": [{"step": "ngram"}]}
+
+
+def test_the_command_line_of_a_subcommand():
+    stored = config_of(CompareConfig(out="DIR", what="dropout", rates=(0.1, 0.3)), "networks")
+    started = ["python", "-m", "launch.networks", "compare", "dropout"]
+    assert command_line(stored, started, "DIR") == "jexplicit networks compare dropout --rates 0.1 0.3 --out DIR"
+
+
+def test_a_run_on_files_of_this_machine_is_refused(run, tmp_path):
+    config = Config(out=str(run), corpus="text", train=(str(tmp_path / "a.txt"),))
+    (run / "config.json").write_text(json.dumps(config_of(config)))
+    with pytest.raises(ValueError, match="absolute path: run the command from the folder of its files"):
+        keep("made", [run], folder=tmp_path)
+
+
+def test_results_that_are_not_there_name_the_command_that_keeps_them(tmp_path):
+    with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
+        read_results("nonesuch", folder=tmp_path)
+
+
+def test_one_row_or_an_error():
+    assert only(ROWS, radius=2) == ROWS[1]
+    with pytest.raises(ValueError, match="2 rows with"):
+        only(ROWS, method="explicit")
+
+
+def test_a_pivoted_table_has_a_line_for_each_value():
+    rows = [{"K": K, "method": method, "loss": K + len(method)} for K in (1, 2) for method in ("a", "bc")]
+    lines = pivot(rows, ["K"], "method")
+    assert [(line["K"], line["a"]["loss"], line["bc"]["loss"]) for line in lines] == [(1, 2, 3), (2, 3, 4)]

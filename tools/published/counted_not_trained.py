@@ -1,0 +1,83 @@
+"""docs/counted_not_trained.md."""
+
+from collections.abc import Iterable, Mapping
+
+from jexplicit.runs.tables import Column
+from tools.declarations import Row, Table, Value, only, read_events, where
+
+_models = (
+    {"method": "ngram", "model": "Kneser-Ney 5-gram", "sees": "4 characters"},
+    {
+        "method": "mixture",
+        "history": "none",
+        "model": "mixture",
+        "sees": "the nearest 48 characters, from counts of the training text alone",
+    },
+    {
+        "method": "mixture",
+        "history": "window:256",
+        "model": "mixture, history window:256",
+        "sees": "and what followed the same characters within the last 256",
+    },
+)
+_nanogpt = (  # from its README
+    {
+        "model": "*nanoGPT's README: 6 layers of 384 channels, 3 minutes on an A100*",
+        "sees": "*windows of 256*",
+        "dev_loss": "*1.4697*",
+        "scalars": "*12 x 6 x 384² = 10.6 M*",
+    },
+    {
+        "model": "*nanoGPT's README: 4 layers of 128 channels, 3 minutes on a CPU*",
+        "sees": "*windows of 64*",
+        "dev_loss": "*1.88*",
+        "scalars": "*12 x 4 x 128² = 0.8 M*",
+    },
+)
+
+
+def _beside_nanogpt(rows: Iterable[Row]) -> list[Row]:
+    found = where(rows, method=("ngram", "mixture"))
+    ours = [{**only(found, **{k: v for k, v in model.items() if k in ("method", "history")}), **model} for model in _models]
+    return [*ours, *_nanogpt]
+
+
+# What a step adds, by its kind, or by its name where it has none.
+_added = {
+    "Kneser-Ney 9-gram": "Kneser-Ney, contexts of 1 to 8 characters",
+    "its levels weighed": "`contexts-8`, weighed",
+    "skip": "`skips`: contexts of 2-5 and 3-6 back, without the nearest",
+    "word": "`words`: the part of the word, and the two words before",
+    "class": "`word-classes`: the same with classes of the words (30, 150 and 500)",
+    "cache": "history `window:256`: what followed the same 0, 1, 2, 3, 4 and 6 characters, and the same part of a word",
+}
+
+
+def _steps(_: Iterable[Row]) -> list[Row]:
+    """The steps of the mixture without history, and the last one of that with history."""
+    steps = read_events("shakespeare", "step")
+    shown = [*where(steps, history="none"), where(steps, history="window:256")[-1]]
+    return [{**step, "added": _added[step.get("kind") or step["step"]]} for step in shown]
+
+
+TABLES = {
+    "shakespeare": Table(
+        ["shakespeare"],
+        [
+            Column("model", "model"),
+            Column("what it sees", "sees"),
+            Column("nats per character", "dev_loss", ".3f"),
+            Column("fitted numbers", "scalars", "d"),
+        ],
+        rows=_beside_nanogpt,
+    ),
+    "shakespeare-rows": Table(
+        ["shakespeare"],
+        [Column("rows", "added"), Column("exponents", "scalars", "d"), Column("perplexity", "held_out_perplexity", ".2f")],
+        rows=_steps,
+        commands=False,
+    ),
+}
+VALUES: Mapping[str, Value] = {
+    "shakespeare": Value("shakespeare", "dev_loss", ".3f", {"method": "mixture", "history": "window:256"}),
+}

@@ -1,0 +1,202 @@
+"""Keeps what the documentation says of finished runs in docs/results/, the one source of the numbers in README.md and docs/.
+
+    python -m tools.results babylm runs/babylm                           # docs/results/babylm.json, of one run
+    python -m tools.results names runs/names_3 runs/names_8              # of several
+    python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
+
+A file has of each run the command as one types it, the date, the machine, the versions, the fields of the configuration that
+are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. tools/published/ has the
+tables that are made of it.
+"""
+
+import dataclasses
+import importlib
+import itertools
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tyro
+
+from jexplicit.runs.command import Command
+from jexplicit.runs.flags import Flag, flags
+from jexplicit.runs.results import read_events, read_rows, read_stored
+from launch.cli import COMMANDS
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+Row = Mapping[str, Any]
+_digits, _longest_list = 6, 24
+_where_not_what = ("out", "resume")
+_positional = tyro.conf.Positional[Any].__metadata__[0]
+
+
+def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Path = RESULTS) -> Path:
+    """Write NAME.json of run folders.
+
+    Args:
+        name: of the file.
+        runs: the folders.
+        events: names of the events of metrics.jsonl to keep, too.
+        folder: where the file is.
+
+    Raises:
+        ValueError: no run, or an absolute path in what is kept of one.
+    """
+    if not runs:
+        raise ValueError(f"no run to keep as {name}: give one or more run folders")
+    path = folder / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(_json({"runs": [summary(run, events) for run in runs]}) + "\n")
+    return path
+
+
+def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """The runs in NAME.json.
+
+    Raises:
+        ValueError: no such file.
+    """
+    path = folder / f"{name}.json"
+    if not path.exists():
+        raise ValueError(f"no results at {path}: keep some there by python -m tools.results {name} RUN")
+    return json.loads(path.read_text())["runs"]
+
+
+def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
+    """What is kept of a run; `shared` has the fields that all of its rows have in common."""
+    stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
+    program = _program(stored["launcher"], environment["command"])
+    shared, rows = _factored(read_rows(run))
+    found = {
+        "command": command_line(stored, environment["command"], f"runs/{run.name}"),
+        "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),
+        "machine": _machine(environment),
+        "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
+        "commit": environment["commit"],
+        "config": {flag.name: value for flag, value in _changed(program.command.config, None, stored)},
+        "shared": shared,
+        "rows": rows,
+    }
+    if events:
+        found["events"] = {name: [_without_time(event) for event in read_events(run, name)] for name in events}
+    return _rounded(found, str(run))
+
+
+def command_line(stored: Row, started: Sequence[str], out: str) -> str:
+    """The command of a run: its preset, and the flags by which its configuration differs from that or from the defaults.
+
+    Args:
+        stored: its config.json.
+        started: the words that started it, which name the preset.
+        out: the --out to show.
+    """
+    program = _program(stored["launcher"], started)
+    preset = next((after for word, after in itertools.pairwise(started) if word == "--preset"), None)
+    default = program.command.presets[preset].config if preset else None
+    words = [*program.words, *(["--preset", preset] if preset else [])]
+    for flag, value in _changed(program.command.config, default, stored):
+        words += [] if (flag.name, value) == ("corpus", "text") else _words(flag, value)  # --train implies it
+    return shlex.join([*words, "--out", out])
+
+
+class _Program(NamedTuple):
+    """The first words of a command line, and the command that they name."""
+
+    words: list[str]
+    command: Command
+
+
+def _program(launcher: str, started: Sequence[str]) -> _Program:
+    module = importlib.import_module(COMMANDS[launcher].module)
+    kinds: Mapping[str, Command] = getattr(module, "COMMANDS", {})
+    if kind := next((word for word in started if word in kinds), None):
+        return _Program(["jexplicit", launcher, kind], kinds[kind])
+    return _Program(["jexplicit", launcher], Command(module.Config, "", getattr(module, "PRESETS", {})))
+
+
+def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, Any]]:
+    """The flags by which a stored configuration differs from a default one, with its values."""
+    for flag in flags(config, default):
+        usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
+        if flag.name in stored and flag.name not in _where_not_what and stored[flag.name] != usual:
+            yield flag, stored[flag.name]
+
+
+def _words(flag: Flag, value: Any) -> list[str]:
+    """A flag with its value, as one types it."""
+    name, values = flag.name.replace("_", "-"), list(map(str, value if isinstance(value, list) else [value]))
+    if _positional in getattr(flag.hint, "__metadata__", ()):
+        return values
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", *values]
+
+
+def _machine(environment: Row) -> str:
+    """The machine of a run in words."""
+    devices = environment["devices"]
+    if set(devices) != {"cpu"}:
+        return ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
+    processor = re.search("x86_64|aarch64|arm64", environment["platform"])
+    return f"{environment['cores']} CPU cores" + (f" ({processor[0]})".replace("_", "-") if processor else "")
+
+
+def _factored(rows: Sequence[Row]) -> tuple[Row, list[Row]]:
+    """The fields that all rows have in common, and the rows without them."""
+    shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
+    return shared, [{name: value for name, value in row.items() if name not in shared} for row in rows]
+
+
+def _without_time(event: Row) -> Row:
+    return {name: value for name, value in event.items() if name not in ("time", "event")}
+
+
+def _rounded(value: Any, where: str) -> Any:
+    """JSON with numbers of six digits, without nulls and long lists; absolute paths are refused, for no reader has them."""
+    if isinstance(value, dict):
+        parts = {name: part for name, part in value.items() if part is not None and not _is_long(part)}
+        return {name: _rounded(part, f"{where}, {name}") for name, part in parts.items()}
+    if isinstance(value, list):
+        return [_rounded(part, where) for part in value]
+    if isinstance(value, str) and any(word.startswith(("/", "~")) for word in value.split()):
+        raise ValueError(f"{where}: {value!r} is an absolute path: run the command from the folder of its files")
+    return float(f"{value:.{_digits}g}") if isinstance(value, float) else value
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > _longest_list and not isinstance(value[0], dict)
+
+
+def _json(value: Any, indent: str = "") -> str:
+    """JSON in which an object or list without objects in it is one line."""
+    parts = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(parts, list) or "{" not in json.dumps(parts):
+        return json.dumps(value, ensure_ascii=False)
+    names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(parts)
+    inner = indent + " "
+    lines = ",\n".join(inner + name + _json(part, inner) for name, part in zip(names, parts, strict=True))
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{lines}\n{indent}{closing}"
+
+
+def main(name: tyro.conf.Positional[str], runs: tyro.conf.Positional[tuple[Path, ...]], /, *, events: tuple[str, ...] = ()):
+    """Keep the results of finished runs for the documentation.
+
+    Args:
+        name: The file to write, docs/results/NAME.json.
+        runs: Folders of finished runs.
+        events: Events of metrics.jsonl to keep, too, such as step.
+    """
+    print(keep(name, runs, events))
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(main)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
