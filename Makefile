@@ -48,7 +48,9 @@ lint: $(BIN)/.test
 # A file's tests stay together: they share runs and compiled functions.
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
-	TINY=1 $(FAST_COMPILATION) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 notebooks -p no:cacheprovider
+	rm -rf build/notebooks
+	$(BIN)/jupytext --quiet --to ../build/notebooks//ipynb notebooks/*.py
+	TINY=1 $(FAST_COMPILATION) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 build/notebooks -p no:cacheprovider
 
 test-slow: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
@@ -64,7 +66,7 @@ test-extras: $(EXTRAS)/.beam
 	$(EXTRAS)/bin/python -m pytest tests/counts/test_beam.py
 
 docs: $(BIN)/.docs
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 tables: $(BIN)/.demo
 	$(BIN)/python -m tools.tables

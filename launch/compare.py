@@ -1,7 +1,8 @@
 """Compare language models on one new text, whatever their tokenizers.
 
     python -m launch.compare --run runs/demo runs/mine --text essay.txt
-    python -m launch.compare --run runs/demo model.safetensors --text essay.txt --method explicit mixture
+    python -m launch.compare --run runs/demo model.safetensors --text essay.txt
+    python -m launch.compare --run runs/demo --method bigram explicit --text essay.txt
 
 Perplexity is per token of each model's own tokenizer; bits per byte and per character and perplexity per word compare whatever
 the tokens are. The last column is the difference of bits per byte to the first model, with its standard error over documents:

@@ -1,7 +1,7 @@
 """Write one language model of a run to a safetensors file that stands alone, with its tokenizer and where it comes from.
 
     python -m launch.export --run runs/demo --method explicit --out model.safetensors
-    python -m launch.export --run runs/demo --method ngram --out model.arpa.gz
+    python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
 
 To NAME.arpa or NAME.arpa.gz: an n-gram model with its tokens as words, for KenLM and other decoders.
 """

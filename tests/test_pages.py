@@ -1,4 +1,4 @@
-"""The Markdown pages: their links lead somewhere, and they name every command."""
+"""The Markdown pages: their links lead somewhere, they name every command, and the gallery has every figure and its command."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,8 @@ import pytest
 from launch.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("launch/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("launch/*.md")])
+SITE = (ROOT / "mkdocs.yml").read_text()
 
 
 def anchor(heading: str) -> str:
@@ -16,13 +17,25 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_of_a_page_lead_to_files_and_headings(page):
-    for target, _, heading in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", page.read_text()):
+    for target, _, heading in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", prose(page)):
         path = (page.parent / target) if target else page
         assert path.exists(), target
         headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M) if heading else []
         assert not heading or heading in map(anchor, headings), f"{target}#{heading}"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.name)
+def test_pages_of_the_site_link_to_nothing_outside_it(page):
+    docs = ROOT / "docs"
+    links = [target for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose(page)) if "://" not in target]
+    assert not [target for target in links if docs not in (page.parent / target).resolve().parents]
 
 
 def test_the_page_of_commands_has_all_of_them():
@@ -30,7 +43,14 @@ def test_the_page_of_commands_has_all_of_them():
     assert sorted(listed) == sorted(COMMANDS)
 
 
-def test_every_page_and_figure_is_linked():
-    text = "\n".join(page.read_text() for page in PAGES)
-    unlinked = [path.name for path in (ROOT / "docs").iterdir() if not re.search(rf"[(/]{re.escape(path.name)}[)#]", text)]
-    assert not unlinked
+def test_every_page_is_in_the_navigation():
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
+    assert not [page for page in pages if not re.search(rf"[: ]{re.escape(page)}$", SITE, re.M)]
+
+
+def test_the_gallery_has_every_figure_and_the_command_that_makes_it():
+    """A command follows each figure, or the words that it is of the runs of the one before."""
+    gallery = (ROOT / "docs/gallery.md").read_text()
+    shown = dict(re.findall(r"^!\[[^\]]+\]\((\w+\.png)\)\n(.*?)(?=\n!\[|\Z)", gallery, re.M | re.S))
+    assert sorted(shown) == sorted(path.name for path in ROOT.glob("docs/*.png"))
+    assert not [name for name, text in shown.items() if not re.search("^jexplicit |same run|these runs", text, re.M)]

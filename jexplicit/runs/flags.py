@@ -23,7 +23,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
@@ -52,28 +52,49 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
-def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
-    """A dataclass of dataclasses, one for each group of flags of a config, for tyro."""
+class Flag(NamedTuple):
+    """A flag of a command: the title of its group, the field that it sets, its type, its explanation and its default.
+
+    The first sentence of the help is a line of its own; `value` is `dataclasses.MISSING` where the flag has to be given.
+    """
+
+    group: str
+    name: str
+    hint: Any
+    help: str
+    value: Any
+
+
+def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
+    """The flags of a config, in the order of their fields, and then those that every command has."""
     helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
     titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
-    groups: dict[str, list[Any]] = {}
-    title = _first_group
+    found, title = [], _first_group
     for field in dataclasses.fields(config):
         title = titles.get(field.name, title)
         value = field.default if default is None else getattr(default, field.name)
-        groups.setdefault(title, []).append(_flag(field.name, hints[field.name], as_started(helps.get(field.name, "")), value))
-    groups[_general] = [
-        *([_flag("preset", Literal[*presets, None], "Values to start from, of those above.", None)] if presets else []),
-        _flag("quiet", Annotated[bool, _alone], "Print no progress.", False),
-        _flag("json", Annotated[bool, _alone], "Print the results as one JSON object on standard output.", False),
+        found.append(Flag(title, field.name, hints[field.name], helps.get(field.name, ""), value))
+    if presets := tuple(presets):
+        found.append(Flag(_general, "preset", Literal[*presets, None], "Values to start from, of those above.", None))
+    return [
+        *found,
+        Flag(_general, "quiet", Annotated[bool, _alone], "Print no progress.", False),
+        Flag(_general, "json", Annotated[bool, _alone], "Print the results as one JSON object on standard output.", False),
     ]
-    parts = [(title, dataclasses.make_dataclass(title, flags, kw_only=True, frozen=True)) for title, flags in groups.items()]
+
+
+def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
+    """A dataclass of dataclasses, one for each group of flags of a config, for tyro."""
+    groups: dict[str, list[Any]] = {}
+    for flag in flags(config, default, presets):
+        groups.setdefault(flag.group, []).append(_field(flag))
+    parts = [(title, dataclasses.make_dataclass(title, fields, kw_only=True, frozen=True)) for title, fields in groups.items()]
     return dataclasses.make_dataclass(config.__name__, parts, frozen=True)
 
 
-def _flag(name: str, hint: Any, help: str, value: Any) -> tuple[str, Any, Any]:
-    field = dataclasses.field() if value is dataclasses.MISSING else dataclasses.field(default=value)
-    return name, Annotated[hint, tyro.conf.arg(help=help)], field
+def _field(flag: Flag) -> tuple[str, Any, Any]:
+    field = dataclasses.field() if flag.value is dataclasses.MISSING else dataclasses.field(default=flag.value)
+    return flag.name, Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))], field
 
 
 @functools.cache

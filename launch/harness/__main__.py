@@ -1,6 +1,6 @@
 """lm-evaluation-harness with models of this project: its own command, which knows --model jexplicit here.
 
-python -m launch.harness run --model jexplicit --model_args run=runs/demo,method=mixture --tasks blimp
+python -m launch.harness run --model jexplicit --model_args run=runs/demo,method=bigram --tasks blimp
 python -m launch.harness run --model jexplicit --model_args run=model.safetensors --tasks my_task --include_path tasks
 
 lm_eval has no entry points for models of other packages, so its own command `lm_eval` does not find this one.

@@ -1,7 +1,7 @@
 """Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one.
 
 python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
-python -m launch.judge --run runs/demo --method explicit mixture --pairs blimp --out runs/judge
+python -m launch.judge --run runs/demo --method bigram explicit --pairs blimp --out runs/judge
 
 Files of pairs are JSON lines with sentence_good, sentence_bad, UID and field, as BLiMP has them. Every sentence is scored on
 its own: even with --history all, a model sees only

@@ -1,0 +1,146 @@
+"""Pages of the Python interface: which names stand on which page is read from the sources, what they say from their docstrings.
+
+The names of `jexplicit` and `icl` are those that their modules `api` import, and of `icl.blur` those that it imports itself.
+They stand under the name that a user imports, in a section of the module that defines them. Modules that extensions and
+experiments are made of have no short names, and stand there whole.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+# Where short names are imported, and the package that a user imports them from.
+SHORT_NAMES = {"jexplicit/api.py": "jexplicit", "icl/api.py": "icl", "icl/blur/__init__.py": "icl.blur"}
+
+
+class Page(NamedTuple):
+    """A page: its title, the packages whose short names stand there, and the modules that stand there whole."""
+
+    title: str
+    packages: tuple[str, ...]
+    whole: tuple[str, ...] = ()
+
+
+PAGES = {
+    "data": Page("Text and images", ("jexplicit.data",)),
+    "counts": Page("Counts", ("jexplicit.counts",)),
+    "solvers": Page("Solvers of one layer", ("jexplicit.solvers",)),
+    "features": Page("Features of images", ("jexplicit.features",)),
+    "lm": Page(
+        "Language models",
+        ("jexplicit.lm",),
+        ("jexplicit.lm.model", "jexplicit.lm.arpa.reading", "jexplicit.lm.measures", "jexplicit.lm.minimal_pairs"),
+    ),
+    "rows": Page(
+        "Kinds of rows",
+        ("jexplicit.lm.rows",),
+        tuple(f"jexplicit.lm.rows.{name}" for name in ("cache", "classes", "repeats", "views", "word_vectors", "words")),
+    ),
+    "fits": Page("Fitting language models", ("jexplicit.lm.fits",)),
+    "networks": Page("Networks", ("jexplicit.nn",), ("jexplicit.nn.*",)),
+    "runs": Page(
+        "Runs and commands",
+        ("jexplicit.runs",),
+        tuple(f"jexplicit.runs.{name}" for name in ("bounds", "command", "figures", "folder", "progress", "results", "tables")),
+    ),
+    "icl": Page("In-context learning", ("icl",)),
+    "icl_models": Page("In-context models", ("icl.models",)),
+    "icl_solvers": Page("In-context solvers", ("icl.solvers",)),
+    "icl_problems": Page("In-context problems", ("icl.problems",), ("icl.problems.*",)),
+    "blur": Page("Learned update rules", ("icl.blur",)),
+}
+
+
+def api_pages() -> dict[str, str]:
+    """Page -> Markdown."""
+    return {f"api/{slug}.md": api_page(page) for slug, page in PAGES.items()}
+
+
+def api_page(page: Page) -> str:
+    """A page of names, module by module."""
+    parts = [f"# {page.title}", "", *(_first_sentence(package) for package in page.packages), ""]
+    for module, names in sorted(names_of_page(page).items()):
+        title = re.sub(r"[._]", " ", _within(module, page)).capitalize()
+        parts += [f"## {title}", "", docstring(module), "", *(f"::: {name}\n" for name in names)]
+    return "\n".join(parts)
+
+
+def names_of_page(page: Page) -> dict[str, list[str]]:
+    """The modules of a page, and the names of each."""
+    found = {module: names for module, names in short_names().items() if page_of(module) == page}
+    for module in _modules(page.whole):
+        short = {name.rpartition(".")[2] for name in found.get(module, [])}
+        found.setdefault(module, []).extend(f"{module}.{name}" for name in _public(module) if name not in short)
+    return {module: names for module, names in found.items() if names}
+
+
+@functools.cache
+def short_names() -> dict[str, list[str]]:
+    """module -> its functions, classes and constants, by the names that a user imports."""
+    found: dict[str, list[str]] = {}
+    for path, package in SHORT_NAMES.items():
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module != "jexplicit.runs.api":
+                found.setdefault(node.module, []).extend(f"{package}.{alias.name}" for alias in node.names)
+    return found
+
+
+def page_of(module: str) -> Page:
+    """The page of a module's short names: that of the innermost package that has one.
+
+    Example:
+        >>> page_of("jexplicit.lm.rows.sparse").title, page_of("icl.blur.judging.momentum").title
+        ('Kinds of rows', 'Learned update rules')
+    """
+    pages = {package: page for page in PAGES.values() for package in page.packages}
+    package = module
+    while package not in pages:
+        package, _, rest = package.rpartition(".")
+        if not package:
+            raise ValueError(f"{module} has public names and no page: add its package to tools.api_pages.PAGES")
+    return pages[package]
+
+
+@functools.cache
+def documented() -> frozenset[str]:
+    """All names that some page has, the short ones also as the modules that define them have them."""
+    pages = [names_of_page(page) for page in PAGES.values()]
+    names = [(module, name) for of_page in pages for module, names in of_page.items() for name in names]
+    return frozenset(path for module, name in names for path in (name, f"{module}.{name.rpartition('.')[2]}"))
+
+
+def docstring(module: str) -> str:
+    """The docstring of a module or a package."""
+    return ast.get_docstring(_tree(module)) or ""
+
+
+def _within(module: str, page: Page) -> str:
+    """The name of a module below the package of its page; that of a package is its own."""
+    return next((module[len(package) + 1 :] for package in page.packages if module.startswith(f"{package}.")), module)
+
+
+def _first_sentence(package: str) -> str:
+    return docstring(package).partition("\n\n")[0]
+
+
+def _modules(patterns: Iterable[str]) -> Iterator[str]:
+    """The modules that names or `package.*` stand for; those that only name things for command lines are left out."""
+    for pattern in patterns:
+        for path in sorted(ROOT.glob(f"{pattern.replace('.', '/')}.py")):
+            if path.stem not in ("__init__", "names"):
+                yield ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def _public(module: str) -> list[str]:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return [node.name for node in _tree(module).body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+@functools.cache
+def _tree(module: str) -> ast.Module:
+    path = ROOT / module.replace(".", "/")
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())

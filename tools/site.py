@@ -1,0 +1,71 @@
+"""Hooks of the documentation site: pages that are made while it is built, their place in the navigation, and links to names.
+
+`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its config; pages
+of the Python interface, from its docstrings.
+"""
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
+from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports]
+from mkdocs.structure.pages import Page  # pyright: ignore[reportMissingImports]
+
+from tools.api_pages import api_pages
+from tools.command_pages import command_pages
+from tools.formulas import render_formulas
+from tools.links import link_commands, link_names
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Leave out what nbconvert says of figures without a text of their own; the cell above each says what it shows."""
+    logging.getLogger("traitlets").setLevel(logging.ERROR)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages that are generated, and list them, and the notebooks that are there, in the navigation."""
+    commands, names = command_pages(), api_pages()
+    for page, text in (commands | names).items():
+        files.append(File.generated(config, page, content=text))
+    _section(config, "Commands").extend(commands)
+    _section(config, "Library").extend(names)
+    _section(config, "Notebooks").extend(_notebooks(files))
+    return files
+
+
+def on_page_markdown(markdown: str, **kwargs: object) -> str:
+    """Names of the Python interface and commands become links."""
+    return link_commands(link_names(markdown))
+
+
+def on_page_content(html: str, *, page: Page, **kwargs: object) -> str:
+    """Formulas of notebooks are shown as such; other pages have theirs in code."""
+    return render_formulas(html) if page.file.src_uri.endswith(".ipynb") else html
+
+
+def _notebooks(files: Files) -> Iterable[dict[str, str]]:
+    """The notebooks, each by its first heading."""
+    for file in sorted(files, key=lambda file: file.src_uri):
+        if file.src_uri.endswith(".ipynb"):
+            yield {title_of_notebook(Path(str(file.abs_src_path))): file.src_uri}
+
+
+def title_of_notebook(path: Path) -> str:
+    """The first heading of a notebook."""
+    cells = json.loads(path.read_text())["cells"]
+    lines = (line for cell in cells if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
+    return next(line.removeprefix("# ") for line in lines if line.startswith("# "))
+
+
+def _section(config: MkDocsConfig, title: str) -> list:
+    """The entries of a section of the navigation, at any depth."""
+    waiting = list(config.nav or [])
+    while waiting:
+        entry = waiting.pop()
+        for name, entries in entry.items() if isinstance(entry, dict) else ():
+            if name == title:
+                return entries
+            waiting += entries if isinstance(entries, list) else []
+    raise ValueError(f"mkdocs.yml has no section {title!r} in its navigation: add one, as a list")
