@@ -18,6 +18,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 150,
@@ -59,6 +60,14 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
 def legend_outside(ax: Any, **options: Any) -> None:
     """A small legend to the right of a panel."""
     ax.legend(**{"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False, **options})
+
+
+def legend_below(axes: np.ndarray, **options: Any) -> None:
+    """One small legend below all panels, with every name of theirs once."""
+    labelled = [ax.get_legend_handles_labels() for ax in axes.flat]
+    handles = {name: handle for handles, names in labelled for handle, name in zip(handles, names, strict=True)}
+    shared = {"fontsize": 8, "loc": "outside lower center", "ncols": 4, "frameon": False, **options}
+    axes.flat[0].figure.legend(handles.values(), handles.keys(), **shared)
 
 
 def plain_ticks(axis: Any) -> None:

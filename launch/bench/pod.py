@@ -331,7 +331,7 @@ _lines = {TRAINING[0]: "--", TRAINING[1]: ":"}
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Seconds and dollars against chips: stages, their total, and training."""
-    with figure(path, columns=2, size=(11.5, 4.2), sharex=True) as axes:
+    with figure(path, columns=2, size=(9, 4), sharex=True) as axes:
         for ax, field in zip(axes[0], ("seconds", "dollars"), strict=True):
             names = list(dict.fromkeys(row["stage"] for row in rows))
             for name, colour in zip(names, [*COLOURS[: len(STAGES)], "black", "gray", "gray"], strict=False):

@@ -72,7 +72,7 @@ def differences_figure(rows: _Rows, path: Path) -> None:
     Lines are the standard deviation of the difference over learners; below 5 points the axis is linear, then logarithmic.
     """
     names, updates = _names(rows), _updates(rows)
-    with figure(path, columns=len(updates), size=(4 + 2.6 * len(updates), 1.4 + 0.17 * len(names)), sharey=True) as axes:
+    with figure(path, columns=len(updates), size=(4 + 2.6 * len(updates), 1.4 + 0.2 * len(names)), sharey=True) as axes:
         for ax, n in zip(axes[0], updates, strict=True):
             found = {row["task"]: row for row in rows if row["n"] == n}
             differences = np.array([_difference(found[name]) for name in names])
@@ -85,7 +85,7 @@ def differences_figure(rows: _Rows, path: Path) -> None:
             ax.set_xscale("symlog", linthresh=5)
             ax.set_xticks(_ticks(differences), map(str, _ticks(differences)))
             ax.xaxis.set_minor_locator(NullLocator())
-        axes[0, 0].set_yticks(range(len(names)), names, fontsize=7)
+        axes[0, 0].set_yticks(range(len(names)), names, fontsize=9)
         axes[0, 0].set_ylim(len(names) - 0.4, -0.6)
 
 

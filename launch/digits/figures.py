@@ -152,7 +152,7 @@ def reliability_figure(curves: Mapping[str, Mapping[str, Sequence[float]]], exam
             drawn = np.array(curve["share"]) * examples >= 20
             points = (np.array(curve[field])[drawn] for field in ("confidence", "accuracy"))
             ax.plot(*points, "o-", markersize=3, color=COLOURS[n % len(COLOURS)], label=name)
-        ax.set(xlabel="confidence", ylabel="share of right guesses", xlim=(0, 1), ylim=(0, 1))
+        ax.set(xlabel="confidence", ylabel="share of right guesses", xlim=(0, 1.01), ylim=(0, 1.01))
         legend_outside(ax)
 
 

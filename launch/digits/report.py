@@ -40,9 +40,9 @@ loss. *quadratic* replaces the logarithm by a fixed bound on the curvature, `U +
 too: *patches* are convolutions with whitened patches of training images, *random* are random directions, both split into
 positive parts. *kernel* is least squares, or a softmax layer fitted by the same bound, on random Fourier features of
 descriptors of images; a held-out tenth chose its ridge and a temperature. *second layer over* a trained model keeps its first
-layer and solves the next one. The calibration error is the mean gap between a model's confidence and its accuracy, over 15 bins
-of confidence of the test images. Rows with *no* under backprop differentiate nothing. Seconds include computing the features
-or training the first layer."""
+layer and solves the next one; the figure leaves these rows out. The calibration error is the mean gap between a model's
+confidence and its accuracy, over 15 bins of confidence of the test images. Rows with *no* under backprop differentiate nothing.
+Seconds include computing the features or training the first layer."""
 
 
 def read_curve(out: Path, method: str, layers: int) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ def _scan_section(out: Path, first: dict[str, Any]) -> list[str]:
 
 
 def _all_section(out: Path, rows: Sequence[dict[str, Any]], stop: Sequence[str]) -> list[str]:
-    drawn = [row for row in rows if row.get("stop") != "rise" or "patience" not in stop]
+    drawn = [row for row in rows if row["method"] != "solved_second" and (row.get("stop") != "rise" or "patience" not in stop)]
     methods_figure(drawn, [row_name(row).removesuffix(", patience") for row in drawn], out / "figures" / "methods.png")
     columns = [
         _NAME,

@@ -26,7 +26,7 @@ from launch.icl.panels import (
 
 def training_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], target: str, title: str, path: Path) -> None:
     """Loss, agreement with descent and distance to it by step, mean and range over seeds (paper, Fig. 2, 3, 7)."""
-    with figure(path, columns=3, size=(11.5, 3.4)) as axes:
+    with figure(path, columns=3, size=(9, 3.2)) as axes:
         loss, cosine, distance = axes[0]
         for start, curve in curves.items():
             colour = COLOURS["trained" if start == "cold" else "warm"]

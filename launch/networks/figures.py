@@ -6,9 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.runs.figures import COLOURS, figure, legend_outside, plain_ticks, plt
+from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks, plt
 
 _most_rows = 6  # of networks below one another
+_names = {
+    "fan_in_uniform": "uniform, ±1/√n",
+    "sigmoid_squared_error": "squared error of a sigmoid",
+    "squared_error": "squared error, linear outputs",
+}
+
+
+def readable(name: str) -> str:
+    """The name of a network, a layer or an objective in words."""
+    return _names.get(name, name.replace("_", " "))
 
 
 def curves_figure(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, levels: Mapping[str, float]) -> None:
@@ -49,7 +59,7 @@ def histograms_figure(histograms: Mapping[str, Mapping[str, np.ndarray]], path: 
     """
     pairs = 1 if len(histograms) <= _most_rows else 2
     rows = -(-len(histograms) // pairs)
-    with figure(path, rows, 2 * pairs, size=(8.4 * pairs, 2.1 * rows + 0.6)) as axes:
+    with figure(path, rows, 2 * pairs, size=(5.8 + 2.8 * pairs, 1.6 * rows + 0.6)) as axes:
         for ax in axes.flat[2 * len(histograms) :]:
             ax.set_visible(False)
         for panels, (name, arrays) in zip(axes.reshape(-1, 2), histograms.items(), strict=False):
@@ -57,14 +67,14 @@ def histograms_figure(histograms: Mapping[str, Mapping[str, np.ndarray]], path: 
                 layers = [key.removesuffix(f" {kind}") for key in arrays if key.endswith(f" {kind}")]
                 for n, layer in enumerate(layers):
                     edges, colour = arrays[f"{layer} {kind} edges"], plt.cm.viridis(n / max(1, len(layers) - 1))
-                    ax.plot((edges[1:] + edges[:-1]) / 2, arrays[f"{layer} {kind}"], color=colour, label=layer)
+                    ax.plot((edges[1:] + edges[:-1]) / 2, arrays[f"{layer} {kind}"], color=colour, label=readable(layer))
                 ax.set_yticks([])
                 ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
-            panels[0].set_ylabel(name, fontsize=8)
+            panels[0].set_ylabel(readable(name), fontsize=8)
         for z, gradient in axes[0].reshape(-1, 2):
-            z.set_title("pre-activations z")
-            gradient.set_title("gradients with respect to z, per example")
-        legend_outside(axes[0, -1], fontsize=7)
+            z.set_title("pre-activations z", fontsize=10)
+            gradient.set_title("gradients dJ/dz, per example", fontsize=10)
+        legend_below(axes[:1], ncols=6)
 
 
 def search_figure(sweep: Mapping[str, Any], grid: Mapping[str, Any], path: Path) -> None:

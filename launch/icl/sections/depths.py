@@ -12,7 +12,7 @@ from launch.icl.tables import Rows
 _series = {
     ("gd", True): ("GD, one rate", COLOURS["gd"], "o-"),
     ("gd++", True): ("GD++, recurrent", COLOURS["gd++"], "o-"),
-    ("gd++", False): ("GD++, rates of their own", COLOURS["trained"], "o-"),
+    ("gd++", False): ("GD++, separate rates", COLOURS["trained"], "o-"),
     ("chebyshev", False): ("Chebyshev rates, in closed form", COLOURS["closed_form"], "x:"),
 }
 Losses = Mapping[tuple[str, bool], Mapping[int, float]]  # (predictor, recurrent) -> layers -> loss
@@ -25,7 +25,7 @@ def depths(out: Path, rows: Rows) -> list[str]:
         losses.setdefault((row["predictor"], row["recurrent"]), {})[row["layers"]] = row["loss"]
     columns = [Column("K", "layers")]
     columns += [Column(label, label, ".3g") for label, _, _ in _series.values()]
-    columns += [Column("standard error, rates of their own", "standard_error", ".1g"), Column("seconds", "seconds", ".0f")]
+    columns += [Column("standard error, separate rates", "standard_error", ".1g"), Column("seconds", "seconds", ".0f")]
     separate = {row["layers"]: row for row in rows if row["predictor"] == "gd++" and not row["recurrent"]}
     table = [
         {"layers": K, "standard_error": row["standard_error"], "seconds": row["seconds"]}

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from jexplicit.runs.figures import COLOURS as PALETTE
-from jexplicit.runs.figures import figure
+from jexplicit.runs.figures import figure, legend_below
 from jexplicit.runs.results import read_events
 from jexplicit.runs.tables import Column, markdown_table
-from launch.icl.panels import draw_legends, log_ticks
+from launch.icl.panels import LOSS, log_ticks
 from launch.icl.sections.run_files import draw_figure, last_events
 from launch.icl.tables import Rows
 
@@ -81,17 +81,13 @@ def mesa_figure(positions: list[dict[str, Any]], errors: list[dict[str, Any]], p
     tasks = list(dict.fromkeys(event["task"] for event in positions))
     settings = list(dict.fromkeys((event["inputs"], event["forgetting"]) for event in errors))
     columns = max(len(tasks), -(-len(settings) // 2))
-    with figure(path, rows=3, columns=columns, size=(3.6 * columns, 9.5)) as axes:
-        shown_before: set[str] = set()
+    with figure(path, rows=3, columns=columns, size=(2.7 * columns, 7.5)) as axes:
         for ax, task in zip(axes[0], tasks, strict=False):
-            events = [event for event in positions if event["task"] == task]
-            _draw_losses(ax, events, shown_before)
-            if not shown_before.issuperset(event["predictor"] for event in events):
-                draw_legends(ax, fontsize=7, loc="lower left")
-            shown_before.update(event["predictor"] for event in events)
-            ax.set(xscale="log", yscale="log", xlabel="pairs seen", title=task)
+            _draw_losses(ax, [event for event in positions if event["task"] == task])
+            ax.set(xscale="log", yscale="log", xlabel="pairs seen")
+            ax.set_title(task, fontsize=10)
             log_ticks(ax)
-        axes[0, 0].set_ylabel("half the mean square of an output")
+        axes[0, 0].set_ylabel(LOSS)
         for row, gamma in zip(axes[1:], dict.fromkeys(gamma for _, gamma in settings), strict=True):
             inputs = [keys for keys, other in settings if other == gamma]
             for ax in row[len(inputs) :]:
@@ -104,19 +100,20 @@ def mesa_figure(positions: list[dict[str, Any]], errors: list[dict[str, Any]], p
                     ax.plot(event["tokens"], values, color=colour, label=label)
                     if len(finite := np.flatnonzero(np.isfinite(values))) < len(values) and len(finite):
                         ax.plot(event["tokens"][finite[-1]], values[finite[-1]], "x", color=colour, markersize=9)
-                ax.set(xscale="log", yscale="log", xlabel="tokens", title=f"{keys}, γ = {gamma:g}")
+                ax.set(xscale="log", yscale="log", xlabel="tokens")
+                ax.set_title(f"{keys}, γ = {gamma:g}", fontsize=10)
                 ax.set_ylim(bottom=1e-8, top=min(ax.get_ylim()[1], 1e3))
-            row[0].set_ylabel("largest error of float32 so far")
-        draw_legends(axes[1, 0], fontsize=7)
+            row[0].set_ylabel("largest float32 error")
+        legend_below(axes)
 
 
-def _draw_losses(ax: Any, events: list[dict[str, Any]], labelled: set[str]) -> None:
-    """Losses as lines, expectations in closed form as dots; names that other panels have stay out of the legend."""
+def _draw_losses(ax: Any, events: list[dict[str, Any]]) -> None:
+    """Losses as lines, expectations in closed form as dots."""
     for event in events:
         name = event["predictor"]
         style = {"linestyle": ":", "linewidth": 2.5} if name in ("ridge", "mesa, conjugate gradients") else {}
         at = np.arange(1, len(event["losses"]) + 1)
-        ax.plot(at, event["losses"], color=ESTIMATORS[name][2], label=None if name in labelled else name, **style)
+        ax.plot(at, event["losses"], color=ESTIMATORS[name][2], label=name, **style)
         if event["expected"] and name != "ridge":
             few = np.unique(np.geomspace(1, len(at), 9).astype(int)) - 1
             ax.plot(at[few], np.array(event["expected"])[few], "o", color=ESTIMATORS[name][2], markersize=3.5)

@@ -114,7 +114,7 @@ def diversity_figure(by: By, limit: float, threshold: float | None, path: Path) 
             "label": "trained, all heads",
         },
     }
-    with figure(path, columns=2, size=(10.5, 3.8)) as axes:
+    with figure(path, columns=2, size=(9, 3.8)) as axes:
         panels = (("train_loss", "on the pretraining tasks"), ("loss", "on fresh tasks"))
         for ax, (measure, title) in zip(axes[0], panels, strict=True):
             for name, style in styles.items():

@@ -8,7 +8,8 @@ import numpy as np
 
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.trajectories import SURFACES, trajectory
-from jexplicit.runs.figures import COLOURS, figure, legend_outside
+from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
+from launch.networks.figures import readable
 
 _path_steps = 40
 _path_rates = {"sgd": 0.09, "momentum": 0.03, "nesterov": 0.03, "adagrad": 0.9, "rmsprop": 0.15, "adam": 0.3}
@@ -17,33 +18,46 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 def comparison_figure(curves: Lines, lines: Lines, path: Path) -> None:
-    """Dev accuracy by epoch, a panel per group; groups of numbers, such as depths, as lines of test accuracy in one panel."""
+    """Dev accuracy by epoch, a panel per group; groups of numbers, such as depths, as lines of test accuracy in one panel.
+
+    Panels of the same variants have one legend.
+    """
     numbers = [line for line in lines if line["value"] is not None]
     named = list(dict.fromkeys(line["group"] for line in lines if line["value"] is None))
+    by_group = {group: _by_variant([event for event in curves if event["group"] == group]) for group in named}
+    alike = len(by_group) > 1 and len({tuple(variants) for variants in by_group.values()}) == 1
     panels = len(named) + bool(numbers)
     columns = min(panels, 2)
     rows = -(-panels // columns)
-    with figure(path, rows, columns, size=(5.6 * columns, 3.5 * rows)) as axes:
-        for ax, group in zip(axes.flat, named, strict=False):
-            _curves(ax, [event for event in curves if event["group"] == group])
+    width = 4.0 if alike else 5.6
+    with figure(path, rows, columns, size=(width * columns, 3.0 * rows + 0.5)) as axes:
+        for ax, (group, variants) in zip(axes.flat, by_group.items(), strict=False):
+            _curves(ax, variants)
             ax.set_title(group)
+            if not alike:
+                legend_outside(ax, fontsize=7)
+        if alike:
+            legend_below(axes)
         if numbers:
             _against_numbers(axes.flat[len(named)], numbers)
         for ax in axes.flat[panels:]:
             ax.set_visible(False)
 
 
-def _curves(ax: Any, events: Lines) -> None:
+def _by_variant(events: Lines) -> dict[str, Mapping[str, Any]]:
+    """The curves of a group by the variant's name, without that of the group."""
+    return {readable(event["variant"].removesuffix(f", {event['group']}")): event for event in events}
+
+
+def _curves(ax: Any, variants: Mapping[str, Mapping[str, Any]]) -> None:
     """The mean over seeds, and the range between them."""
-    for n, event in enumerate(events):
+    for n, (name, event) in enumerate(variants.items()):
         accuracy = 100 * np.array(event["dev_accuracy"], float)
         epochs = np.arange(accuracy.shape[1])
         style = {"color": COLOURS[n % len(COLOURS)], "linestyle": "-" if n < len(COLOURS) else "--"}
-        name = event["variant"].removesuffix(f", {event['group']}")
-        ax.plot(epochs, accuracy.mean(axis=0), **style, label=f"{name} ({accuracy[:, -1].mean():.1f})")
+        ax.plot(epochs, accuracy.mean(axis=0), **style, label=name)
         ax.fill_between(epochs, accuracy.min(axis=0), accuracy.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
-    ax.set(xlabel="passes over the data", ylabel="dev accuracy (%)")
-    legend_outside(ax, fontsize=7)
+    ax.set(xlabel="epochs", ylabel="dev accuracy (%)")
 
 
 def _against_numbers(ax: Any, lines: Lines) -> None:
@@ -61,7 +75,7 @@ def _against_numbers(ax: Any, lines: Lines) -> None:
     ax.set_xticks(values, [f"{value:g}" for value in values])
     ax.minorticks_off()
     ax.set(xlabel=_axis_of(lines), ylabel="test accuracy (%)")
-    legend_outside(ax, fontsize=7)
+    legend_outside(ax, fontsize=7, handlelength=3.5)
 
 
 def _axis_of(lines: Lines) -> str:
@@ -80,8 +94,11 @@ def noise_figure(events: Lines, path: Path) -> None:
             ax.plot(sizes, [event["predicted"] for event in own], color=COLOURS[n])
             name = f"{'before' if when == 'start' else 'after'} training"
             ax.plot(sizes, [event["error"] for event in own], "o", color=COLOURS[n], label=name)
+        ax.plot([], [], color="black", label="by the formula")
         ax.axhline(1, color="black", linewidth=0.7, linestyle=":")
         ax.set(xscale="log", yscale="log", xlabel="batch size", ylabel="||g_B - g|| / ||g||")
+        for axis in (ax.xaxis, ax.yaxis):
+            plain_ticks(axis)
         ax.legend(fontsize=8, frameon=False)
 
 
@@ -106,7 +123,7 @@ def recall_figure(events: Lines, path: Path) -> None:
 
 def paths_figure(path: Path) -> None:
     """Paths of optimisers on a ravine and from near a saddle, and how far their values are above the lowest."""
-    with figure(path, 2, 2, size=(10.4, 6.6)) as axes:
+    with figure(path, 2, 2, size=(8.4, 6)) as axes:
         for column, (name, surface) in zip(axes.T, SURFACES.items(), strict=True):
             top, bottom = column
             limits = surface.start[0] - 0.5, -surface.start[0] / 2 + 0.5
@@ -120,4 +137,4 @@ def paths_figure(path: Path) -> None:
                 bottom.plot(above, color=COLOURS[n], linewidth=1)
             top.set(title=name, xlabel="$w_1$", ylabel="$w_2$", xlim=limits, ylim=(-1.6, 1.6))
             bottom.set(yscale="log", xlabel="step", ylabel="above the minimum")
-        legend_outside(axes[0, 1], fontsize=7)
+        legend_outside(axes[0, 1], fontsize=8)
