@@ -1,0 +1,1 @@
+"""Tools of the documentation: its site, its tables, its executed notebooks."""
