@@ -1,5 +1,6 @@
 """docs/networks.md."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from jexplicit.runs.tables import Column
@@ -27,7 +28,33 @@ def _model(row: Row) -> str:
     return f"MLP, embedding {row.get('embedding', 10)}, {row.get('hidden', [200])[0]} tanh units"
 
 
+_in_words = {
+    ("unigram", 1): "unigram",
+    ("bigram", 1): "Kneser-Ney bigram",
+    ("explicit", 1): "explicit, Cat",
+    ("explicit", 3): "explicit, Cat",
+    ("ngram", 4): "Kneser-Ney 5-gram",
+    ("mixture", 8): "mixture: contexts, offsets, gaps",
+    ("mlp-cold", 3): "network, embedding 30, 128 tanh units, direct connections",
+}
+_words_seen = {"unigram": 0, "mixture": 8}
+
+
+def _seen(row: Row) -> int:
+    return _words_seen.get(row["method"], row["radius"])
+
+
 TABLES = {
+    "bengio": Table(
+        ["words17", "bengio"],
+        [
+            Column("model", lambda row: _in_words[row["method"], row["radius"]]),
+            Column("words of context", _seen, "d"),
+            Column("train", lambda row: row.get("train_perplexity") or math.exp(row["train_loss"]), ".1f"),
+            Column("dev", "dev_perplexity", ".1f"),
+        ],
+        rows=lambda rows: [row for row in rows if (row["method"], row["radius"]) in _in_words],
+    ),
     "names": Table(
         ["names"],
         [
