@@ -41,7 +41,8 @@ _words_seen = {"unigram": 0, "mixture": 8}
 
 
 def _seen(row: Row) -> int:
-    return _words_seen.get(row["method"], row["radius"])
+    """Words of context that a model reads."""
+    return _words_seen[row["method"]] if row["method"] in _words_seen else row["radius"]
 
 
 TABLES = {
