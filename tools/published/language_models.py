@@ -68,6 +68,11 @@ TABLES = {
         ],
         rows=lambda rows: sorted(_once(where(rows, method=("cold", "warm"))), key=lambda row: (row["method"], row["radius"])),
     ),
+    "sum-sweeps": Table(
+        ["sumscale"],
+        [Column("", "method"), Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f")],
+        rows=lambda rows: where(rows, method=("log-linear", "iterative-scaling")),
+    ),
     "bitcipher": Table(
         ["bitcipher"],
         [
