@@ -119,6 +119,11 @@ def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
     return find
 
 
+def context_length(row: Row) -> int:
+    """How many tokens of context a language model reads; the row of a unigram model has a radius of 1."""
+    return 0 if row["method"] == "unigram" else row["radius"]
+
+
 def spread(values: Iterable[float], form: str) -> str:
     """Mean ± standard deviation.
 

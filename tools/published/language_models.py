@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from jexplicit.runs.tables import Column
 from launch.lm.report import PAPER_TABLE
-from tools.declarations import Row, Table, Value, cell, pivot, where
+from tools.declarations import Row, Table, Value, cell, context_length, pivot, where
 
 _baselines = {"unigram": "*unigram*", "bigram": "*Kneser-Ney bigram*"}
 
@@ -12,10 +12,6 @@ _baselines = {"unigram": "*unigram*", "bigram": "*Kneser-Ney bigram*"}
 def _features(row: Row) -> str:
     """How the context is combined: at K = 1 both ways are the same."""
     return _baselines.get(row["method"]) or ("Sum = Cat" if row["radius"] == 1 else row["features"].capitalize())
-
-
-def _context(row: Row) -> int:
-    return 0 if row["method"] == "unigram" else row["radius"]
 
 
 def _once(rows: Iterable[Row]) -> list[Row]:
@@ -39,7 +35,7 @@ def _explicit_first(rows: list[Row]) -> list[Row]:
     return [*explicit, *where(rows, method="bigram"), *where(rows, method="unigram")]
 
 
-_model = [Column("features", _features), Column("K", _context, "d")]
+_model = [Column("features", _features), Column("K", context_length, "d")]
 
 TABLES = {
     "babylm": Table(

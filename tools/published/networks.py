@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from jexplicit.runs.tables import Column
-from tools.declarations import Row, Table, Value, spread, where
+from tools.declarations import Row, Table, Value, context_length, spread, where
 
 
 def _by_start(rows: Iterable[Row]) -> list[Row]:
@@ -37,20 +37,13 @@ _in_words = {
     ("mixture", 8): "mixture: contexts, offsets, gaps",
     ("mlp-cold", 3): "network, embedding 30, 128 tanh units, direct connections",
 }
-_words_seen = {"unigram": 0, "mixture": 8}
-
-
-def _seen(row: Row) -> int:
-    """Words of context that a model reads."""
-    return _words_seen[row["method"]] if row["method"] in _words_seen else row["radius"]
-
 
 TABLES = {
     "bengio": Table(
         ["words17", "bengio"],
         [
             Column("model", lambda row: _in_words[row["method"], row["radius"]]),
-            Column("words of context", _seen, "d"),
+            Column("words of context", context_length, "d"),
             Column("train", lambda row: row.get("train_perplexity") or math.exp(row["train_loss"]), ".1f"),
             Column("dev", "dev_perplexity", ".1f"),
         ],
