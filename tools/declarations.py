@@ -48,9 +48,14 @@ class Value(NamedTuple):
         """The names of its file, as a table has them."""
         return (self.file,)
 
+    def number(self) -> Any:
+        """The number itself."""
+        row = only(read_rows(self.file), **self.where)
+        return row[self.value] if isinstance(self.value, str) else self.value(row)
+
     def text(self) -> str:
         """The number as it stands in a sentence."""
-        return Column("", self.value, self.format).cell(only(read_rows(self.file), **self.where))
+        return format(self.number(), self.format)
 
 
 def read_rows(name: str) -> list[Row]:

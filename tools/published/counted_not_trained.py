@@ -1,6 +1,7 @@
 """docs/counted_not_trained.md."""
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from jexplicit.runs.tables import Column
 from tools.declarations import Row, Table, Value, only, read_events, where
@@ -20,26 +21,36 @@ _models = (
         "sees": "and what followed the same characters within the last 256",
     },
 )
-_nanogpt = (  # from its README
-    {
-        "model": "*nanoGPT's README: 6 layers of 384 channels, 3 minutes on an A100*",
-        "sees": "*windows of 256*",
-        "dev_loss": "*1.4697*",
-        "scalars": "*12 x 6 x 384² = 10.6 M*",
-    },
-    {
-        "model": "*nanoGPT's README: 4 layers of 128 channels, 3 minutes on a CPU*",
-        "sees": "*windows of 64*",
-        "dev_loss": "*1.88*",
-        "scalars": "*12 x 4 x 128² = 0.8 M*",
-    },
+
+
+class Published(NamedTuple):
+    """A model of nanoGPT's README: its sizes and training, its windows, its loss, its parameters."""
+
+    model: str
+    windows: int
+    nats: float
+    parameters: str
+
+
+NANOGPT = (
+    Published("6 layers of 384 channels, 3 minutes on an A100", 256, 1.4697, "12 x 6 x 384² = 10.6 M"),
+    Published("4 layers of 128 channels, 3 minutes on a CPU", 64, 1.88, "12 x 4 x 128² = 0.8 M"),
 )
+
+
+def _line(model: Published) -> Row:
+    return {
+        "model": f"*nanoGPT's README: {model.model}*",
+        "sees": f"*windows of {model.windows}*",
+        "dev_loss": f"*{model.nats}*",
+        "scalars": f"*{model.parameters}*",
+    }
 
 
 def _beside_nanogpt(rows: Iterable[Row]) -> list[Row]:
     found = where(rows, method=("ngram", "mixture"))
     ours = [{**only(found, **{k: v for k, v in model.items() if k in ("method", "history")}), **model} for model in _models]
-    return [*ours, *_nanogpt]
+    return [*ours, *map(_line, NANOGPT)]
 
 
 # What a step adds, by its kind, or by its name where it has none.
