@@ -48,6 +48,7 @@ from jexplicit.lm.fits.iterative_scaling import sweep_tables as sweep_tables
 from jexplicit.lm.fits.log_linear import log_linear_model as log_linear_model
 from jexplicit.lm.fits.log_linear import offset_rows as offset_rows
 from jexplicit.lm.fits.mixture_rows import mixture_rows as mixture_rows
+from jexplicit.lm.fits.mixture_rows import register_rows as register_rows
 from jexplicit.lm.fits.ngram_mixture import fit_mixture as fit_mixture
 from jexplicit.lm.fits.ngram_mixture import ngram_model as ngram_model
 from jexplicit.lm.fits.training_text import Options as Options

@@ -36,6 +36,14 @@ def export_model(path: str | os.PathLike, saved: TextModel) -> None:
 
     Raises:
         ValueError: a file that cannot be written; a model that is none of n-grams, for an ARPA file.
+
+    Example:
+        >>> import tempfile
+        >>> from jexplicit.lm.fits.estimator import fit
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     export_model(f"{folder}/model.safetensors", fit(["to be or not to be"], "bigram", tokenizer="char"))
+        ...     import_model(f"{folder}/model.safetensors").about["method"]
+        'bigram'
     """
     if is_arpa(path):
         write_arpa(path, saved.model, saved.tokenizer)
@@ -48,6 +56,11 @@ def import_model(path: str | os.PathLike) -> TextModel:
 
     Raises:
         ValueError: no such file; a damaged one; one without a tokenizer; a model whose parts do not fit together.
+
+    Example::
+
+        saved = import_model("model.arpa")
+        saved.perplexity(["words between spaces"])
     """
     if is_arpa(path):
         model, tokenizer = read_arpa(path)

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -54,8 +54,28 @@ _types = (
     NetworkRows,
     MLPLanguageModel,
     TokenStack,
+    SparseRows,
+    Children,
+    Cache,
 )
-_known = {cls.__name__: cls for cls in (*_types, SparseRows, Children, Cache)}
+_known: dict[str, type] = {cls.__name__: cls for cls in _types}
+
+
+def register_types(*types: type) -> None:
+    """Let model files hold more classes. One that is defined again, in the same place, replaces the one before.
+
+    Raises:
+        ValueError: no dataclass or named tuple, or the name of another class that files hold.
+    """
+    for cls in types:
+        if not dataclasses.is_dataclass(cls) and not hasattr(cls, "_fields"):
+            raise ValueError(
+                f"{cls.__name__} has no fields that files can hold: put jexplicit.lm.model.pytree before the class"
+            )
+        known = _known.get(cls.__name__, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"{cls.__name__} of {cls.__module__}: files hold that of {known.__module__}; choose another name")
+    _known.update({cls.__name__: cls for cls in types})
 
 
 def save_model(
@@ -70,7 +90,7 @@ def save_model(
         about: where it comes from; plain values.
 
     Raises:
-        ValueError: a model with a NaN; a file that cannot be written.
+        ValueError: a model with a NaN, or with classes that are not registered; a file that cannot be written.
     """
     path, tensors = Path(path), {}
     description = _describe(model, "model", tensors)
@@ -96,20 +116,35 @@ def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if isinstance(value, jax.Array | np.ndarray):
         tensors[name] = np.ascontiguousarray(value)
         return {"array": name}
-    if type(value).__name__ in _known and isinstance(value, SparseRows | Children | Cache):
-        return {"type": type(value).__name__, "fields": _describe(value._asdict(), name, tensors)}
-    if dataclasses.is_dataclass(value) and type(value).__name__ in _known:
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name not in ("parent", "split")}
-        if isinstance(value, MLPLanguageModel | TokenStack):
-            fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k != "name"}
-        return {"type": type(value).__name__, "fields": _describe(fields, name, tensors)}
+    if _known.get(type(value).__name__) is type(value):
+        return {"type": type(value).__name__, "fields": _describe(_fields(value), name, tensors)}
     if isinstance(value, dict):
         return {key: _describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return {"tuple": [_describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ValueError(f"{name} of a model is a {type(value).__name__}, which no file can hold")
+    remedy = "register its class (jexplicit.register_rows), or use arrays and plain values"
+    raise ValueError(f"{name} is a {type(value).__name__}, which no file can hold: {remedy}")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields that make a value again."""
+    if isinstance(value, tuple):
+        return cast(Any, value)._asdict()
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.metadata.get("saved", True)}
+    if isinstance(value, MLPLanguageModel | TokenStack):
+        fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k not in ("name", "parent")}
+    return fields
+
+
+def _types_of(described: Any) -> set[str]:
+    """The names of the classes in what `_describe` gave."""
+    if not isinstance(described, dict):
+        return set()
+    own = {described["type"]} if "type" in described else set()
+    parts = described.get("tuple", described.values())
+    return own.union(*map(_types_of, parts))
 
 
 def _rebuild(described: Any, tensors: Mapping[str, np.ndarray]) -> Any:
@@ -132,7 +167,7 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
     """The model of a file, the tokenizer if it is in it, and where the model comes from.
 
     Raises:
-        ValueError: no such file, or one that is damaged.
+        ValueError: no such file, one that is damaged, or one with classes that are not registered.
     """
     with _one_line_errors(path):
         with safe_open(path, framework="numpy") as file:
@@ -143,6 +178,9 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
         if _checksum(metadata["jexplicit"], tensors) != metadata.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
         header = json.loads(metadata["jexplicit"])
+    if unknown := sorted(_types_of(header["model"]) - set(_known)):
+        remedy = "import what registers it (jexplicit.register_rows) before the file is read"
+        raise ValueError(f"{path} has a {', '.join(unknown)}, which is not registered here: {remedy}")
     _check_numbers(path, tensors)
     with _one_line_errors(path):
         model = _rebuild(header["model"], tensors)

@@ -19,6 +19,7 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenize
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText
+from jexplicit.lm.rows.words import letters_of
 from jexplicit.runs.progress import human, show
 from jexplicit.runs.tables import Column, rich_table
 from launch.lm.config import Config
@@ -127,10 +128,11 @@ def _model_seconds(config: Config, name: dict[str, Any], stream: np.ndarray, sam
         options = replace(options, calibration="held-out")
     if passes:
         options = type(options)(**{**vars(options), passes: 1})
-    seconds = []
+    tokenizer, seconds = sample.tokenizer, []
+    shape: Any = {"eos": config.eos, "letters": letters_of(tokenizer), "tokenizer": tokenizer}
     for _ in range(2):  # the second time without compilation
         start = time.perf_counter()
-        model = fit_model(method, TrainingText(stream, sample.tokenizer.vocab_size, eos=config.eos), options).model
+        model = fit_model(method, TrainingText(stream, tokenizer.vocab_size, **shape), options).model
         middle = time.perf_counter()
         evaluate(model, stream)
         seconds.append((middle - start, time.perf_counter() - middle))

@@ -178,8 +178,8 @@ def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_
         y_test=data.test_labels,
     )
     out = tmp_path / "run"
-    small = "--frequencies 300 --axes 60 --filters 8 --threshold 0.5 --kernel-sweeps 4"
-    flags = f"--methods kernel --descriptor patches {small} --second-filters 6 --copies 1"
+    small = "--frequencies 150 --axes 40 --filters 5 --threshold 0.5 --kernel-sweeps 2"
+    flags = f"--methods kernel --descriptor patches {small} --second-filters 3 --copies 1"
     assert digits.main(["--out", str(out), "--data", str(tmp_path / "sorted.npz"), *flags.split()]) == 0
     assert [r["solver"] for r in rows(out)] == ["least_squares", "softmax"]
     for r in rows(out):
@@ -323,7 +323,7 @@ def test_a_killed_run_resumes_to_the_same_rows(finished, tmp_path):
             "--methods kernel --descriptor patches --second-filters 4 --grid 5",
             "--grid 5 of images 8 pixels wide with --second-filters: use at most 4 cells",
         ),
-        ("--methods kernel --second-filters 4", "are of patches: add --descriptor patches"),
+        ("--methods kernel --second-filters 4", "need --descriptor patches"),
         ("--methods kernel --octaves 3", "--octaves 3 of images 8 pixels wide: use at most 2"),
         ("--methods kernel --copies -1", "--copies -1"),
         (
@@ -456,7 +456,7 @@ def test_folders_of_pngs_give_their_own_labels(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("array", "flags", "message"),
     [
-        (np.full((2, 8, 9), 3, np.uint8), [], r"wrong.npy\[0\] is 8 x 9, and the models of .* read 8 x 8: resize it"),
+        (np.full((2, 8, 9), 3, np.uint8), [], r"wrong.npy\[0\] is 8 x 9, but the models of .* read 8 x 8: resize it"),
         (np.full((2, 8, 8), 17, np.uint8), [], "pixel 17: grey levels are 0 .. 16; rescale .*wrong.npy"),
         (np.full((2, 8, 8), 0.5), [], r"wrong.npy are float64 from 0.5 to 0.5.*: use \(16 \* X\)"),
         (np.ones((2, 8, 8, 3), np.uint8), [], "give grey images"),

@@ -9,6 +9,7 @@ from typing import Any
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.fits.fit import DENSE, METHODS, choose_tables, fit_model
+from jexplicit.lm.fits.mixture_rows import check_rows
 from jexplicit.lm.fits.training_text import RADIUS, Options, TrainingText, Watch
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.rows.words import letters_of
@@ -56,7 +57,7 @@ def fit(
 
     Raises:
         ValueError: one string instead of texts, or no text; strings and files together; files that cannot be read; an unknown
-            method or option, or one that does not fit the others.
+            method, option or kind of rows, or one that does not fit the others.
 
     Example:
         >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
@@ -68,6 +69,8 @@ def fit(
     settings = _options(options, features=features, radius=radius, history=history if method == "mixture" else "none")
     if settings.calibration == "pairs" and method != "mixture":
         raise ValueError(f"calibration='pairs' with method {method!r}: only a mixture is fitted on minimal pairs")
+    if method == "mixture":
+        check_rows(settings.rows)
     read = _read_texts(texts, field, documents)
     own = make_tokenizer(tokenizer, read, vocab_size)
     stream = encode_documents(own, read)

@@ -22,7 +22,7 @@ from jexplicit.lm.fits.ablation import log_row_kinds
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.intercept import fit_token_intercept
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
-from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows, reads_words, rows_radius, with_history
+from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows, reads_words, row_kinds, rows_radius, with_history
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.fits.pair_exponents import fit_to_pairs, pairs_of_text
@@ -88,6 +88,11 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
 
     Raises:
         ValueError: an unknown method, or options that it cannot work with.
+
+    Example:
+        >>> fitted = fit_model("bigram", TrainingText(np.array([0, 2, 3, 2, 4, 0]), 5))
+        >>> fitted.model.names, fitted.info["scalars"]
+        (('offset 1',), 0)
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
@@ -212,6 +217,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin = time.perf_counter()
     shape: Any = {"smoothing": options.smoothing}
+    kinds = row_kinds(options.rows), "confidence" in options.rows
     rest, held = text.parts(options.calibration_positions)
     held_out = read_text(held, rows_radius(options.rows), eos=text.eos)
 
@@ -224,7 +230,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
             rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
         return read, m
 
-    name = ("held-out rows", options.rows, options.smoothing, options.calibration_positions, options.calibration, options.seed)
+    name = ("held-out rows", kinds, options.smoothing, options.calibration_positions, options.calibration, options.seed)
     read, m = text.once(name, read_held_out)
     table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:

@@ -168,6 +168,12 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
 
     Raises:
         ValueError: another number of exponents than the tables have, and one for log p.
+
+    Example:
+        >>> from jexplicit import count
+        >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3), features="cat")
+        >>> log_linear_model(rows, np.array([1.0, 0.8, 0.2])).radius
+        2
     """
     K = len(rows.tables)
     if len(exponents) != 1 + K:

@@ -17,7 +17,8 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.training_text import RADIUS, THREADS, TrainingText
 from jexplicit.lm.fits.word_classes import cluster, word_vectors
-from jexplicit.lm.model import Constant, window_of
+from jexplicit.lm.model import Constant, Rows, window_of
+from jexplicit.lm.model_files import register_types
 from jexplicit.lm.names import SUBWORD_ROWS
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
@@ -52,12 +53,47 @@ class RowKind(NamedTuple):
     build: `text, smoothing, confidence -> kinds of rows`.
     radius: tokens of a context that they read.
     groups: the offsets of the contexts that they need, which are counted side by side.
+    registered: the class of rows that `register_rows` added; None for the library's own.
     """
 
     about: str
     build: Callable[[TrainingText, Smoothing, bool], tuple[Any, ...]]
     radius: int
     groups: tuple[tuple[int, ...], ...] = ()
+    registered: type | None = None
+
+
+def register_rows(name: str, count: Callable[[TrainingText], Rows], kind: type, *parts: type, radius: int) -> None:
+    """Make a kind of rows one that mixtures have by name, and that model files hold.
+
+    `jexplicit.fit(texts, rows=("contexts-4", name))` then counts its rows and fits their exponents beside the others. A kind
+    that is registered again, as when a cell of a notebook runs again, replaces the one before.
+
+    Args:
+        name: for `rows`.
+        count: the rows of a text, an object of the class `kind`.
+        kind: a class as `jexplicit.lm.model.Rows` says, with `log_tables`, by which exponents are fitted.
+        parts: classes of its fields that are not the library's.
+        radius: how many tokens of the context its rows read.
+
+    Raises:
+        ValueError: the name of other rows, or a class that is no such kind.
+
+    Example::
+
+        register_rows("bracket", count_brackets, BracketRows, radius=32)
+        model = jexplicit.fit(texts, rows=("contexts-4", "bracket"))
+
+    """
+    there = ROWS.get(name)
+    if name == CONFIDENCE or there and getattr(there.registered, "__name__", None) != kind.__name__:
+        raise ValueError(f"rows {name} are there already: choose another name than {', '.join(ROWS)}, and {CONFIDENCE}")
+    if not hasattr(kind, "log_tables"):
+        raise ValueError(f"{kind.__name__} without log_tables(X, past), by which exponents are fitted: write it beside `read`")
+    register_types(kind, *parts)
+    ROWS[name] = RowKind(
+        (kind.__doc__ or name).partition("\n")[0], partial(_build_registered, name, count), radius, registered=kind
+    )
 
 
 def mixture_rows(
@@ -80,16 +116,15 @@ def mixture_rows(
     Raises:
         ValueError: an unknown name of rows, or another smoothing than those of jexplicit.lm.smoothing.
     """
-    check_rows(names)
-    wanted = [name for name in names if name != CONFIDENCE]
-    groups = [offsets for name in wanted for offsets in ROWS[name].groups]
+    wanted = row_kinds(names)
+    groups = [offsets for kind in wanted for offsets in kind.groups]
 
     def count() -> tuple[Any, ...]:
         text.count_ngrams(groups, progress)
-        kinds = [kind for name in wanted for kind in ROWS[name].build(text, smoothing, CONFIDENCE in names)]
+        kinds = [rows for kind in wanted for rows in kind.build(text, smoothing, CONFIDENCE in names)]
         return (unigram_row(text.target_counts), *kinds)
 
-    rows = text.once(("mixture", tuple(names), smoothing), count)
+    rows = text.once(("mixture", wanted, CONFIDENCE in names, smoothing), count)
     return with_history(rows, history, text.letters if reads_words(names) else None)
 
 
@@ -100,7 +135,17 @@ def reads_words(names: Sequence[str]) -> bool:
 
 def rows_radius(names: Sequence[str]) -> int:
     """The tokens of a context that rows read, at most."""
-    return max([1, *(ROWS[name].radius for name in names if name in ROWS)])
+    return max([1, *(kind.radius for kind in row_kinds(names))])
+
+
+def row_kinds(names: Sequence[str]) -> tuple[RowKind, ...]:
+    """The kinds of rows of some names.
+
+    Raises:
+        ValueError: see `check_rows`.
+    """
+    check_rows(names)
+    return tuple(ROWS[name] for name in names if name != CONFIDENCE)
 
 
 def check_rows(names: Sequence[str]) -> None:
@@ -109,6 +154,8 @@ def check_rows(names: Sequence[str]) -> None:
     Raises:
         ValueError: with the names that there are.
     """
+    if isinstance(names, str):
+        raise ValueError(f"rows {names!r} instead of a tuple: pass ({names!r},)")
     if not names:
         raise ValueError(f"a mixture of no rows: choose some of {', '.join(ROWS)}")
     if unknown := [name for name in names if name not in (*ROWS, CONFIDENCE)]:
@@ -138,6 +185,19 @@ def history_caches(history: str, *, words: bool = False) -> tuple[Cache, ...]:
     near = tuple(Cache(W - k, k) for k in NEAR) if (W := window or (256 if words else 0)) else ()
     in_words = (Cache(W - Cache(0, word=True).reach, word=True),) if words else ()
     return near + in_words if window else (*CACHES, *near, *in_words)
+
+
+def _build_registered(
+    name: str, count: Callable[[TrainingText], Rows], text: TrainingText, smoothing: Smoothing, confidence: bool
+) -> tuple[Any, ...]:
+    rows, wanted = count(text), ROWS[name]
+    if type(rows) is not wanted.registered or rows.radius != wanted.radius:
+        found, kind = (type(rows).__name__, getattr(rows, "radius", None)), getattr(wanted.registered, "__name__", None)
+        raise ValueError(
+            f"rows {name} are counted as {found[0]}, radius {found[1]}, and registered as {kind}, radius {wanted.radius}: "
+            "register them as they are counted"
+        )
+    return (rows,)
 
 
 def _build_offsets(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:

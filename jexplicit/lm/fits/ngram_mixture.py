@@ -170,10 +170,10 @@ def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:
 
 
 def _guess(name: str) -> float:
-    kind, number = [*name.split(), "0"][:2]
-    if kind == "offset":
+    kind, _, number = name.partition(" ")
+    if kind == "offset" and number.isdecimal():
         return 0.1 / int(number)
-    return 0.5 if name == "context 1" else _starts[kind]
+    return 0.5 if name == "context 1" else _starts.get(kind, 0.2)
 
 
 def exponent_names(rows: tuple[Any, ...]) -> list[str]:

@@ -67,14 +67,42 @@ def cooccurrence_blocks(
 
 
 def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
-    """The baseline without context: the log relative frequency of the targets."""
+    """The baseline without context: the log relative frequency of the targets.
+
+    Args:
+        counts: C_1 .. C_K of jexplicit.counts.dense.count.
+        eos: predict `<pad>` at the end of a document.
+
+    Raises:
+        ValueError: no counts.
+
+    Example:
+        >>> from jexplicit.counts.dense import count
+        >>> model = unigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
+        >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
+        [0.25, 0.5, 0.25]
+    """
     counted_radius(counts, 1)  # checks them
     row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
     return LanguageModel((row,), unit_exponents((row,)), "none", eos)
 
 
 def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose."""
+    """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose.
+
+    Args:
+        counts: C_1 .. C_K of jexplicit.counts.dense.count.
+        eos: predict `<pad>` at the end of a document.
+
+    Raises:
+        ValueError: no counts.
+
+    Example:
+        >>> from jexplicit.counts.dense import count
+        >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
+        >>> round(float(jnp.exp(model.logits(jnp.array([1]))).sum()), 3)  # the logits are log probabilities
+        1.0
+    """
     counted_radius(counts, 1)  # checks them
     return token_model((_log_kneser_ney(jnp.array(with_targets(counts[0], eos=eos), jnp.float32)),), "none", eos)
 

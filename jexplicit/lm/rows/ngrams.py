@@ -11,7 +11,7 @@ context that never occurred adds nothing, which is an exact back-off.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -82,7 +82,7 @@ class NgramRows:
     vocabulary: int = static()
     row_names: tuple[str, ...] = static()
     confidence: tuple[Any, ...] = ()
-    split: tuple[SparseRows | SplitRows, ...] = ()
+    split: tuple[SparseRows | SplitRows, ...] = field(default=(), metadata={"saved": False})
 
     names = property(lambda self: self.row_names)
     tokens = property(lambda self: self.offsets[-len(self.rows) :])  # a row is what the last token of its context adds

@@ -12,7 +12,7 @@ Outputs that were never seen share one column of pseudo-observations and so one 
 """
 
 import functools
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ class SparseTables(RowsByOffset):
     slopes: tuple[Any, ...] = ()
     unseen: tuple[Any, ...] = ()
     name: str = static("offset")
-    split: tuple[SparseRows | SplitRows, ...] = ()
+    split: tuple[SparseRows | SplitRows, ...] = field(default=(), metadata={"saved": False})
 
     vocab_size = property(lambda self: len(self.bases[0]))
 
