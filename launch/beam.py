@@ -37,20 +37,20 @@ class Config(Text):
     radius: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""
     part_bytes: PositiveInt = 1 << 26
-    """Bytes of text per part: the unit of work, which becomes one shard."""
+    """Bytes of text per part. A part is the unit of work and becomes one shard."""
     part_documents: PositiveInt = 10_000
-    """Documents per part, for text that is not in files."""
+    """Documents per part, for text that does not come from files."""
     column_shards: PositiveInt = 8
-    """Files per table of counts; each holds a share of the columns and is summed by one worker."""
+    """Number of files per table of counts. Each holds some of the columns, and one worker sums it."""
     order: Annotated[int, Bounds(at_least=2)] | None = None
-    """Also count the contexts of n-grams up to this order: 5 for --methods ngram and --rows contexts-4 of launch.lm. They take
-    some 30 bytes of disk for every token."""
+    """Also count the contexts of n-grams up to this order; 5 for --methods ngram and --rows contexts-4 of launch.lm. They take
+    about 30 bytes of disk per token."""
     memory: str = "1GB"
-    """Most memory that a worker may take to count contexts."""
+    """Maximum memory that a worker uses to count contexts."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
-    """Flags of Beam and of the runner, in one string: --options='--direct_num_workers=2'."""
+    """Flags of Beam and of the runner, in one string, such as --options='--direct_num_workers=2'."""
 
 
 PRESETS = {

@@ -1,12 +1,12 @@
-"""The cache of tokenised texts and compiled functions: what it holds, and how to make room.
+"""List or clear the cache of tokenised texts and compiled functions.
 
 python -m launch.cache list
 python -m launch.cache clear --older-than 30
 
 It lies in $JEXPLICIT_CACHE_DIR, or in jexplicit in the user's cache folder. Where it holds more than $JEXPLICIT_CACHE_LIMIT
-(default 10GB), the texts that were not used for the longest time are removed when another one is written. What commands compile
-lies in its folder `compiled`, at most $JEXPLICIT_COMPILED_LIMIT (default 1GB; 0 keeps nothing). JAX's own variables, such as
-JAX_COMPILATION_CACHE_DIR, come first; what lies in a folder that they name is not listed here.
+(default 10GB), the least recently used texts are removed when another one is written. Compiled functions lie in its folder
+`compiled`, which holds at most $JEXPLICIT_COMPILED_LIMIT (default 1GB; 0 keeps nothing). JAX's own variables, such as
+JAX_COMPILATION_CACHE_DIR, take precedence; the contents of a folder that they name are not listed here.
 """
 
 import sys
@@ -24,7 +24,8 @@ from jexplicit.runs.tables import Column, rich_table
 
 @dataclass(frozen=True)
 class List:
-    """List the tokenised texts in the cache, with their sizes and when they were last used, and how much is compiled."""
+    """List the tokenised texts in the cache with their sizes and when they were last used, and the size of all compiled
+    functions."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Clear:
     """Remove tokenised texts and compiled functions from the cache; they are made again when they are needed."""
 
     older_than: NonNegativeFloat = 0.0
-    """Days: remove only what was not used for so long."""
+    """Remove only what was not used for this many days."""
 
 
 COLUMNS = (Column("entry", "entry"), Column("MB", "bytes", ",.1f", scale=1e-6), Column("last used", "used"))

@@ -26,16 +26,17 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model as .arpa or
-    .arpa.gz, whose tokens white space separates."""
+    """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model in an .arpa or
+    .arpa.gz file, whose tokens are separated by white space."""
     method: Method | str | None = None
-    """How the model was fitted; default, the model with the lowest dev perplexity among those that match the other flags."""
+    """Method that fitted the model. Default: of the models that match the other flags, the one with the lowest dev
+    perplexity."""
     features: Features | None = None
-    """sum or cat."""
+    """How the model combines context tokens: sum or cat."""
     radius: int | None = None
-    """K, the tokens of a context."""
+    """Context length K of the model, in tokens."""
     history: History | None = None
-    """What a mixture may see beyond its context: none, or all of the text before."""
+    """What a mixture sees beyond its context: none, document, window:W or all."""
 
 
 def warn_unknown(tokenizer: Tokenizer, text: str) -> None:
@@ -62,13 +63,13 @@ class ModelChoices:
     GROUPS: ClassVar = {"method": "model"}
 
     method: tuple[Method | str, ...] = ()
-    """How the models were fitted."""
+    """Methods that fitted the models."""
     features: tuple[Features, ...] = ()
-    """sum or cat."""
+    """How the models combine context tokens: sum, cat or both."""
     radius: tuple[int, ...] = ()
-    """K, the tokens of a context."""
+    """Context lengths K of the models, in tokens."""
     history: tuple[History, ...] = ()
-    """What a mixture may see beyond its context: none, or all of the text before."""
+    """What mixtures see beyond their contexts: none, document, window:W or all."""
 
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
@@ -90,7 +91,9 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
         saved = load_model(run)
         other = [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]
         if other:
-            raise ValueError(f"{run} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or give its run")
+            raise ValueError(
+                f"{run} holds one model, with {', '.join(other)}: leave out --{', --'.join(wanted)}, or give its run folder"
+            )
         yield saved
         return
     for row in model_rows(run, **wanted):

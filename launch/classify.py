@@ -31,18 +31,20 @@ class Config:
     run: str
     """Run folder of launch.digits."""
     images: tuple[str, ...]
-    """Grey images of the size of the run's: PNGs, folders of PNGs, idx files, .npy, or .npz with one array or x_test. Bright on
-    dark, as those of the run; the levels 0 .. 255 of PNGs are brought to the run's."""
+    """Grey images of the same size as those of the run: PNGs, folders of PNGs, idx files, .npy, or .npz with one array or
+    x_test. Bright on dark, as in the run; the grey levels 0 .. 255 of PNGs are rescaled to those of the run."""
     method: Method | None = None
-    """How the model was fitted; default, the highest test accuracy among the models that match the other flags."""
+    """Method that fitted the model. Default: of the models that match the other flags, the one with the highest test
+    accuracy."""
     layers: PositiveInt | None = None
-    """Its number of layers."""
+    """Number of layers of the model."""
     features: Literal["pixels", "patches", "random", "kernel"] | None = None
-    """What it sees of an image."""
+    """Features that the model reads."""
     solver: str | None = None
-    """How the readout was fitted, of --method features: explicit, scaling or quadratic; of kernel: least_squares or softmax."""
+    """How the readout was fitted. With --method features: explicit, scaling or quadratic; with --method kernel: least_squares
+    or softmax."""
     top: PositiveInt = 1
-    """Show this many labels, the most probable first."""
+    """Number of labels to show, the most probable first."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], model: "Classifier", 
     for name, image in images:
         if image.shape != shape:
             raise ValueError(
-                f"{name} is {size(image.shape)}, and the models of {run} read {size(shape)}: resize it, with Pillow: "
+                f"{name} is {size(image.shape)}, but the models of {run} read {size(shape)}: resize it, with Pillow: "
                 f"image.resize({shape[::-1]})"
             )
     names, X = [name for name, _ in images], np.stack([image for _, image in images])

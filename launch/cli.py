@@ -17,34 +17,34 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "lm": Entry("launch.lm.__main__", "fit language models in closed form, measure and save them"),
+    "lm": Entry("launch.lm.__main__", "fit language models in closed form, evaluate and save them"),
     "score": Entry("launch.score", "log-probabilities of a text"),
     "next": Entry("launch.next", "the likeliest next tokens of a prompt"),
     "sample": Entry("launch.sample", "continue a prompt"),
-    "explain": Entry("launch.explain", "what each token of the context adds to a prediction"),
+    "explain": Entry("launch.explain", "what each context token contributes to a prediction"),
     "export": Entry("launch.export", "write a model to one file"),
     "judge": Entry("launch.judge.__main__", "accuracy on minimal pairs of sentences"),
-    "harness": Entry("launch.harness.__main__", "lm-evaluation-harness, which knows models of this project"),
-    "compare": Entry("launch.compare", "compare runs on one text"),
-    "digits": Entry("launch.digits.__main__", "classify images by solved and by trained networks"),
-    "classify": Entry("launch.classify", "classify images with a model of a run"),
+    "harness": Entry("launch.harness.__main__", "lm-evaluation-harness with models of this project"),
+    "compare": Entry("launch.compare", "compare language models on one text"),
+    "digits": Entry("launch.digits.__main__", "classify images with solved and with trained networks"),
+    "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, and their diagnostics"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
-    "blur": Entry("launch.blur.__main__", "learned update rules"),
+    "blur": Entry("launch.blur.__main__", "learned update rules: meta-train, transfer, compare"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
-    "beam": Entry("launch.beam", "the same with Apache Beam, and count"),
-    "bench": Entry("launch.bench.run", "measure the kernels against named peers"),
+    "beam": Entry("launch.beam", "tokenise and count text with Apache Beam, for lm"),
+    "bench": Entry("launch.bench.run", "measure speed against named peers"),
     "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 COMPLETION = "--print-completion"
 _help = f"""usage: jexplicit [-h] [--version] COMMAND ...
 
-Language models and classifiers solved in closed form from co-occurrence counts, and what they are compared with.
+Language models and classifiers solved in closed form from co-occurrence counts, and the models they are compared with.
 
 {{commands}}
 
-jexplicit COMMAND --help explains the flags of one.
-jexplicit {COMPLETION} {{{{bash,zsh,tcsh,fish}}}} prints the completion of the command for a shell, such as
+jexplicit COMMAND --help explains the flags of a command.
+jexplicit {COMPLETION} {{{{bash,zsh,tcsh,fish}}}} prints a completion script for a shell, such as
   jexplicit {COMPLETION} bash > ~/.local/share/bash-completion/completions/jexplicit"""
 
 

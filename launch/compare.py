@@ -4,9 +4,9 @@
     python -m launch.compare --run runs/demo model.safetensors --text essay.txt
     python -m launch.compare --run runs/demo --method bigram explicit --text essay.txt
 
-Perplexity is per token of each model's own tokenizer; bits per byte and per character and perplexity per word compare whatever
-the tokens are. The last column is the difference of bits per byte to the first model, with its standard error over documents:
-the models are compared document by document.
+Perplexity is per token of each model's own tokenizer. Bits per byte, bits per character and perplexity per word are comparable
+across tokenizers. The last column is the difference in bits per byte from the first model, with its standard error over
+documents: the models are compared document by document.
 """
 
 import sys
@@ -40,15 +40,15 @@ class Config(ModelChoices):
     GROUPS: ClassVar = {"run": "run", "text": "text"}
 
     run: tuple[str, ...]
-    """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. For a run folder: the model with the
-    lowest dev perplexity, or all models that match --method, --features, --radius and --history if any is given."""
+    """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. Of a run folder, the model with the
+    lowest dev perplexity is compared; with --method, --features, --radius or --history, all models that match."""
     text: tuple[str, ...]
-    """The text: files, .gz files, globs or folders; plain text, or records (see --field)."""
+    """Text to compare on: files, .gz files, globs or folders; plain text, or records (see --field)."""
     field: str | None = None
-    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
     documents: Unit = "line"
-    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
-    each file."""
+    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    file."""
 
 
 def run(config: Config) -> dict[str, Any]:

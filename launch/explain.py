@@ -4,8 +4,8 @@
 
 The logits of the model are a sum over rows, so the attribution is exact. `logit` is a context token's contribution to the
 logit of the observed token. `evidence` is that contribution minus its mean under the model's prediction; it is positive if the
-context token favours the observed token. A row of several tokens counts for the one that is furthest back; --by row shows
-every row on its own.
+context token favours the observed token. A row of several tokens is attributed to the one furthest back; --by row shows every
+row on its own.
 """
 
 import sys
@@ -37,9 +37,11 @@ class Config(ModelChoice):
     text: str
     """The text to explain, as one document."""
     by: Literal["token", "row"] = "token"
-    """Sum what the rows of each context token add, or show every row: offsets, contexts of several tokens, caches."""
+    """token: the contribution of each context token, summed over its rows. row: every row on its own: offsets, contexts of
+    several tokens, caches."""
     figure: str | None = None
-    """Where to write the heat map; default, figures/explain.png in the run folder, or explain.png."""
+    """File for the heat map, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a
+    file."""
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Write one language model of a run to a safetensors file that stands alone, with its tokenizer and where it comes from.
+"""Write one language model of a run to a self-contained safetensors file, with its tokenizer and its origin.
 
     python -m launch.export --run runs/demo --method explicit --out model.safetensors
     python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
 
-To NAME.arpa or NAME.arpa.gz: an n-gram model with its tokens as words, for KenLM and other decoders.
+A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
 """
 
 import sys
@@ -19,10 +19,10 @@ from launch.choose import ModelChoice, load_choice
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Write one language model of a run to a safetensors file that stands alone."""
+    """Write one language model of a run to a self-contained safetensors file."""
 
     out: str
-    """The file to write: NAME.safetensors; or, for models of method ngram, bigram or unigram, NAME.arpa or NAME.arpa.gz."""
+    """File to write: NAME.safetensors; for models of the methods ngram, bigram and unigram also NAME.arpa or NAME.arpa.gz."""
 
 
 def run(config: Config) -> dict[str, Any]:

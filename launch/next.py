@@ -23,9 +23,9 @@ class Config(ModelChoice):
     GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""
-    """Text to continue; empty for the start of a document."""
+    """Text to continue; empty: the start of a document."""
     top: PositiveInt = 10
-    """How many tokens to show, the likeliest first."""
+    """Number of tokens to show, the most probable first."""
 
 
 COLUMNS = (

@@ -20,19 +20,19 @@ class Config(ModelChoice):
     GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""
-    """Text to continue; empty for the start of a document."""
+    """Text to continue; empty: the start of a document."""
     length: PositiveInt = 60
-    """Tokens to generate; fewer where the model ends the document (--eos)."""
+    """Number of tokens to generate; fewer if the model was fitted with --eos and ends the document."""
     count: PositiveInt = 1
-    """Continuations to draw."""
+    """Number of continuations to sample."""
     temperature: NonNegativeFloat = 0.8
-    """Divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token."""
+    """Sampling temperature, which divides the logits: lower is less random; 0 always takes the most probable token."""
     top_k: PositiveInt | None = None
-    """Keep only the k likeliest tokens."""
+    """Sample only from the k most probable tokens. Default: all tokens."""
     top_p: float | None = None
-    """Keep the fewest likeliest tokens that hold this much probability."""
+    """Sample only from the fewest most probable tokens whose total probability reaches this. Default: all tokens."""
     seed: NonNegativeInt = 0
-    """The same seed gives the same text."""
+    """Random seed; the same seed gives the same text."""
 
 
 def run(config: Config) -> dict[str, Any]:

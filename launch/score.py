@@ -4,8 +4,8 @@
     python -m launch.score --run runs/demo --text - --per token < essay.txt
     python -m launch.score --run runs/demo --text reviews.jsonl --field body --id-field id
 
-One JSON line per document, or per token, with the number of the line of its file on which the document begins (blank lines are
-counted, not scored); then one for the whole text. Natural logarithms. A file that is named twice is scored twice.
+Prints a JSON line for each document or token, with the line number at which the document begins in its file (blank lines are
+counted but not scored), and then one for the whole text. Logarithms are natural. A file that is named twice is scored twice.
 """
 
 import json
@@ -34,17 +34,17 @@ class Config(ModelChoice):
     GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]
-    """Text to score: files, .gz files, globs or folders; plain text, or records (see --field). -: standard input, plain text,
-    or JSON lines with --field."""
+    """Text to score: files, .gz files, globs or folders; plain text, or records (see --field). - reads standard input: plain
+    text, or JSON lines with --field."""
     field: str | None = None
-    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
     documents: Unit = "line"
-    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
-    each file."""
+    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    file."""
     id_field: str | None = None
-    """Files of records: a field to repeat as `id` in what is printed."""
+    """For files of records: a field to copy to every printed line as `id`."""
     per: Literal["document", "token"] = "document"
-    """A line for each document, or for each token."""
+    """Print a line for each document, or for each token."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -85,13 +85,13 @@ def run(config: Config) -> dict[str, Any]:
 def check(config: Config) -> None:
     """Refuse flags that make no sense, before anything is read."""
     if config.text.count(_stdin) > 1:
-        raise ValueError("--text - -: standard input can be read once")
+        raise ValueError("--text - -: standard input can be read only once")
     if config.id_field is not None and config.field is None:
-        raise ValueError(
-            f"--id-field {config.id_field} without --field: name the field of the records that holds the text, too"
-        )
+        raise ValueError(f"--id-field {config.id_field} without --field: also name the field that holds the text")
     if _stdin in config.text and config.field is not None and config.documents != "line":
-        raise ValueError(f"--documents {config.documents} with --field and --text -: a JSON line is a document; leave it out")
+        raise ValueError(
+            f"--documents {config.documents} with --field and --text -: every JSON line is a document; leave the flag out"
+        )
 
 
 def read_documents(config: Config) -> Iterator[Document]:

@@ -1,10 +1,10 @@
-"""Tokenise text of any size into shards: files of token ids that launch.lm counts through a window.
+"""Tokenise text of any size into shards: files of token ids that launch.lm counts without loading them whole.
 
 python -m launch.shards --out shards/web --train web/*.txt.gz --dev held-out.txt
 python -m launch.shards --out shards/wiki --corpus tfds:wikipedia/20230601.en --vocab-size 32000
 
-Text is read document by document, so it need not fit in memory. An interrupted command, given again with the same flags,
-continues after the last whole shard.
+Text is read document by document, so it need not fit in memory. To continue an interrupted command after its last complete
+shard, run it again with the same flags.
 """
 
 import json
@@ -37,44 +37,44 @@ class Text:
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. installed: the docstrings of every installed package
-    too. tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train
-    (implied by it)."""
+    """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
+    package. tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of
+    --train (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
-    """Held-out text; default, every tenth block of ten training documents."""
+    """Held-out text. Default: every tenth block of ten training documents."""
     field: str | None = None
-    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
     documents: Unit = "line"
-    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
-    each file."""
+    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    file."""
     tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: what white space separates; extra spaces are ignored. char: characters. Or
-    FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
+    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
+    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
     tokenizer.json."""
     vocab_size: int | None = None
-    """Token ids, <pad> and <unk> included; default 4098 = 2^12 + 2, or every character."""
+    """Vocabulary size, including <pad> and <unk>. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
     tokenizer_documents: PositiveInt = 1_000_000
-    """Number of training documents that the tokenizer is trained on, drawn with --seed; all of them if there are fewer."""
+    """Number of training documents that the tokenizer is trained on, drawn with --seed; all if there are fewer."""
     feature: str = "text"
     """tfds:NAME: the feature that holds the text."""
     data_dir: str | None = None
-    """tfds:NAME: folder of the data sets; default, TFDS's own."""
+    """tfds:NAME: folder of the data sets. Default: that of TFDS."""
     seed: NonNegativeInt = 0
-    """Seed of the draw of documents that the tokenizer is trained on."""
+    """Random seed: which documents the tokenizer is trained on."""
 
 
 @dataclass(frozen=True)
 class Config(Text):
-    """Tokenise text of any size into shards: files of token ids that launch.lm counts through a window."""
+    """Tokenise text of any size into shards: files of token ids that launch.lm counts without loading them whole."""
 
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Use at most this many training documents, and a tenth as many dev documents."""
+    """Use at most this many training documents, and at most a tenth as many dev documents."""
     shard_tokens: PositiveInt = 1 << 26
-    """Tokens after which a shard ends, at the next 512th document."""
+    """Number of tokens after which a shard ends, at the next multiple of 512 documents."""
 
 
 _no_effect = ("out", "runner", "options")  # on what is written

@@ -73,7 +73,7 @@ tasks = icl.Tasks(dim=10, context=10)
 law = icl.spectral_law(jax.random.key(0), tasks, 2_000 if TINY else 50_000)
 fresh = icl.context_eigenvalues(jax.random.key(1), tasks, 2_000 if TINY else 50_000)
 depth = 3 if TINY else 10
-for name, tied in (("rates of their own", False), ("one pair of rates", True)):
+for name, tied in (("separate rates", False), ("one pair of rates", True)):
     solved = icl.optimal_polynomials(law, tasks, layers=depth, tied=tied)
     plt.semilogy(range(1, depth + 1), [icl.evaluate_polynomial(fresh, p, tasks).loss for p in solved], "o-", label=name)
 chebyshev = [icl.Polynomial(*icl.chebyshev_rates(law.bound, 10, K), np.nan) for K in range(1, depth + 1)]

@@ -56,7 +56,7 @@ def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: S
         return 2
     if name not in commands:
         kinds = {name: command.config for name, command in commands.items()}
-        about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of one."
+        about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
         tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)
         return 2
     config, run, presets = commands[name]

@@ -7,9 +7,9 @@
         out: str
         \"\"\"Run folder to write.\"\"\"
         seed: int = 0
-        \"\"\"Of every random choice.\"\"\"
+        \"\"\"Seed of every random choice.\"\"\"
         epochs: int = 32
-        \"\"\"Passes over the data, at most. Training stops earlier with --patience.\"\"\"
+        \"\"\"Maximum number of passes over the data. Training stops earlier with --patience.\"\"\"
 
 A group begins at the field that GROUPS names. The first sentence of a field's docstring is its help in one line; the rest
 follows.
@@ -75,7 +75,7 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
         value = field.default if default is None else getattr(default, field.name)
         found.append(Flag(title, field.name, hints[field.name], helps.get(field.name, ""), value))
     if presets := tuple(presets):
-        found.append(Flag(_general, "preset", Literal[*presets, None], "Values to start from, of those above.", None))
+        found.append(Flag(_general, "preset", Literal[*presets, None], "Start from the values of a preset above.", None))
     return [
         *found,
         Flag(_general, "quiet", Annotated[bool, _alone], "Print no progress.", False),

@@ -26,23 +26,23 @@ from launch.bench.harness import LAYERS, METHOD, SECONDS, Bench, BenchConfig, Co
 
 @dataclass(frozen=True)
 class Blur(BenchConfig):
-    """Meta-steps of bidirectional update rules on the 8x8 digits, each a step of all genomes with its update: icl.blur.meta
-    against plain implementations of the same step. All have the same losses, checked first."""
+    """Meta-steps of bidirectional update rules on the 8x8 digits, each with the update of all genomes: icl.blur.meta against
+    plain implementations of the same step. All have the same losses, which is checked first."""
 
     layers: tuple[PositiveInt, ...] = (1,)
-    """Numbers of hidden layers K. Each is a comparison of its own."""
+    """Numbers of hidden layers, a comparison for each."""
     width: PositiveInt = 32
     """Neurons per hidden layer."""
     genomes: PositiveInt = 4
-    """Population size."""
+    """Number of genomes in the population."""
     states: int = 4
-    """States per neuron and synapse, k."""
+    """Number of states per neuron and synapse, k."""
     unroll: PositiveInt = 10
-    """Updates of a learner, T."""
+    """Number of updates of a learner, T."""
     batch_size: PositiveInt = 64
     """Examples per update."""
     steps: PositiveInt = 5
-    """Meta-steps per timed call."""
+    """Number of meta-steps per timed call."""
 
 
 class Task(NamedTuple):

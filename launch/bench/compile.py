@@ -68,19 +68,19 @@ PLATFORMS = {
 
 @dataclass(frozen=True)
 class Compile:
-    """Compile the most expensive functions for an accelerator without having one, and count their kernels. It is an error if a
-    function starts more kernels than before. Times are estimates: 2.5 microseconds a kernel, and the bytes that kernels read
-    and write over the bandwidth of the memory."""
+    """Compile the most expensive functions for an accelerator that need not be present, and count their kernels. It is an error
+    if a function starts more kernels than before. Estimated times are 2.5 microseconds per kernel, plus the bytes that kernels
+    read and write divided by the bandwidth of the memory."""
 
     out: str | None = None
-    """New run folder; default: the first free one of runs/bench-compile, runs/bench-compile-2, ..."""
+    """New run folder. Default: the first free one of runs/bench-compile, runs/bench-compile-2, ..."""
     platform: Literal["h100", "v5e"] = "h100"
     """Device to compile for: an NVIDIA H100, or a TPU v5e."""
     functions: tuple[str, ...] = ()
-    """Only these functions; default, all of them."""
+    """Names of the functions to compile. Default: all of them."""
     update: bool = False
-    """Keep the kernels and bytes counted now in launch/bench/kernels.json, with which later ones are compared; launch.bench pod
-    reads them."""
+    """Write the kernels and bytes counted now to launch/bench/kernels.json, with which later counts are compared, and which
+    launch.bench pod reads."""
 
 
 COLUMNS = [
@@ -130,7 +130,10 @@ def check_kernels(rows: list[dict[str, Any]]) -> None:
     worse = [row for row in rows if row["baseline"] is not None and row["kernels"] > row["baseline"]]
     if worse:
         said = ", ".join(f"{row['function']} {row['kernels']} instead of {row['baseline']}" for row in worse)
-        raise ValueError(f"more kernels on {worse[0]['platform']} than before: {said}; mend them, or keep them with --update")
+        raise ValueError(
+            f"more kernels on {worse[0]['platform']} than before: {said}; fix these functions, or accept the new "
+            "numbers with --update"
+        )
 
 
 def run(config: Compile) -> dict[str, Any]:
@@ -138,7 +141,7 @@ def run(config: Compile) -> dict[str, Any]:
     start = time.perf_counter()
     names = config.functions or tuple(HOT_FUNCTIONS)
     if unknown := [name for name in names if name not in HOT_FUNCTIONS]:
-        raise ValueError(f"--functions {', '.join(unknown)}: choose of {', '.join(HOT_FUNCTIONS)}")
+        raise ValueError(f"--functions {', '.join(unknown)}: choose from {', '.join(HOT_FUNCTIONS)}")
     with contextlib.suppress(RuntimeError):  # JAX already runs
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)  # it cannot be read without a device

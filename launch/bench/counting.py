@@ -24,17 +24,18 @@ from launch.bench.streams import StreamTokens, VocabSize, load_stream
 
 @dataclass(frozen=True)
 class Counting(BenchConfig):
-    """Counting pairs, jexplicit against NumPy and SciPy. All count the same tables from the same stream, checked first."""
+    """Counting pairs: jexplicit against NumPy and SciPy. All count the same tables from the same stream, which is checked
+    first."""
 
     stream: str = "zipf"
-    """zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy file with a token stream
-    `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
+    """Token stream to count. zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy
+    file with the token ids `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
     tokens: StreamTokens = 10_000_000
-    """Positions to count, document ends included; of a file, at most its first so many."""
+    """Number of positions to count, document ends included; of a file, at most so many from its start."""
     vocab_size: VocabSize = 4098
-    """Token ids, <pad> included."""
+    """Vocabulary size, including <pad>."""
     radius: tuple[PositiveInt, ...] = (4,)
-    """Context lengths K, in tokens: K pairs per position. Each is a comparison of its own."""
+    """Context lengths K, in tokens, a comparison for each; K pairs per position."""
 
 
 # A method does what is off the clock and returns the call to time.

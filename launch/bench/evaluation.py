@@ -26,22 +26,23 @@ from launch.bench.streams import StreamTokens, VocabSize, first_positions, text_
 
 @dataclass(frozen=True)
 class Evaluation(BenchConfig):
-    """The loss of one model on the same positions: from its distinct contexts or its counts, against position by position; and
-    scores of every token by every kind of model, beside KenLM where it is installed."""
+    """The loss of one model on the same positions: computed from its distinct contexts or from counts, against position by
+    position. Also scores of every token by every kind of model, beside KenLM where it is installed."""
 
     corpus: Literal["docs", "zipf"] = "docs"
-    """docs: the documentation that ships with Python. zipf: independent draws from Zipf's law; its contexts repeat less than
-    those of text, so ratios are lower at K > 1."""
+    """Text to fit and to evaluate. docs: the documentation that comes with Python. zipf: independent draws from Zipf's law; its
+    contexts repeat less than those of text, so ratios are lower at K > 1."""
     train: tuple[str, ...] = ()
-    """Your own text instead, to fit and to evaluate: files, .gz files, globs or folders."""
+    """Your own text to fit and to evaluate instead: files, .gz files, globs or folders."""
     positions: StreamTokens = 200_000
-    """Positions to evaluate, from the start of the text that the model is fitted to. Ratios grow with their number."""
+    """Number of positions to evaluate, from the start of the text that the model is fitted to. Ratios grow with their
+    number."""
     vocab_size: VocabSize = 4098
-    """Token ids, <pad> and <unk> included."""
+    """Vocabulary size, including <pad> and <unk>."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
-    """Context lengths K, in tokens, of the Cat models. Each is a comparison of its own."""
+    """Context lengths K of the Cat models, in tokens, a comparison for each."""
     scored: NonNegativeInt = 20_000
-    """Positions that every kind of model scores, from the start of those that it was fitted to; 0 for none."""
+    """Number of positions that every kind of model scores, from the start of the text that it was fitted to; 0: none."""
 
 
 # A method does what is off the clock and returns the call to time.

@@ -26,9 +26,9 @@ class BenchConfig:
     """Flags of every bench."""
 
     out: str | None = None
-    """New run folder; default: the first free one of runs/bench-NAME, runs/bench-NAME-2, ..."""
+    """New run folder. Default: the first free one of runs/bench-NAME, runs/bench-NAME-2, ..."""
     rounds: PositiveInt = 5
-    """Rounds; each times every case once. More rounds give steadier medians."""
+    """Number of rounds. Each times every case once. More rounds give steadier medians."""
     seed: NonNegativeInt = 0
     """Seed of the data, of initial parameters, and of the order of the cases in each round."""
 

@@ -23,19 +23,19 @@ from launch.bench.harness import LAYERS, METHOD, SECONDS, Bench, BenchConfig, Co
 
 @dataclass(frozen=True)
 class Icl(BenchConfig):
-    """Training steps of linear attention, each on fresh regression tasks and with its update: icl.training against plain
-    implementations of the same step. Cases with the same draws have the same losses, checked first."""
+    """Training steps of linear attention on fresh regression tasks, each with its update: icl.training against plain
+    implementations of the same step. Cases that draw the same tasks have the same losses, which is checked first."""
 
     layers: tuple[PositiveInt, ...] = (1, 2, 5)
-    """Numbers of layers K. Each is a comparison of its own; up to two layers share their weights, as in the paper."""
+    """Numbers of layers K, a comparison for each. Up to two layers share their weights, as in the paper."""
     dim: PositiveInt = 10
-    """Inputs d."""
+    """Input dimension d."""
     context: PositiveInt = 10
-    """Pairs N."""
+    """Number of pairs (x, y) in the context, N."""
     batch_size: PositiveInt = 2048
-    """Fresh tasks per step."""
+    """Number of fresh tasks per step."""
     steps: PositiveInt = 20
-    """Steps per timed call."""
+    """Number of steps per timed call."""
 
 
 class Task(NamedTuple):

@@ -33,21 +33,21 @@ KENLM, NGRAM, MIXTURE = "kenlm", "ngram", "mixture"
 
 @dataclass(frozen=True)
 class LanguageModels(BenchConfig):
-    """Fitting and evaluating a model of order 5 and a mixture, beside KenLM's `lmplz`, `build_binary` and `query` on the same
+    """Fitting and evaluating a 5-gram model and a mixture, beside KenLM's `lmplz`, `build_binary` and `query` on the same
     tokens, where these programs are on PATH."""
 
     peer: Literal["kenlm", "none"] = "kenlm"
-    """kenlm: the programs of KenLM on PATH; without them the rows have no ratio. none: do not look for them."""
+    """Peer to compare with. kenlm: the programs of KenLM on PATH; without them there are no ratios. none: no peer."""
     train: tuple[str, ...] = ()
-    """Your own text to fit: files, .gz files, globs or folders. Default: the documentation that ships with Python."""
+    """Your own text to fit: files, .gz files, globs or folders. Default: the documentation that comes with Python."""
     dev: tuple[str, ...] = ()
-    """Text to evaluate; default, documents held out of the other."""
+    """Text to evaluate. Default: documents held out of the training text."""
     vocab_size: VocabSize = 4098
-    """Token ids, <pad> and <unk> included."""
+    """Vocabulary size, including <pad> and <unk>."""
     rows: tuple[str, ...] = SUBWORD_ROWS
-    """Rows of the mixture."""
+    """The rows of the mixture, as in launch.lm."""
     rounds: PositiveInt = 3
-    """Rounds; each runs every job once. More rounds give steadier medians."""
+    """Number of rounds. Each runs every job once. More rounds give steadier medians."""
 
 
 class Job(NamedTuple):
@@ -86,7 +86,7 @@ def run_program(command: Sequence[str], *, stdin: Path | None = None, env: dict[
         printed, said = (_read(file) for file in (out, errors))
     if process.returncode:
         last = (said.strip().splitlines() or ["no message"])[-1]
-        raise ValueError(f"{Path(command[0]).name} has ended with status {process.returncode}: {last}")
+        raise ValueError(f"{Path(command[0]).name} ended with status {process.returncode}: {last}")
     return Spent(printed, seconds, used.ru_utime + used.ru_stime, resident_bytes(used))
 
 
@@ -117,7 +117,7 @@ def kenlm_job(folder: Path) -> Job:
     ]
     found = re.search(r"Perplexity including OOVs:\s*([\d.e+]+)", spent[-1].out)
     if not found:
-        raise ValueError(f"query printed no perplexity but {spent[-1].out.strip()[:80]!r}: use KenLM's own query")
+        raise ValueError(f"query printed {spent[-1].out.strip()[:80]!r} and no perplexity: put the query of KenLM on PATH")
     fit, evaluation = spent[0].seconds + spent[1].seconds, spent[2].seconds
     cpu, peak = sum(part.cpu_seconds for part in spent), max(part.peak_bytes for part in spent)
     return Job(fit + evaluation, cpu, fit, evaluation, peak, float(found[1]))

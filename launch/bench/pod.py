@@ -58,46 +58,47 @@ CHIPS = {
 
 @dataclass(frozen=True)
 class Pod:
-    """What counting and solving a text costs on a pod of chips, on paper: seconds, bytes, what limits each stage, and dollars.
-    Work of chips is that of compiled programs, scaled to the job; rates of hosts, links and prices are assumptions, and flags.
-    Nothing runs on a chip."""
+    """Estimate what counting and solving a text costs on a pod of chips: seconds, bytes, what limits each stage, and dollars.
+    The work of the chips is that of compiled programs, scaled to the job; rates of hosts and links, and prices, are assumptions
+    that flags change. Nothing runs on a chip."""
 
     out: str | None = None
-    """New run folder; default: the first free one of runs/bench-pod, runs/bench-pod-2, ..."""
+    """New run folder. Default: the first free one of runs/bench-pod, runs/bench-pod-2, ..."""
     platform: Literal["h100", "v5e"] = "h100"
     """Chip: an NVIDIA H100, or a TPU v5e."""
     compiled: str | None = None
-    """results.json of a run of `launch.bench compile`; default, the numbers kept in launch/bench/kernels.json."""
+    """results.json of a run of `launch.bench compile`. Default: the numbers kept in launch/bench/kernels.json."""
     tokens: PositiveInt = 10**12
-    """Tokens of the text."""
+    """Number of tokens of the text."""
     vocab_size: PositiveInt = 32_768
-    """Token ids. A table of one offset has this number squared of cells."""
+    """Vocabulary size. The table of an offset has this number squared of cells."""
     radius: PositiveInt = 4
     """Context length K, in tokens: K tables."""
     chips: PositiveInt = 256
-    """Chips, whole hosts of them."""
+    """Number of chips; they fill whole hosts."""
     evaluated: NonNegativeInt = 1_000_000
-    """Positions whose partition functions are evaluated, with a context of its own each."""
+    """Number of positions to evaluate the loss on, each with its own context and partition function."""
     fitted: NonNegativeInt = 15_000
-    """Positions on which exponents are fitted, by one chip."""
+    """Number of positions that exponents are fitted on, by one chip."""
     passes: PositiveInt = 4
-    """Passes of that fit."""
+    """Number of passes over them in that fit."""
     rows: PositiveInt = 11
-    """Rows of the mixture whose exponents are fitted."""
+    """Number of rows of the mixture, each with an exponent to fit."""
     tokenise: NonNegativeFloat = 100e6
-    """Tokens a second that a host makes of raw text, a million on each of 100 cores; 0: the text is tokenised already."""
+    """Tokens per second that a host makes from raw text, a million on each of 100 cores; 0: the text is already tokenised."""
     read: PositiveFloat = 2e9
-    """Bytes of tokens a second that a host reads."""
+    """Bytes of tokens per second that a host reads."""
     storage: PositiveFloat = 100e9
-    """Bytes a second that the storage delivers to all hosts together."""
+    """Bytes per second that the storage delivers to all hosts together."""
     sector: Annotated[int, Bounds(at_least=4)] = 32
-    """Bytes that memory reads and writes for a cell that no cache holds; 4: the cell alone, which compiled programs count."""
+    """Bytes that memory reads and writes for a table cell that is in no cache; 4: the cell alone, as compiled programs
+    count."""
     kernel_start: NonNegativeFloat = START
     """Seconds to start a kernel."""
     link: PositiveFloat | None = None
-    """Bytes a second that a chip sends to other hosts; default, 50e9 for an H100 and 200e9 for a TPU v5e."""
+    """Bytes per second that a chip sends to other hosts. Default: 50e9 for an H100, 200e9 for a TPU v5e."""
     price: NonNegativeFloat | None = None
-    """Dollars for a chip and an hour; default, 4.0 for an H100 and 1.2 for a TPU v5e."""
+    """Dollars per chip and hour. Default: 4.0 for an H100, 1.2 for a TPU v5e."""
 
 
 def table_bytes(vocab_size: int, radius: int, cell: int = 4) -> int:
@@ -176,7 +177,9 @@ def compiled_work(platform: str, path: str | None = None) -> dict[str, Work]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"--compiled {path}: {error!r}; give results.json of a run of launch.bench compile") from error
     if missing := [name for name in _sizes if name not in works]:
-        raise ValueError(f"--compiled {path}: no {', '.join(missing)} for {platform}; give a run of all functions for it")
+        raise ValueError(
+            f"--compiled {path}: no {', '.join(missing)} for {platform}; give a run that compiled all functions for it"
+        )
     return works
 
 
@@ -226,7 +229,7 @@ def forecast(pod: Pod, chip: Chip, works: Mapping[str, Work]) -> list[dict[str, 
     """
     n, per_host, split = pod.chips, min(chip.per_host, pod.chips), smallest_split(pod, chip)
     if n % per_host:
-        raise ValueError(f"--chips {n}: a host has {per_host}; use a multiple of it")
+        raise ValueError(f"--chips {n}: a host has {per_host} chips; use a multiple of that")
     if not split:
         raise ValueError(
             f"tables of {table_bytes(pod.vocab_size, pod.radius) / 1e9:,.0f} GB do not fit into {n} x {chip.memory / 1e9:,.0f} "

@@ -29,21 +29,21 @@ _batch = 8192  # positions per step of the training that counting is compared wi
 
 @dataclass(frozen=True)
 class Scaling(BenchConfig):
-    """Weak and strong scaling of counting a Zipf stream over virtual CPU devices and processes, and the bytes that it moves
-    against those of data-parallel training. All configurations count the same tables, checked first."""
+    """Weak and strong scaling of counting a Zipf stream over virtual CPU devices and processes, and the bytes that counting and
+    data-parallel training exchange. All configurations count the same tables, which is checked first."""
 
     tokens: StreamTokens = 16_000_000
-    """Positions per device in weak scaling. In strong scaling every configuration counts as many as the largest one in weak
-    scaling."""
+    """Number of positions per device in weak scaling. In strong scaling every configuration counts as many as the largest one
+    in weak scaling."""
     vocab_size: VocabSize = 2050
-    """Token ids, <pad> included. Few, so that there are four times as many pairs as table cells, as with a trillion tokens on
-    some hundred devices."""
+    """Vocabulary size, including <pad>. The default is small, so that there are four times as many pairs as table cells, as
+    with a trillion tokens on some hundred devices."""
     radius: PositiveInt = 4
     """Context length K, in tokens: K pairs per position."""
     devices: tuple[PositiveInt, ...] = (1, 2, 4, 8)
-    """Virtual CPU devices, of all processes together. One device of one process is always measured."""
+    """Numbers of virtual CPU devices, of all processes together. One device in one process is always measured."""
     processes: tuple[PositiveInt, ...] = (1, 2)
-    """Processes that share the devices evenly; pairs that do not divide are left out."""
+    """Numbers of processes, which share the devices evenly; combinations that do not divide are left out."""
 
 
 class Case(NamedTuple):

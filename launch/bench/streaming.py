@@ -28,26 +28,27 @@ _block = 1 << 22  # tokens drawn at a time
 
 @dataclass(frozen=True)
 class Streaming(BenchConfig):
-    """Counting a Zipf stream in shards within a memory budget, partial counts saved at intervals, against counting the same
-    stream in memory on as many devices. Both count the same tables, checked in every round."""
+    """Counting a Zipf stream in shards within a memory budget, with checkpoints of partial counts, against counting the same
+    stream in memory on as many devices. Both count the same tables, which is checked in every round."""
 
     shards: str | None = None
-    """Folder of the stream's shards; written if missing, and kept. Default: in the run folder, deleted at the end."""
+    """Folder of the stream's shards, which are written if they are missing, and kept. Default: in the run folder, deleted at
+    the end."""
     tokens: StreamTokens = 200_000_000
-    """Positions to count: independent draws from Zipf's law in documents of 40 tokens on average."""
+    """Number of positions to count: independent draws from Zipf's law in documents of 40 tokens on average."""
     vocab_size: VocabSize = 4098
-    """Token ids, <pad> included."""
+    """Vocabulary size, including <pad>."""
     radius: PositiveInt = 4
     """Context length K, in tokens: K pairs per position."""
     memory: str = "2GB"
     """Memory budget of the process that counts from shards."""
     checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between two saves of partial counts, as in launch.lm; the last save is at the end. The cost of a save grows with
-    the tables, not with the tokens."""
+    """Seconds between checkpoints of partial counts, as in launch.lm; the last is at the end. The cost of a checkpoint grows
+    with the tables, not with the tokens."""
     devices: PositiveInt = 2
-    """Virtual CPU devices; fewer if their tables do not fit into the memory budget."""
+    """Number of virtual CPU devices; fewer are used if their tables do not fit into the memory budget."""
     rounds: PositiveInt = 3
-    """Rounds; each times both methods once. More rounds give steadier medians."""
+    """Number of rounds. Each times both methods once. More rounds give steadier medians."""
 
 
 STREAMED, IN_MEMORY = "streamed", "in memory"

@@ -32,18 +32,18 @@ _tolerance = 1e-6
 
 @dataclass(frozen=True)
 class Training(BenchConfig):
-    """Adagrad steps of a Cat model from random tables, on the summed loss of a batch: jexplicit against PyTorch, where that is
-    installed (pip install 'jexplicit[torch]'). All reach the same tables, checked first."""
+    """Adagrad steps of a Cat model from random tables, on the summed loss of a batch: jexplicit against PyTorch, where it is
+    installed (pip install 'jexplicit[torch]'). All reach the same tables, which is checked first."""
 
     stream: str = "zipf"
-    """zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy file with a token stream
-    `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
+    """Token stream to train on. zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy
+    file with the token ids `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
     batch_size: tuple[PositiveInt, ...] = (1024, 8192)
-    """Positions per step. Each is a comparison of its own."""
+    """Positions per step, a comparison for each."""
     radius: tuple[PositiveInt, ...] = (1, 4)
-    """Context lengths K, in tokens: K tables. Each is a comparison of its own."""
+    """Context lengths K, in tokens, a comparison for each; K tables."""
     vocab_size: VocabSize = 4098
-    """Token ids, <pad> included."""
+    """Vocabulary size, including <pad>."""
 
 
 class Task(NamedTuple):

@@ -95,7 +95,7 @@ class Workers:
         process.wait()
         errors.seek(0)
         last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise ValueError(f"a worker of {self.setting} has ended with status {process.returncode}: {last[0]}")
+        raise ValueError(f"a worker of {self.setting} ended with status {process.returncode}: {last[0]}")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Learned update rules: meta-train a genome, transfer it, judge it on a suite of tasks, compare designs, and check descent.
+"""Learned update rules: meta-train a genome, transfer it, evaluate it on 54 tasks, compare designs, check gradient descent.
 
 python -m launch.blur train --out runs/blur
 python -m launch.blur transfer --genome runs/blur/genome.json --out runs/blur_transfer

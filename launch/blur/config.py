@@ -20,9 +20,9 @@ class BlurConfig:
     seed: NonNegativeInt = 0
     """Seed of genomes, initial synapses, minibatches and splits."""
     devices: PositiveInt | None = None
-    """Number of devices to split the genomes over; default, all accelerators, or one virtual CPU device per core."""
+    """Number of devices to split the genomes over. Default: all accelerators, or one virtual CPU device per core."""
     resume: bool = False
-    """Continue an interrupted run in --out, with its own configuration."""
+    """Continue the interrupted run in --out, with its own configuration."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class LearnersConfig(BlurConfig):
     GROUPS: ClassVar = {"data": "images", "widths": "learners"}
 
     data: str = "digits"
-    """digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist or another name: idx files named as in MNIST.
-    xor: exclusive or."""
+    """Data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: idx files with MNIST's
+    file names. xor: exclusive or."""
     data_dir: str | None = None
-    """Folder of the idx files; default, the folder with the name of the data in $JEXPLICIT_DATA_DIR."""
+    """Folder of the idx files. Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
     side: Annotated[int, Bounds(at_least=1, at_most=256)] | None = None
-    """Resize images to side x side: multiples repeat pixels, smaller sides average blocks of the central crop (the paper has
-    mnist at 10)."""
+    """Resize images to side x side pixels: a multiple of their size repeats pixels, a smaller side averages blocks of the
+    central crop. Default: no change. The paper has mnist at 10."""
     limit: PositiveInt | None = None
     """Use at most this many images, train and test together."""
     classes: tuple[NonNegativeInt, ...] = ()
-    """Use the images of these classes only, as the classes 0, 1, ..; default, all of them."""
+    """Use only images of these classes, as the classes 0, 1, .. Default: all classes."""
     widths: tuple[PositiveInt, ...] = (32,)
-    """Widths of the learners' hidden layers, of every one: 256 128 for two."""
+    """Widths of the learners' hidden layers, such as 256 128 for two."""
     batch_size: PositiveInt = 64
     """Examples per update."""
     learners: PositiveInt = 10
-    """Learners to average an accuracy over, each with its own initial synapses and minibatches."""
+    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
     steps: PositiveInt = 100
-    """Updates of each measured learner."""
+    """Number of updates of each learner that is measured."""
 
 
 @dataclass(frozen=True)
@@ -60,95 +60,100 @@ class MetaTrainingConfig(LearnersConfig):
     GROUPS: ClassVar = {"states": "genome", "method": "training"}
 
     states: int = 4
-    """States per neuron, k."""
+    """Number of states per neuron, k."""
     backward: BackwardMode = "additive"
-    """How a neuron combines the backward input with its state; multiplicative_second_state leaves the first state as it is."""
+    """How a neuron combines the backward input with its states. additive: by adding. multiplicative: by multiplying.
+    multiplicative_second_state: by multiplying, with the first state unchanged."""
     symmetric: bool = True
-    """Backward synapses are the transposed forward ones; otherwise they have their own initial values and updates."""
+    """Whether backward synapses are the transposed forward ones. Otherwise they have their own initial values and updates."""
     multistate: bool = True
-    """A synapse has one weight per state; otherwise all states share one."""
+    """Whether a synapse has one weight per state. Otherwise all states share one weight."""
     normalise: Normalisation = "both"
-    """Passes in which hidden layers are normalised."""
+    """Passes in which the pre-activations of hidden layers are normalised."""
     normalise_output: bool = True
-    """Normalise the output layer."""
+    """Whether the pre-activations of the output layer are normalised."""
     over: Over = "batch"
-    """Normalise each neuron over the minibatch, or over minibatch and layer; mixed: the latter in the first hidden layer."""
+    """Over what each neuron is normalised. batch: the minibatch. layer: the minibatch and all neurons of the layer. mixed:
+    layer for the first hidden layer, batch for the others."""
     synapse_norm: bool = True
-    """Neurons read synapses of unit norm."""
+    """Whether the weights into a neuron are scaled to unit norm when they are read."""
     oja: bool = False
-    """Oja's decay in the update."""
+    """Add Oja's decay to the update."""
     update: Update = "hebbian"
-    """hebbian: the product of the states before and after a synapse. ridge: the least-squares fit of the minibatch instead."""
+    """Update of a synapse. hebbian: the product of the states before and after it. ridge: the least-squares fit of the
+    minibatch."""
     aging: bool = False
     """Learning rates decay with the number of updates."""
     average: bool = False
-    """Predict with averaged synapses."""
+    """Predict with synapses that are averaged over updates."""
     pre: Pre = "backward"
-    """States that the update uses before a synapse: those after the backward or the forward pass, or those that the updated
-    synapses of the layers below give."""
+    """States before a synapse that its update uses. backward, forward: those after that pass. sequential: layers are updated
+    from first to last, each with the states that the updated synapses below it give."""
     hidden_activation: Activation = "tanh"
     """Activation of the hidden layers, in both passes."""
     output_activation: Output = "softmax"
-    """Activation of the output layer's state in the backward pass; logits have none."""
+    """Activation of the output layer's state in the backward pass; logits are read before it."""
     backward_activation: Activation | None = None
-    """Activation of the hidden layers in the backward pass; default, --hidden-activation."""
+    """Activation of the hidden layers in the backward pass. Default: --hidden-activation."""
     derivative: bool = False
     """The second state of the forward pass is the derivative of the activation."""
     feedback: Feedback = "label"
-    """What the outputs send back: the label, or the derivative of a loss."""
+    """What the output layer feeds back: the label, or the derivative of a loss."""
     start: Start = "random"
-    """Genomes before meta-training: random; the matrices of gradient descent, with noise; or a ridge rule that works."""
+    """Genomes before meta-training. random: random matrices. backprop: the matrices of gradient descent, with noise. ridge: a
+    ridge rule that already learns."""
     method: Literal["gradient", "evolution"] = "gradient"
-    """gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
+    """How genomes are meta-trained. gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
     families: Families | None = None
-    """Meta-train on families of tasks and networks instead of the data as it is with --widths and --batch-size. digits: 12
-    families made of the data (inputs mixed, classes merged; 1 to 4 hidden layers). boolean, with --data xor: all functions of
-    two inputs that are true at two corners."""
+    """Meta-train on families of tasks and networks, instead of --data with --widths and --batch-size. digits: 12 families made
+    from the data (inputs mixed, classes merged; 1 to 4 hidden layers). boolean: with --data xor, all functions of two bits that
+    are true for two of the four inputs."""
     population: PositiveInt = 4
-    """Genomes trained side by side; with evolution, genomes per generation (at least 4)."""
+    """Number of genomes trained in parallel; with evolution, genomes per generation (at least 4)."""
     unroll: tuple[PositiveInt, ...] = (10, 20)
-    """Updates T per learner, one number for each stage of the curriculum."""
+    """Number of updates T of a learner, for each stage of the curriculum."""
     meta_steps: tuple[PositiveInt, ...] = (1500, 700)
-    """Meta-steps, or generations, in each stage."""
+    """Number of meta-steps in each stage; with evolution, of generations."""
     meta_rate: PositiveFloat = 0.015
-    """Adam's learning rate at the start of a stage; a cosine schedule takes it to a tenth."""
+    """Learning rate of Adam at the start of each stage; a cosine schedule lowers it to a tenth."""
     gradient_clip: PositiveFloat = 10.0
-    """Largest norm of a genome's gradient."""
+    """Maximum norm of a genome's gradient; larger gradients are scaled down to it."""
     objective: Objective = "end"
-    """Meta-loss of a learner: that after its last update, or the area under its learning curve."""
+    """Meta-loss of a learner. end: its loss after the last update. curve: the area under its learning curve."""
     path: NonNegativeFloat = 0.5
-    """Weight of the path loss, the loss on each minibatch before the update on it; the area has none."""
+    """Weight of the path loss, the loss on each minibatch before its update; not used with --objective curve."""
     query_size: PositiveInt = 200
-    """Examples for the loss of a learner after its updates, with evolution for its accuracy."""
+    """Number of examples that a learner is evaluated on after its updates, by loss or, with evolution, by accuracy."""
     fitness_learners: PositiveInt = 2
-    """With evolution, learners whose mean accuracy is the fitness of a genome."""
+    """With evolution, number of learners whose mean accuracy is the fitness of a genome."""
     remat: bool = False
-    """Recompute the updates in differentiation: less memory, more time."""
+    """Recompute the updates when differentiating: less memory, more time."""
     every: PositiveInt = 100
-    """Meta-steps between two evaluations on dev."""
+    """Number of meta-steps between two evaluations on dev."""
     episodes: PositiveInt = 16
-    """Learners per genome in an evaluation."""
+    """Number of learners per genome in an evaluation."""
 
 
 @dataclass(frozen=True)
 class TrainConfig(MetaTrainingConfig):
-    """Meta-train a genome, and compare its learners with gradient descent at many learning rates, plain and normalised."""
+    """Meta-train a genome, and compare its learners with gradient descent at many learning rates, with and without
+    normalisation."""
 
     GROUPS: ClassVar = {"far": "measurements"}
 
     far: NonNegativeInt = 400
-    """Updates to follow the learners for, far past the training horizon; 0 for no more than --steps."""
+    """Number of updates that the learners are followed for, far beyond those of meta-training; 0: no more than --steps."""
     baselines: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam")
-    """Optimisers of the baselines; an empty list for none."""
+    """Optimisers of the baselines; an empty list: no baselines."""
     baseline_activations: tuple[Activation, ...] = ("tanh", "relu")
-    """Hidden activations of the baselines' networks."""
+    """Activations of the hidden layers of the baselines."""
     rates: tuple[PositiveFloat, ...] = RATES
-    """Learning rates of the baselines: the figure shows all, the table the best on dev for each number of updates."""
+    """Learning rates of the baselines. The figure shows all; the table shows the best on dev for each number of updates."""
 
 
 @dataclass(frozen=True)
 class TransferConfig(MetaTrainingConfig):
-    """Run a genome in other networks than those of its meta-training: other image sizes, widths, data and depths."""
+    """Run a genome in networks other than those of its meta-training: other image sizes, widths, data and depths."""
 
     GROUPS: ClassVar = {"genome": "measurements"}
 
@@ -156,19 +161,19 @@ class TransferConfig(MetaTrainingConfig):
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (800,)
     genome: str = "digits"
-    """The genome to transfer: a name from the package, or the genome.json of a train run."""
+    """Genome to transfer: the name of one in the package, or the genome.json of a train run."""
     networks: tuple[str, ...] = ("16", "128", "256")
-    """Other hidden layers, each the widths of one network: 256, or 256x128 for two layers."""
+    """Other networks, each as the widths of its hidden layers: 256, or 256x128 for two layers."""
     sides: tuple[PositiveInt, ...] = (4, 16)
-    """Other sizes of the same images."""
+    """Other sizes of the same images, in pixels."""
     others: tuple[str, ...] = ("wine", "breast_cancer")
-    """Other data: wine and breast_cancer (tables of scikit-learn), xor, mnist, mnist@10 (at 10 x 10), or other images."""
+    """Other data sets: wine and breast_cancer (tables of scikit-learn), xor, mnist, mnist@10 (at 10 x 10), or other images."""
     to_classes: tuple[NonNegativeInt, ...] = ()
-    """The same images of these other classes, as one more place; see --classes."""
+    """Also run the genome on the images of these other classes; see --classes."""
     train_depths: tuple[PositiveInt, ...] = (1, 2, 4)
-    """Numbers of hidden layers to meta-train genomes with; an empty list skips the experiment on depth."""
+    """Numbers of hidden layers to meta-train genomes with; an empty list skips this experiment."""
     depths: tuple[PositiveInt, ...] = (1, 2, 4, 5, 10)
-    """Numbers of hidden layers to run each of them with."""
+    """Numbers of hidden layers that each of these genomes is run with."""
 
 
 _VARIANTS: dict[str, dict[str, Any]] = {
@@ -190,7 +195,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class AblationConfig(MetaTrainingConfig):
     """Meta-train genomes of designs that differ in one choice each, from several seeds: which differences exceed the spread
-    over seeds? Normalisation, states, nonlinearities, decay, synapses, initial genome, evolution."""
+    over seeds? Choices: normalisation, states, nonlinearities, decay, synapses, initial genome, evolution."""
 
     GROUPS: ClassVar = {"normalisations": "measurements"}
 
@@ -198,8 +203,8 @@ class AblationConfig(MetaTrainingConfig):
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (600,)
     seeds: PositiveInt = 3
-    """Genomes that are meta-trained for each design, from --seed on: each with other initial values and minibatches. They run
-    the same learners, on the same split of the images."""
+    """Number of genomes meta-trained for each design, with seeds --seed, --seed + 1, ..: each with other initial values and
+    minibatches. All run the same learners on the same split of the images."""
     normalisations: tuple[Normalisation, ...] = ("none", "forward", "backward", "both")
     """Passes in which hidden layers are normalised, each with and without normalisation of the output layer."""
     numbers_of_states: tuple[PositiveInt, ...] = (2, 4, 8, 16)
@@ -207,47 +212,48 @@ class AblationConfig(MetaTrainingConfig):
     nonlinearities: tuple[Activation, ...] = ("tanh", "relu", "sigmoid", "linear", "relu_tanh")
     """Activations of the hidden layers, in both passes; relu_tanh is `relu(tanh z)`."""
     variants: tuple[str, ...] = tuple(_VARIANTS)
-    """Other designs, each different in one choice."""
+    """Other designs, each with one choice that differs from the reference."""
     generations: PositiveInt = 150
-    """Generations of evolution, with 32 genomes each."""
+    """Number of generations of evolution, with 32 genomes each."""
 
 
 @dataclass(frozen=True)
 class GridConfig(LearnersConfig):
-    """Gradient descent at every learning rate and momentum, plain and normalised, beside the learners of a genome."""
+    """Gradient descent at every learning rate and momentum, with and without normalisation, beside the learners of a genome."""
 
     GROUPS: ClassVar = {"genome": "measurements"}
 
     genome: str = "digits"
-    """The genome to compare with: a name from the package, or the genome.json of a train run."""
+    """Genome to compare with: the name of one in the package, or the genome.json of a train run."""
     rates: tuple[PositiveFloat, ...] = RATES
-    """Learning rates."""
+    """Learning rates of gradient descent."""
     momenta: tuple[Annotated[float, Bounds(at_least=0, below=1)], ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
-    """Momentum coefficients; 0 is plain descent."""
+    """Momentum coefficients; 0: no momentum."""
     baseline_activation: Activation = "tanh"
-    """Activation of the hidden layers under descent."""
+    """Activation of the hidden layers in gradient descent."""
 
 
 @dataclass(frozen=True)
 class SgdCheckConfig(BlurConfig):
-    """Compare gradient descent as a genome with `jax.grad`, and compute the curl of a learned update on exclusive or."""
+    """Compare gradient descent written as a genome with `jax.grad`, and compute the curl of a learned update on exclusive
+    or."""
 
     GROUPS: ClassVar = {"genome": "measurements"}
 
     genome: str = "boolean"
-    """The learned genome whose update is not a gradient."""
+    """Learned genome to compute the curl of: the name of one in the package, or the genome.json of a train run."""
     sizes: tuple[PositiveInt, ...] = (12, 16, 5)
-    """Neurons by layer."""
+    """Neurons per layer."""
     deep_sizes: tuple[PositiveInt, ...] = (12, 16, 14, 10, 5)
-    """Neurons by layer of a deeper network."""
+    """Neurons per layer of a deeper network."""
     steps: PositiveInt = 50
-    """Steps of gradient descent."""
+    """Number of steps of gradient descent."""
     rate: PositiveFloat = 0.25
     """Learning rate."""
     batch_size: PositiveInt = 32
     """Examples per step."""
     curl_hidden: PositiveInt = 20
-    """Hidden neurons of the network for exclusive or."""
+    """Number of hidden neurons of the network for exclusive or."""
 
 
 def designs(config: AblationConfig) -> dict[str, AblationConfig]:
@@ -306,15 +312,16 @@ def check(config: Any) -> None:
         given = f" --families {config.families}" if config.families else ""
         raise ValueError(f"--data {config.data}{given}: give --data xor and --families boolean together, or neither")
     if config.families and config.method == "evolution":
-        raise ValueError(f"--families {config.families} with --method evolution: evolution has no families; use gradient")
+        raise ValueError(
+            f"--families {config.families} with --method evolution: evolution has no families; use --method gradient"
+        )
     stages = len(config.unroll)
     if not stages or stages != len(config.meta_steps):
-        raise ValueError(
-            f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give one number in each for every stage"
-        )
+        raise ValueError(f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage")
     if config.method == "evolution" and (config.population < 4 or stages > 1):
         raise ValueError(
-            f"--method evolution with --population {config.population} and {stages} stages: use at least 4 genomes, one stage"
+            f"--method evolution with --population {config.population} and {stages} stages: use at least 4 genomes "
+            "and one stage"
         )
     if unknown := set(getattr(config, "variants", ())) - set(_VARIANTS):
         raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, _VARIANTS))}")
@@ -323,11 +330,13 @@ def check(config: Any) -> None:
 def _check_no_images(config: Any) -> None:
     """Refuse flags about images where the data are the four points of exclusive or."""
     if isinstance(config, AblationConfig):
-        raise ValueError("--data xor: an ablation runs its genomes on larger images too; use train, or name images")
+        raise ValueError(
+            "--data xor: an ablation also runs its genomes on larger images; use launch.blur train, or --data with images"
+        )
     flags = {"side": None, "limit": None, "classes": (), "sides": (), "to_classes": ()}
     for flag, none in flags.items():
         if (given := getattr(config, flag, none)) != none:
             value = " ".join(map(str, given)) if isinstance(given, tuple) else given
             raise ValueError(
-                f"--data xor with --{flag.replace('_', '-')} {value}: four points are no images; leave the flag out"
+                f"--data xor with --{flag.replace('_', '-')} {value}: it has four points and no images; leave the flag out"
             )

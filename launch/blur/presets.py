@@ -65,45 +65,49 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "digits": Preset(
             TrainConfig("runs/blur_digits", **_RIDGE),
-            "the genome `digits`: ridge updates, 12 families; half an hour on 2 CPU cores.",
+            "the genome `digits` of the package: ridge updates, 12 families of tasks; half an hour on 2 CPU cores.",
         ),
         "boolean": Preset(
             TrainConfig("runs/blur_boolean", **_BOOLEAN, far=0, steps=20, baselines=()),
-            "the genome `boolean`: functions of two inputs, two states, 204 synapses; a minute.",
+            "the genome `boolean` of the package: functions of two inputs, two states, 204 synapses; a minute on 2 CPU cores.",
         ),
-        "poster": Preset(_poster, "MNIST at 10x10, hidden 256-128, 8 genomes, T = 10 .. 50; about a week on 2 CPU cores."),
-        "poster-small": Preset(_poster_small, "the same with 4 genomes, T = 10 and 20, 1700 meta-steps; about an hour."),
+        "poster": Preset(
+            _poster, "MNIST at 10x10, hidden layers 256-128, 8 genomes, T = 10 .. 50; about a week on 2 CPU cores."
+        ),
+        "poster-small": Preset(_poster_small, "as poster, with 4 genomes, T = 10 and 20, and 1700 meta-steps; about an hour."),
         "poster-wide": Preset(
             dataclasses.replace(_poster, out="runs/blur_poster_wide", widths=(512, 256)),
-            "the poster's with hidden 512-256; about three weeks.",
+            "as poster, with hidden layers 512-256; about three weeks.",
         ),
-        "poster-wide-small": Preset(_wide_small, "the same with 2 genomes, T = 10, 500 meta-steps; about half an hour."),
+        "poster-wide-small": Preset(
+            _wide_small, "as poster-wide, with 2 genomes, T = 10 and 500 meta-steps; about half an hour."
+        ),
         "mnist28": Preset(
             dataclasses.replace(_poster, out="runs/blur_mnist28", side=28),
-            "the poster's at 28x28; about four weeks.",
+            "as poster, at 28x28; about four weeks.",
         ),
         "mnist28-small": Preset(
             dataclasses.replace(_wide_small, out="runs/blur_mnist28_small", side=28, widths=(256, 128)),
-            "the same with 2 genomes, T = 10, 500 meta-steps; about 40 minutes.",
+            "as mnist28, with 2 genomes, T = 10 and 500 meta-steps; about 40 minutes.",
         ),
         "class-split": Preset(
             dataclasses.replace(_poster, out="runs/blur_class_split", **_FIRST),
-            "the poster's on digits 0 to 4, for `transfer --preset class-split`; as long as poster.",
+            "as poster, on digits 0 to 4, for `transfer --preset class-split`; as long as poster.",
         ),
-        "class-split-small": Preset(_split_small, "poster-small on digits 0 to 4, with 750 meta-steps; about an hour."),
+        "class-split-small": Preset(_split_small, "as poster-small, on digits 0 to 4, with 750 meta-steps; about an hour."),
         "cmaes": Preset(
             _cmaes,
-            "evolution of 80 genomes, 400 generations: MNIST at 14x14, hidden 512, 2 states, T = 15; three hours.",
+            "evolution of 80 genomes for 400 generations: MNIST at 14x14, hidden layer 512, 2 states, T = 15; three hours.",
         ),
         "cmaes-small": Preset(
             dataclasses.replace(_cmaes, out="runs/blur_cmaes_small", meta_steps=(200,), learners=4, baselines=("sgd",)),
-            "the same with 200 generations and one baseline; about 40 minutes.",
+            "as cmaes, with 200 generations and one baseline; about 40 minutes.",
         ),
     },
     "transfer": {
         "tiny": Preset(
             TransferConfig("runs/blur_transfer_tiny", **_TINY_STAGE, **_PLACES),
-            "the shipped genome elsewhere, and one of 4 meta-steps at two depths; under a minute on 2 CPU cores.",
+            "the genome `digits` elsewhere, and one of 4 meta-steps at two depths; under a minute on 2 CPU cores.",
         ),
         "poster": Preset(
             TransferConfig("runs/blur_poster_elsewhere", widths=(256, 128), genome=_poster_genome, **_MNIST, **_ELSEWHERE),
@@ -111,7 +115,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "poster-small": Preset(
             TransferConfig("runs/blur_poster_elsewhere_small", widths=(256, 128), genome=_small_genome, **_SMALL, **_ELSEWHERE),
-            "that of `train --preset poster-small`, with 4 learners; half an hour.",
+            "as poster, with the genome of `train --preset poster-small` and 4 learners; half an hour.",
         ),
         "class-split": Preset(
             TransferConfig("runs/blur_classes", widths=(256, 128), genome=_split_genome, **_MNIST, **_OTHER),
@@ -119,15 +123,16 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "class-split-small": Preset(
             TransferConfig("runs/blur_classes_small", widths=(256, 128), genome=_split_small_genome, **_SMALL, **_OTHER),
-            "that of `train --preset class-split-small`, with 4 learners; some minutes.",
+            "as class-split, with the genome of `train --preset class-split-small` and 4 learners; some minutes.",
         ),
         "depth": Preset(
             TransferConfig("runs/blur_depth", **_MNIST, **_DEPTH, **_ONE_STAGE),
-            "8 genomes each of 1, 2 and 4 hidden layers, 10,000 meta-steps, run at 1 to 10; about ten hours on 2 CPU cores.",
+            "8 genomes for each of 1, 2 and 4 hidden layers, 10,000 meta-steps, run with 1 to 10; about ten hours on 2 CPU "
+            "cores.",
         ),
         "depth-small": Preset(
             TransferConfig("runs/blur_depth_small", **_SMALL, **_DEPTH, unroll=(10,), meta_steps=(600,)),
-            "the same with 2 genomes each and 600 meta-steps; about 25 minutes.",
+            "as depth, with 2 genomes each and 600 meta-steps; about 25 minutes.",
         ),
     },
     "ablation": {
@@ -137,19 +142,20 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "states": Preset(
             AblationConfig("runs/blur_states", **_MNIST, **_STATES, **_ONE_STAGE),
-            "2 to 16 states: MNIST at 10x10, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; 35 hours on 2 CPU cores.",
+            "2 to 16 states: MNIST at 10x10, hidden layer 128, 8 genomes, 10,000 meta-steps, 3 seeds; 35 hours on 2 CPU cores.",
         ),
         "states-small": Preset(
             AblationConfig("runs/blur_states_small", **_SMALL, **_STATES, meta_steps=(500,)),
-            "the same with 2 genomes and 500 meta-steps; about 40 minutes.",
+            "as states, with 2 genomes and 500 meta-steps; about 40 minutes.",
         ),
         "nonlinearities": Preset(
             AblationConfig("runs/blur_nonlinearities", **{**_MNIST, "side": 28}, **_NONLINEAR, **_ONE_STAGE),
-            "5 activations: MNIST at 28x28, hidden 128, 8 genomes, 10,000 meta-steps, 3 seeds; about a week on 2 CPU cores.",
+            "5 activations: MNIST at 28x28, hidden layer 128, 8 genomes, 10,000 meta-steps, 3 seeds; about a week on 2 CPU "
+            "cores.",
         ),
         "nonlinearities-small": Preset(
             AblationConfig("runs/blur_nonlinearities_small", **{**_SMALL, "side": 14}, **_NONLINEAR, meta_steps=(500,)),
-            "the same at 14x14 with 2 genomes and 500 meta-steps; about 45 minutes.",
+            "as nonlinearities, at 14x14, with 2 genomes and 500 meta-steps; about 45 minutes.",
         ),
     },
     "grid": {
@@ -159,11 +165,11 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "grid": Preset(
             GridConfig("runs/blur_grid_mnist", data="mnist", widths=(256, 128), batch_size=128),
-            "MNIST at 28x28, hidden 256-128, 16 rates and 5 momenta; about half an hour on 2 CPU cores.",
+            "MNIST at 28x28, hidden layers 256-128, 16 rates and 5 momenta; about half an hour on 2 CPU cores.",
         ),
         "grid-small": Preset(
             GridConfig("runs/blur_grid_small", widths=(256, 128), **_SMALL),
-            "the same at 10x10 with 4 learners; a few minutes.",
+            "as grid, at 10x10, with 4 learners; a few minutes.",
         ),
     },
     "sgd-check": {

@@ -11,26 +11,26 @@ from launch.blur.config import BlurConfig
 
 @dataclass(frozen=True)
 class TasksConfig(BlurConfig):
-    """Judge a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each n.
+    """Evaluate a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each number of
+    updates.
 
-    All tasks take an hour on 2 busy CPU cores, most of it for baselines; with those of an earlier run, 6 to 12 minutes.
-    """
+    All tasks take an hour on 2 busy CPU cores, most of it for the baselines; with those of an earlier run, 6 to 12 minutes."""
 
     GROUPS: ClassVar = {"genome": "measurements"}
 
     genome: str = "digits"
-    """The genome to judge: a name from the package, or the genome.json of a train run."""
+    """Genome to evaluate: the name of one in the package, or the genome.json of a train run."""
     tasks: tuple[str, ...] = TASK_GROUPS
-    """Groups of tasks (mnist needs files), data (wine) or single tasks (wine/128-128: data and hidden layers)."""
+    """Groups of tasks (mnist needs files), data sets (wine) or single tasks (wine/128-128: data set and hidden layers)."""
     data_dir: str | None = None
-    """Folder of MNIST's idx files; default, the folder mnist in $JEXPLICIT_DATA_DIR."""
+    """Folder of MNIST's idx files. Default: the folder mnist in $JEXPLICIT_DATA_DIR."""
     learners: PositiveInt = 5
-    """Learners to average an accuracy over, each with its own initial synapses and minibatches."""
+    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
     batch_size: PositiveInt = 64
     """Examples per update."""
     baselines: str | None = None
-    """Run of tasks to take the baselines from, with the same data, learners, rates and versions; tasks that it lacks are
-    measured."""
+    """Run folder of an earlier `launch.blur tasks` to take baselines from, with the same data, learners, rates and versions;
+    missing ones are measured."""
 
 
 PRESETS = {

@@ -27,7 +27,7 @@ def check_pools(config: Config, side: int) -> None:
         if config.second_filters:
             most, wide = side // 2, f"{wide} with --second-filters"
     elif config.second_filters or config.patch_sizes:
-        raise ValueError("--second-filters and --patch-sizes are of patches: add --descriptor patches")
+        raise ValueError("--second-filters and --patch-sizes need --descriptor patches")
     elif default_octaves(config, side) > (octaves := _most_octaves(side)):
         raise ValueError(f"--octaves {config.octaves} {wide}: use at most {octaves}")
     if default_grid(config, side) > most:

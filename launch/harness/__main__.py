@@ -1,9 +1,9 @@
-"""lm-evaluation-harness with models of this project: its own command, which knows --model jexplicit here.
+"""lm-evaluation-harness with models of this project: its own command, in which --model jexplicit is registered.
 
 python -m launch.harness run --model jexplicit --model_args run=runs/demo,method=bigram --tasks blimp
 python -m launch.harness run --model jexplicit --model_args run=model.safetensors --tasks my_task --include_path tasks
 
-lm_eval has no entry points for models of other packages, so its own command `lm_eval` does not find this one.
+lm_eval has no entry points for models of other packages, so `lm_eval` alone does not find this one.
 """
 
 import importlib.util

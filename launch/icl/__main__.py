@@ -1,4 +1,4 @@
-"""Does attention learn in context by gradient descent? Constructed, solved in closed form, and trained.
+"""Does attention learn in context by gradient descent? Layers are constructed, solved in closed form, and trained.
 
 python -m launch.icl --out runs/icl_one
 python -m launch.icl --experiment multi-step --layers 2 --out runs/icl_two

@@ -43,7 +43,7 @@ DEFAULT_EFFORT = {
 
 @dataclass(frozen=True)
 class Config:
-    """Does attention learn in context by gradient descent? Constructed, solved in closed form, and trained."""
+    """Does attention learn in context by gradient descent? Layers are constructed, solved in closed form, and trained."""
 
     GROUPS: ClassVar = {
         "out": "run",
@@ -57,109 +57,115 @@ class Config:
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
     experiment: tuple[Literal[Linear, Beyond, Recent, "all", "beyond", "recent"], ...] = ("one-step",)
-    """one-step: one layer against one step of descent. multi-step: --layers layers against steps of GD and GD++. depths: 1, 2,
-    .. --depths layers, solved. out-of-distribution: both on shifted tasks. rollout: one layer applied 50 times. curvature: the
-    effect of GD++ on eigenvalues. scaling-N: other sizes. all: these seven.
+    """Which experiments to run. one-step: one layer against one step of gradient descent (GD). multi-step: --layers layers
+    against steps of GD and GD++. depths: the best 1, 2, .. --depths layers, solved. out-of-distribution: one layer and --layers
+    layers on shifted tasks. rollout: one layer applied 50 times. curvature: the effect of GD++ on eigenvalues. scaling-N:
+    one-step with other sizes. all: these seven.
 
-    nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two softmax heads.
-    layernorm: with layer normalisation. phase: when the loss drops, by seed and heads. finite-data: few training tasks. blocks:
-    transformers of many blocks, with MLPs. noisy: other covariances, noise, and noise levels that differ by task.
-    function-classes: a causal transformer on other functions. beyond: these nine.
+    nonlinear: sine waves, with an embedding and an MLP. copy: x and y in separate tokens. softmax: one and two heads of softmax
+    attention. layernorm: with layer normalisation. phase: when the loss drops, by seed and number of heads. finite-data: few
+    training tasks. blocks: transformers of many blocks, with MLPs. noisy: other covariances, noise, and noise levels that
+    differ by task. function-classes: a causal transformer on other classes of functions. beyond: these nine.
 
-    task-diversity: few or many pretraining tasks. looped: a recurrent layer, run for fewer and more loops than it was solved or
-    trained for. newton: solved layers counted in steps of Newton's iteration. mesa: layers that are online estimators of a
-    regression. markov: Markov chains, whose transitions two layers count in context. recent: these five, on papers since
+    task-diversity: few or many pretraining tasks. looped: a recurrent layer, run for fewer and for more loops than it was
+    solved or trained for. newton: how many steps of Newton's iteration a solved layer is worth. mesa: layers that estimate a
+    regression online. markov: Markov chains, whose transitions two layers count in context. recent: these five, on papers since
     2023."""
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
-    """K, layers of multi-step and of out-of-distribution."""
+    """multi-step, out-of-distribution: number of layers K."""
     recurrent: bool = True
-    """Whether these layers share their weights."""
+    """multi-step, out-of-distribution: whether the layers share their weights."""
     dim: PositiveInt = 10
-    """d, inputs."""
+    """Input dimension d."""
     context: PositiveInt = 10
-    """N, pairs in the context."""
+    """Number of pairs (x, y) in the context, N."""
     seeds: PositiveInt | None = None
-    """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default 5; phase 10, softmax and
-    layernorm 3, blocks, nonlinear and markov 2, finite-data, noisy, function-classes and task-diversity 1."""
+    """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default: 5; 10 for phase, 3 for softmax
+    and layernorm, 2 for blocks, nonlinear and markov, 1 for finite-data, noisy, function-classes and task-diversity."""
     steps: PositiveInt | None = None
-    """Training steps from random weights, each on --batch-size fresh tasks. Default 5000; copy 6000, nonlinear and markov 4000,
-    blocks and function-classes 3000, task-diversity 2000."""
+    """Number of training steps from random weights, each on --batch-size fresh tasks. Default: 5000; 6000 for copy, 4000 for
+    nonlinear and markov, 3000 for blocks and function-classes, 2000 for task-diversity."""
     warm_steps: NonNegativeInt = 1000
-    """multi-step: training steps from the closed form's weights; 0 for no warm start."""
+    """multi-step: number of training steps from the weights of the closed form; 0: no warm start."""
     batch_size: PositiveInt = 2048
-    """Fresh tasks per step."""
+    """Number of fresh tasks per step."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam. The paper's code has 0.0005 for more than three layers."""
     settings: Literal["code", "paper"] = "code"
-    """Which to follow where the paper's text and its published code disagree. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
-    gradients clipped to 0.001 (10 for K > 2), weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3. paper:
-    U(-1, 1), 0.999, 10, standard deviation 0.002/K, K > 2. The numbers in the paper are those of its code."""
+    """Which settings to use where the paper's text and its published code differ. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
+    gradients clipped to 0.001 (10 for K > 2), initial weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3.
+    paper: inputs U(-1, 1), b2 0.999, gradients clipped to 10, initial weights of standard deviation 0.002/K, tokens clipped for
+    K > 2. The paper's numbers are those of its code."""
     gd_rate: Literal["optimal", "line-search"] = "optimal"
-    """The rate of gradient descent. optimal: for the population. line-search: the best of the paper's 250 on the validation
-    tasks."""
+    """Learning rate of gradient descent. optimal: the best for the distribution of tasks. line-search: the best of the paper's
+    250 rates on the validation tasks."""
     validation_tasks: PositiveInt = 10_000
-    """Tasks of the training curves, evaluated every 100 steps."""
+    """Number of tasks of the training curves, which are evaluated every 100 steps."""
     test_tasks: PositiveInt = 200_000
-    """Fresh tasks of the results."""
+    """Number of fresh tasks that results are computed on."""
     solver_contexts: PositiveInt = 200_000
-    """Contexts whose eigenvalues the optimal K layers are solved for."""
+    """Number of contexts whose eigenvalues the best K layers are solved for."""
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
-    """depths: largest number of layers; 1, 2, .. up to it are solved."""
+    """depths: largest number of layers; the best 1, 2, .. up to it are solved."""
     contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
     """curvature, scaling-N: context lengths N."""
     dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
-    """scaling-N, task-diversity: sizes N = d of the one-step comparison, and of the thresholds."""
+    """scaling-N: sizes N = d of the one-step comparison. task-diversity: input dimensions for which the threshold is computed,
+    besides --dim."""
     scaling_steps: NonNegativeInt = 2000
-    """scaling-N: training steps, of the first seed only; 0 for no training."""
+    """scaling-N: number of training steps, with the first seed only; 0: no training."""
     waves: Literal["code", "paper"] = "code"
-    """nonlinear: amplitudes 0.1 to 0.5 that determine the phase too, as in the paper's code; or, as in its text, 0.1 to 5 with
-    independent phases."""
+    """nonlinear: distribution of the sine waves. code: as in the paper's code, amplitudes 0.1 to 0.5 that also determine the
+    phase. paper: as in its text, amplitudes 0.1 to 5 and independent phases."""
     wave_layers: tuple[PositiveInt, ...] = (1,)
-    """nonlinear: numbers of layers of attention after the MLP."""
+    """nonlinear: numbers of attention layers after the MLP."""
     training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
-    """finite-data: numbers of training tasks, all of which are used at every step."""
+    """finite-data: numbers of training tasks; every step uses all of them."""
     noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
-    """noisy: standard deviations, of which each task has one; a single number is the upper bound of a uniform distribution."""
+    """noisy: standard deviations of the noise; each task has one of them. A single number is the upper bound of a uniform
+    distribution."""
     diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)
-    """noisy: numbers K of layers of four scalars each."""
+    """noisy: numbers K of layers, each with four scalar parameters."""
     functions: tuple[Kind, ...] = KINDS
-    """function-classes: which classes."""
+    """function-classes: which classes of functions."""
     function_dim: PositiveInt = 5
-    """function-classes: inputs. The paper has 20, and 2 d + 1 points as here."""
+    """function-classes: input dimension d. The paper has d = 20, and 2 d + 1 points as here."""
     transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
-    """function-classes: width, layers and heads of the transformer. The paper has 256 12 8."""
+    """function-classes: width, number of layers and number of heads of the transformer. The paper has 256 12 8."""
     chain_states: Annotated[int, Bounds(at_least=2)] = 3
-    """markov: k, states of a chain."""
+    """markov: number of states of a chain, k."""
     chain_length: Annotated[int, Bounds(at_least=2)] = 64
-    """markov: T, states of a sequence."""
+    """markov: length of a sequence, T."""
     chain_alpha: PositiveFloat = 1.0
-    """markov: parameter of the Dirichlet distribution of each row of a transition matrix."""
+    """markov: parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
     tokens: PositiveInt = 100_000
-    """mesa: tokens over which rounding errors are measured."""
+    """mesa: number of tokens over which rounding errors are measured."""
     pretraining_tasks: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-    """task-diversity: numbers of tasks that the best layer is found for."""
+    """task-diversity: numbers of pretraining tasks for which the best layer is solved."""
     diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
-    """task-diversity: numbers of tasks that layers are trained on."""
+    """task-diversity: numbers of pretraining tasks on which layers are trained."""
     blocks: tuple[PositiveInt, PositiveInt] = (12, 4)
-    """blocks: number of blocks, and heads of each."""
+    """blocks: number of blocks, and number of heads in each."""
     block_kinds: tuple[BlockKind, ...] = ("softmax",)
-    """blocks: attention with softmax or linear, with or without layer normalisation. The paper has softmax without."""
+    """blocks: attention with or without softmax, and with or without layer normalisation. The paper has softmax without layer
+    normalisation."""
     block_batch_size: PositiveInt = 512
-    """blocks: tasks per step. The paper has 2048."""
+    """blocks: number of tasks per step. The paper has 2048."""
     block_rate: PositiveFloat = 2e-3
     """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
     block_scale: PositiveFloat = 0.1
-    """blocks: variance times fan-in of random weights. The paper's code has 0.002 / K, which only makes training slower."""
+    """blocks: variance of the initial weights times fan-in. The paper's code has 0.002 / K, which only makes training
+    slower."""
     block_tasks: tuple[PositiveInt, ...] = (8192,)
-    """blocks: numbers of training tasks that --small-blocks blocks see again and again."""
+    """blocks: sizes of a fixed set of training tasks, for a smaller network of --small-blocks blocks."""
     small_blocks: PositiveInt = 3
-    """blocks: number of these blocks."""
+    """blocks: number of blocks of the network that is trained on a fixed set of tasks."""
     devices: int | None = None
-    """Number of devices to split the seeds over; default, every accelerator, or one virtual CPU device per core."""
+    """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
     seed: NonNegativeInt = 0
-    """The first seed; also that of the validation and test tasks."""
+    """First random seed; also the seed of the validation and test tasks."""
     resume: bool = False
-    """Continue an interrupted run in --out, with its own configuration."""
+    """Continue the interrupted run in --out, with its own configuration."""
 
 
 _EFFORT = Effort(5000, 5)
@@ -198,9 +204,13 @@ _TINY = Config(
 PRESETS = {
     "tiny": Preset(
         _TINY,
-        "every experiment, three inputs and 200 steps; three minutes on 2 CPU cores, later one. The numbers mean nothing.",
+        "every experiment with three inputs and 200 steps; three minutes on 2 CPU cores, one minute when functions are "
+        "compiled already. The numbers mean nothing.",
     ),
-    "one-step": Preset(Config(out="runs/icl_one"), "the defaults: one layer is one step: loss 0.206 for all, cosine 0.999."),
+    "one-step": Preset(
+        Config(out="runs/icl_one"),
+        "the default flags: one layer is one step of gradient descent. Loss 0.206 for both, cosine of sensitivities 0.999.",
+    ),
     "two-steps": Preset(
         Config(out="runs/icl_two", experiment=("multi-step",)),
         "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175.",
@@ -216,7 +226,8 @@ PRESETS = {
             warm_steps=5000,
             learning_rate=5e-4,
         ),
-        "five separate layers, the paper's 50,000 steps of 20 CPU-ms: 17 CPU-minutes a seed. In closed form, 0.0067 in 15 s.",
+        "five layers with separate weights and the paper's 50,000 steps, 20 ms of CPU time each: 17 CPU-minutes per "
+        "seed. The closed form has loss 0.0067 after 15 s.",
     ),
     "ten-steps": Preset(
         Config(
@@ -226,11 +237,15 @@ PRESETS = {
             seeds=2,
             learning_rate=5e-4,
         ),
-        "ten recurrent layers, the paper's 5000 steps: worse than five separate layers, as in its Fig. 7.",
+        "ten recurrent layers and the paper's 5000 steps: a higher loss than five layers with separate weights, as in "
+        "its Fig. 7.",
     ),
-    "all": Preset(Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, at K = 1 and 2."),
+    "all": Preset(
+        Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, with one and two layers."
+    ),
     "beyond": Preset(
-        Config(out="runs/icl_beyond", experiment=("beyond",)), "the nine experiments beyond linear layers, long ones shortened."
+        Config(out="runs/icl_beyond", experiment=("beyond",)),
+        "the nine experiments beyond linear layers, the long ones shortened.",
     ),
     "beyond-full": Preset(
         Config(
@@ -239,11 +254,11 @@ PRESETS = {
             seeds=5,
             steps=20_000,
         ),
-        "20,000 steps and five seeds each; hours on 2 CPU cores.",
+        "seven of the experiments of beyond, with 20,000 steps and five seeds each; hours on 2 CPU cores.",
     ),
     "waves-full": Preset(
         Config(out="runs/icl_waves_full", experiment=("nonlinear",), wave_layers=(1, 2), seeds=5, steps=20_000),
-        "sine waves with the paper's 20,000 steps, at K = 1 and 2: 34 CPU-minutes a seed.",
+        "sine waves with the paper's 20,000 steps, one and two attention layers: 34 CPU-minutes per seed.",
     ),
     "copy-full": Preset(
         Config(out="runs/icl_copy_full", experiment=("copy",), seeds=5, steps=10_000),
@@ -259,7 +274,7 @@ PRESETS = {
             function_dim=20,
             transformer=(256, 12, 8),
         ),
-        "the model and steps of Garg et al., without their curriculum; for an accelerator.",
+        "the model and the number of steps of Garg et al., without their curriculum; for an accelerator.",
     ),
     "blocks-full": Preset(
         Config(
@@ -273,7 +288,7 @@ PRESETS = {
             block_scale=0.002 / 12,
             small_blocks=12,
         ),
-        "twelve blocks with the steps, batches and rate that the paper has for many layers; for an accelerator.",
+        "twelve blocks with the paper's steps, batch size and learning rate for many layers; for an accelerator.",
     ),
 }
 
@@ -311,7 +326,8 @@ def check(config: Config) -> None:
     if (needed := _copies * 4 * numbers) > (present := host_bytes()):
         sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
         raise ValueError(
-            f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use less"
+            f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use smaller "
+            "values"
         )
     numbers = (max(config.dim, *config.dims) + 1) ** 4
     if "task-diversity" in selected_experiments(config) and (needed := _copies * 8 * numbers) > present:

@@ -1,11 +1,10 @@
-"""Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one.
+"""Judge language models by minimal pairs: how often the acceptable sentence of a pair is the more probable one.
 
 python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
 python -m launch.judge --run runs/demo --method bigram explicit --pairs blimp --out runs/judge
 
-Files of pairs are JSON lines with sentence_good, sentence_bad, UID and field, as BLiMP has them. Every sentence is scored on
-its own: even with --history all, a model sees only
-that sentence.
+Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and field, as in BLiMP. Every sentence is scored on
+its own: even with --history all, a model sees only that sentence.
 """
 
 import sys

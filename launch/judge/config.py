@@ -8,16 +8,16 @@ from launch.choose import ModelChoices
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoices):
-    """Judge language models by minimal pairs: how often the acceptable sentence of two is the likelier one."""
+    """Judge language models by minimal pairs: how often the acceptable sentence of a pair is the more probable one."""
 
     GROUPS: ClassVar = {"run": "run"}
 
     run: str
-    """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file. All its models are judged, or those
-    that --method, --features, --radius and --history leave."""
+    """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file. All its models are judged, or only
+    those that match --method, --features, --radius and --history."""
     pairs: tuple[str, ...]
     """Minimal pairs: JSON lines files, globs or folders."""
     out: str
     """Run folder to write: results, figure and report.md."""
     resume: bool = False
-    """Continue an interrupted run in --out, or judge more models."""
+    """Continue the interrupted run in --out, or judge more models."""

@@ -29,7 +29,9 @@ def check(config: Config) -> None:
         raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
     made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
     if kind == "shards" and (given := [flag for flag, value in made.items() if value]):
-        raise ValueError(f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised; give it to launch.shards")
+        raise ValueError(
+            f"{' '.join(given)} with --corpus {config.corpus}: shards are tokenised already; give these flags to launch.shards"
+        )
     if config.export is not None:
         check_writable(config.export, "--export")
     served = (*FROM_COUNTS, "ngram")
@@ -54,7 +56,7 @@ def check(config: Config) -> None:
     if config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise"):
         raise ValueError(
             f"--calibration leave-one-out with --features {' '.join(config.features)} and --smoothing {config.smoothing}: it "
-            "takes --features cat and a smoothing row by row, which noise is not"
+            "needs --features cat and another smoothing than noise"
         )
     fitted = {"log-linear", "iterative-scaling"} & set(config.methods)
     if config.calibration == "pairs" and ("mixture" not in config.methods or fitted):
@@ -66,14 +68,16 @@ def check(config: Config) -> None:
     for history in config.history:
         window_of(history)
     if set(config.history) != {"none"} and "mixture" not in config.methods:
-        raise ValueError(
-            f"--history {' '.join(config.history)} without a mixture: only --methods mixture reads the text before"
-        )
+        raise ValueError(f"--history {' '.join(config.history)} without a mixture: only --methods mixture reads preceding text")
     if {"words", "word-classes"} & set(config.rows) and config.tokenizer != "char":
-        raise ValueError(f"--rows {' '.join(config.rows)} with --tokenizer {config.tokenizer}: words need --tokenizer char")
+        raise ValueError(
+            f"--rows {' '.join(config.rows)} with --tokenizer {config.tokenizer}: these rows need --tokenizer char"
+        )
     if config.split != "blocks" and (config.dev or not config.train):
-        raise ValueError(f"--split {config.split}: it cuts the files of --train where there is no --dev")
+        raise ValueError(f"--split {config.split}: it splits the files of --train, without --dev")
     if "optimum" in config.methods and min(config.radius) > 2:
-        raise ValueError(f"--methods optimum with --radius {' '.join(map(str, config.radius))}: it has K = 1 and 2 only")
+        raise ValueError(
+            f"--methods optimum with --radius {' '.join(map(str, config.radius))}: the optimum is computed at K = 1 and 2 only"
+        )
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)

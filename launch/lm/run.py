@@ -237,7 +237,7 @@ def keep_text(folder: RunFolder, text: TokenizedCorpus, source: Source) -> None:
     for before in folder.events("text"):
         if other := {name: before[name] for name in now if before[name] != now[name]}:
             was = ", ".join(f"{name} {value[:12]} (now {now[name][:12]})" for name, value in other.items())
-            raise ValueError(f"{folder.path} was begun on another text, {was}: restore the text, or choose another --out")
+            raise ValueError(f"{folder.path} was started on another text, {was}: restore the text, or choose another --out")
     if not folder.events("text"):
         folder.log(event="text", corpus=source.name, **now)
     if is_first():
@@ -261,8 +261,8 @@ def check_methods(config: Config, tables: str) -> None:
     served = {"sparse": ("unigram", "bigram", "explicit", "ngram", "mixture", "bitcipher"), "sharded": ("explicit",)}
     if tables in served and (others := set(config.methods) - set(served[tables])):
         raise ValueError(
-            f"--methods {' '.join(sorted(others))} with {tables} tables: these serve {', '.join(served[tables])}; use --tables "
-            "dense or a smaller --vocab-size"
+            f"--methods {' '.join(sorted(others))} with {tables} tables: these work only with {', '.join(served[tables])}; use "
+            "--tables dense or a smaller --vocab-size"
         )
 
 
@@ -276,7 +276,7 @@ def check_text(config: Config, text: TokenizedCorpus) -> None:
         return
     lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
     if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number
-        raise ValueError(f"a training text of {lengths.sum()} tokens, which occur equally often: give more text")
+        raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
     if max(config.radius) > lengths.max():
         raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
 

@@ -35,9 +35,9 @@ class Common:
     out: str
     """Run folder to write: config, results, metrics, figures, report.md and the models."""
     seed: NonNegativeInt = 0
-    """Random seed: weights, order of the data, splits, samples."""
+    """Seed of every random choice: weights, order of the data, splits and samples."""
     resume: bool = False
-    """Continue an interrupted run in --out, with its own configuration."""
+    """Continue the interrupted run in --out, with its own configuration."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Descent(Common):
     GROUPS: ClassVar = {"optimizer": "training"}
 
     optimizer: OptimizerName = "adam"
-    """Optimiser, from optax."""
+    """Optimiser of optax."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate, for the mean loss of a batch."""
     batch_size: NonNegativeInt = 128
-    """Examples per step; 0: all of them, full-batch descent."""
+    """Examples per step; 0: all of them, full-batch gradient descent."""
     epochs: PositiveInt = 20
     """Maximum number of passes over the data."""
 
@@ -67,27 +67,30 @@ class Training(Descent):
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
     norm: NormName = "none"
-    """Normalisation before each nonlinearity. batch: of a unit over the batch, running statistics in inference. layer: of an
-    example over all units. group: of an example over each of 8 groups of units."""
+    """Normalisation before each nonlinearity. batch: each unit over the batch; running statistics at inference. layer: each
+    example over all units. group: each example over each of 8 groups of units."""
     residual: bool = False
-    """Hidden layers of equal width add their input to their output."""
+    """Add the input of a hidden layer to its output, where both have the same width."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
-    """Share of hidden outputs that training sets to 0 at random."""
+    """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
     initializer: InitializerName = "he_normal"
-    """Distribution of the weights, with the activation's gain. backward: preserves the backward pass only. fan_in_uniform:
-    +-1/sqrt(n) for any activation. standard: N(0, c/n) with c E[phi(z)^2] = 1."""
+    """Distribution of the initial weights, scaled by the gain of the activation. backward_normal: preserves the variance of the
+    backward pass only. fan_in_uniform: +-1/sqrt(n) for any activation. standard: N(0, c/n) with c E[phi(z)^2] = 1."""
     output_scale: PositiveFloat = 1.0
-    """Factor on the random weights of the last layer; with small ones the loss starts at log N."""
+    """Factor on the initial weights of the last layer; with a small factor the loss starts at log N."""
     weight_decay: NonNegativeFloat = 0.02
-    """Weight decay of adamw, multiplied by the learning rate."""
+    """adamw: weight decay, which is multiplied by the learning rate."""
     cooling: ScheduleName = "cosine"
-    """Learning rate schedule. step: a tenth after two thirds. exponential: down to a hundredth. linear, cosine: down to 0."""
+    """Learning rate schedule. step: a tenth after two thirds of the steps. exponential: down to a hundredth. linear, cosine:
+    down to 0."""
     sampler: SamplerName = "round-robin"
-    """round-robin: every example once per epoch. uniform: with replacement. balanced: equally many per class."""
+    """How examples are drawn. round-robin: every example once per epoch. uniform: with replacement. balanced: equally many per
+    class."""
     epoch_examples: PositiveInt | None = None
-    """Examples of an epoch, after which dev is scored; default, all of them. Shorter epochs go through the examples in turn."""
+    """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
+    the examples in turn."""
     patience: PositiveInt | None = None
-    """Stop after this many epochs without a lower dev loss; default: never. The best epoch's parameters are kept."""
+    """Stop after this many epochs without a lower dev loss. Default: never. The parameters of the best epoch are kept."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +100,30 @@ class Text(Common):
     GROUPS: ClassVar = {"corpus": "text"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """docs: Python's own documentation. text: the files of --train (implied by it)."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. Every document has an end to predict. Without --dev, documents are
-    shuffled and split 80/10/10."""
+    """Training text: files, .gz files, globs or folders. The end of every document is predicted too. Without --dev, documents
+    are shuffled and split 80/10/10 into train, dev and test."""
     dev: tuple[str, ...] = ()
-    """Text to choose the epoch on; requires --test."""
+    """Text that the best epoch is chosen on; requires --test."""
     test: tuple[str, ...] = ()
-    """Text that no choice depends on."""
+    """Text that nothing is chosen on; requires --dev."""
     field: str | None = None
-    """Files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
     documents: Unit = "line"
-    """Plain text: what a document is. line: every line that is not blank. paragraph: what stands between blank lines. file:
-    each file."""
+    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    file."""
     limit: Limit = None
     """Use at most this many documents."""
     tokenizer: str = "bpe"
-    """bpe: subwords. word: what white space separates; extra spaces are ignored. char: characters. Or FILE, an existing
-    tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face tokenizer.json."""
+    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
+    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
+    tokenizer.json."""
     vocab_size: PositiveInt | None = None
-    """Token ids, including <pad> and <unk>; default: every character, or 1026 = 2^10 + 2 for docs and 4098 for --train."""
+    """Vocabulary size, including <pad> and <unk>. Default: 1026 = 2^10 + 2 for docs, 4098 for --train; with --tokenizer char,
+    every character."""
     context: PositiveInt = 3
-    """Tokens of context."""
+    """Number of context tokens."""
     embedding: PositiveInt = 10
     """Dimension of the embeddings."""
 
@@ -130,9 +135,10 @@ class Pictures(Common):
     GROUPS: ClassVar = {"data": "images"}
 
     data: str = "digits"
-    """digits: scikit-learn's 8x8 digits, embedded. mnist, fashion_mnist, or any name: idx files under MNIST's names."""
+    """Image data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: idx files with
+    MNIST's file names."""
     data_dir: str | None = None
-    """Folder of the idx files; default: the folder of that name in $JEXPLICIT_DATA_DIR."""
+    """Folder of the idx files. Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
     limit: Limit = None
     """Use at most this many training images, and at most this many test images."""
 
@@ -151,16 +157,17 @@ class MLPConfig(Text, Training):
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
     stack: NonNegativeInt = 0
-    """Number of softmax layers on tokens that replace the network: a table per offset, then N x N each. 0: the network."""
+    """Number of softmax layers on tokens that replace the network: the first has a table per offset, the others N x N weights
+    each. 0: the network."""
     direct: Direct = "none"
-    """Direct connection to the output. embedding: from the embeddings. tokens: from the one-hot tokens, N^2 parameters per
-    token of context."""
+    """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
+    N^2 parameters per context token."""
     starts: tuple[Start, ...] = ("cold",)
-    """cold: random parameters. output: the last layer solved on random hidden features. explicit, log-linear: the direct
-    connection from tokens solved, by the paper's formula or with smoothed rows and fitted exponents. layers: with --stack, all
-    layers solved from the bottom up. All train equally long."""
+    """Initial parameters, a network for each; all are trained equally long. cold: random. output: random hidden layers, and the
+    last layer solved on their outputs. explicit, log-linear: the direct connection from tokens solved, by the paper's formula
+    or with smoothed rows and fitted exponents. layers: with --stack, all layers solved, from the bottom up."""
     baselines: bool = True
-    """Also evaluate the unigram, the Kneser-Ney bigram, the explicit and the log-linear solution on the same text."""
+    """Whether the unigram, the Kneser-Ney bigram, the explicit and the log-linear model are evaluated on the same text."""
     samples: NonNegativeInt = 10
     """Number of documents to generate."""
 
@@ -174,44 +181,45 @@ class FCNNConfig(Pictures, Training):
     bias: bool = True
     """Whether layers have biases."""
     objective: ObjectiveName = "softmax_cross_entropy"
-    """Loss, of the outputs and one-hot targets."""
+    """Loss of the outputs against one-hot targets."""
 
 
 @dataclass(frozen=True)
 class AutoencoderConfig(Pictures, Descent):
-    """Autoencoders: linear in closed form and trained, a bottleneck, anomalies, clusters in the code, memories."""
+    """Autoencoders: linear ones, solved and trained, and one with a bottleneck; anomalies, clusters of codes, and networks that
+    memorise examples."""
 
     GROUPS: ClassVar = {"bottleneck": "network", "memories": "memories"}
 
     bottleneck: PositiveInt = 16
-    """k, width of the narrowest layer."""
+    """Width of the bottleneck layer, k."""
     width: PositiveInt = 64
-    """Width of the layers around it."""
+    """Width of the layers on both sides of the bottleneck."""
     anomaly: NonNegativeInt = 8
-    """Class to leave out of training and to detect by its reconstruction error."""
+    """Class that is left out of training, to be detected by its reconstruction error."""
     activation: Activation = "relu"
-    """Nonlinearity around the bottleneck."""
+    """Nonlinearity of the layers on both sides of the bottleneck."""
     learning_rate: PositiveFloat = 3e-3
     batch_size: NonNegativeInt = 64
     epochs: PositiveInt = 100
     memories: PositiveInt = 10
-    """Number of training examples of the over-parameterised autoencoder."""
+    """Number of training examples of the over-parameterised autoencoder, which memorises them."""
     memory_width: PositiveInt = 256
-    """Width of its hidden layers."""
+    """Over-parameterised autoencoder: width of the hidden layers."""
     memory_depth: PositiveInt = 4
-    """Number of its hidden layers."""
+    """Over-parameterised autoencoder: number of hidden layers."""
     memory_activations: tuple[Activation, ...] = ("relu",)
-    """Its nonlinearities, one network for each of them and each scale."""
+    """Over-parameterised autoencoder: nonlinearities; a network for each of them and each scale."""
     memory_scales: tuple[PositiveFloat, ...] = (1.0, 0.4)
-    """Factors on its random weights (He). Small weights contract more."""
+    """Over-parameterised autoencoder: factors on the initial weights (He). Maps of small weights contract more."""
     memory_steps: PositiveInt = 3000
-    """Full-batch steps of its training, and of the linear ones of these examples."""
+    """Over-parameterised autoencoder: full-batch training steps."""
     memory_rate: PositiveFloat = 1e-3
-    """Its learning rate."""
+    """Over-parameterised autoencoder: learning rate."""
     iterations: PositiveInt = 500
-    """Number of times its map is iterated."""
+    """Over-parameterised autoencoder: how many times its map is iterated."""
     noise: PositiveFloat = 0.5
-    """Noise of the starting points, in standard deviations of the data."""
+    """Noise that is added to the memorised examples before iterating, in standard deviations of the data."""
 
 
 @dataclass(frozen=True)
@@ -221,20 +229,20 @@ class RateConfig(Text, Pictures, Training):
     GROUPS: ClassVar = {"task": "experiment"}
 
     task: Literal["fcnn", "mlp-lm"] = "fcnn"
-    """fcnn: images. mlp-lm: text."""
+    """What to train on. fcnn: images. mlp-lm: text."""
     limit: Limit = None
     """Use at most this many images or documents."""
     cooling: ScheduleName = "constant"
     lowest: PositiveFloat = 1e-4
-    """First rate of the range test."""
+    """Lowest learning rate of the range test, at its first step."""
     highest: PositiveFloat = 10.0
-    """Last rate of the range test."""
+    """Highest learning rate of the range test, at its last step."""
     sweep_steps: Annotated[int, Bounds(at_least=2)] = 1000
-    """Steps of the range test."""
+    """Number of steps of the range test."""
     grid: PositiveInt = 7
-    """Rates of the grid, log-spaced within a decade on each side of the picked one."""
+    """Number of learning rates in the grid, log-spaced from a tenth of the picked rate to ten times it."""
     grid_steps: PositiveInt = 300
-    """Steps of every run of the grid."""
+    """Number of steps of every run of the grid."""
     optimizer: OptimizerName = "sgd"
 
 
@@ -245,45 +253,46 @@ class CompareConfig(Pictures):
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
     what: tyro.conf.Positional[ComparisonName] = "activations"
-    """What to exchange. activations; normalisation: norms and residual connections, by depth; objectives: from saturated and
-    other outputs, with their sensitivities; initializers: and scales, with histograms by layer; optimizers: and momentum,
-    schedules, spacing of rates, paths on surfaces; batch-size: at the same compute, with the noise of the gradient; samplers:
-    on imbalanced classes, with recall by class; dropout: on few and on all examples."""
+    """What the variants differ in. activations: nonlinearities. normalisation: norms and residual connections, by depth.
+    objectives: loss functions, starting from saturated and from small outputs, with their sensitivities. initializers:
+    distributions and scales of the initial weights, with histograms by layer. optimizers: optimisers, momentum, schedules and
+    spacing of learning rates, with paths on test surfaces. batch-size: batch sizes at equal compute, with the noise of the
+    gradient. samplers: on imbalanced classes, with recall by class. dropout: rates, on few and on all examples."""
     seeds: PositiveInt = 3
-    """Runs of every variant: --seed, --seed + 1, ..."""
+    """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers try a
-    hundredth of them too."""
+    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers also
+    try a hundredth of each."""
     width: PositiveInt = 64
     """Width of the hidden layers."""
     depths: tuple[PositiveInt, ...] = (2, 8, 24)
-    """normalisation: numbers of hidden layers."""
+    """normalisation: numbers of hidden layers to compare."""
     epochs: PositiveInt = 30
     """Passes over the data."""
     batch_size: NonNegativeInt = 32
-    """Examples per step; 0: all of them. An epoch leaves out what does not fill a batch."""
+    """Examples per step; 0: all of them. Examples that do not fill the last batch of an epoch are left out."""
 
 
 @dataclass(frozen=True)
 class CheckConfig(Pictures, Descent):
-    """The checklist for training a network: overfit one example, then all of them, then biases, width and depth."""
+    """The checklist for training a network: overfit one example, then all of them, then add biases, width and depth."""
 
     GROUPS: ClassVar = {"width": "experiment"}
 
     width: PositiveInt = 128
-    """Width of the hidden layer."""
+    """Width of the hidden layers."""
     widths: tuple[PositiveInt, ...] = (256, 512)
-    """Larger widths to try."""
+    """Larger widths to try, with one hidden layer."""
     depths: tuple[PositiveInt, ...] = (2, 3)
-    """Larger numbers of hidden layers to try, each of --width."""
+    """Larger numbers of hidden layers to try, each of --width units."""
     learning_rate: PositiveFloat = 1e-4
-    """Learning rate, for the mean loss: try 1e-4 with adam, 0.01 with sgd."""
+    """Learning rate, for the mean loss of a batch: try 1e-4 with adam, 0.01 with sgd."""
     steps: PositiveInt = 1000
-    """Steps on the single example; --epochs and --batch-size are for all of the data."""
+    """Number of training steps on the single example; all later steps of the checklist use --epochs and --batch-size."""
     epochs: PositiveInt = 200
     batch_size: NonNegativeInt = 32
     initializer: InitializerName = "he_normal"
-    """Distribution of the weights; zeros shows a failure."""
+    """Distribution of the initial weights; with zeros the checklist fails."""
 
 
 _DIGITS = "200 of the 8x8 digits; under a minute on 2 CPU cores."
@@ -300,19 +309,19 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "docs": Preset(
             MLPConfig("runs/mlp_docs", vocab_size=514, embedding=30, batch_size=1024, epochs=8, **_STARTS),
-            "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. With 3 epochs: log-linear "
-            "26.0, cold 20.4, from the log-linear solution 23.7 (dev perplexity).",
+            "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. Dev perplexity with "
+            "--epochs 3: log-linear model 26.0, cold start 20.4, log-linear start 23.7.",
         ),
     },
     "fcnn": {
         "tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_TINY), "200 of the 8x8 digits; 15 s on 2 CPU cores."),
-        "mnist": Preset(FCNNConfig("runs/fcnn_mnist", data="mnist"), "1 minute on 2 CPU cores: 97.9 % of the test images."),
+        "mnist": Preset(FCNNConfig("runs/fcnn_mnist", data="mnist"), "MNIST; 1 minute on 2 CPU cores. Test accuracy: 97.9 %."),
     },
     "autoencoder": {
         "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_MEMORY), _DIGITS),
         "memories": Preset(
             AutoencoderConfig("runs/memories", memory_activations=ACTIVATION_NAMES, memory_scales=(1.0, 0.4, 0.2)),
-            "memories by nonlinearity and scale of the first weights: 21 networks, 10 minutes on 2 CPU cores.",
+            "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
         ),
     },
     "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_TINY), _DIGITS)},
@@ -349,4 +358,4 @@ def check(config: Any) -> None:
     if isinstance(config, MLPConfig) and not config.stack and "layers" in config.starts:
         raise ValueError("--starts layers without a stack: add --stack 2")
     if isinstance(config, RateConfig) and not config.lowest < config.highest:
-        raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: sweep from a lower to a higher rate")
+        raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest")

@@ -132,7 +132,7 @@ def test_a_file_named_twice_is_scored_twice(finished, files, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--text", "-", "-"], "--text - -: standard input can be read once"),
+        (["--text", "-", "-"], "--text - -: standard input can be read only once"),
         (["--text", "{}/dev.txt", "--id-field", "id"], "--id-field id without --field"),
         (["--text", "{}/dev.parquet"], "has the fields body, id: name the one"),
         (["--text", "{}/dev.parquet", "--field", "text"], "row 1 has no field 'text': it has 'body', 'id'"),

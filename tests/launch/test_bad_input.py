@@ -187,12 +187,12 @@ networks mlp-lm --starts explicit | add --direct tokens
 networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks fcnn --data digits --data-dir {{tmp}} | with the data set digits, which is embedded
 networks fcnn --limit 0 | --limit 0: use at least 30
-networks lr-search --lowest 1 --highest 0.1 | sweep from a lower to a higher rate
+networks lr-search --lowest 1 --highest 0.1 | give a lowest rate below the highest
 networks compare optimizers --rates | --rates needs at least one value
 networks autoencoder --bottleneck 0 | --bottleneck 0: use at least 1
 networks check --widths 0 | --widths 0: use at least 1
 icl --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
-icl --context 100000000 | use less
+icl --context 100000000 | use smaller values
 icl --dim 0 | --dim 0: use at least 1
 icl --experiment | --experiment without a value
 icl --experiment nothing | invalid choice
@@ -216,7 +216,7 @@ digits --methods features --featurizers | --methods features without --featurize
 blur train --side 0 | --side 0: use at least 1 and at most 256
 blur train --side 1000 | --side 1000: use at least 1 and at most 256
 blur train --seed {LARGE} | use whole numbers below 2^63
-blur train --unroll 1 2 --meta-steps 1 | give one number in each for every stage
+blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage
 blur train --method evolution --population 2 | use at least 4 genomes
 blur train --rates | --rates: give at least one
 blur train --states 0 | 0 states: neurons have at least 2

@@ -119,7 +119,7 @@ def test_rows_of_a_run_of_compile_stand_in_for_those_kept(tmp_path):
     file = tmp_path / "results.json"
     file.write_text(json.dumps({"rows": [*rows, {"function": "counting", "platform": "v5e", "kernels": 1, "bytes": 1}]}))
     assert compiled_work("h100", str(file)) == WORKS
-    with pytest.raises(ValueError, match="no counting by columns, noisy .* for v5e; give a run of all functions"):
+    with pytest.raises(ValueError, match="no counting by columns, noisy .* for v5e; give a run that compiled all functions"):
         compiled_work("v5e", str(file))
     file.write_text("[]")
     with pytest.raises(ValueError, match=r"results.json: TypeError.*give results.json of a run of launch.bench compile"):
@@ -130,7 +130,7 @@ def test_rows_of_a_run_of_compile_stand_in_for_those_kept(tmp_path):
     ("flags", "named"),
     [
         ("--chips 0", "--chips 0:"),
-        ("--chips 12", "--chips 12: a host has 8; use a multiple of it"),
+        ("--chips 12", "--chips 12: a host has 8 chips; use a multiple of that"),
         ("--chips 8 --vocab-size 300000", "tables of 1,440 GB do not fit into 8 x 80 GB"),
         ("--tokens 0", "--tokens 0:"),
         ("--read 0", "--read 0"),

@@ -93,7 +93,7 @@ def test_workers_of_two_processes_count_what_one_call_counts(tmp_path):
 def test_a_worker_that_ends_is_reported_with_its_last_words(tmp_path):
     workers = Workers(Setting(1, 30, 0))
     np.save(tmp_path / "x.npy", np.array([0, 5, 0], np.uint8))
-    with pytest.raises(ValueError, match="has ended with status 1: .*radius K = 0"):
+    with pytest.raises(ValueError, match="ended with status 1: .*radius K = 0"):
         workers.ask(Request(str(tmp_path / "x.npy")))
     workers.close()
 

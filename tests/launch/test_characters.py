@@ -59,9 +59,9 @@ def test_the_model_of_a_history_is_scored_and_sampled_by_its_name(finished, hist
     [
         ("--methods mixture --history window:3", "choose none, document, window:W"),
         ("--methods mixture --rows trigrams", "rows trigrams: choose from offsets"),
-        ("--methods mixture --rows words", "words need --tokenizer char"),
+        ("--methods mixture --rows words", "these rows need --tokenizer char"),
         ("--history document", "--history document without a mixture"),
-        ("--split end", "it cuts the files of --train"),
+        ("--split end", "it splits the files of --train"),
     ],
 )
 def test_rows_histories_and_splits_that_do_not_fit_are_refused(flags, message, tmp_path, capsys):

@@ -235,4 +235,8 @@ def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monke
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
     again = [*lm_flags(files, tmp_path / "run"), "--methods", "unigram", "--tokenizer", str(finished), "--dry-run", "--json"]
     assert lm.main(again) == 0 and json.loads(capsys.readouterr().out)["vocab_size"] == found["vocab_size"]
+    words = ["--methods", "mixture", "--rows", "words", "--tokenizer", "char", "--dry-run", "--json"]
+    assert (
+        lm.main([*lm_flags(files, tmp_path / "run"), *words]) == 0 and json.loads(capsys.readouterr().out)["models_seconds"] > 0
+    )
     assert not list(tmp_path.iterdir())

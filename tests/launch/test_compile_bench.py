@@ -92,7 +92,7 @@ def test_of_branches_the_largest_counts():
 def test_more_kernels_than_before_are_an_error_with_the_function():
     row = bench.function_row("counting", "h100", Work(5, 0))
     bench.check_kernels([{**row, "baseline": 5}, {**row, "baseline": None}])
-    with pytest.raises(ValueError, match="more kernels on h100 than before: counting 5 instead of 4; mend them"):
+    with pytest.raises(ValueError, match="more kernels on h100 than before: counting 5 instead of 4; fix these functions"):
         bench.check_kernels([{**row, "baseline": 4}])
 
 
@@ -105,7 +105,7 @@ def test_every_hot_function_has_kernels_and_bytes_on_every_platform():
 
 def test_unknown_functions_and_missing_compilers_are_refused(tmp_path, capsys):
     assert main(["compile", "--functions", "sorting", "--out", str(tmp_path / "run")]) == 2
-    assert "sorting: choose of counting" in " ".join(capsys.readouterr().err.split())
+    assert "sorting: choose from counting" in " ".join(capsys.readouterr().err.split())
     if not importlib.util.find_spec("libtpu"):
         with pytest.raises(ValueError, match=r"platform v5e: no compiler for it is installed; pip install -e '\.\[compile\]'"):
             bench.described_mesh("v5e")

@@ -113,7 +113,7 @@ def test_a_run_is_not_continued_on_another_text(tmp_path, capsys):
     train.write_text(sentences(5, 220))
     capsys.readouterr()
     assert lm.main(["--out", str(out), "--resume", "--methods", "explicit", "ngram"]) == 2
-    assert "was begun on another text" in " ".join(capsys.readouterr().err.split())
+    assert "was started on another text" in " ".join(capsys.readouterr().err.split())
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 

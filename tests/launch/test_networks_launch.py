@@ -239,7 +239,7 @@ def test_pixels_that_never_change_stay_finite():
         ("fcnn --patience 0", "--patience 0: use at least 1"),
         ("fcnn --data mnist --data-dir nowhere", "nowhere"),
         ("fcnn --preset nothing", "choose one of tiny"),
-        ("lr-search --lowest 1 --highest 0.1", "sweep from a lower to a higher rate"),
+        ("lr-search --lowest 1 --highest 0.1", "give a lowest rate below the highest"),
         ("lr-search --sweep-steps 1", "--sweep-steps 1: use at least 2"),
         ("compare optimizers --rates 0.1 -1", "--rates 0.1 -1.0: use above 0"),
         ("compare optimizers --rates", "--rates needs at least one value"),
