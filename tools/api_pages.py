@@ -63,6 +63,7 @@ def api_pages() -> dict[str, str]:
 def api_page(page: Page) -> str:
     """A page of names, module by module."""
     parts = [f"# {page.title}", "", *(_first_sentence(package) for package in page.packages), ""]
+    parts += ["The letters in shapes are those of [notation](../notation.md).", ""]
     for module, names in sorted(names_of_page(page).items()):
         title = re.sub(r"[._]", " ", _within(module, page)).capitalize()
         parts += [f"## {title}", "", docstring(module), "", *(f"::: {name}\n" for name in names)]

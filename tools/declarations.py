@@ -33,15 +33,15 @@ class Value(NamedTuple):
     """A number of the documentation.
 
     file: name of the file of docs/results/ that it is in.
-    value: a field, or a function of the row.
+    value: a field, or a function of the row; without `where`, a function of all rows.
     format: format specification.
     where: fields of the only row that has it.
     """
 
     file: str
-    value: str | Callable[[Row], Any]
+    value: str | Callable[[Any], Any]
     format: str
-    where: Mapping[str, Any]
+    where: Mapping[str, Any] | None = None
 
     @property
     def files(self) -> Sequence[str]:
@@ -50,8 +50,9 @@ class Value(NamedTuple):
 
     def number(self) -> Any:
         """The number itself."""
-        row = only(read_rows(self.file), **self.where)
-        return row[self.value] if isinstance(self.value, str) else self.value(row)
+        rows = read_rows(self.file)
+        found: Any = rows if self.where is None else only(rows, **self.where)
+        return found[self.value] if isinstance(self.value, str) else self.value(found)
 
     def text(self) -> str:
         """The number as it stands in a sentence."""
@@ -70,11 +71,19 @@ def read_events(name: str, event: str) -> list[Row]:
 
 
 def sources(names: Iterable[str]) -> list[str]:
-    """The commands of the runs in some files of docs/results/, and at the end where and when they ran."""
+    """The commands of the runs in some files of docs/results/ with where and when they ran, transcribed runs at the end."""
     runs = [run for name in names for run in read_results(name)]
+    kept = [run for run in runs if not run.get("transcribed")]
+    transcribed = [run for run in runs if run.get("transcribed")]
+    kinds = ((kept, ""), (transcribed, ", transcribed from the report"))
+    return [line for kind, note in kinds if kind for line in _commands(kind, note)]
+
+
+def _commands(runs: Sequence[Row], note: str) -> list[str]:
+    """The commands of some runs, and at the end where and when they ran, with a note."""
     commands = list(dict.fromkeys(f"`{run['command']}`" for run in runs))
     about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in runs)
-    return [*(f"{command}," for command in commands[:-1]), f"{commands[-1]}: {'; '.join(about)}."]
+    return [*(f"{command}," for command in commands[:-1]), f"{commands[-1]}: {'; '.join(about)}{note}."]
 
 
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:

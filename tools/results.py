@@ -7,6 +7,9 @@
 A file has of each run the command as one types it, the date, the machine, the versions, the fields of the configuration that
 are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. tools/published/ has the
 tables that are made of it.
+
+A run whose folder was not kept has `"transcribed": true`: its rows are numbers of its report, rounded as they were there, and
+the commands below a table say so.
 """
 
 import dataclasses
@@ -120,17 +123,22 @@ def _program(launcher: str, started: Sequence[str]) -> _Program:
 
 
 def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, Any]]:
-    """The flags by which a stored configuration differs from a default one, with its values."""
+    """The flags by which a stored configuration differs from a default one, and words without a flag, with its values."""
     for flag in flags(config, default):
         usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
-        if flag.name in stored and flag.name not in _where_not_what and stored[flag.name] != usual:
+        if flag.name in stored and flag.name not in _where_not_what and (stored[flag.name] != usual or _has_no_name(flag)):
             yield flag, stored[flag.name]
+
+
+def _has_no_name(flag: Flag) -> bool:
+    """Whether it is given by its place; such a word is always shown."""
+    return _positional in getattr(flag.hint, "__metadata__", ())
 
 
 def _words(flag: Flag, value: Any) -> list[str]:
     """A flag with its value, as one types it."""
     name, values = flag.name.replace("_", "-"), list(map(str, value if isinstance(value, list) else [value]))
-    if _positional in getattr(flag.hint, "__metadata__", ()):
+    if _has_no_name(flag):
         return values
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]

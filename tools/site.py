@@ -30,7 +30,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for page, text in (commands | names).items():
         files.append(File.generated(config, page, content=text))
     _section(config, "Commands").extend(commands)
-    _section(config, "Library").extend(names)
+    _section(config, "API").extend(names)
     _section(config, "Notebooks").extend(_notebooks(files))
     return files
 
@@ -41,7 +41,8 @@ def on_page_markdown(markdown: str, **kwargs: object) -> str:
 
 
 def on_page_content(html: str, *, page: Page, **kwargs: object) -> str:
-    """Formulas of notebooks are shown as such; other pages have theirs in code."""
+    """Formulas of notebooks are shown as such; other pages have theirs in code. The search leaves out the code of functions."""
+    html = html.replace('<details class="mkdocstrings-source">', '<details class="mkdocstrings-source" data-search-exclude>')
     return render_formulas(html) if page.file.src_uri.endswith(".ipynb") else html
 
 

@@ -3,8 +3,30 @@
 from collections.abc import Mapping
 
 from tools.declarations import Table, Value
-from tools.published import counted_not_trained, in_context, language_models, networks
+from tools.published import (
+    comparisons,
+    counted_not_trained,
+    digits,
+    in_context,
+    in_context_beyond,
+    in_context_recent,
+    language_models,
+    learned_rules,
+    networks,
+    speed,
+)
 
-_modules = (language_models, counted_not_trained, in_context, networks)
+_modules = (
+    language_models,
+    counted_not_trained,
+    digits,
+    networks,
+    comparisons,
+    in_context,
+    in_context_recent,
+    in_context_beyond,
+    learned_rules,
+    speed,
+)
 TABLES: Mapping[str, Table] = {name: table for module in _modules for name, table in module.TABLES.items()}
 VALUES: Mapping[str, Value] = {name: value for module in _modules for name, value in module.VALUES.items()}

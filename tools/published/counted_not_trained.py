@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from jexplicit.runs.tables import Column
-from tools.declarations import Row, Table, Value, only, read_events, where
+from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
 
 _models = (
     {"method": "ngram", "model": "Kneser-Ney 5-gram", "sees": "4 characters"},
@@ -71,7 +71,62 @@ def _steps(_: Iterable[Row]) -> list[Row]:
     return [{**step, "added": _added[step.get("kind") or step["step"]]} for step in shown]
 
 
+_texts = {
+    "babylm-mixture": "10 M words (BabyLM-like), 4098 subwords",
+    "words-mixture": "1 M words of subtitles, vocabulary 10,000, `--eos`",
+}
+
+
+def _on_words(rows: Iterable[Row]) -> list[Row]:
+    """A line for each text: the 5-gram, and the mixtures without and with history."""
+    found = [{**row, "model": row["method"] if row["method"] == "ngram" else row["history"]} for row in rows]
+    return [
+        {**line, "text": _texts[line["file"]]}
+        for line in pivot(where(found, model=("ngram", "none", "all")), ["file"], "model")
+    ]
+
+
+def _share(history: str):
+    """The perplexity of a mixture divided by that of the 5-gram."""
+    return lambda line: line[history]["dev_perplexity"] / line["ngram"]["dev_perplexity"]
+
+
+_left_out = {
+    "offset": "`offsets`",
+    "gap": "`gaps`",
+    "class": "tokens after classes",
+    "next": "the class of the next token",
+    "repeat": "`repeats`",
+    None: "nothing",
+}
+
+
+def _ablations(_: Iterable[Row]) -> list[Row]:
+    """The mixture without history, without each kind of rows and with all."""
+    found = {event.get("without"): event for event in where(read_events("babylm-mixture", "ablation"), history="none")}
+    return [{**found[kind], "name": name} for kind, name in _left_out.items()]
+
+
 TABLES = {
+    "words": Table(
+        ["babylm-mixture", "words-mixture"],
+        [
+            Column("text", "text"),
+            Column("5-gram", cell("ngram", "dev_perplexity"), ".1f"),
+            Column("mixture", cell("none", "dev_perplexity"), ".1f"),
+            Column("share", _share("none"), ".2f"),
+            Column("mixture, history all", cell("all", "dev_perplexity"), ".1f"),
+            Column("share", _share("all"), ".2f"),
+            Column("fitted numbers", lambda line: f"{line['none']['scalars']} and {line['all']['scalars']}"),
+        ],
+        rows=_on_words,
+    ),
+    "babylm-rows": Table(
+        ["babylm-mixture"],
+        [Column("left out", "name"), Column("held-out perplexity", "held_out_perplexity", ".2f")],
+        rows=_ablations,
+        commands=False,
+    ),
     "shakespeare": Table(
         ["shakespeare"],
         [
@@ -90,5 +145,6 @@ TABLES = {
     ),
 }
 VALUES: Mapping[str, Value] = {
+    "shakespeare-ngram": Value("shakespeare", "dev_loss", ".3f", {"method": "ngram"}),
     "shakespeare": Value("shakespeare", "dev_loss", ".3f", {"method": "mixture", "history": "window:256"}),
 }

@@ -14,6 +14,12 @@ def _rates(row: Row) -> str:
     return f"{row['predictor']}, {'shared' if row['recurrent'] else 'own'} rates"
 
 
+def _loss_ratio(rows: list[Row]) -> float:
+    """What a layer with a rate of its own divides the loss by, the mean from 5 to 12 layers."""
+    first, last = (only(rows, layers=K, predictor="gd++", recurrent=False)["loss"] for K in (5, 12))
+    return (first / last) ** (1 / 7)
+
+
 def _one_layer(rows: Iterable[Row]) -> list[Row]:
     """The closed form, and the mean of the layers trained from several seeds."""
     trained = where(rows, predictor="trained")
@@ -39,12 +45,15 @@ TABLES = {
             Column("K", "layers", "d"),
             Column("GD, one rate", cell("gd, shared rates", "loss"), "#.3g"),
             Column("GD++, recurrent", cell("gd++, shared rates", "loss"), "#.3g"),
-            Column("GD++, rates of their own", cell("gd++, own rates", "loss"), "#.3g"),
+            Column("GD++, separate rates", cell("gd++, own rates", "loss"), "#.3g"),
             Column("Chebyshev rates", cell("chebyshev, own rates", "loss"), "#.3g"),
         ],
         rows=lambda rows: pivot(where(rows, layers=_depths), ["layers"], _rates),
     ),
 }
 VALUES = {
+    "five-layers-trained": Value("icl-five-trained", lambda rows: mean(row["loss"] for row in rows), ".4f"),
+    "five-layers-gd": Value("icl-depths", "loss", ".3f", {"layers": 5, "predictor": "gd", "recurrent": True}),
+    "depth-ratio": Value("icl-depths", _loss_ratio, ".2f"),
     "five-layers": Value("icl-depths", "loss", ".4f", {"layers": 5, "predictor": "gd++", "recurrent": False}),
 }

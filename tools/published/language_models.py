@@ -1,10 +1,10 @@
 """docs/language_models.md."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from jexplicit.runs.tables import Column
 from launch.lm.report import PAPER_TABLE
-from tools.declarations import Row, Table, Value, cell, context_length, pivot, where
+from tools.declarations import Row, Table, Value, cell, context_length, pivot, read_events, where
 
 _baselines = {"unigram": "*unigram*", "bigram": "*Kneser-Ney bigram*"}
 
@@ -35,6 +35,71 @@ def _explicit_first(rows: list[Row]) -> list[Row]:
     return [*explicit, *where(rows, method="bigram"), *where(rows, method="unigram")]
 
 
+def _train_dev(row: Row) -> str:
+    return f"{row['train_perplexity']:.1f} / {row['dev_perplexity']:.1f}"
+
+
+def _by_method(rows: Iterable[Row]) -> list[Row]:
+    """A line for each model, with its rows by method."""
+    lines = pivot(where(rows, features=("sum", "cat")), ("features", "radius"), "method")
+    return [{**line, "method": "explicit"} for line in _once(lines)]
+
+
+def _by_radius(form: str, radii: Sequence[int] = (1, 2, 4)) -> list[Column]:
+    """Columns of dev perplexity by K."""
+    return [Column(f"K = {K}", cell(K, "dev_perplexity"), form) for K in radii]
+
+
+_kind = ("file", "method", "features", "history")
+_solutions = {
+    ("babylm-methods", "explicit", "cat", "none"): "explicit, the paper's noise (Cat)",
+    ("babylm-methods", "log-linear", "sum", "none"): "log-linear Sum, with attention",
+    ("babylm-methods", "log-linear", "cat", "none"): "log-linear Cat",
+    ("babylm-methods", "iterative-scaling", "cat", "none"): "iterative-scaling Cat",
+    ("babylm-methods", "ngram", "none", "none"): "*ngram*: Kneser-Ney 5-gram, four tokens of context",
+    (
+        "babylm-methods",
+        "mixture",
+        "cat",
+        "none",
+    ): "mixture, history none: contexts of 1-4 tokens, 8 offsets, 4 pairs with a gap",
+    ("babylm-methods", "mixture", "cat", "all"): "mixture, history all: the same and the recent past",
+    (
+        "babylm-mixture",
+        "mixture",
+        "cat",
+        "none",
+    ): "[with classes of tokens, repeats](counted_not_trained.md#words-and-subwords), history none",
+    ("babylm-mixture", "mixture", "cat", "all"): "the same with longer caches, history all",
+}
+
+
+def _by_solution(rows: Iterable[Row]) -> list[Row]:
+    """A line for each kind of solution, with its rows by K."""
+    lines = {tuple(line[name] for name in _kind): line for line in pivot(rows, _kind, "radius")}
+    return [{**lines[kind], "name": name} for kind, name in _solutions.items()]
+
+
+def _fitted(line: Row) -> str:
+    """How many numbers were fitted, for the smallest and the largest K."""
+    numbers = sorted(row["scalars"] for row in line.values() if isinstance(row, dict))
+    return f"{numbers[0]}" + (f" to {numbers[-1]}" if numbers[-1] > numbers[0] else "")
+
+
+_steps = {
+    "Kneser-Ney 5-gram": "a Kneser-Ney 5-gram",
+    "its levels weighed": "its five levels, weighted",
+    "and tokens at eight offsets": "with tokens at eight offsets",
+    "mixture, history none": "with pairs that have a gap",
+    "mixture, history all": "with the recent past (`--history all`)",
+}
+_starts = ("explicit", "cold", "warm", "optimum")
+_one_number_each = {
+    "explicit": "explicit",
+    "intercept": "with the best intercept",
+    "warm": "warm",
+    "log-linear": "with one exponent per offset",
+}
 _model = [Column("features", _features), Column("K", context_length, "d")]
 
 TABLES = {
@@ -69,14 +134,69 @@ TABLES = {
         [Column("", "method"), Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f")],
         rows=lambda rows: where(rows, method=("log-linear", "iterative-scaling")),
     ),
+    "babylm-weights": Table(
+        ["babylm-weights"],
+        [
+            *_model,
+            Column("explicit", cell("explicit", _train_dev)),
+            Column("delta", cell("delta", _train_dev)),
+            Column("δ", cell("delta", "delta"), ".3f"),
+            Column("mean-cooccurrence", cell("mean-cooccurrence", _train_dev)),
+        ],
+        rows=_by_method,
+    ),
+    "starts": Table(
+        ["starts"],
+        [*_model, *(Column(method, cell(method, _train_dev)) for method in _starts)],
+        rows=_by_method,
+    ),
+    "babylm-trained": Table(
+        ["babylm-trained"],
+        [*_model, Column("epochs", cell("cold", "epochs"), "d"), *(Column(m, cell(m, _train_dev)) for m in _starts)],
+        rows=_by_method,
+    ),
+    "intercept": Table(
+        ["intercept", "starts"],
+        [
+            *_model,
+            *(Column(heading, cell(method, _train_dev)) for method, heading in _one_number_each.items()),
+        ],
+        rows=_by_method,
+    ),
+    "babylm-methods": Table(
+        ["babylm-methods", "babylm-mixture"],
+        [Column("", "name"), *_by_radius(".1f", (1, 2, 4, 8)), Column("fitted numbers", _fitted)],
+        rows=_by_solution,
+    ),
+    "babylm-steps": Table(
+        ["babylm-methods"],
+        [
+            Column("rows", lambda event: _steps[event["step"]]),
+            Column("exponents", "scalars", "d"),
+            Column("held-out perplexity", "held_out_perplexity", ".1f"),
+        ],
+        rows=lambda _: read_events("babylm-methods", "step"),
+        commands=False,
+    ),
+    "word-vectors": Table(
+        ["word-vectors"],
+        [Column("features per token", "bits", "d"), *_by_radius(".0f")],
+        rows=lambda rows: pivot(where(rows, method="word-vectors"), ["bits"], "radius"),
+    ),
     "bitcipher": Table(
         ["bitcipher"],
         [
             Column("b", "bits", "d"),
-            *(Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in (1, 2, 4)),
+            *_by_radius(".1f"),
             Column("MB", cell(2, "bytes"), ".1f", scale=1e-6),
         ],
         rows=lambda rows: pivot(where(rows, method="bitcipher"), ["bits"], "radius"),
     ),
 }
-VALUES: Mapping[str, Value] = {}
+VALUES: Mapping[str, Value] = {
+    "babylm-explicit": Value("babylm", "dev_perplexity", ".1f", {"method": "explicit", "features": "cat", "radius": 1}),
+    "babylm-cold": Value("babylm-trained", "dev_perplexity", ".1f", {"method": "cold", "features": "cat", "radius": 4}),
+    "babylm-ngram": Value("babylm-methods", "dev_perplexity", ".1f", {"method": "ngram"}),
+    "babylm-mixture": Value("babylm-mixture", "dev_perplexity", ".1f", {"method": "mixture", "history": "none"}),
+    "babylm-mixture-past": Value("babylm-mixture", "dev_perplexity", ".1f", {"method": "mixture", "history": "all"}),
+}

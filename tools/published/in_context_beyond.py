@@ -1,0 +1,69 @@
+"""docs/in_context.md, beyond linear regression with linear layers."""
+
+from collections.abc import Iterable
+from statistics import mean
+from typing import Any
+
+from jexplicit.runs.tables import Column
+from tools.declarations import Row, Table, Value, cell, only, pivot, where
+
+_scalars = {"gd++": "GD++, two scalars a layer", "diagonal": "diagonal, four scalars a layer (Vladymyrov et al. 2024)"}
+
+
+def _by_scalars(rows: Iterable[Row]) -> list[Row]:
+    """A line for each kind of layers that are fitted to tasks whose noise differs."""
+    lines = pivot(where(rows, task="mixed noise", predictor=tuple(_scalars)), ["predictor"], "layers")
+    return [{**line, "name": _scalars[line["predictor"]]} for line in lines]
+
+
+def _adjusted(predictor: str) -> Value:
+    """The loss above that of ridge regression that knows the noise."""
+    return Value("icl-noisy", "adjusted_loss", ".3f", {"task": "mixed noise", "predictor": predictor})
+
+
+def _one_layer(predictor: str) -> Value:
+    """The loss on inputs N(0, Λ) with noisy labels."""
+    return Value("icl-noisy", "loss", ".4f", {"task": "anisotropic, noisy", "predictor": predictor})
+
+
+def _by_seed(file: str, **fields: Any) -> Value:
+    """The losses of trained layers, from the lowest."""
+
+    def losses(rows: list[Row]) -> str:
+        *first, last = sorted(row["loss"] for row in where(rows, predictor="trained", **fields))
+        return f"{', '.join(f'{loss:.4f}' for loss in first)} and {last:.4f}"
+
+    return Value(file, losses, "")
+
+
+def _mean(file: str, **fields: Any) -> Value:
+    """The mean loss of trained layers over seeds."""
+    return Value(file, lambda rows: mean(row["loss"] for row in where(rows, predictor="trained", **fields)), ".4f")
+
+
+def _above_construction(rows: list[Row]) -> float:
+    """How far trained heads with softmax are above constructed ones."""
+    trained = mean(row["loss"] for row in where(rows, predictor="trained", heads=2))
+    return 100 * (trained / only(rows, predictor="constructed")["loss"] - 1)
+
+
+TABLES = {
+    "icl-noise": Table(
+        ["icl-noisy"],
+        [Column("", "name"), *(Column(f"K = {K}", cell(K, "adjusted_loss"), ".3f") for K in (1, 2, 3, 4))],
+        rows=_by_scalars,
+    ),
+}
+VALUES = {
+    "softmax-one": _by_seed("icl-softmax", heads=1),
+    "softmax-two": _mean("icl-softmax", heads=2),
+    "softmax-constructed": Value("icl-softmax", "loss", ".4f", {"predictor": "constructed"}),
+    "softmax-above": Value("icl-softmax", _above_construction, ".1f"),
+    "noisy-solved": _one_layer("closed_form"),
+    "noisy-trained": _one_layer("trained"),
+    "noisy-descent": _one_layer("gd"),
+    "noise-ridge": _adjusted("ridge"),
+    "noise-adaptive": _adjusted("ridge, adaptive"),
+    "noise-tuned": _adjusted("ridge, tuned"),
+    "noise-posterior": _adjusted("posterior mean"),
+}

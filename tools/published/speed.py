@@ -1,0 +1,91 @@
+"""docs/speed.md and docs/scaling_out.md."""
+
+from jexplicit.runs.tables import Column
+from tools.declarations import Row, Table, Value, cell, pivot
+
+_peers = {
+    "numpy.bincount": "jexplicit, times `numpy.bincount`",
+    "numpy.bincount, given the ids": "... with the ids given to `numpy.bincount`",
+    "scipy.sparse": "`scipy.sparse`, times `numpy.bincount`",
+    "increments of ready ids": "jexplicit, share of the machine's limit (increments of ready ids)",
+}
+_jobs = {
+    "ngram": "ngram, order 5",
+    "mixture": "mixture (offsets, contexts, gaps), 17 fitted exponents",
+    "kenlm": "KenLM, order 5",
+}
+_models = ("unigram", "bigram", "Cat K = 1", "Cat K = 2", "Sum K = 2")
+
+
+def _beside_kenlm(row: Row) -> str:
+    return f"{row['ratio']:.1f} times faster" if "ratio" in row else "1"
+
+
+def _perplexity(row: Row) -> str:
+    """With five decimals where tables that should agree are compared."""
+    digits = 5 if row["vocab_size"] < 100_000 and " K" in row["model"] else 1
+    return f"{row['dev_perplexity']:.{digits}f}"
+
+
+def _bytes_of_counts(line: Row) -> str:
+    row = line[_models[-1]]
+    return (
+        f"{row['devices']} x {row['count_bytes'] / 1e6:.0f} MB" if row["devices"] > 1 else f"{row['count_bytes'] / 1e6:.0f} MB"
+    )
+
+
+def _both(row: Row) -> str:
+    return f"{row['embedding']:.1f} ({row['fastest']:.1f})"
+
+
+TABLES = {
+    "speed-counting": Table(
+        ["speed-counting"],
+        [Column("", lambda line: _peers[line["peer"]]), *(Column(f"K = {K}", cell(K, "ratio"), ".2f") for K in (1, 2, 4))],
+        rows=lambda rows: pivot(rows, ["peer"], "radius"),
+    ),
+    "speed-lm": Table(
+        ["speed-lm"],
+        [
+            Column("", lambda row: _jobs[row["case"]]),
+            Column("fit, s", "fit_seconds", ".1f"),
+            Column("vs. KenLM", _beside_kenlm),
+            Column("M tokens fitted a second", "tokens_per_second", ".1f", 1e-6),
+            Column("dev, s", "eval_seconds", ".2f"),
+            Column("tokens scored a second", "scored_per_second", ",d"),
+            Column("tokens generated a second", "generated_per_second", ",d"),
+            Column("CPU seconds", "cpu_seconds", ".1f"),
+            Column("peak, GB", "peak_bytes", ".1f", 1e-9),
+            Column("perplexity", "perplexity", ".2f"),
+        ],
+    ),
+    "speed-training": Table(
+        ["speed-training"],
+        [Column("batch", "batch", "d"), *(Column(f"K = {K}", cell(K, _both)) for K in (1, 4))],
+        rows=lambda rows: pivot(rows, ["batch"], "radius"),
+    ),
+    "scaling-memory": Table(
+        ["scaling-memory"],
+        [
+            Column("M tokens", "tokens", ".0f", 1e-6),
+            Column("`--memory`", "memory"),
+            Column("ranges", "ranges", "d"),
+            Column("CPU seconds", "cpu_seconds", ".1f"),
+            Column("peak memory, GB", "peak_bytes", ".2f", 1e-9),
+            Column("tables, GB", "bytes", ".2f", 1e-9),
+            Column("disk meanwhile, GB", "disk_bytes", ".2f", 1e-9),
+        ],
+        commands=False,
+    ),
+    "scaling-vocabulary": Table(
+        ["scaling-vocabulary"],
+        [
+            Column("vocabulary", "vocab_size", ",d"),
+            Column("tables", "tables"),
+            *(Column(model, cell(model, _perplexity)) for model in _models),
+            Column("counts, K = 2", _bytes_of_counts),
+        ],
+        rows=lambda rows: pivot(rows, ["vocab_size", "tables"], "model"),
+    ),
+}
+VALUES: dict[str, Value] = {}
