@@ -147,7 +147,16 @@ class QueryLoss:
 
 
 def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[Array, ""]:
-    """`½ mean_τ ||ŷ - y_q||²`, summed over outputs."""
+    """`½ mean_τ ||ŷ - y_q||²`, summed over outputs.
+
+    Args:
+        y: ŷ, predictions of a batch.
+        y_q: their targets.
+
+    Example:
+        >>> float(half_mse(jnp.array([[1.0, 3.0]]), jnp.zeros((1, 2))))  # (1² + 3²)/(2 · 2)
+        2.5
+    """
     return jnp.sum((y - y_q) ** 2) / (2 * y.shape[-1])
 
 

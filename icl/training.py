@@ -184,6 +184,12 @@ def train_layers(
     Raises:
         FloatingPointError: a loss that is not finite, with the seed and step.
         ValueError: numbers below 1, parameters of another number of seeds, or a checkpoint of another model.
+
+    Example::
+
+        layers = jax.vmap(lambda key: init_layers(key, 11))(jax.random.split(jax.random.key(0), 2))
+        trained = train_layers(layers, Regression(Tasks()), Recipe(batch_size=256), steps=1000, seeds=[0, 1])
+        trained.losses[:, -100:].mean(axis=1)  # ½ mean squared error of the last 100 steps, a number for each seed
     """
     S = len(seeds)
     starts = len(jax.tree.leaves(params)[0])

@@ -8,7 +8,7 @@ import pytest
 from launch.lm.config import PRESETS, Config
 from launch.networks.config import CompareConfig
 from tools import tables
-from tools.declarations import Value, only, pivot
+from tools.declarations import Value, only, pivot, sources
 from tools.results import RESULTS, command_line, keep, read_results
 
 PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
@@ -110,6 +110,14 @@ def test_a_run_on_files_of_this_machine_is_refused(run, tmp_path):
 def test_results_that_are_not_there_name_the_command_that_keeps_them(tmp_path):
     with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
         read_results("nonesuch", folder=tmp_path)
+
+
+def test_runs_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
+    about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
+    runs = [{"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
+    monkeypatch.setattr("tools.declarations.read_results", lambda name: runs)
+    when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
+    assert sources(["x"]) == [f"`b`: {when}.", f"`a`: {when}, transcribed from the report."]
 
 
 def test_one_row_or_an_error():

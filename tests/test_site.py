@@ -45,7 +45,8 @@ def test_what_a_flag_takes_is_in_words():
     assert "| `--vocab-size` | integer, at least 1 |" in page
     assert "| `--radius` | several: integer, at least 1<br>default `1 2 4` |" in page
     assert (
-        "| `--split` | `blocks`, `end`<br>default `blocks` | How training text is cut without `--dev`. <br>`blocks`: " in page
+        "| `--split` | `blocks`, `end`<br>default `blocks` | How the training text is split without `--dev`. <br>`blocks`: "
+        in page
     )
     assert "| `--out` | text<br>*required* |" in page
     assert "| `starts` | docs, " in page and "`--learning-rate 0.1`" in page and "`--paper`" in page

@@ -94,7 +94,13 @@ def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
 
 
 def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, seed: int = 0) -> Sets:
-    """The same for a table of numbers with standardised columns; half of the rows are for testing.
+    """Standardised columns of a table of numbers, and one-hot labels, in three parts; half of the rows are for testing.
+
+    Args:
+        X: [M, D] a row for each example.
+        labels: [M] classes 0, 1, .. .
+        name: of the data set.
+        seed: of the shuffle.
 
     Example:
         >>> table_sets(np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2, "coins").test.X.shape

@@ -160,6 +160,15 @@ def mean_scores(
         rules, family, unroll, objective: of the learners.
         query_size: Q.
         learners: per genome.
+
+    Example:
+        >>> from icl.blur import backprop_genome, make_source
+        >>> data = Examples(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
+        >>> genomes = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), backprop_genome(2))
+        >>> learners = {"rules": Rules(states=2), "family": Family((4,), 2), "unroll": 2, "query_size": 2, "learners": 3}
+        >>> run = functools.partial(mean_scores, genomes, source=make_source(data, mixed=False), **learners)
+        >>> [part.shape for part in jax.eval_shape(run, jax.random.key(0))]
+        [(5,), (5,)]
     """
 
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:

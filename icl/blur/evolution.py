@@ -72,6 +72,12 @@ def evolve(
 
     Raises:
         ValueError: fewer than one generation, a population below 4, or a checkpoint of another run.
+
+    Example::
+
+        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        found = evolve(backprop_genome(4), Rules(), EvolutionRecipe(population=8), 20, train, dev)
+        found.best, found.score  # the genome, and the accuracy of its learners on dev
     """
     search = Search(start, SearchOptions(**{"every": 10, **options}))
     seed, every, progress = search.options.seed, search.options.every, search.options.progress

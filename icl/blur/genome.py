@@ -129,6 +129,13 @@ def near_backprop_genome(key: Array, states: int, *, dtype: Any = np.float32, **
 
     Args:
         key, states, dtype, scalars: as in `random_genome`.
+
+    Raises:
+        ValueError: as in `random_genome`.
+
+    Example:
+        >>> jax.eval_shape(lambda key: near_backprop_genome(key, 4), jax.random.key(0)).nu.shape
+        (4, 4)
     """
     noise = random_genome(key, states, dtype=dtype)
     genome = backprop_genome(states, dtype=dtype, **scalars)
@@ -142,6 +149,13 @@ def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
     Args:
         key: unused, as there is one such start.
         states, dtype: as in `random_genome`.
+
+    Raises:
+        ValueError: as in `random_genome`.
+
+    Example:
+        >>> round(float(ridge_genome(jax.random.key(0), 4).eta_synapse), 3)
+        -0.4
     """
     return backprop_genome(states, dtype=dtype, **_ridge_scalars)
 

@@ -79,7 +79,20 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
 
 
 def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
-    """Write a learned rule; `load_genome` reads it back bit for bit."""
+    """Write a learned rule; `load_genome` reads it back bit for bit.
+
+    Args:
+        path: of the file; its folder is made.
+        rule: genome, rules and where they come from.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "genome.json")
+        ...     save_genome(path, load_genome("digits"))
+        ...     load_genome(path).rules == load_genome("digits").rules
+        True
+    """
     genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     rules = dataclasses.asdict(rule.rules)

@@ -67,6 +67,12 @@ def learning_curve(
         batches: rows of `train` for each update.
         train, test: arrays of JAX; `test` is a part or several, see `accuracies_of`.
         at: numbers of updates to measure after, in ascending order; default, all.
+
+    Returns:
+        the accuracy after every number of updates, and the root mean square of the first layer's synapses.
+
+    Raises:
+        ValueError: as in `learn`.
     """
 
     def step(synapses: Synapses, batch: Array) -> Synapses:
@@ -144,6 +150,13 @@ def learning_curves(
 
     Raises:
         ValueError: as in `minibatches`, `init_synapses`, `learn` and `check_updates`.
+
+    Example::
+
+        genome, rules, _ = load_genome("digits")
+        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        curves = learning_curves(genome, rules, (32,), train, test, steps=10)
+        curves.accuracy.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
     """
     check_updates(at, steps)
     sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)

@@ -186,6 +186,14 @@ def meta_train(
     Raises:
         FloatingPointError: no genome of the population has a finite loss.
         ValueError: no genomes, no stages, numbers below 1, too few examples for the queries, or a checkpoint of another run.
+
+    Example::
+
+        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        genomes = jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), 8))
+        curriculum = Stage(unroll=5, steps=100), Stage(unroll=10, steps=100)
+        found = meta_train(genomes, Rules(), MetaRecipe(), curriculum, train, dev)
+        found.best, found.score  # the genome, and the accuracy of its learners on dev
     """
     search = Search(jax.tree.map(lambda leaf: leaf[0], genomes), SearchOptions(**options))
     seed, every, progress = search.options.seed, search.options.every, search.options.progress

@@ -32,16 +32,14 @@ from jaxtyping import Array, Float
 
 from icl.blur.genome import Genome, check_states
 from icl.blur.ridge import ridge_update
+from icl.blur.states import limit_scale, mix_states, normalise, transpose_synapses, unit_synapses
 from icl.names import BackwardMode, Feedback, Normalisation, Output, Over, Pre, Update
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
 
-_eps = 1e-5  # in the variance of a normalisation
-_eps_synapse = 1e-9  # in the square of a synapse's norm
 _iterations = 8  # of conjugate gradients in a ridge update
 _least = 0.01  # of η̃, as it ages: a floor below 0 may be best up to the last update of meta-training, not after it
-_largest = 1e6  # entry of stored synapses under `synapse_norm`
 
 
 class Synapse(NamedTuple):
@@ -178,6 +176,17 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
     Args:
         genome, rules, synapses: the learner.
         x: [B, n_0] inputs; the batch matters where neurons are normalised over it.
+
+    Raises:
+        ValueError: shapes of the genome or the inputs that do not match.
+
+    Example:
+        >>> from icl.blur import backprop_genome
+        >>> rules, genome = Rules(states=2), backprop_genome(2)
+        >>> def logits(key, x):
+        ...     return predict(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)
+        >>> jax.eval_shape(logits, jax.random.key(0), jnp.ones((4, 3), "f4")).shape
+        (4, 2)
     """
     averaged = tuple(synapse._replace(W=synapse.S) for synapse in synapses) if rules.average else synapses
     return forward(genome, rules, averaged, x)[1]
@@ -189,7 +198,9 @@ def forward(
 ) -> tuple[States, Float[Array, "B n_out"]]:
     """The states of all layers after the forward pass, and the logits.
 
-    States are 0 before the pass, so the term `f a` is 0 too.
+        a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))
+
+    States are 0 before the pass, so the term `f a` of Eq. 5 is 0 too. N is `normalise`, where the rules ask for it.
 
     Args:
         genome, rules, synapses: the learner.
@@ -197,6 +208,14 @@ def forward(
 
     Raises:
         ValueError: shapes of the genome or the inputs that do not match.
+
+    Example:
+        >>> from icl.blur import backprop_genome
+        >>> rules, genome = Rules(states=2), backprop_genome(2)
+        >>> def states(key, x):
+        ...     return forward(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)[0]
+        >>> [a.shape for a in jax.eval_shape(states, jax.random.key(0), jnp.ones((4, 3), "f4"))]
+        [(1, 4, 3), (2, 4, 5), (2, 4, 2)]
 
     Source: Sandler et al. 2021, Eq. 5.
     """
@@ -239,6 +258,12 @@ def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
     """The states of all layers after the backward pass, starting from those of the last layer; the input layer is unchanged.
 
+        a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))
+
+    Args:
+        genome, rules, synapses: the learner.
+        states: of layers 0 .. L after the forward pass, with the feedback in the last one.
+
     Source: Sandler et al. 2021, Eq. 6.
     """
     after = [states[-1]]
@@ -259,6 +284,8 @@ def update_synapses(
     genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States, y: Float[Array, "B n"]
 ) -> Synapses:
     """The synapses after a step.
+
+        W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]
 
     Args:
         genome, rules, synapses: the learner.
@@ -286,7 +313,7 @@ def update_synapses(
         new = keep * W + rate * H
         if rules.oja:
             new = new - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
-        return _limit_scale(new) if rules.synapse_norm else new
+        return limit_scale(new) if rules.synapse_norm else new
 
     new, below = [], before[0]
     for layer, (synapse, b) in enumerate(zip(synapses, after[1:], strict=True)):
@@ -355,49 +382,12 @@ def learn(
     return update_synapses(genome, rules, synapses, before, after, y), logits
 
 
-def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s`, for every state of every neuron over the minibatch, or for every state over the layer.
-
-    There are no running averages: a prediction depends on the other examples of its minibatch.
-
-    Source: Sandler et al. 2021, Sec. 3.4.
-    """
-    axes = 1 if over == "batch" else (1, 2)
-    centred = z - z.mean(axis=axes, keepdims=True)
-    return m * centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
-
-
 def _over(rules: Rules, layer: int) -> str:
     return {"mixed": "layer" if layer == 1 else "batch"}.get(rules.over, rules.over)
 
 
-def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: the weights into a neuron have norm 1 in every state.
-
-    Source: Sandler et al. 2021, App. C.6.
-    """
-    return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
-
-
-@full_precision
-def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
-    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing from `a`, as in the input layer, count as 0."""
-    return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
-
-
 def _read_synapses(genome: Genome, rules: Rules, W: Array) -> Array:
     return genome.rescale * unit_synapses(W) if rules.synapse_norm else W
-
-
-def _limit_scale(W: Array) -> Array:
-    """Divide a state by a scalar before it overflows (with f̃ > 1 synapses grow exponentially): unit synapses stay the same."""
-    largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
-    return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
-
-
-def transpose_synapses(W: Float[Array, "c n_in1 n_out"]) -> Float[Array, "c n_out n_in"]:
-    """V of symmetric synapses: Wᵀ without the bias."""
-    return jnp.matrix_transpose(W[:, :-1])
 
 
 def _activate(rules: Rules, name: str, z: Array) -> Array:

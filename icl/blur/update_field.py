@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 
 from icl.blur.data import Examples
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules, Synapses, learn, transpose_synapses
+from icl.blur.rules import Rules, Synapses, learn
+from icl.blur.states import transpose_synapses
 
 
 class Curl(NamedTuple):
@@ -61,6 +62,14 @@ def update_jacobian(
 
     Raises:
         ValueError: rules with separate backward synapses.
+
+    Example:
+        >>> from icl.blur import backprop_genome, init_synapses
+        >>> rules, genome = Rules(states=2), backprop_genome(2)
+        >>> def jacobian(key, x, y):
+        ...     return update_jacobian(genome, rules, init_synapses(key, genome, rules, (2, 3, 2)), x, y)
+        >>> jax.eval_shape(jacobian, jax.random.key(0), jnp.ones((4, 2), "f4"), jnp.ones((4, 2), "f4")).shape  # 2 (3 3 + 4 2)
+        (34, 34)
     """
     if not rules.symmetric:
         raise ValueError("symmetric = False: backward synapses are separate variables; use rules with symmetric synapses")

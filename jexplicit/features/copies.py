@@ -52,6 +52,13 @@ def draw_copies(key: Any, images: UInt8[np.ndarray, "M height width"]) -> UInt8[
     Args:
         key: of the maps.
         images: [M, height, width] grey levels.
+
+    Raises:
+        ValueError: a key that is none.
+
+    Example:
+        >>> draw_copies(jax.random.key(0), np.zeros((5, 8, 8), np.uint8)).shape
+        (5, 8, 8)
     """
     check_key(key)
     keys = jax.random.split(key, len(images))

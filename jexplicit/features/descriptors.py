@@ -50,6 +50,11 @@ def fit_axes(
 
     Raises:
         ValueError: fewer than 1 dimension.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> fit_axes(lambda X: X.reshape(len(X), -1), images, 17, dimensions=3).axes.shape
+        (64, 3)
     """
     if dimensions < 1:
         raise ValueError(f"{dimensions} dimensions: use at least 1")
@@ -66,7 +71,19 @@ def describe(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M r"]:
-    """Descriptors `(s - mean) axes` of images, where s are their pooled responses; the arguments are those of `fit_axes`."""
+    """Descriptors `(s - mean) axes` of images, where s are their pooled responses.
+
+    Args:
+        axes: of `fit_axes`.
+        pools, images, levels, progress: as there; the images may be others.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> pools = jax.tree_util.Partial(lambda X: X.reshape(len(X), -1))
+        >>> H = describe(pools, fit_axes(pools, images, 17, dimensions=3), images, 17)
+        >>> H.shape, round(float((H**2).sum(axis=1).mean()), 3)
+        ((20, 3), 1.0)
+    """
     return of_images(lambda X: _project(pools(X), axes), images, levels, progress)
 
 

@@ -51,6 +51,12 @@ def fit_patch_bank(
 
     Raises:
         ValueError: no sizes; patches larger than an image; a negative number of filters.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> bank = fit_patch_bank(images, 17, sizes=(3, 5), number=4, threshold=1.0)
+        >>> [filters.W.shape for filters in bank.filters]
+        [(9, 4), (25, 4)]
     """
     if not sizes or second < 0:
         raise ValueError(f"patches of the sizes {tuple(sizes)}, {second} second filters: use at least one size and 0 filters")
@@ -74,6 +80,17 @@ def patch_pools(X: Float[Array, "m rows columns"], bank: PatchBank, *, grid: int
 
     Raises:
         ValueError: more cells than pixels, or, with a second stage, than half of them.
+
+    Args:
+        X: grey levels between 0 and 1.
+        bank: of `fit_patch_bank`.
+        grid: cells along each side.
+        threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
+
+    Example:
+        >>> bank = PatchBank((Filters(jnp.ones((9, 4)), jnp.zeros(4)),), None)
+        >>> patch_pools(jnp.ones((5, 8, 8)), bank, grid=2, threshold=1.0).shape  # positive and negative parts in 2 x 2 cells
+        (5, 32)
     """
     side = _fine_grid(X.shape) if bank.second else min(X.shape[1:])
     if not 1 <= grid <= side:

@@ -57,6 +57,11 @@ def patch_filters(
     Raises:
         ValueError: a patch larger than an image; fewer than 1 filter; too few patches with any contrast.
 
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> patch_filters(images, 17, size=3, number=4).W.shape
+        (9, 4)
+
     Source: Coates & Ng, The importance of encoding versus training with sparse coding and vector quantization, 2011.
     """
     M, height, width = images.shape
@@ -113,6 +118,11 @@ def patch_features(
 
     Raises:
         ValueError: more cells along a side than positions of a patch.
+
+    Example:
+        >>> filters = Filters(jnp.ones((9, 4), "f4"), jnp.zeros(4, "f4"))
+        >>> patch_features(np.zeros((5, 8, 8), np.uint8), 17, filters, grid=2, threshold=1.0).shape
+        (5, 32)
     """
     positions = min(images.shape[1:]) - filters.size() + 1
     if not 1 <= grid <= positions:

@@ -79,6 +79,11 @@ def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold
         X: [M, P] numbers per example.
         W: [P, n] directions.
         threshold: in standard deviations; above 0 the features are sparse.
+
+    Example:
+        >>> W = random_directions(jax.random.key(0), 4, 3)
+        >>> random_features(jnp.arange(8, dtype="f4").reshape(2, 4), W).shape
+        (2, 6)
     """
     z = (X - X.mean(axis=1, keepdims=True)) @ W
     spread = jnp.sqrt(jnp.mean(z**2, axis=1, keepdims=True))

@@ -113,7 +113,17 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
 @jax.jit
 @full_precision
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
-    """Square roots of the averages, as rows: orders 0 and 1 with a norm of 1, and order 2 with a norm of 1, over √2."""
+    """Square roots of the averages, as rows: orders 0 and 1 with a norm of 1, and order 2 with a norm of 1, over √2.
+
+    Args:
+        X: grey levels between 0 and 1.
+        bank: `wavelets` of images of this size.
+
+    Example:
+        >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
+        >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
+        (5, 36)
+    """
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
     return unit_roots([jnp.concatenate([zero, first], axis=1), second])
 

@@ -125,6 +125,12 @@ def evaluate(
     Raises:
         ValueError: no position to predict, a token id that the model does not have, or counts of another text.
 
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> round(evaluate(model, np.array([0, 1, 2, 0])).perplexity, 3)  # p = 1/4 for both tokens
+        4.0
+
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
     kind = _fast_kind(model)
@@ -205,6 +211,12 @@ def log_probabilities(
 
     Raises:
         ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
+
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
+        [0.5, 0.25]
     """
     check_positions(model, X, Y)
     if not len(Y):

@@ -75,6 +75,12 @@ def generate(
         ValueError: a key that is none, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
             token id, every token banned.
 
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.25, 0.25, 0.5]] * 3))], "cat", False)
+        >>> generate(jax.random.key(0), model, np.array([1]), 3, temperature=0).tolist()
+        [2, 2, 2]
+
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
     check_key(key)
@@ -108,6 +114,15 @@ def generate_text(
     Returns:
         the continuation, without the prompt; or a list of them. Prompt and continuation together are the text; a space at the
         end of the prompt stands once, see `prompt_ids`.
+
+    Raises:
+        ValueError: those of `generate`.
+
+    Example:
+        >>> from jexplicit.lm.fits.estimator import fit
+        >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
+        >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
+        'e o'
     """
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     known = [prompt_ids(tokenizer, text) for text in prompts]

@@ -91,6 +91,16 @@ def save_model(
 
     Raises:
         ValueError: a model with a NaN, or with classes that are not registered; a file that cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from jexplicit.lm.model import token_model
+        >>> model = token_model([np.eye(2, dtype="f4")], "cat", False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "model.safetensors")
+        ...     save_model(path, model, about={"from": "me"})
+        ...     read_model_file(path)[2]
+        {'from': 'me'}
     """
     path, tensors = Path(path), {}
     description = _describe(model, "model", tensors)

@@ -61,6 +61,10 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     Args:
         C: [N, I] counts of input tokens (rows) with outputs, as floats.
 
+    Example:
+        >>> noisy_counts(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
+        [[2.5], [3.5]]
+
     Source: paper, Eq. 2 and 4.
     """
     q, one_minus_q, p = (jnp.asarray(v, C.dtype) for v in noise)
@@ -72,6 +76,14 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     """What a noisy embedding reads from a decoder, `Ũ = E U = diag(q) U + (1 - q) ⊗ pᵀU`.
 
     With the noise folded into its rows, a decoder is read by plain token ids.
+
+    Args:
+        U: [N, I] decoder, in nats.
+        noise: the noise model of the embeddings.
+
+    Example:
+        >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
+        [[2.25], [3.625]]
 
     Source: paper, Eq. 4.
     """
@@ -163,6 +175,10 @@ def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array
 
     Returns:
         [N, I] rows that are positive and sum to 1.
+
+    Example:
+        >>> kneser_ney(jnp.array([[4.0, 0.0], [1.0, 1.0], [0.0, 2.0]])).tolist()
+        [[0.9375, 0.0625], [0.5, 0.5], [0.125, 0.875]]
 
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
     """

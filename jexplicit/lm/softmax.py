@@ -120,6 +120,11 @@ def negative_log_likelihood(
     Raises:
         ValueError: no position to predict.
 
+    Example:
+        >>> tables = [jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))]
+        >>> round(negative_log_likelihood(tables, np.array([[0], [1]]), np.array([0, 2])), 3)  # log 2 + log 4
+        2.079
+
     Source: paper, Eq. 1.
     """
     if not len(Y):

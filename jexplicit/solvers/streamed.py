@@ -45,6 +45,13 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
 
     Raises:
         ValueError: a ridge that is not above 0, or too small for the precision of the sums.
+
+    Example:
+        >>> from jexplicit.solvers.gram import gram_matrix, split_examples
+        >>> H, Y = jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])]
+        >>> fit = gram_least_squares(gram_matrix(split_examples(H, Y), jax.tree_util.Partial(lambda x: x)))
+        >>> (H @ fit.U + fit.intercept[None]).round(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
     factor, _ = _factorise(gram, ridge, 1.0)
     U, intercept = _solve_least_squares(gram, factor)
@@ -78,6 +85,14 @@ def gram_softmax_sweeps(
     Raises:
         ValueError: a ridge that is not above 0, or too small for the precision of the sums; fewer than 0 sweeps.
         FloatingPointError: a loss that is not finite.
+
+    Example:
+        >>> from jexplicit.solvers.gram import gram_matrix, split_examples
+        >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
+        >>> features = jax.tree_util.Partial(lambda x: x)
+        >>> losses = gram_softmax_sweeps(gram_matrix(blocks, features), blocks, features, sweeps=3).losses
+        >>> bool((np.diff(losses) < 0).all())
+        True
 
     Source: Böhning, Multinomial logistic regression algorithm, 1992.
     """
@@ -118,7 +133,19 @@ def streamed_sweep(state: tuple[Array, Array], problem: StreamedProblem) -> tupl
 
 
 def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
-    """`H U + intercept` of examples, in nats, a block at a time."""
+    """`H U + intercept` of examples, in nats, a block at a time.
+
+    Args:
+        fit: the layer.
+        X: [M, r] inputs of the features.
+        features: as in `gram_matrix`.
+        block: examples whose features are in memory at a time.
+
+    Example:
+        >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))
+        >>> streamed_logits(fit, np.array([[2.0]]), jax.tree_util.Partial(lambda x: x)).tolist()
+        [[2.5, -2.0]]
+    """
     return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + block]), features) for m in range(0, len(X), block)])
 
 

@@ -54,7 +54,8 @@ from icl.blur import (
     xor,
 )
 from icl.blur.meta import MetaState, meta_optimizer
-from icl.blur.rules import normalise, output_states, unit_synapses
+from icl.blur.rules import output_states
+from icl.blur.states import normalise, unit_synapses
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)

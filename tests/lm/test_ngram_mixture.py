@@ -393,6 +393,7 @@ def test_a_cache_reads_what_it_is_asked_for():
     [
         ((), "a mixture of no rows: choose some of offsets"),
         (("offsets", "trigrams"), "rows trigrams: choose from offsets, .*, and confidence"),
+        ("gaps", r"rows 'gaps' instead of a tuple: pass \('gaps',\)"),
         (("words",), "rows of words and no letters"),
     ],
 )

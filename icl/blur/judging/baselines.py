@@ -18,7 +18,8 @@ from icl.blur.data import Examples
 from icl.blur.descent import sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.learning import accuracies_of, check_updates, follow, seeded_learners
-from icl.blur.rules import init_synapses, normalise
+from icl.blur.rules import init_synapses
+from icl.blur.states import normalise
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.nn.optimizers import make_optimizer
@@ -41,7 +42,15 @@ def descent_curve(
 ) -> PyTree[Float[Array, " steps1"]]:
     """Accuracy of one network on `test` after 0, 1, .. n updates on the mean cross-entropy of minibatches. Pure.
 
-    `test` is a part or several (`icl.blur.learning.accuracies_of`), `at` the numbers of updates to measure after; default, all.
+    Args:
+        optimizer: a name of `jexplicit.nn.optimizers`.
+        rate: learning rate.
+        layers: initial weights.
+        batches: rows of `train` for each update.
+        train, test: arrays of JAX; `test` is a part or several (`icl.blur.learning.accuracies_of`).
+        normalised: whether all layers are normalised.
+        hidden_activation: σ of the hidden layers.
+        at: numbers of updates to measure after, in ascending order; default, all.
     """
     network = {"normalised": normalised, "hidden_activation": hidden_activation, "at": at}
     return follow_descent(make_optimizer(optimizer, rate), layers, batches, train, test, **network)
@@ -109,6 +118,15 @@ def descent_curves(
 
     Raises:
         ValueError: as in `minibatches` and `check_updates`, or an unknown activation.
+
+    Returns:
+        fractions of correct predictions, in an array for each part of `test`.
+
+    Example::
+
+        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        curves = descent_curves("sgd", (0.1, 1.0), (32,), train, test, normalised=True, steps=10)
+        curves.mean(axis=1)  # [rates, updates], over ten networks
     """
     activation(hidden_activation)
     check_updates(at, steps)

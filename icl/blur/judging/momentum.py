@@ -43,6 +43,12 @@ def momentum_grid(
 
     Raises:
         ValueError: a momentum out of range, no rates or momenta, or as in `icl.blur.descent_curves`.
+
+    Example::
+
+        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        grid = momentum_grid((0.1, 1.0), (0.0, 0.9), (32,), train, dev, normalised=True, at=(10, 100))
+        grid.mean(axis=2)  # [momenta, rates, updates], over ten networks
     """
     if not rates or not momenta or not all(0 <= beta < 1 for beta in momenta):
         raise ValueError(f"rates {rates} and momenta {momenta}: give at least one of each, and momenta from 0 to below 1")

@@ -115,6 +115,11 @@ def mixture_rows(
 
     Raises:
         ValueError: an unknown name of rows, or another smoothing than those of jexplicit.lm.smoothing.
+
+    Example:
+        >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
+        >>> [name for kind in mixture_rows(text, ("contexts-4",)) for name in kind.names]
+        ['unigram', 'context 1', 'context 2', 'context 3', 'context 4']
     """
     wanted = row_kinds(names)
     groups = [offsets for kind in wanted for offsets in kind.groups]

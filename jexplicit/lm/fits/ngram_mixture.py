@@ -49,6 +49,14 @@ def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -
         f: [N] how often each token is a target of the text.
         eos: whether the text predicts the end of a document.
 
+    Example:
+        >>> from jexplicit.lm.fits.training_text import TrainingText
+        >>> from jexplicit.lm.generation import next_token
+        >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
+        >>> model = ngram_model(text.ngrams((1, 2)), text.target_counts)
+        >>> round(float(np.exp(next_token(model, np.array([2]))[3])), 3)  # two times of three, discounted
+        0.508
+
     Source: Chen & Goodman 1999, Sec. 4.
     """
     rows = BackOffChain(unigram_row(f), *chain_rows(chain, f), chain.log_gamma)
@@ -142,6 +150,16 @@ def fit_mixture(
             best single ones.
         mesh: devices to spread the positions over; default, the threads of one CPU.
         progress: called with (passes done, most passes).
+
+    Raises:
+        ValueError: no positions.
+
+    Example::
+
+        rows = mixture_rows(text, ("contexts-4",))
+        held_out = read_text(stream, 5)  # of another text
+        fitted = fit_mixture(rows, held_out, np.arange(len(held_out.Y)))
+        LanguageModel(rows, fitted.exponents)
     """
     return fit_rows(held_out_rows(rows, held_out, m).dense_where_full(), ridge=ridge, mesh=mesh, progress=progress)
 
