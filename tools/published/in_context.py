@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from statistics import mean
+from typing import Any
 
 from jexplicit.runs.tables import Column
-from tools.declarations import Row, Table, Value, cell, only, pivot, where
+from launch.icl.sections.run_files import first_step
+from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
 
 _depths = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 
@@ -12,6 +14,43 @@ _depths = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 def _rates(row: Row) -> str:
     """The kind of solved layers: their predictor, and whether they share their rates."""
     return f"{row['predictor']}, {'shared' if row['recurrent'] else 'own'} rates"
+
+
+def _seeds(rows: Iterable[Row], name: str, fields: Iterable[str], **wanted: Any) -> Row:
+    """The mean over the seeds of trained layers."""
+    found = where(rows, **wanted)
+    about = {"name": f"{name}, {len(found)} seeds x {found[0]['steps']} steps"}
+    return {**found[0], **about, **{field: mean(row[field] for row in found) for field in fields}}
+
+
+def _two_layers(rows: Iterable[Row]) -> list[Row]:
+    """The solution, and the means of the layers trained from several seeds and from the solution."""
+    found, fields = list(rows), ("loss", "gamma", "cosine")
+    solved = only(found, predictor="gd++")
+    return [
+        {**solved, "gamma": solved["gamma"][0], "name": "solved"},
+        _seeds(found, "trained", fields, predictor="trained", start="cold"),
+        _seeds(found, "trained from the solution", fields, predictor="trained", start="warm"),
+        _seeds(found, "mean of trained and solved weights", ("loss", "cosine"), predictor="interpolated"),
+    ]
+
+
+def _worse_than_solved(start: str) -> Value:
+    """How many per cent the loss of two trained layers is above that of the solved ones."""
+
+    def above(rows: list[Row]) -> float:
+        trained = mean(row["loss"] for row in where(rows, predictor="trained", start=start))
+        return 100 * (trained / only(rows, predictor="gd++")["loss"] - 1)
+
+    return Value("icl-two", above, ".1f")
+
+
+def _steps_to_solved(_: Iterable[Row]) -> int | None:
+    """The step at which the mean validation loss of two layers comes within 3 % of that of the solved ones."""
+    name = "cold_K2_recurrent_d10_N10"
+    level = only(read_events("icl-two", "reference"), model=name, predictor="gd++")["loss"]
+    curve = where(read_events("icl-two", "evaluation"), model=name)
+    return first_step(curve, lambda entry: mean(entry["loss"]) <= 1.03 * level)
 
 
 def _loss_ratio(rows: list[Row]) -> float:
@@ -22,10 +61,8 @@ def _loss_ratio(rows: list[Row]) -> float:
 
 def _one_layer(rows: Iterable[Row]) -> list[Row]:
     """The closed form, and the mean of the layers trained from several seeds."""
-    trained = where(rows, predictor="trained")
-    means = {name: mean(row[name] for row in trained) for name in ("loss", "eta", "cosine")}
-    name = f"trained, {len(trained)} seeds x {trained[0]['steps']} steps"
-    return [{**only(rows, predictor="closed_form"), "name": "closed form"}, {**trained[0], **means, "name": name}]
+    trained = _seeds(rows, "trained", ("loss", "eta", "cosine"), predictor="trained")
+    return [{**only(rows, predictor="closed_form"), "name": "closed form"}, trained]
 
 
 TABLES = {
@@ -38,6 +75,16 @@ TABLES = {
             Column("cosine of sensitivities", "cosine", ".4f"),
         ],
         rows=_one_layer,
+    ),
+    "icl-two": Table(
+        ["icl-two"],
+        [
+            Column("two recurrent layers, GD++", "name"),
+            Column("loss", "loss", ".5f"),
+            Column("γ", "gamma", ".3f"),
+            Column("cosine of sensitivities", "cosine", ".4f"),
+        ],
+        rows=_two_layers,
     ),
     "icl-depths": Table(
         ["icl-depths"],
@@ -55,5 +102,8 @@ VALUES = {
     "five-layers-trained": Value("icl-five-trained", lambda rows: mean(row["loss"] for row in rows), ".4f"),
     "five-layers-gd": Value("icl-depths", "loss", ".3f", {"layers": 5, "predictor": "gd", "recurrent": True}),
     "depth-ratio": Value("icl-depths", _loss_ratio, ".2f"),
+    "two-layers-worse": _worse_than_solved("cold"),
+    "two-layers-warm-worse": _worse_than_solved("warm"),
+    "two-layers-steps": Value("icl-two", _steps_to_solved, "d"),
     "five-layers": Value("icl-depths", "loss", ".4f", {"layers": 5, "predictor": "gd++", "recurrent": False}),
 }

@@ -196,7 +196,7 @@ TABLES = {
 VALUES: Mapping[str, Value] = {
     "babylm-explicit": Value("babylm", "dev_perplexity", ".1f", {"method": "explicit", "features": "cat", "radius": 1}),
     "babylm-cold": Value("babylm-trained", "dev_perplexity", ".1f", {"method": "cold", "features": "cat", "radius": 4}),
-    "babylm-ngram": Value("babylm-methods", "dev_perplexity", ".1f", {"method": "ngram"}),
+    "babylm-ngram": Value("babylm-mixture", "dev_perplexity", ".1f", {"method": "ngram"}),
     "babylm-mixture": Value("babylm-mixture", "dev_perplexity", ".1f", {"method": "mixture", "history": "none"}),
     "babylm-mixture-past": Value("babylm-mixture", "dev_perplexity", ".1f", {"method": "mixture", "history": "all"}),
 }
