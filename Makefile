@@ -17,7 +17,7 @@ help:
 	@echo "make test-extras  tests of Apache Beam, in an environment of its own (.venv-extras)"
 	@echo "make lint         lint and types alone"
 	@echo "make docs         the documentation as a site (build/site); a broken link fails"
-	@echo "make tables       write the tables of README.md and docs/ again from docs/results/"
+	@echo "make tables       write the tables of README.md and docs/ again, and its picture, from docs/results/"
 	@echo "make notebooks    run the notebooks and keep them, with their outputs, in docs/notebooks/"
 	@echo "make dist         the package as a wheel and as sources (dist/)"
 	@echo "make clean        remove the environments and runs/"
@@ -70,6 +70,7 @@ docs: $(BIN)/.docs
 
 tables: $(BIN)/.demo
 	$(BIN)/python -m tools.tables
+	$(BIN)/python -m tools.headline
 
 notebooks: $(BIN)/.test
 	$(BIN)/python -m tools.notebooks

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from launch.lm.config import PRESETS, Config
 from launch.networks.config import CompareConfig
-from tools import tables
+from tools import headline, tables
 from tools.declarations import Value, only, pivot, sources
 from tools.results import RESULTS, command_line, keep, read_results
 
@@ -60,6 +62,13 @@ def test_what_is_declared_stands_in_a_page(kind, name):
 def test_every_file_of_results_is_used():
     named = {file for declared in tables.DECLARED.values() for made in declared.values() for file in made.files}
     assert {path.stem for path in RESULTS.iterdir()} == named
+
+
+def test_the_picture_shows_the_results(tmp_path):
+    headline.draw(tmp_path / "headline.png")
+    drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", headline.PICTURE))
+    # a digit has some hundred pixels; the same numbers are drawn the same by the pinned matplotlib
+    assert drawn.shape == kept.shape and (np.abs(drawn - kept) > 64).sum() < 20, "run python -m tools.headline"
 
 
 def test_a_page_is_filled_between_its_markers(monkeypatch):
