@@ -19,7 +19,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,11 +30,13 @@ from jexplicit.runs.command import Command
 from jexplicit.runs.flags import Flag, flags
 from jexplicit.runs.results import read_events, read_rows, read_stored
 from launch.cli import COMMANDS
+from launch.judge.report import by_model
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 Row = Mapping[str, Any]
 _digits, _longest_list = 6, 24
 _where_not_what = ("out", "resume")
+_summaries: Mapping[str, Callable[[list[Any]], list[Any]]] = {"judge": by_model}  # of runs with thousands of rows
 _positional = tyro.conf.Positional[Any].__metadata__[0]
 
 
@@ -74,7 +76,7 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     """What is kept of a run; `shared` has the fields that all of its rows have in common."""
     stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
     program = _program(stored["launcher"], environment["command"])
-    shared, rows = _factored(read_rows(run))
+    shared, rows = _factored(_summaries.get(stored["launcher"], list)(read_rows(run)))
     found = {
         "command": command_line(stored, environment["command"], f"runs/{run.name}"),
         "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),

@@ -30,8 +30,13 @@ def _in_paper(part: int):
     return find
 
 
+def _place(row: Row) -> tuple[bool, bool]:
+    """K = 1 stands first, then Sum, then Cat."""
+    return row["radius"] > 1, row["features"] == "cat"
+
+
 def _explicit_first(rows: list[Row]) -> list[Row]:
-    explicit = sorted(_once(where(rows, method="explicit")), key=lambda row: (row["radius"] > 1, row["features"] == "cat"))
+    explicit = sorted(_once(where(rows, method="explicit")), key=_place)
     return [*explicit, *where(rows, method="bigram"), *where(rows, method="unigram")]
 
 
@@ -42,7 +47,7 @@ def _train_dev(row: Row) -> str:
 def _by_method(rows: Iterable[Row]) -> list[Row]:
     """A line for each model, with its rows by method."""
     lines = pivot(where(rows, features=("sum", "cat")), ("features", "radius"), "method")
-    return [{**line, "method": "explicit"} for line in _once(lines)]
+    return [{**line, "method": "explicit"} for line in sorted(_once(lines), key=_place)]
 
 
 def _by_radius(form: str, radii: Sequence[int] = (1, 2, 4)) -> list[Column]:
@@ -94,6 +99,31 @@ _steps = {
     "mixture, history all": "with the recent past (`--history all`)",
 }
 _starts = ("explicit", "cold", "warm", "optimum")
+_coarse = "mixture of [coarse tokens](counted_not_trained.md#grammar), `--preset grammar`, 30,000 subwords"
+
+
+def _judge(row: Row) -> str:
+    """A model as a judge of grammar."""
+    if row["file"] == "grammar":
+        return _coarse
+    if row["method"] == "explicit":
+        return (
+            f"explicit, K = {row['radius']}"
+            if row["radius"] == 1
+            else f"explicit, {row['features'].capitalize()}, K = {row['radius']}"
+        )
+    return f"mixture, history {row['history']}" if row["method"] == "mixture" else row["method"]
+
+
+def _judged(rows: Iterable[Row]) -> list[Row]:
+    """The accuracy of models with one or two tokens of context and of those with more, and their perplexities."""
+    found = list(rows)
+    named = ("method", "features", "radius", "history")
+    models = {tuple(row[name] for name in named): row for row in where(found, file="babylm-methods")}
+    judged = [row for row in _once(where(found, file="judge-blimp")) if row["method"] != "explicit" or row["radius"] <= 2]
+    return [*({**models[tuple(row[name] for name in named)], **row} for row in judged), *where(found, file="grammar")]
+
+
 _one_number_each = {
     "explicit": "explicit",
     "intercept": "with the best intercept",
@@ -176,6 +206,17 @@ TABLES = {
             Column("held-out perplexity", "held_out_perplexity", ".1f"),
         ],
         rows=lambda _: read_events("babylm-methods", "step"),
+        commands=False,
+    ),
+    "blimp": Table(
+        ["judge-blimp", "babylm-methods", "grammar"],
+        [
+            Column("", _judge),
+            Column("BLiMP accuracy, %", "accuracy", ".1f", 100),
+            Column("dev perplexity", "dev_perplexity", ".1f"),
+            Column("bits per byte", "bits_per_byte", ".3f"),
+        ],
+        rows=_judged,
         commands=False,
     ),
     "word-vectors": Table(
