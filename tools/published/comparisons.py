@@ -39,7 +39,7 @@ _test = Column("test %", _accuracy)
 
 
 def _name(line: Row) -> str:
-    return _names.get(line["variant"], line["variant"])
+    return _names.get(line["variant"]) or line["variant"]
 
 
 def _variants(rows: Iterable[Row], **fields: Any) -> list[Row]:
@@ -99,7 +99,7 @@ _noise_columns = [
 def _recalls(_: Iterable[Row]) -> list[Row]:
     """How many training examples a class has, and for each sampler the recall of each class, means over seeds."""
     events = read_events("compare-samplers", "recall")
-    lines: list[Row] = [{"name": "*training examples*", **dict(enumerate(map(str, events[0]["counts"])))}]
+    lines: list[Any] = [{"name": "*training examples*", **dict(enumerate(map(str, events[0]["counts"])))}]
     for event in events:
         recalls = np.mean(event["recalls"], axis=0)
         lines.append({"name": event["name"], **dict(enumerate(recalls)), "mean": recalls.mean()})
