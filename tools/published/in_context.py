@@ -6,7 +6,7 @@ from typing import Any
 
 from jexplicit.runs.tables import Column
 from launch.icl.sections.run_files import first_step
-from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
+from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, read_rows, where
 
 _depths = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 
@@ -59,6 +59,13 @@ def _loss_ratio(rows: list[Row]) -> float:
     return (first / last) ** (1 / 7)
 
 
+def _five_layers_by_seed(rows: list[Row]) -> str:
+    """The lowest and the highest loss of five solved layers over the seeds of the contexts."""
+    seeds = where([*rows, *read_rows("icl-depths")], layers=5, predictor="gd++", recurrent=False)
+    losses = [row["loss"] for row in seeds]
+    return f"{min(losses):.5f} to {max(losses):.5f}"
+
+
 def _one_layer(rows: Iterable[Row]) -> list[Row]:
     """The closed form, and the mean of the layers trained from several seeds."""
     trained = _seeds(rows, "trained", ("loss", "eta", "cosine"), predictor="trained")
@@ -101,6 +108,7 @@ TABLES = {
 VALUES = {
     "five-layers-trained": Value("icl-five-trained", lambda rows: mean(row["loss"] for row in rows), ".4f"),
     "five-layers-gd": Value("icl-depths", "loss", ".3f", {"layers": 5, "predictor": "gd", "recurrent": True}),
+    "five-layers-seeds": Value("icl-depths-seeds", _five_layers_by_seed, ""),
     "depth-ratio": Value("icl-depths", _loss_ratio, ".2f"),
     "two-layers-worse": _worse_than_solved("cold"),
     "two-layers-warm-worse": _worse_than_solved("warm"),

@@ -41,6 +41,13 @@ def _mean(file: str, **fields: Any) -> Value:
     return Value(file, lambda rows: mean(row["loss"] for row in where(rows, predictor="trained", **fields)), ".4f")
 
 
+def _by_tasks(measure: str) -> Value:
+    """A loss of layers that see the same tasks at every step, by the number of tasks."""
+    return Value(
+        "icl-finite-data", lambda rows: ", ".join(f"{row[measure]:.3g}" for row in where(rows, predictor="trained")), ""
+    )
+
+
 def _above_construction(rows: list[Row]) -> float:
     """How far trained heads with softmax are above constructed ones."""
     trained = mean(row["loss"] for row in where(rows, predictor="trained", heads=2))
@@ -59,6 +66,8 @@ VALUES = {
     "softmax-two": _mean("icl-softmax", heads=2),
     "softmax-constructed": Value("icl-softmax", "loss", ".4f", {"predictor": "constructed"}),
     "softmax-above": Value("icl-softmax", _above_construction, ".1f"),
+    "finite-fresh": _by_tasks("loss"),
+    "finite-own": _by_tasks("train_loss"),
     "noisy-solved": _one_layer("closed_form"),
     "noisy-trained": _one_layer("trained"),
     "noisy-descent": _one_layer("gd"),

@@ -12,14 +12,14 @@ _updates = (1, 2, 5, 10, 20, 50, 100, 400)
 _descents = {"sgd": "... SGD", "sgd, normalised": "... SGD, normalised", "momentum": "... momentum"}
 _both_kinds = ("sgd", "sgd, normalised")
 _first_network: _Learners = [
-    ("ridge rule, `digits`", {"run": 0, "baseline": None}),
-    ("Hebbian rule, `hebbian`, 4 states", {"run": 1, "baseline": None}),
-    ("SGD", {"run": 1, "baseline": "sgd"}),
-    ("... momentum", {"run": 1, "baseline": "momentum"}),
-    ("... Adam", {"run": 1, "baseline": "adam"}),
-    ("SGD, same normalisation", {"run": 1, "baseline": "sgd, normalised"}),
-    ("... momentum", {"run": 1, "baseline": "momentum, normalised"}),
-    ("... Adam", {"run": 1, "baseline": "adam, normalised"}),
+    ("ridge rule, `digits`", {"experiment": "transfer", "genome": "digits"}),
+    ("Hebbian rule, `hebbian`, 4 states", {"genome": "hebbian"}),
+    ("SGD", {"experiment": "train", "baseline": "sgd"}),
+    ("... momentum", {"baseline": "momentum"}),
+    ("... Adam", {"baseline": "adam"}),
+    ("SGD, same normalisation", {"experiment": "train", "baseline": "sgd, normalised"}),
+    ("... momentum", {"baseline": "momentum, normalised"}),
+    ("... Adam", {"baseline": "adam, normalised"}),
 ]
 _places = {
     "same": "64-32-10",
@@ -263,9 +263,9 @@ TABLES = {
     "blur-designs": _by_design("blur-designs", _designs, {"same": "trained there", "larger images": "16 x 16"}),
 }
 VALUES = {
-    "blur-digits-rule": _accuracy("blur-digits", ".1f", run=0, baseline=None, step=10),
-    "blur-digits-sgd": _accuracy("blur-digits", ".1f", run=1, baseline="sgd", step=10),
-    "blur-digits-rule-400": _accuracy("blur-digits", ".1f", run=0, baseline=None, step=400),
+    "blur-digits-rule": _accuracy("blur-digits", ".1f", experiment="transfer", genome="digits", step=10),
+    "blur-digits-sgd": _accuracy("blur-digits", ".1f", experiment="train", baseline="sgd", step=10),
+    "blur-digits-rule-400": _accuracy("blur-digits", ".1f", experiment="transfer", genome="digits", step=400),
     "blur-digits-sgd-400": _accuracy("blur-digits", ".1f", run=0, baseline="sgd", step=400),
     "blur-wins-10": Value("blur-tasks", "wins", "d", {"genome": "digits", "tasks": 54, "n": 10}),
     "blur-wins-100": Value("blur-tasks", "wins", "d", {"genome": "digits", "tasks": 54, "n": 100}),

@@ -93,6 +93,26 @@ def _wide(_: Iterable[Row]) -> list[Row]:
     return lines
 
 
+_autoencoders = {
+    "linear, solved": "linear of width 16, one SVD",
+    "linear, trained": "linear of width 16, by Adam",
+    "bottleneck": "nonlinear bottleneck of 16",
+}
+
+
+def _anomalies(rows: Iterable[Row]) -> list[Row]:
+    """A line for each autoencoder: means and spread over its seeds."""
+    found = list(rows)
+    lines = []
+    for model, name in _autoencoders.items():
+        own = where(found, name=model)
+        error, auc = (
+            spread((row[field] for row in own), form) for field, form in (("test_loss", ".2f"), ("anomaly_auc", ".3f"))
+        )
+        lines.append({"name": name, "error": error, "auc": auc})
+    return lines
+
+
 def _memories(rows: Iterable[Row]) -> list[Row]:
     """A line for each nonlinearity, with its rows by the scale of the initial weights."""
     found = []
@@ -142,6 +162,12 @@ TABLES = {
         ["docs-network"],
         [Column("", lambda row: _in_subwords[row["name"]]), *map(_perplexity, ("train", "dev", "test"))],
         rows=lambda rows: where(rows, name=tuple(_in_subwords)),
+    ),
+    "anomalies": Table(
+        ["autoencoder"],
+        [Column("autoencoder", "name"), Column("half the squared error", "error"), Column("area under the ROC curve", "auc")],
+        rows=_anomalies,
+        commands=False,
     ),
     "wide-linear": Table(
         ["autoencoder"],
