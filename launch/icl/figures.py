@@ -204,7 +204,7 @@ def copy_figure(curve: Curve, linear: Curve, levels: Mapping[str, float], path: 
         draw_curve(loss, curve, "loss", COLOURS["trained"], "first layer with softmax")
         for name, level in levels.items():
             loss.axhline(level, color=COLOURS.get(name, COLOURS["ridge"]), linestyle="--", label=f"{names[name]} {level:.4f}")
-        loss.set(xlabel="training step", ylabel=LOSS)
+        loss.set(xlabel="training step", ylabel=f"validation {LOSS}")
         for what, label, colour in (("own", "same token", 6), ("next", "next token", 1), ("other", "other tokens", 0)):
             draw_curve(sensitivity, curve, f"sensitivity_{what}", PALETTE[colour], label)
         sensitivity.set(xlabel="training step", ylabel="sensitivity of the first layer", yscale="log")

@@ -20,7 +20,7 @@ COLOURS = {  # distinguishable for colour-blind readers too
 NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form", "trained": "trained", "interpolated": "interpolated"}
 LOSS = "loss (half mean square)"
 
-Curve = Sequence[dict[str, Any]]  # evaluations with `step` and, for each measure, a list over seeds
+Curve = Sequence[Mapping[str, Any]]  # evaluations with `step` and, for each measure, a list over seeds
 Sweeps = Mapping[str, tuple[Sequence[float], np.ndarray]]  # predictor -> (values, losses [seeds, values])
 
 

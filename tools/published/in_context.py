@@ -1,10 +1,11 @@
 """docs/in_context.md."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import mean
 from typing import Any
 
 from jexplicit.runs.tables import Column
+from launch.icl.sections.linear_regression import PAPER_GAMMA
 from launch.icl.sections.run_files import first_step
 from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, read_rows, where
 
@@ -53,6 +54,16 @@ def _steps_to_solved(_: Iterable[Row]) -> int | None:
     return first_step(curve, lambda entry: mean(entry["loss"]) <= 1.03 * level)
 
 
+def _by_context(rows: Iterable[Row]) -> list[Row]:
+    """A line for each context length, of the curvature of two recurrent layers."""
+    return pivot(where(rows, experiment="curvature"), ["context"], "predictor")
+
+
+def _largest_eigenvalue(when: str) -> Callable[[Row], Any]:
+    """The largest eigenvalue, and in brackets the mean over contexts of a context's largest."""
+    return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
+
+
 def _loss_ratio(rows: list[Row]) -> float:
     """What a layer with a rate of its own divides the loss by, the mean from 5 to 12 layers."""
     first, last = (only(rows, layers=K, predictor="gd++", recurrent=False)["loss"] for K in (5, 12))
@@ -92,6 +103,21 @@ TABLES = {
             Column("cosine of sensitivities", "cosine", ".4f"),
         ],
         rows=_two_layers,
+    ),
+    "icl-sizes": Table(
+        ["icl-sizes"],
+        [
+            Column("N", "context", "d"),
+            Column("γ: closed form", cell("closed_form", "gamma"), ".4f"),
+            Column("trained here", cell("trained", "gamma"), ".4f"),
+            Column("steps", cell("trained", "steps"), "d"),
+            Column("paper, trained", lambda line: PAPER_GAMMA[line["context"]], ".3f"),
+            Column("largest eigenvalue before", _largest_eigenvalue("")),
+            Column("after", _largest_eigenvalue("_after")),
+            Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
+            Column("after", cell("closed_form", "condition_after"), ".3g"),
+        ],
+        rows=_by_context,
     ),
     "icl-depths": Table(
         ["icl-depths"],

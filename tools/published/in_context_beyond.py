@@ -5,7 +5,7 @@ from statistics import mean
 from typing import Any
 
 from jexplicit.runs.tables import Column
-from tools.declarations import Row, Table, Value, cell, only, pivot, where
+from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
 
 _scalars = {"gd++": "GD++, two scalars a layer", "diagonal": "diagonal, four scalars a layer (Vladymyrov et al. 2024)"}
 
@@ -48,6 +48,16 @@ def _by_tasks(measure: str) -> Value:
     )
 
 
+def _at_twice_the_range(predictor: str) -> Value:
+    """The loss of one layer with normalisation, or of a step of descent, on inputs of twice the range."""
+
+    def loss(_: list[Row]) -> float:
+        sweeps = where(read_events("icl-layernorm", "sweep"), model="layernorm_K1", predictor=predictor)
+        return mean(sweep["losses"][-1] for sweep in sweeps)
+
+    return Value("icl-layernorm", loss, ".2g")
+
+
 def _above_construction(rows: list[Row]) -> float:
     """How far trained heads with softmax are above constructed ones."""
     trained = mean(row["loss"] for row in where(rows, predictor="trained", heads=2))
@@ -66,6 +76,12 @@ VALUES = {
     "softmax-two": _mean("icl-softmax", heads=2),
     "softmax-constructed": Value("icl-softmax", "loss", ".4f", {"predictor": "constructed"}),
     "softmax-above": Value("icl-softmax", _above_construction, ".1f"),
+    "layernorm-1": _mean("icl-layernorm", layers=1),
+    "layernorm-2": _mean("icl-layernorm", layers=2),
+    "layernorm-gd": Value("icl-layernorm", "loss", ".4f", {"predictor": "gd", "layers": 1}),
+    "layernorm-gd++": Value("icl-layernorm", "loss", ".4f", {"predictor": "gd++", "layers": 2}),
+    "layernorm-twice": _at_twice_the_range("trained"),
+    "layernorm-twice-gd": _at_twice_the_range("gd"),
     "finite-fresh": _by_tasks("loss"),
     "finite-own": _by_tasks("train_loss"),
     "noisy-solved": _one_layer("closed_form"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,27 +28,39 @@ def markov(out: Path, rows: Rows) -> list[str]:
         f"of a language model's cache row from those of the induction head by {cache['count_difference']:.1e}, and its "
         f"prediction from that of the constructed layers with α = n₊/k by {cache['max_difference']:.1e}."
     )
-    steps = [f"With {_titles[name]}: {phases(curve)}" for name, curve in curves.items()]
+    steps = [f"With {_titles[name]}: {'; '.join(map(_sentence, phases(curve)))}." for name, curve in curves.items()]
     by_step = draw_figure(out, "markov", phases_figure, curves, levels)
     maps = draw_figure(out, "markov_attention", maps_figure, np.load(out / CHAINS))
     return [*measures_table(rows), sentence, "", *steps, "", *by_step, *maps]
 
 
-def phases(curve: Curve) -> str:
-    """When predictions were nearest to unigrams, and from when on they were nearer to bigrams, by seed.
+class Phases(NamedTuple):
+    """When predictions were nearest to unigrams, with that divergence, and from when on nearer to bigrams; None for never."""
+
+    nearest: int
+    divergence: float
+    nearer: int | None
+
+
+def phases(curve: Curve) -> list[Phases]:
+    """The phases of training, by seed.
 
     Example:
         >>> kl = [(0.2, 0.1), (0.1, 0.02), (0.02, 0.1)]
         >>> phases([{"step": 50 * n, "kl_bigram": [b], "kl_unigram": [u]} for n, (b, u) in enumerate(kl)])
-        'nearest to unigrams at step 50 (KL 0.0200), nearer to bigrams from step 100 on.'
+        [Phases(nearest=50, divergence=0.02, nearer=100)]
     """
     found = []
     for n in range(len(curve[0]["kl_unigram"])):
         nearest = min(curve, key=lambda entry: entry["kl_unigram"][n])
         nearer = first_step(curve, lambda entry, n=n: entry["kl_bigram"][n] < entry["kl_unigram"][n])
-        at = f"nearest to unigrams at step {nearest['step']} (KL {nearest['kl_unigram'][n]:.4f})"
-        found.append(f"{at}, " + ("never nearer to bigrams" if nearer is None else f"nearer to bigrams from step {nearer} on"))
-    return "; ".join(found) + "."
+        found.append(Phases(nearest["step"], nearest["kl_unigram"][n], nearer))
+    return found
+
+
+def _sentence(found: Phases) -> str:
+    later = "never nearer to bigrams" if found.nearer is None else f"nearer to bigrams from step {found.nearer} on"
+    return f"nearest to unigrams at step {found.nearest} (KL {found.divergence:.4f}), {later}"
 
 
 def phases_figure(curves: Mapping[str, Curve], levels: Mapping[str, float], path: Path) -> None:

@@ -1,6 +1,6 @@
 """The section on Newton's iteration: solved layers counted in its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +23,29 @@ def newton(out: Path, rows: Rows) -> list[str]:
         Column("Newton's steps from M₀ = α I", "newton_steps_identity", ".1f"),
         Column("from M₀ = α A", "newton_steps_A", ".1f"),
     ]
-    lines = [steps_per_layer([row for row in rows if row["task"] == task]) for task in dict.fromkeys(r["task"] for r in rows)]
+    lines = [_sentence(task, [row for row in rows if row["task"] == task]) for task in dict.fromkeys(r["task"] for r in rows)]
     curves = {event["task"]: event for event in last_events(read_events(out, "newton"), "task")}
     return [*markdown_table(columns, rows), *lines, "", *draw_figure(out, "newton", newton_figure, curves)]
 
 
-def steps_per_layer(rows: Rows) -> str:
-    """How many steps one more layer is worth, the slope of a straight line, in a sentence.
+def steps_per_layer(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """How many steps from α I one more layer is worth, the slope of a straight line; None where too few layers were solved.
 
     Example:
-        >>> rows = [{"task": "some", "layers": K, "newton_steps_identity": 3.0 * K} for K in (2, 3, 4)]
-        >>> steps_per_layer(rows)
-        'On some inputs one more layer is worth 3.00 steps from α I (Chebyshev rates, log₂ 9 = 3.17).'
+        >>> rows = [{"layers": K, "newton_steps_identity": 3.0 * K} for K in (2, 3, 4)]
+        >>> round(steps_per_layer(rows), 2)
+        3.0
     """
     pairs = [(row["layers"], row["newton_steps_identity"]) for row in rows]
     known = np.array([pair for pair in pairs if pair[0] > 1 and pair[1] is not None])
-    if len(known) < 2:
-        return f"On {rows[0]['task']} inputs too few layers were solved to tell."
-    slope = np.polyfit(known[:, 0], known[:, 1], 1)[0]
-    return f"On {rows[0]['task']} inputs one more layer is worth {slope:.2f} steps from α I (Chebyshev rates, log₂ 9 = 3.17)."
+    return None if len(known) < 2 else float(np.polyfit(known[:, 0], known[:, 1], 1)[0])
+
+
+def _sentence(task: str, rows: Rows) -> str:
+    steps = steps_per_layer(rows)
+    if steps is None:
+        return f"On {task} inputs too few layers were solved to tell."
+    return f"On {task} inputs one more layer is worth {steps:.2f} steps from α I (Chebyshev rates, log₂ 9 = 3.17)."
 
 
 def newton_figure(curves: Mapping[str, Mapping[str, Any]], path: Path) -> None:

@@ -50,7 +50,7 @@ def read_sweeps(out: Path, experiment: str, model: str) -> Mapping[str, Sweeps]:
     return sweeps
 
 
-def first_step(curve: Curve, condition: Callable[[dict[str, Any]], Any]) -> int | None:
+def first_step(curve: Curve, condition: Callable[[Mapping[str, Any]], Any]) -> int | None:
     """The first step whose evaluation meets a condition."""
     return next((entry["step"] for entry in curve if condition(entry)), None)
 
