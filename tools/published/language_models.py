@@ -60,7 +60,7 @@ _solutions = {
     ("babylm-methods", "explicit", "cat", "none"): "explicit, the paper's noise (Cat)",
     ("babylm-methods", "log-linear", "sum", "none"): "log-linear Sum, with attention",
     ("babylm-methods", "log-linear", "cat", "none"): "log-linear Cat",
-    ("babylm-methods", "iterative-scaling", "cat", "none"): "iterative-scaling Cat",
+    ("babylm-sweeps", "iterative-scaling", "cat", "none"): "iterative-scaling Cat",
     ("babylm-methods", "ngram", "none", "none"): "*ngram*: Kneser-Ney 5-gram, four tokens of context",
     (
         "babylm-methods",
@@ -194,8 +194,8 @@ TABLES = {
         rows=_by_method,
     ),
     "babylm-methods": Table(
-        ["babylm-methods", "babylm-mixture"],
-        [Column("", "name"), *_by_radius(".1f", (1, 2, 4, 8)), Column("fitted numbers", _fitted)],
+        ["babylm-methods", "babylm-sweeps", "babylm-mixture"],
+        [Column("", "name"), *_by_radius(".1f", (1, 2, 4, 8, 16)), Column("fitted numbers", _fitted)],
         rows=_by_solution,
     ),
     "babylm-steps": Table(
@@ -205,7 +205,7 @@ TABLES = {
             Column("exponents", "scalars", "d"),
             Column("held-out perplexity", "held_out_perplexity", ".1f"),
         ],
-        rows=lambda _: read_events("babylm-methods", "step"),
+        rows=lambda _: {event["step"]: event for event in read_events("babylm-methods", "step")}.values(),
         commands=False,
     ),
     "blimp": Table(

@@ -13,7 +13,7 @@ _descents = {"sgd": "... SGD", "sgd, normalised": "... SGD, normalised", "moment
 _both_kinds = ("sgd", "sgd, normalised")
 _first_network: _Learners = [
     ("ridge rule, `digits`", {"experiment": "transfer", "genome": "digits"}),
-    ("Hebbian rule, `hebbian`, 4 states", {"genome": "hebbian"}),
+    ("Hebbian rule, `hebbian`, 4 states", {"genome": "hebbian", "baseline": None}),
     ("SGD", {"experiment": "train", "baseline": "sgd"}),
     ("... momentum", {"baseline": "momentum"}),
     ("... Adam", {"baseline": "adam"}),
@@ -80,7 +80,8 @@ def _percent(accuracy: float, group: Iterable[float]) -> str:
 def _curves(rows: Iterable[Row], learners: _Learners) -> list[Row]:
     """A line for each learner, with its accuracies by number of updates; the best is bold where all learners have one."""
     rows = list(rows)
-    curves = [{row["step"]: row["test_accuracy"] for row in where(rows, **fields)} for _, fields in learners]
+    found = [where(rows, **fields) for _, fields in learners]
+    curves = [{n: only(one, step=n)["test_accuracy"] for n in _updates if where(one, step=n)} for one in found]
     groups = {n: [curve[n] for curve in curves if n in curve] for n in _updates}
     compared = {n: group for n, group in groups.items() if len(group) == len(curves)}
     return [
