@@ -268,6 +268,8 @@ VALUES = {
     "blur-digits-sgd": _accuracy("blur-digits", ".1f", experiment="train", baseline="sgd", step=10),
     "blur-digits-rule-400": _accuracy("blur-digits", ".1f", experiment="transfer", genome="digits", step=400),
     "blur-digits-sgd-400": _accuracy("blur-digits", ".1f", run=0, baseline="sgd", step=400),
+    "blur-again-10": _accuracy("blur-digits", ".1f", experiment="train", baseline=None, step=10),
+    "blur-again-400": _accuracy("blur-digits", ".1f", experiment="train", baseline=None, step=400),
     "blur-wins-10": Value("blur-tasks", "wins", "d", {"genome": "digits", "tasks": 54, "n": 10}),
     "blur-wins-100": Value("blur-tasks", "wins", "d", {"genome": "digits", "tasks": 54, "n": 100}),
     "blur-xor-1": _accuracy("blur-boolean", ".1f", step=1),
