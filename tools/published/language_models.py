@@ -120,7 +120,9 @@ def _judged(rows: Iterable[Row]) -> list[Row]:
     found = list(rows)
     named = ("method", "features", "radius", "history")
     models = {tuple(row[name] for name in named): row for row in where(found, file="babylm-methods")}
-    judged = [row for row in _once(where(found, file="judge-blimp")) if row["method"] != "explicit" or row["radius"] <= 2]
+    rows = _once(where(found, file="judge-blimp"))
+    explicit = sorted((row for row in where(rows, method="explicit") if row["radius"] <= 2), key=_place)
+    judged = [*where(rows, method=("unigram", "bigram")), *explicit, *where(rows, method=("ngram", "mixture"))]
     return [*({**models[tuple(row[name] for name in named)], **row} for row in judged), *where(found, file="grammar")]
 
 

@@ -84,10 +84,11 @@ def _curves(rows: Iterable[Row], learners: _Learners) -> list[Row]:
     curves = [{n: only(one, step=n)["test_accuracy"] for n in _updates if where(one, step=n)} for one in found]
     groups = {n: [curve[n] for curve in curves if n in curve] for n in _updates}
     compared = {n: group for n, group in groups.items() if len(group) == len(curves)}
-    return [
+    lines: list[Any] = [
         {"name": name, **{n: _percent(accuracy, compared.get(n, (accuracy,))) for n, accuracy in curve.items()}}
         for (name, _), curve in zip(learners, curves, strict=True)
     ]
+    return lines
 
 
 def _by_updates(last: int) -> list[Column]:
