@@ -160,8 +160,9 @@ def _save(counter: Counter, saving: Saving, about: str, done: int) -> None:
 def _restore(counter: Counter, saving: Saving, about: str, first: int) -> int:
     path = _path(saving)
     if not path.exists():
-        if others := sorted(saving.folder.glob("process_*.npz")):
-            begun = others[0].stem.rpartition("_")[2]
+        begun_by = {path.stem.rpartition("_")[2] for path in saving.folder.glob("process_*.npz")}
+        # a process of these may have saved already, before this one begins
+        if begun := min(begun_by - {str(jax.process_count())}, default=None):
             raise ValueError(
                 f"{saving.folder} was begun by {begun} processes, and these are {jax.process_count()}: continue with as many, "
                 "or delete the folder to count again from the start"

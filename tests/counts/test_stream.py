@@ -119,6 +119,15 @@ def test_partial_counts_of_other_text_radius_or_processes_are_refused(tmp_path):
         count(STREAM, radius=K, vocab_size=N, saving=saving)
 
 
+def test_a_process_may_begin_after_another_of_its_run_has_saved(tmp_path, monkeypatch):
+    saving = Saving(tmp_path, -1.0)
+    (tmp_path / "process_1_of_2.npz").write_bytes(b"")
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    counter = DenseCounter(radius=K, vocab_size=N)
+    feed(counter, STREAM, 1, len(STREAM), saving=saving)
+    assert_same(counter.tables(), COUNTS)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_partial_counts_are_named(tmp_path, damage):
     count(STREAM, radius=K, vocab_size=N, saving=Saving(tmp_path, -1.0))

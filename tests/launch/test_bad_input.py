@@ -31,7 +31,7 @@ lm --train {{text}} --corpus installed | --train with --corpus installed: give o
 lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
-lm --corpus shards:{{tmp}} --limit 30 | give it to launch.shards
+lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
 lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods unigram bigram explicit ngram
 lm --corpus shards:nowhere | no tokenizer at nowhere
 lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME

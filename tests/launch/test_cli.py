@@ -217,7 +217,8 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_
         assert b"Traceback" not in process.stderr.read()
     assert process.returncode == 141
     interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
-    code = f"from launch import cli; cli.COMMANDS['lm'] = cli.Entry('interrupted', ''); {SCRIPT}"
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which shells ignore in the background
+    code = f"{heed}; from launch import cli; cli.COMMANDS['lm'] = cli.Entry('interrupted', ''); {SCRIPT}"
     (tmp_path / "interrupted.py").write_text(interrupt)
     environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
     answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
