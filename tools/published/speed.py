@@ -75,7 +75,6 @@ TABLES = {
             Column("tables, GB", "bytes", ".2f", 1e-9),
             Column("disk meanwhile, GB", "disk_bytes", ".2f", 1e-9),
         ],
-        commands=False,
     ),
     "scaling-vocabulary": Table(
         ["scaling-vocabulary"],
