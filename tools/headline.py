@@ -1,6 +1,6 @@
 """Draws the picture of README.md, docs/headline.png, from docs/results/: what is solved or counted beside what is trained.
 
-    python -m tools.headline
+python -m tools.headline
 """
 
 from collections.abc import Callable
