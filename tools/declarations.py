@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from jexplicit.runs.tables import Column, markdown_table
 from tools.results import Row, read_results
 
+_transcribed, _trials = ", transcribed from the report", "Trials without a kept command"
+
 
 class Table(NamedTuple):
     """A table of the documentation, with the commands of its runs below it.
@@ -59,6 +61,24 @@ class Value(NamedTuple):
         return format(self.number(), self.format)
 
 
+class Said(NamedTuple):
+    """Numbers of results that sentences of a page say.
+
+    file: name of the file of docs/results/ that they are in.
+    fields: the fields that have them; without any, all fields.
+    where: fields of the rows that have them.
+    """
+
+    file: str
+    fields: Sequence[str] = ()
+    where: Mapping[str, Any] = {}
+
+    def numbers(self) -> list[float]:
+        """The numbers themselves; integers are not among them."""
+        rows = where(read_rows(self.file), **self.where)
+        return [number for row in rows for name in self.fields or row for number in _floats(row.get(name))]
+
+
 def read_rows(name: str) -> list[Row]:
     """The rows of docs/results/NAME.json, with the fields of their configuration and, as `run`, the number of their run."""
     runs = enumerate(read_results(name))
@@ -71,19 +91,26 @@ def read_events(name: str, event: str) -> list[Row]:
 
 
 def sources(names: Iterable[str]) -> list[str]:
-    """The commands of the runs in some files of docs/results/ with where and when they ran, transcribed runs at the end."""
+    """The commands of the runs in some files of docs/results/ with where and when they ran: transcribed runs at the end, and
+    trials, whose commands were not kept, after them."""
     runs = [run for name in names for run in read_results(name)]
     kept = [run for run in runs if not run.get("transcribed")]
-    transcribed = [run for run in runs if run.get("transcribed")]
-    kinds = ((kept, ""), (transcribed, ", transcribed from the report"))
+    transcribed = [run for run in runs if run.get("transcribed") and "command" in run]
+    trials = [run for run in runs if "command" not in run]
+    kinds = ((kept, ""), (transcribed, _transcribed), (trials, _transcribed))
     return [line for kind, note in kinds if kind for line in _commands(kind, note)]
 
 
 def _commands(runs: Sequence[Row], note: str) -> list[str]:
     """The commands of some runs, and at the end where and when they ran, with a note."""
-    commands = list(dict.fromkeys(f"`{run['command']}`" for run in runs))
+    commands = list(dict.fromkeys(f"`{run['command']}`" if "command" in run else _trials for run in runs))
     about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in runs)
     return [*(f"{command}," for command in commands[:-1]), f"{commands[-1]}: {'; '.join(about)}{note}."]
+
+
+def _floats(value: Any) -> list[float]:
+    values = value if isinstance(value, list) else [value]
+    return [part for part in values if isinstance(part, float)]
 
 
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:

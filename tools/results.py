@@ -9,7 +9,7 @@ are not the defaults, and the rows of results.json. Numbers have six digits; lon
 tables that are made of it.
 
 A run whose folder was not kept has `"transcribed": true`: its rows are numbers of its report, rounded as they were there, and
-the commands below a table say so.
+the commands below a table say so. Trials whose commands were not kept, either, have no `"command"`.
 """
 
 import dataclasses

@@ -21,7 +21,7 @@ from tools.published import TABLES, VALUES
 ROOT = Path(__file__).parents[1]
 DECLARED: Mapping[str, Mapping[str, Table | Value]] = {"table": TABLES, "value": VALUES}
 _opening = re.compile(r"<!-- (table|value): ")
-_marked = re.compile(r"(?P<open><!-- (?P<kind>table|value): (?P<name>\S+) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S)
+marked = re.compile(r"(?P<open><!-- (?P<kind>table|value): (?P<name>\S+) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S)
 
 
 def pages() -> list[Path]:
@@ -35,16 +35,16 @@ def filled(text: str) -> str:
     Raises:
         ValueError: a marker whose name is not declared, or that is not closed before the next one.
     """
-    complete = {found.start() for found in _marked.finditer(text) if not _opening.search(found["old"])}
+    complete = {found.start() for found in marked.finditer(text) if not _opening.search(found["old"])}
     for opening in _opening.finditer(text):
         if opening.start() not in complete:
             raise ValueError(f"{text[opening.start() :].split('-->')[0]}-->: close it with <!-- /{opening[1]} -->")
-    return _marked.sub(_fill, text)
+    return marked.sub(_fill, text)
 
 
 def used(text: str) -> Iterator[tuple[str, str]]:
     """The markers of a page: kind and name."""
-    return ((found["kind"], found["name"]) for found in _marked.finditer(text))
+    return ((found["kind"], found["name"]) for found in marked.finditer(text))
 
 
 def differences(page: Path) -> str:

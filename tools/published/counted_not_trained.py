@@ -107,6 +107,19 @@ def _ablations(_: Iterable[Row]) -> list[Row]:
     return [{**found[kind], "name": name} for kind, name in _left_out.items()]
 
 
+_judged = {
+    "judge-blimp": "tokens, Kneser-Ney 5-gram",
+    "grammar": "the preset, its five exponents fitted on corrupted sentences of the training text",
+}
+
+
+def _designs(rows: Iterable[Row]) -> list[Row]:
+    """The 5-gram, the designs tried, and the preset."""
+    found = list(rows)
+    shown = [*where(found, file="judge-blimp", method="ngram"), *where(found, file=("grammar-designs", "grammar"))]
+    return [{"design": _judged.get(row["file"]), **row} for row in shown]
+
+
 TABLES = {
     "words": Table(
         ["babylm-mixture", "words-mixture"],
@@ -126,6 +139,18 @@ TABLES = {
         [Column("left out", "name"), Column("held-out perplexity", "held_out_perplexity", ".2f")],
         rows=_ablations,
         commands=False,
+    ),
+    "mixture-trials": Table(
+        ["mixture-trials"],
+        [
+            Column("rows", "rows"),
+            *(Column(f"{text}, {how}", f"{text}_{how}") for text in ("words", "subwords") for how in ("without", "with")),
+        ],
+    ),
+    "grammar-designs": Table(
+        ["judge-blimp", "grammar-designs", "grammar"],
+        [Column("on all pairs", "design"), Column("accuracy, %", "accuracy", ".1f", 100)],
+        rows=_designs,
     ),
     "shakespeare": Table(
         ["shakespeare"],

@@ -111,6 +111,14 @@ TABLES = {
         rows=lambda rows: pivot(rows, ["flags", "dimensions"], "solver"),
         commands=False,
     ),
+    "mnist-descriptors": Table(
+        ["mnist-descriptors"],
+        [
+            Column("descriptor", "descriptor"),
+            Column("%", "test_accuracy", ".2f", 100),
+            Column("squared error", "squared_error", ".5f"),
+        ],
+    ),
     "mnist-elsewhere": Table(
         ["mnist-elsewhere"],
         [

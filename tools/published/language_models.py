@@ -134,6 +134,11 @@ _one_number_each = {
 }
 _model = [Column("features", _features), Column("K", context_length, "d")]
 
+
+def _difference(row: Row) -> str | None:
+    return f"{row['difference']:+.4f} ± {row['standard_error']:.4f}" if "difference" in row else None
+
+
 TABLES = {
     "babylm": Table(
         ["babylm"],
@@ -209,6 +214,15 @@ TABLES = {
         ],
         rows=lambda _: {event["step"]: event for event in read_events("babylm-methods", "step")}.values(),
         commands=False,
+    ),
+    "compare": Table(
+        ["compare"],
+        [
+            Column("", "model"),
+            Column("bits per byte", "bits_per_byte", ".3f"),
+            Column("less the unigram's", _difference),
+        ],
+        rows=lambda rows: [row for row in rows if "model" in row],
     ),
     "blimp": Table(
         ["judge-blimp", "babylm-methods", "grammar"],

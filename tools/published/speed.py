@@ -1,7 +1,10 @@
-"""docs/speed.md and docs/scaling_out.md."""
+"""docs/speed.md, docs/scaling_out.md, docs/trillion_tokens.md, and the times of docs/commands.md."""
+
+from collections.abc import Iterable
 
 from jexplicit.runs.tables import Column
-from tools.declarations import Row, Table, Value, cell, pivot
+from launch.bench.pod import COLUMNS as POD
+from tools.declarations import Row, Table, Value, cell, pivot, where
 
 _peers = {
     "numpy.bincount": "jexplicit, times `numpy.bincount`",
@@ -38,6 +41,37 @@ def _both(row: Row) -> str:
     return f"{row['embedding']:.1f} ({row['fastest']:.1f})"
 
 
+_calls = (("before", "before"), ("first call", "first"), ("second call", "second"))
+_functions = {
+    "counting": "counting, 4 M positions",
+    "log partition functions": "log partition functions, 32,768 contexts",
+    "log partition by columns": "the same, columns spread over devices",
+    "moments of a mixture": "moments of a mixture, 64 positions",
+    "moments on devices": "the same of 4096 positions, on the device",
+    "mixture on devices": "log-probabilities of 32,768 positions, on the device",
+    "attribution": "attribution, 2048 positions",
+    "Adagrad step": "Adagrad step",
+    "gradient of 2^18 contexts": "gradient of 2^18 contexts",
+    "ICL step, 1 layer": "step of one layer of attention, 5 seeds",
+    "ICL step, 5 layers": "step of five layers",
+    "BLUR scores": "scores of 8 genomes, 8 learners each",
+    "BLUR meta-step": "meta-step of 8 genomes, 10 updates",
+    "BLUR learning curves": "learning curves, 10 seeds",
+    "descent curves": "those of descent, 16 rates",
+}
+
+
+def _by_function(rows: Iterable[Row]) -> list[Row]:
+    """A line for each function: its kernels now, and those of the code before."""
+    lines = {line["function"]: line for line in pivot(rows, ["function"], "file")}
+    return [{**lines[function], "name": name} for function, name in _functions.items()]
+
+
+def _pod(platform: str) -> Table:
+    """The stages on a pod of these chips."""
+    return Table(["trillion-tokens"], POD, rows=lambda rows: where(rows, platform=platform), commands=False)
+
+
 TABLES = {
     "speed-counting": Table(
         ["speed-counting"],
@@ -64,6 +98,28 @@ TABLES = {
         [Column("batch", "batch", "d"), *(Column(f"K = {K}", cell(K, _both)) for K in (1, 4))],
         rows=lambda rows: pivot(rows, ["batch"], "radius"),
     ),
+    "kernels": Table(
+        ["kernels", "kernels-before"],
+        [
+            Column("function, on an H100", "name"),
+            Column("kernels", cell("kernels", "kernels"), ",d"),
+            Column("before", cell("kernels-before", "before"), ",d"),
+            Column("MB", cell("kernels", "bytes"), ",.0f", 1e-6),
+            Column("estimate, ms", cell("kernels", "estimated_ms"), ".2f"),
+            Column("bytes alone, ms", cell("kernels", "roofline_ms"), ".2f"),
+        ],
+        rows=_by_function,
+    ),
+    "compiled-functions": Table(
+        ["compiled-functions"],
+        [
+            Column("command", "job"),
+            *(Column(name, field) for name, field in _calls),
+        ],
+        commands=False,
+    ),
+    "trillion-h100": _pod("h100"),
+    "trillion-v5e": _pod("v5e"),
     "scaling-memory": Table(
         ["scaling-memory"],
         [
