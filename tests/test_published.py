@@ -9,8 +9,9 @@ from PIL import Image
 
 from launch.lm.config import PRESETS, Config
 from launch.networks.config import CompareConfig
-from tools import headline, tables
+from tools import headline, sentences, tables
 from tools.declarations import Value, only, pivot, sources
+from tools.published.sentences import QUOTED, SAID
 from tools.results import RESULTS, command_line, keep, read_results
 
 PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
@@ -61,7 +62,37 @@ def test_what_is_declared_stands_in_a_page(kind, name):
 
 def test_every_file_of_results_is_used():
     named = {file for declared in tables.DECLARED.values() for made in declared.values() for file in made.files}
-    assert {path.stem for path in RESULTS.iterdir()} == named
+    assert {path.stem for path in RESULTS.iterdir()} == named | {some.file for said in SAID.values() for some in said}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_decimals_in_sentences_are_numbers_of_results(page):
+    assert not sentences.unfounded_of(PAGES[page]), "correct them, or say in tools/published/sentences.py where they are from"
+
+
+@pytest.mark.parametrize("page", {**SAID, **QUOTED})
+def test_a_page_says_what_is_declared_for_its_sentences(page):
+    decimals = {found.decimal for found in sentences.decimals(PAGES[page].read_text())}
+    assert decimals.issuperset(QUOTED.get(page, ()))
+    for some in SAID.get(page, ()):
+        assert any(sentences.shows(decimal, number) for decimal in decimals for number in some.found()), some
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ("It has 98.01 %, a loss of 0.076 and a gain of 1.2e-7.", []),
+        ("It has 97.88 %.", ["97.88"]),
+        ("It ends at 0.075.", ["0.075"]),
+        ("A table | 1,234.5 |", ["1,234.5"]),
+        ("The paper has 91.68.", []),
+        ("`0.1`, K=0.1, version 3.11.7, [here](a0.1.md)\n```\n0.1\n```\n", []),
+        ("<!-- value: x -->2.5<!-- /value -->, and again 2.5", []),
+        ("<!-- value: x -->2.5<!-- /value -->\n## Else\n2.5", ["2.5"]),
+    ],
+)
+def test_a_decimal_that_is_of_no_results_is_found(page, found):
+    assert [wrong.decimal for wrong in sentences.unfounded(page, [0.9801, 0.0764, -1.21e-7], {"91.68"})] == found
 
 
 def test_the_picture_shows_the_results(tmp_path):
@@ -123,10 +154,11 @@ def test_results_that_are_not_there_name_the_command_that_keeps_them(tmp_path):
 
 def test_runs_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
     about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
-    runs = [{"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
+    runs = [{"transcribed": True, **about}, {"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
     monkeypatch.setattr("tools.declarations.read_results", lambda name: runs)
     when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
-    assert sources(["x"]) == [f"`b`: {when}.", f"`a`: {when}, transcribed from the report."]
+    transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
+    assert sources(["x"]) == [f"`b`: {when}.", *transcribed]
 
 
 def test_one_row_or_an_error():

@@ -65,18 +65,20 @@ class Said(NamedTuple):
     """Numbers of results that sentences of a page say.
 
     file: name of the file of docs/results/ that they are in.
-    fields: the fields that have them; without any, all fields.
-    where: fields of the rows that have them.
+    numbers: the fields that have them, or a function of the rows; without any, all fields.
+    where: fields of the rows.
     """
 
     file: str
-    fields: Sequence[str] = ()
+    numbers: Sequence[str] | Callable[[list[Row]], Iterable[float]] = ()
     where: Mapping[str, Any] = {}
 
-    def numbers(self) -> list[float]:
+    def found(self) -> list[float]:
         """The numbers themselves; integers are not among them."""
         rows = where(read_rows(self.file), **self.where)
-        return [number for row in rows for name in self.fields or row for number in _floats(row.get(name))]
+        if callable(self.numbers):
+            return list(self.numbers(rows))
+        return [number for row in rows for name in self.numbers or row for number in _floats(row.get(name))]
 
 
 def read_rows(name: str) -> list[Row]:
