@@ -10,6 +10,7 @@ tables that are made of it.
 
 A run whose folder was not kept has `"transcribed": true`: its rows are numbers of its report, rounded as they were there, and
 the commands below a table say so. Trials whose commands were not kept, either, have no `"command"`.
+The files sentences-PAGE.json have numbers that only sentences of a page say.
 """
 
 import dataclasses

@@ -3,13 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 
-from tools.declarations import Row, Said, pivot, read_events, where
+from tools.declarations import Row, Said, read_events, where
 
 
 def _spreads(rows: Iterable[Row]) -> list[float]:
     """The mean accuracy and the standard deviation over seeds of each variant."""
     seeds = [[row["test_accuracy"] for row in rows if row["variant"] == name] for name in {row["variant"] for row in rows}]
     return [number for accuracies in seeds for number in (mean(accuracies), stdev(accuracies))]
+
+
+def _behind_cold(rows: Iterable[Row]) -> list[float]:
+    """How far the solved starts end behind the cold one."""
+    losses = {row["start"]: row["dev_loss"] for row in rows if "start" in row}
+    return [losses[start] - losses["cold"] for start in ("explicit", "log-linear")]
 
 
 def _slope_corrections(rows: Iterable[Row]) -> list[float]:
@@ -19,9 +25,8 @@ def _slope_corrections(rows: Iterable[Row]) -> list[float]:
 
 def _agreements(_: Iterable[Row]) -> list[float]:
     """How far clusters agree with classes, means over seeds."""
-    lines = pivot(read_events("autoencoder", "code"), ["name", "agreement"], "name")
-    names = {line["name"] for line in lines}
-    return [mean(line["agreement"] for line in lines if line["name"] == name) for name in names]
+    events = read_events("autoencoder", "code")
+    return [mean(event["agreement"] for event in where(events, name=name)) for name in {event["name"] for event in events}]
 
 
 def _millions_of_tokens(rows: Iterable[Row]) -> list[float]:
@@ -45,6 +50,7 @@ SAID: Mapping[str, Sequence[Said]] = {
     ],
     "docs/networks.md": [
         Said("sentences-networks"),
+        Said("names-starts", _behind_cold),
         Said("mnist-fcnn", ["test_accuracy"]),
         Said("names-8", ["dev_loss"], {"method": "log-linear"}),
         Said("names-8-large", ["dev_loss"], {"method": "mlp-cold"}),
@@ -107,8 +113,9 @@ QUOTED: Mapping[str, Mapping[str, str]] = {
     "docs/comparisons.md": {
         "0.9975": "the sigmoid of 6",
         "0.0025": "the sigmoid of -6",
-        "0.0001": "the first of the learning rates",
-        "0.14": "the second of eight numbers from 0.0001 to 1",
+        "0.01": "the first of five learning rates",
+        "0.0001": "the first of eight learning rates",
+        "0.14": "the second of eight numbers from 0.0001 to 1, equally far apart",
         "0.02": "the share of the rarest class",
     },
     "docs/language_models.md": {
