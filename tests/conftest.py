@@ -8,8 +8,15 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JEXPLICIT_COMPILED_LIMIT"] = "0"  # no command under test writes what it compiles into the user's cache
 # XLA's older code for fused loops, a module at a time, compiles small functions twice as fast; processes inherit it
 os.environ["XLA_FLAGS"] = " ".join(
-    ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1", os.environ.get("XLA_FLAGS", "")]
+    [
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        "--xla_cpu_multi_thread_eigen=false",
+        os.environ.get("XLA_FLAGS", ""),
+    ]
 )
+os.environ["OMP_NUM_THREADS"] = "1"  # test processes fill the cores; threads of theirs would wait for each other
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import jax
 import pytest
