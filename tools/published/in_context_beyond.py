@@ -9,6 +9,30 @@ from tools.declarations import Row, Table, Value, cell, only, pivot, read_events
 
 _scalars = {"gd++": "GD++, two scalars a layer", "diagonal": "diagonal, four scalars a layer (Vladymyrov et al. 2024)"}
 
+_functions = {
+    ("linear", "none"): "linear",
+    ("relu", "none"): "ReLU networks",
+    ("quadratic", "none"): "quadratic",
+    ("tree", "none"): "trees",
+    ("linear", "x times 3"): "linear, inputs three times as large",
+    ("linear", "y times 3"): "linear, outputs three times as large",
+}
+_learners = {
+    "trained": "transformer",
+    "least squares": "least squares",
+    "3 nearest neighbours": "three nearest neighbours",
+    "averaging": "averaging",
+    "zero": "zero",
+    "Newton, 4 steps": "Newton, 4 steps",
+    "Newton, 8 steps": "8 steps",
+}
+
+
+def _by_functions(rows: Iterable[Row]) -> list[Row]:
+    """A line for each kind of functions: the losses after ten pairs."""
+    lines = {(line["task"], line["shift"]): line for line in pivot(where(rows, prefix=10), ["task", "shift"], "predictor")}
+    return [lines[functions] for functions in _functions]
+
 
 def _by_scalars(rows: Iterable[Row]) -> list[Row]:
     """A line for each kind of layers that are fitted to tasks whose noise differs."""
@@ -65,6 +89,14 @@ def _above_construction(rows: list[Row]) -> float:
 
 
 TABLES = {
+    "icl-function-classes": Table(
+        ["icl-function-classes"],
+        [
+            Column("functions", lambda line: _functions[line["task"], line["shift"]]),
+            *(Column(name, cell(predictor, "loss_by_power"), ".1f", 100) for predictor, name in _learners.items()),
+        ],
+        rows=_by_functions,
+    ),
     "icl-noise": Table(
         ["icl-noisy"],
         [Column("", "name"), *(Column(f"K = {K}", cell(K, "adjusted_loss"), ".3f") for K in (1, 2, 3, 4))],
