@@ -27,6 +27,7 @@ def test_the_residual_is_that_of_the_iteration(power):
         M = 2 * M - M @ A @ M
 
 
+@pytest.mark.slow
 def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
     """Contexts with as many pairs as inputs, whose eigenvalues have no gap: the slope from the fourth layer on."""
     tasks = Tasks(dim=6, context=6, inputs="normal")

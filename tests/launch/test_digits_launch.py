@@ -167,6 +167,7 @@ def test_reliability_is_kept_for_every_model_and_drawn(finished):
     assert (finished / "figures" / "reliability.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_in_order_and_classifies(tmp_path):
     data = read_images("digits")
     order = np.argsort(data.train_labels[:600], kind="stable")
