@@ -16,11 +16,12 @@ from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, Posi
 from jexplicit.runs.command import Command, Preset
 from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.folder import RunFolder, present_run
-from jexplicit.runs.tables import Column, markdown_table, rich_table
+from jexplicit.runs.tables import markdown_table, rich_table
 from launch.bench import hot_functions as hot
 from launch.bench.compile import BASELINE, PLATFORMS, START
 from launch.bench.harness import free_folder
 from launch.bench.hlo import Work
+from launch.bench.stages import COLUMNS
 
 _usable = 0.8  # of a memory: what tables may occupy
 _nothing = Work(0, 0)
@@ -210,7 +211,7 @@ def stage_row(
         "kernels": work.kernels * pod.kernel_start,
         "link": fabric_bytes / chip.fabric + link_bytes / chip.link,
     }
-    sent = {"host_bytes": host_bytes, "memory_bytes": work.bytes, "link_bytes": fabric_bytes + link_bytes}
+    sent = {"host_bytes": round(host_bytes), "memory_bytes": work.bytes, "link_bytes": round(fabric_bytes + link_bytes)}
     limit = LIMITS[max(seconds, key=lambda key: seconds[key])] if any(seconds.values()) else ""
     parts = {f"{key}_seconds": value for key, value in seconds.items()}
     return {"stage": name, "seconds": sum(seconds.values()), **parts, **sent, "kernels": work.kernels, "limit": limit}
@@ -307,26 +308,6 @@ def _scaled(works: Mapping[str, Work], function: str, size: float, calls: float)
     """So many calls of a compiled function: their kernels, and its bytes in proportion to the size of all calls together."""
     compiled = works[function]
     return Work(math.ceil(calls * compiled.kernels), math.ceil(size / _sizes[function] * compiled.bytes))
-
-
-def _number(heading: str, field: str, scale: float = 1) -> Column:
-    def text(row: Mapping[str, Any]) -> str:
-        x = row[field] * scale
-        return f"{x:,.0f}" if x >= 100 else f"{x:.2g}" if x else ""
-
-    return Column(heading, text, "n")
-
-
-COLUMNS = [
-    Column("stage", "stage"),
-    _number("seconds", "seconds"),
-    _number("GB through a host", "host_bytes", 1e-9),
-    _number("GB of a chip's memory", "memory_bytes", 1e-9),
-    _number("kernels of a chip", "kernels"),
-    _number("GB that a chip sends", "link_bytes", 1e-9),
-    Column("limit", "limit"),
-    _number("dollars", "dollars"),
-]
 
 
 _lines = {TRAINING[0]: "--", TRAINING[1]: ":"}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from jexplicit.runs.tables import Column
+from launch.bench.stages import COLUMNS
 from tools.declarations import Row, Table, Value, cell, pivot, where
 
 _peers = {
@@ -66,31 +67,9 @@ def _by_function(rows: Iterable[Row]) -> list[Row]:
     return [{**lines[function], "name": name} for function, name in _functions.items()]
 
 
-def _two_digits(heading: str, field: str, scale: float = 1) -> Column:
-    """A column of numbers of two digits, or of integers from 100 on; nothing for 0."""
-
-    def text(row: Row) -> str:
-        x = row[field] * scale
-        return f"{x:,.0f}" if x >= 100 else f"{x:.2g}" if x else ""
-
-    return Column(heading, text)
-
-
-_stages = [
-    Column("stage", "stage"),
-    _two_digits("seconds", "seconds"),
-    _two_digits("GB through a host", "host_bytes", 1e-9),
-    _two_digits("GB of a chip's memory", "memory_bytes", 1e-9),
-    _two_digits("kernels of a chip", "kernels"),
-    _two_digits("GB that a chip sends", "link_bytes", 1e-9),
-    Column("limit", "limit"),
-    _two_digits("dollars", "dollars"),
-]
-
-
 def _pod(platform: str) -> Table:
     """The stages on a pod of these chips."""
-    return Table(["trillion-tokens"], _stages, rows=lambda rows: where(rows, platform=platform), commands=False)
+    return Table(["trillion-tokens"], COLUMNS, rows=lambda rows: where(rows, platform=platform), commands=False)
 
 
 TABLES = {
