@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 EXTRAS := .venv-extras
 JOBS ?= 2
 # Notebooks compile much and compute little; tests/conftest.py says the same of the tests.
-FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
-	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false"
 
 .PHONY: demo test test-slow test-extras lint docs tables notebooks dist clean help
 
