@@ -64,8 +64,9 @@ def unfounded(page: str, numbers: Sequence[float] = (), quoted: Collection[str] 
     return [
         found
         for section in _section.split(page)
+        for known in [shown(section).union(quoted)]
         for found in decimals(section)
-        if found.decimal not in {*shown(section), *quoted} and not any(shows(found.decimal, x) for x in numbers)
+        if found.decimal not in known and not any(shows(found.decimal, x) for x in numbers)
     ]
 
 
