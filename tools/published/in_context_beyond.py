@@ -1,11 +1,13 @@
 """docs/in_context.md, beyond linear regression with linear layers."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import mean
 from typing import Any
 
 from jexplicit.runs.tables import Column
-from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
+from launch.icl.panels import Curve
+from launch.icl.sections.run_files import first_step
+from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, read_rows, where
 
 _scalars = {"gd++": "GD++, two scalars a layer", "diagonal": "diagonal, four scalars a layer (Vladymyrov et al. 2024)"}
 
@@ -50,19 +52,79 @@ def _one_layer(predictor: str) -> Value:
     return Value("icl-noisy", "loss", ".4f", {"task": "anisotropic, noisy", "predictor": predictor})
 
 
+def _listed(numbers: Iterable[Any], form: str = "") -> str:
+    """Numbers in their order, with an "and" before the last."""
+    *first, last = (format(number, form) for number in numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _losses(file: str, measure: str = "loss", predictor: str = "trained", **fields: Any) -> list[float]:
+    """A loss of trained layers by seed."""
+    return [row[measure] for row in where(read_rows(file), predictor=predictor, **fields)]
+
+
 def _by_seed(file: str, **fields: Any) -> Value:
     """The losses of trained layers, from the lowest."""
-
-    def losses(rows: list[Row]) -> str:
-        *first, last = sorted(row["loss"] for row in where(rows, predictor="trained", **fields))
-        return f"{', '.join(f'{loss:.4f}' for loss in first)} and {last:.4f}"
-
-    return Value(file, losses, "")
+    return Value(file, lambda _: _listed(sorted(_losses(file, **fields)), ".4f"), "")
 
 
-def _mean(file: str, **fields: Any) -> Value:
+def _mean(file: str, measure: str = "loss", form: str = ".4f", **fields: Any) -> Value:
     """The mean loss of trained layers over seeds."""
-    return Value(file, lambda rows: mean(row["loss"] for row in where(rows, predictor="trained", **fields)), ".4f")
+    return Value(file, lambda _: mean(_losses(file, measure, **fields)), form)
+
+
+def _curve(file: str, model: str) -> list[Row]:
+    return where(read_events(file, "evaluation"), model=model)
+
+
+def _first_steps(curve: Curve, condition: Callable[[Row, int], Any]) -> list[int | None]:
+    """By seed, the first step that meets a condition; None where none does."""
+    return [first_step(curve, lambda entry, n=n: condition(entry, n)) for n in range(len(curve[0]["loss"]))]
+
+
+def _from_to(steps: Iterable[int]) -> str:
+    found = list(steps)
+    return f"{min(found)} to {max(found)}"
+
+
+def _attends_before_the_drop(_: list[Row]) -> str:
+    """How many steps the first layer looks at the next token before the loss is half-way down, over the seeds."""
+    curve, level = _curve("icl-copying", "copy"), {row["predictor"]: row["loss"] for row in _references("icl-copying", "copy")}
+    attends = _first_steps(curve, lambda e, n: e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
+    drops = _first_steps(curve, lambda e, n: e["loss"][n] <= (level["zero"] + level["gd"]) / 2)
+    return _from_to(b - a for a, b in zip(attends, drops, strict=True) if a is not None and b is not None)
+
+
+def _references(file: str, model: str) -> list[Row]:
+    """The losses that a model is compared with, on validation tasks."""
+    return where(read_events(file, "reference"), model=model)
+
+
+def _half_way(heads: int) -> Value:
+    """The steps after which the loss is half-way to that of a step of descent, over the seeds."""
+
+    def steps(_: list[Row]) -> str:
+        model = f"phase_{heads}_heads"
+        curve, level = _curve("icl-phase", model), only(_references("icl-phase", model), predictor="gd")["loss"]
+        found = _first_steps(curve, lambda e, n: e["loss"][n] <= (curve[0]["loss"][n] + level) / 2)
+        return _from_to(step for step in found if step is not None)
+
+    return Value("icl-phase", steps, "")
+
+
+def _best_on_fresh(measure: str, form: str = "") -> Value:
+    """The lowest loss on fresh tasks, or its step, of blocks that see the same tasks at every step, by seed."""
+
+    def best(_: list[Row]) -> str:
+        curve = _curve("icl-blocks", "blocks_softmax_8192_tasks")
+        lowest = [min(curve, key=lambda entry, n=n: entry["loss"][n]) for n in range(len(curve[0]["loss"]))]
+        return _listed((entry["step"] if measure == "step" else entry["loss"][n] for n, entry in enumerate(lowest)), form)
+
+    return Value("icl-blocks", best, "")
+
+
+def _solved(file: str, layers: int, predictor: str, form: str) -> Value:
+    return Value(file, "loss", form, {"predictor": predictor, "layers": layers, "recurrent": False})
 
 
 def _by_tasks(measure: str) -> Value:
@@ -104,6 +166,29 @@ TABLES = {
     ),
 }
 VALUES = {
+    "waves": _by_seed("icl-waves"),
+    "waves-control": _by_seed("icl-waves", predictor="control"),
+    "waves-zero": Value("icl-waves", "loss", ".4f", {"predictor": "zero"}),
+    "waves-cosine": _mean("icl-waves", "cosine", ".2f"),
+    "copying": _by_seed("icl-copying", attention="softmax"),
+    "copying-linear": _mean("icl-copying", form=".3f", attention="linear"),
+    "copying-gd": Value("icl-copying", "loss", ".4f", {"predictor": "gd"}),
+    "copying-gd-validation": Value(
+        "icl-copying", lambda _: only(_references("icl-copying", "copy"), predictor="gd")["loss"], ".4f"
+    ),
+    "copying-attends": Value("icl-copying", _attends_before_the_drop, ""),
+    "phase-one": _half_way(1),
+    "phase-two": _half_way(2),
+    "blocks": _mean("icl-blocks", layers=12),
+    "blocks-seeds": _by_seed("icl-blocks", layers=12),
+    "blocks-gd": _solved("icl-blocks", 12, "gd", ".4f"),
+    "blocks-solved-3": _solved("icl-blocks", 3, "gd++", ".4f"),
+    "blocks-solved-4": _solved("icl-depths", 4, "gd++", ".4f"),
+    "blocks-solved-12": _solved("icl-blocks", 12, "gd++", ".5f"),
+    "blocks-own": _mean("icl-blocks", "train_loss", ".3f", training_tasks=8192),
+    "blocks-fresh": _mean("icl-blocks", form=".3f", training_tasks=8192),
+    "blocks-fresh-best": _best_on_fresh("loss", ".2f"),
+    "blocks-fresh-best-steps": _best_on_fresh("step"),
     "softmax-one": _by_seed("icl-softmax", heads=1),
     "softmax-two": _mean("icl-softmax", heads=2),
     "softmax-constructed": Value("icl-softmax", "loss", ".4f", {"predictor": "constructed"}),
