@@ -96,6 +96,11 @@ def _five_layers(rows: Iterable[Row]) -> list[Row]:
     return [{"name": name, "losses": [row["loss"] for row in seeds], **seeds[0]} for name, seeds in found]
 
 
+def _ten_layers(form: str, measure: str = "loss", **fields: Any) -> Value:
+    """A number of ten recurrent layers."""
+    return Value("icl-ten", measure, form, fields)
+
+
 def _trained_loss(rows: list[Row]) -> float:
     return mean(row["loss"] for row in where(rows, predictor="trained"))
 
@@ -162,6 +167,14 @@ VALUES = {
     "five-layers-trained": Value("icl-five-trained", _trained_loss, ".4f"),
     "five-layers-gd": Value("icl-depths", "loss", ".3f", {"layers": 5, "predictor": "gd", "recurrent": True}),
     "five-layers-seeds": Value("icl-depths-seeds", _five_layers_by_seed, ""),
+    "five-layers-warm": Value("icl-five-mean", "loss", ".4f", {"predictor": "trained", "start": "warm"}),
+    "five-layers-mean": Value("icl-five-mean", "loss", ".1f", {"predictor": "interpolated"}),
+    "ten-solved": _ten_layers(".4f", predictor="gd++"),
+    "ten-gd": _ten_layers(".4f", predictor="gd"),
+    "ten-trained": _ten_layers(".4f", predictor="trained", start="cold"),
+    "ten-cosine": _ten_layers(".3f", "cosine", predictor="trained", start="cold"),
+    "ten-warm": _ten_layers(".4f", predictor="trained", start="warm"),
+    "ten-mean": _ten_layers(".2f", predictor="interpolated"),
     "depth-ratio": Value("icl-depths", _loss_ratio, ".2f"),
     "two-layers-worse": _worse_than_solved("cold"),
     "two-layers-warm-worse": _worse_than_solved("warm"),
