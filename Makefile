@@ -8,7 +8,7 @@ JOBS ?= 2
 FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false"
 
-.PHONY: demo test test-slow test-extras lint docs tables notebooks dist clean help
+.PHONY: demo test short-tests test-slow test-extras lint style types docs tables notebooks dist clean help
 
 help:
 	@echo "make demo         fit and measure language models on the embedded corpus (runs/demo)"
@@ -40,14 +40,22 @@ demo: $(BIN)/.demo
 	rm -rf runs/demo
 	$(BIN)/python -m launch.lm --preset demo --out runs/demo
 
-lint: $(BIN)/.test
+lint: style types
+
+style: $(BIN)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(BIN)/.test
 	$(BIN)/pyright
 
 # A file's tests stay together: they share runs and compiled functions.
-test: lint
+short-tests: $(BIN)/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+# Types are checked on one core, beside the tests.
+test: style
+	$(MAKE) --no-print-directory --jobs=2 types short-tests
 	rm -rf build/notebooks
 	$(BIN)/jupytext --quiet --to ../build/notebooks//ipynb notebooks/*.py
 	TINY=1 $(FAST_COMPILATION) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 build/notebooks -p no:cacheprovider

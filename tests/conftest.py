@@ -33,6 +33,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+def pytest_collection_finish():
+    """What is imported stays: the collector looks at the objects of tests alone, and at all of them only after each file."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(700, 10, 1_000_000)
+
+
 @pytest.fixture
 def data_dir():
     """The folder of larger data, where there is one."""
@@ -54,7 +61,7 @@ def elsewhere(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(jax.lax, "platform_dependent", their_branch)
             for module in _modules():
-                if hasattr(module, "on_cpu"):
+                if "on_cpu" in vars(module):
                     patch.setattr(module, "on_cpu", lambda mesh: False)
             result = f(*arguments, **more)
         _free_compiled_functions()
@@ -75,7 +82,7 @@ def _free_compiled_functions():
     jax.clear_caches()
     for module in _modules():
         for value in list(vars(module).values()):
-            if hasattr(value, "cache_clear"):  # a functools.cache, most often of compiled functions
+            if hasattr(type(value), "cache_clear"):  # a functools.cache, most often of compiled functions
                 value.cache_clear()
 
 

@@ -30,6 +30,7 @@ QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", 
 MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # pages of the site that the commands' docstrings become
 WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$", read_page(path), re.M)]
 CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
+COMPUTING = ("README.md", "docs/recipes/tasks.md")  # pages whose blocks compute longer than they are compiled
 OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model")  # flags of SLURM and of lm_eval
 
 
@@ -38,14 +39,16 @@ def text_of(page: str) -> str:
 
 
 @contextlib.contextmanager
-def plain_jax() -> Iterator[None]:
-    """JAX with the settings that it has outside of tests, and no types checked."""
+def plain_jax(optimised: bool = False) -> Iterator[None]:
+    """JAX with the settings that it has outside of tests, and no types checked; what computes for seconds is optimised."""
     jaxtyping.config.update("jaxtyping_disable", True)
+    jax.config.update("jax_disable_most_optimizations", not optimised)
     try:
         with jax.enable_x64(False), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             yield
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 def run_command(name: str, arguments: list[str], patch: pytest.MonkeyPatch) -> int:
@@ -67,7 +70,8 @@ def exit_status(call: Callable[[], Any]) -> int:
 COMMANDS = """
 lm --preset tiny --train topics.txt --documents paragraph --features cat --samples 0 --out runs/demo
 export --run runs/demo --out model.safetensors
-lm --preset shakespeare --train input.txt --methods mixture --rows contexts-4 --history window:256 --out runs/shakespeare
+lm --preset shakespeare --train input.txt --methods mixture --rows contexts-4 --history window:256 --samples 0 \
+  --out runs/shakespeare
 digits --methods explicit --layers 1 --limit 100 --out runs/shapes
 """
 
@@ -101,7 +105,7 @@ def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "shown" / "cache"))
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    with plain_jax():
+    with plain_jax(optimised=page in COMPUTING):
         for block in blocks(text_of(page)):
             if block.language == "python":
                 run_python(block, page, module)

@@ -169,6 +169,7 @@ def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys
     assert shards(["--out", str(tmp_path / "shards"), *by_name, "--feature", "label"]) == 2
     assert "feature = 'text' (now 'label')" in " ".join(capsys.readouterr().err.split())
     by_folder = ["--corpus", f"tfds:{prepared / 'small'}", "--tokenizer", "char", "--methods", "explicit", "--radius", "1"]
+    by_folder += ["--features", "cat", "--samples", "0"]
     assert lm(["--out", str(tmp_path / "lm"), *by_folder]) == 0
     rows = json.loads((tmp_path / "lm/results.json").read_text())["rows"]
     assert {row["corpus"] for row in rows} == {"tfds:small/1.0.0"}

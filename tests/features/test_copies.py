@@ -43,7 +43,7 @@ def test_warps_are_those_of_scipy():
 
 
 def test_draws_stay_within_their_bounds_and_fill_them():
-    draws = jax.vmap(lambda key: draw_affine(key, 28))(jax.random.split(jax.random.key(0), 2000))
+    draws = jax.jit(jax.vmap(lambda key: draw_affine(key, 28)))(jax.random.split(jax.random.key(0), 2000))
     A, t = (np.asarray(part, np.float64) for part in draws)
     assert SHIFT * 28 * 0.99 < np.abs(t).max() <= SHIFT * 28
     # a rotation does not change the singular values of 1 + change, and these lie within the change's largest norm

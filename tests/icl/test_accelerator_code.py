@@ -52,7 +52,7 @@ def test_contractions(elsewhere):
 def test_scores_of_genomes(elsewhere, data, genomes):
     learners = {"rules": RULES, "family": Family(HIDDEN, 8), "unroll": 3, "query_size": 10, "learners": 2}
     arguments = genomes, jax.random.key(1), make_source(data)
-    (loss, accuracy), theirs = (run(mean_scores, *arguments, **learners) for run in (_here, elsewhere))
+    (loss, accuracy), theirs = mean_scores(*arguments, **learners), elsewhere(mean_scores, *arguments, **learners)
     np.testing.assert_allclose(loss, theirs[0], rtol=1e-4)
     np.testing.assert_array_equal(accuracy, theirs[1])
 
@@ -60,12 +60,15 @@ def test_scores_of_genomes(elsewhere, data, genomes):
 def test_learning_curves_and_those_of_descent(elsewhere, data, genomes):
     shared = {"steps": 3, "batch_size": 8, "seeds": (0, 1)}
     genome = jax.tree.map(lambda leaf: leaf[0], genomes)
-    ours, theirs = (run(learning_curves, genome, RULES, HIDDEN, data, data, **shared) for run in (_here, elsewhere))
+
+    def curves():
+        descent = descent_curves("sgd", (0.1, 0.5), HIDDEN, data, data, normalised=True, **shared)
+        return learning_curves(genome, RULES, HIDDEN, data, data, **shared), descent
+
+    (ours, our_descent), (theirs, their_descent) = curves(), elsewhere(curves)
     np.testing.assert_array_equal(ours.accuracy, theirs.accuracy)
     np.testing.assert_allclose(ours.size, theirs.size, rtol=1e-4)
-    descent = ("sgd", (0.1, 0.5), HIDDEN, data, data)
-    ours, theirs = (run(descent_curves, *descent, normalised=True, **shared) for run in (_here, elsewhere))
-    np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(our_descent, their_descent)
 
 
 def test_meta_steps(elsewhere, data, genomes):
@@ -91,7 +94,3 @@ def test_training_steps_of_several_seeds(elsewhere):
         )
 
     np.testing.assert_allclose(losses(), elsewhere(losses), rtol=1e-4)
-
-
-def _here(f, *arguments, **more):
-    return f(*arguments, **more)

@@ -1,5 +1,6 @@
 """Blocks of attention and an MLP: a slow loop, linear layers as a special case, invariances, training."""
 
+import functools
 from typing import Any
 
 import jax
@@ -15,11 +16,11 @@ from icl import (
     descent_layers,
     gd_plus_plus,
     init_layers,
-    predict_batch,
     sample_tasks,
     sequences,
     tokens,
 )
+from icl.models import batched
 from icl.models import blocks as stacks
 from icl.models.blocks import BlockRegression, init_blocks, linear_blocks
 from icl.models.mlp import init_mlp
@@ -27,16 +28,18 @@ from icl.tasks import vmap_tasks
 from icl.training import train_layers
 
 predict_blocks = jax.jit(stacks.predict_blocks, static_argnames=("softmax", "layernorm", "clip"))
+predict_batch = jax.jit(batched.predict_batch, static_argnames=("softmax", "clip"))
 TASKS = Tasks(dim=3, context=5, outputs=2, input_range=2.0)
 BATCH = sample_tasks(jax.random.key(0), TASKS, 4)
 EXACT: Any = {"rtol": 1e-11, "atol": 1e-11}  # float64; three blocks of sums of a few dozen terms of order 1
 
 
-def random_blocks(blocks: int = 3, heads: int = 2, **more) -> stacks.Blocks:
-    """Weights of order 1, and biases other than zero."""
-    found = init_blocks(jax.random.key(1), 5, blocks=blocks, heads=heads, hidden=7, scale=0.5, **more)
-    biases = {name: jnp.linspace(-1, 1, found.mlp._asdict()[name].size).reshape(blocks, -1) for name in ("b1", "b2")}
-    return found._replace(mlp=found.mlp._replace(**jax.tree.map(lambda b: b.astype(found.mlp.b1.dtype), biases)))
+@functools.cache
+def random_blocks() -> stacks.Blocks:
+    """Three, with weights of order 1, and biases other than zero."""
+    found = init_blocks(jax.random.key(1), 5, blocks=3, heads=2, hidden=7, scale=0.5)
+    biases = {name: jnp.linspace(-1, 1, found.mlp._asdict()[name].size).reshape(3, -1) for name in ("b1", "b2")}
+    return found._replace(mlp=found.mlp._replace(**biases))
 
 
 @pytest.mark.parametrize("layernorm", [False, True])
@@ -67,7 +70,7 @@ def test_linear_blocks_without_mlps_are_layers_of_attention():
 def test_blocks_that_hold_gd_plus_plus_perform_it_exactly():
     eta, gamma = jnp.array([0.9, 1.4, 0.7, 1.1]), jnp.array([0.02, 0.05, 0.01, 0.3])
     blocks = linear_blocks(descent_layers(3, 5, eta, gamma=gamma, outputs=2))
-    theirs = vmap_tasks(lambda s: gd_plus_plus(s, eta, gamma, steps=4)[-1])(BATCH)
+    theirs = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, eta, gamma, steps=4)[-1]))(BATCH)
     np.testing.assert_allclose(predict_blocks(blocks, BATCH, softmax=False), theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -83,7 +86,7 @@ def test_the_order_of_the_context_and_the_other_tasks_of_a_batch_do_not_matter(l
 
 def test_layer_normalisation_makes_tokens_comparable():
     """All but the first attention read the same, whatever the size of the tokens that reach them."""
-    blocks = random_blocks(blocks=1)
+    blocks = jax.tree.map(lambda leaf: leaf[:1], random_blocks())
     zeroed = blocks._replace(attention=blocks.attention._replace(P=jnp.zeros_like(blocks.attention.P)))
     larger = BATCH._replace(x_q=1e3 * BATCH.x_q)
     change = [predict_blocks(zeroed, batch, layernorm=True) for batch in (BATCH, larger)]
@@ -142,6 +145,6 @@ def test_bad_blocks_are_refused():
         linear_blocks(init_layers(jax.random.key(0), 4, heads=2), heads=1)
     with pytest.raises(ValueError, match="width 5"):
         stacks.predict_blocks(init_blocks(jax.random.key(0), 4, blocks=1), BATCH)
-    mixed = random_blocks(blocks=3)._replace(mlp=random_blocks(blocks=2).mlp)
+    mixed = random_blocks()._replace(mlp=jax.tree.map(lambda leaf: leaf[:2], random_blocks().mlp))
     with pytest.raises(ValueError, match="of width 5: wanted"):
         stacks.predict_blocks(mixed, BATCH)

@@ -87,7 +87,7 @@ def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
 
 def test_answers_at_a_prefix_depend_on_that_prefix_alone():
     for predictor in function_baselines("sparse").values():
-        slope = jax.jacrev(lambda y, p=predictor: at_every_prefix(p, PROMPT._replace(y=y)))(PROMPT.y)
+        slope = jax.jit(jax.jacrev(lambda y, p=predictor: at_every_prefix(p, PROMPT._replace(y=y))))(PROMPT.y)
         assert not np.triu(np.asarray(slope)).any()
 
 
@@ -95,7 +95,7 @@ def test_the_causal_model_answers_from_what_came_before():
     """The gradient of answer t is exactly zero in later points and in y_t and later values, and not zero in earlier ones."""
     model = CausalTransformer(width=8, layers=2, heads=2, dtype=jnp.float64)
     X, y = PROMPT.X[None, :5], PROMPT.y[None, :5]
-    params = model.init(jax.random.key(0), X, y)
+    params = jax.jit(model.init)(jax.random.key(0), X, y)
     by_X, by_y = jax.jit(jax.jacrev(lambda X, y: model.apply(params, X, y)[0], argnums=(0, 1)))(X, y)
     by_X, by_y = np.abs(np.asarray(by_X[:, 0])).sum(axis=-1), np.asarray(by_y[:, 0])
     assert not np.triu(by_X, 1).any() and not np.triu(by_y).any()
@@ -130,7 +130,7 @@ def test_shifts_are_what_they_say(monkeypatch):
     seen = shifted("query seen")
     assert (seen[:-1] == seen[-1]).all(axis=1).sum() == 1
     assert np.linalg.matrix_rank(shifted("half subspace"), tol=1e-8) == 2
-    many = np.concatenate([np.asarray(sample_prompt(k, law, "skewed").X) for k in jax.random.split(key, 200)])
+    many = jax.jit(jax.vmap(lambda key: sample_prompt(key, law, "skewed").X))(jax.random.split(key, 200))
     assert (many**2).mean() == pytest.approx(1, rel=0.1)  # 7200 squares, most of them of one direction
     np.testing.assert_allclose(shifted("x times 3"), 3 * plain.X)
     np.testing.assert_allclose(sample_prompt(key, law, "y times 1/3").y, plain.y / 3)

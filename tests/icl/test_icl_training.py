@@ -119,13 +119,14 @@ def test_the_history_has_the_losses_of_training_since_the_entry_before(trained):
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
     one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)
-    cold = train_layers(start(1), one, recipe, steps=1600, seeds=[0], every=200)
+    cold = train_layers(start(1), one, recipe, steps=800, seeds=[0], every=200)
     layer = descent_layers(2, 3, optimal_rate(TASKS))
     warm = train_layers(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
     batch = sample_tasks(jax.random.key(5), TASKS, 20_000)
-    best = float(one.loss(layer, batch))
+    loss_of = jax.jit(one.loss)
+    best = float(loss_of(layer, batch))
     for run in (cold, warm):
-        loss = float(one.loss(jax.tree.map(lambda leaf: leaf[0], run.params), batch))
+        loss = float(loss_of(jax.tree.map(lambda leaf: leaf[0], run.params), batch))
         assert best - 1e-4 * best < loss < 1.01 * best  # paired; Adam's noise at a constant rate
 
 
@@ -134,15 +135,20 @@ def test_bad_training_is_refused():
         train_layers(start(2), PROBLEM, RECIPE, steps=1, seeds=[0])
     with pytest.raises(ValueError, match="0 steps"):
         train_layers(start(1), PROBLEM, RECIPE, steps=0, seeds=[0])
-    bad = jax.tree.map(lambda leaf: leaf * jnp.nan, start(1))
+    bad = jax.tree.map(lambda leaf: leaf * jnp.nan, start(3))
     with pytest.raises(FloatingPointError, match="seed 4 at step 0.*learning rate"):
-        train_layers(bad, PROBLEM, RECIPE, steps=2, seeds=[4])
+        train_layers(bad, PROBLEM, RECIPE, steps=3, seeds=[4, 5, 6], devices=2)
+
+
+def told(model, batch):
+    """The predictions of a model of one sequence."""
+    return jax.jit(lambda batch: predictions(vmap_tasks(model), batch))(batch)
 
 
 def test_sensitivities_are_the_weights_that_descent_finds():
     tasks = Tasks(dim=3, context=5, outputs=2)
     batch = sample_tasks(jax.random.key(0), tasks, 6)
-    said = predictions(vmap_tasks(lambda s: gradient_descent(s, 0.7)[-1]), batch)
+    said = told(lambda s: gradient_descent(s, 0.7)[-1], batch)
     for n, one in enumerate(zip(*sequences(batch), strict=True)):
         one = Sequence(*one)
         W = 0.7 / 5 * np.asarray(one.Y).T @ np.asarray(one.X)
@@ -153,7 +159,7 @@ def test_sensitivities_are_the_weights_that_descent_finds():
 
 def test_differences_are_their_definitions():
     batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 40)
-    a, b = (predictions(vmap_tasks(lambda s, e=e: gd_plus_plus(s, e, 0.5, steps=2)[-1]), batch) for e in (1.0, 4.0))
+    a, b = (told(lambda s, e=e: gd_plus_plus(s, e, 0.5, steps=2)[-1], batch) for e in (1.0, 4.0))
     apart = difference(a, b)
     g, h = np.asarray(a.sensitivity)[0].T, np.asarray(b.sensitivity)[0].T
     cosines = [x @ z / np.linalg.norm(x) / np.linalg.norm(z) for x, z in zip(g, h, strict=True)]
@@ -200,7 +206,8 @@ def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
 
 def test_rates_are_read_back_from_scaled_weights():
     layer = jax.tree.map(lambda leaf: leaf[0], descent_layers(3, 5, 0.7, gamma=0.2))
-    eta, gamma = descent_rates(layer._replace(W_Q=4 * layer.W_Q, W_V=layer.W_V / 4), dim=3, context=5)
+    rates = jax.jit(descent_rates, static_argnames=("dim", "context"))
+    eta, gamma = rates(layer._replace(W_Q=4 * layer.W_Q, W_V=layer.W_V / 4), dim=3, context=5)
     assert (float(eta), float(gamma)) == pytest.approx((0.7, 0.2))
 
 
@@ -219,8 +226,8 @@ def test_a_sweep_over_weight_scales_is_a_square_and_compiles_once():
 
 def test_paths_are_means_over_tasks():
     batch = sample_tasks(jax.random.key(0), TASKS, 5)
-    ours = path_losses(lambda s: gradient_descent(s, 1.0, steps=3), batch)
-    said = predictions(vmap_tasks(lambda s: gradient_descent(s, 1.0, steps=3)[-1]), batch)
+    ours = jax.jit(lambda batch: path_losses(lambda s: gradient_descent(s, 1.0, steps=3), batch))(batch)
+    said = told(lambda s: gradient_descent(s, 1.0, steps=3)[-1], batch)
     assert ours.shape == (3,) and float(ours[-1]) == pytest.approx(float(said.loss.mean()), rel=1e-12)
 
 

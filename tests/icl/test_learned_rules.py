@@ -20,22 +20,28 @@ from icl.blur import (
     Stage,
     Synapse,
     backprop_genome,
+    episodes,
+    families,
     image_sets,
-    init_synapses,
     learn,
     learner,
     learning_curves,
     load_genome,
     make_source,
     meta_train,
-    predict,
+    ridge,
 )
-from icl.blur.episodes import cross_entropy, draw_family_episode, meta_loss
-from icl.blur.families import draw_task
+from icl.blur import rules as passes
+from icl.blur.episodes import cross_entropy, meta_loss
 from icl.blur.learning import accuracy_of
-from icl.blur.ridge import ridge_update
 from jexplicit.data.images import read_images
 
+# compiled whole, which takes less time than compiling every operation
+ridge_update = jax.jit(ridge.ridge_update, static_argnames="iterations")
+init_synapses = jax.jit(passes.init_synapses, static_argnums=(2, 3))
+predict = jax.jit(passes.predict, static_argnums=1)
+draw_task = jax.jit(families.draw_task, static_argnums=1)
+draw_family_episode = jax.jit(episodes.draw_family_episode, static_argnums=1, static_argnames=("unroll", "query_size"))
 RULES = Rules(
     states=2,
     backward="multiplicative_second_state",
@@ -67,7 +73,7 @@ def test_the_ridge_update_is_that_of_normal_equations():
     """float64, systems of 6 equations: 6 iterations of conjugate gradients are exact to 1e-9 at condition numbers of 100."""
     rng = np.random.default_rng(0)
     A, E = rng.normal(size=(2, 6, 4)), rng.normal(size=(2, 6, 3))
-    found = jax.jit(functools.partial(ridge_update, iterations=8))(A, E, jnp.asarray(0.1))
+    found = ridge_update(A, E, jnp.asarray(0.1), iterations=8)
     for c in range(2):
         alpha = np.mean(np.sum(A[c] ** 2, axis=1))
         primal = np.linalg.solve(A[c].T @ A[c] / alpha + 0.1 * np.eye(4), A[c].T @ E[c]) / np.sqrt(alpha)  # push-through
@@ -202,7 +208,7 @@ def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
     assert episode.x.shape == (6, 8, 5) and len(np.unique(episode.x.reshape(-1, 5), axis=0)) == 30  # of 48 in turn
     key = jax.random.key(1)
     found = jax.jit(lambda genome: meta_loss(genome, RULES, (3,), key, episode, objective="curve"))(genome)
-    synapses = jax.jit(lambda: init_synapses(key, genome, RULES, (5, 3, 4)))()
+    synapses = init_synapses(key, genome, RULES, (5, 3, 4))
     step, losses, shares = jax.jit(functools.partial(learn, genome, RULES)), [], []
     for x, y in zip(episode.x, episode.y, strict=True):
         synapses, _ = step(synapses, x, y)
@@ -231,12 +237,12 @@ def test_families_take_turns_and_a_search_over_them_resumes_exactly(tmp_path):
 def test_the_learner_is_the_rule_it_is_named_after():
     rule, loaded, (X, Y) = learner("digits"), load_genome("digits"), blobs(64, classes=5)
     state = rule.init(jax.random.key(0), (5, 8, 5))
-    expected = init_synapses(jax.random.key(0), loaded.genome, loaded.rules, (5, 8, 5))
+    expected = passes.init_synapses(jax.random.key(0), loaded.genome, loaded.rules, (5, 8, 5))
     for _ in range(2):
         state, logits = rule.update(X, Y, state)
         expected, theirs = jax.jit(functools.partial(learn, loaded.genome, loaded.rules))(expected, X, Y)
         np.testing.assert_array_equal(logits, theirs)
-    np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(predict, *loaded[:2]))(expected, X))
+    np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(passes.predict, *loaded[:2]))(expected, X))
     assert float(accuracy_of(rule.predict(state, X), jnp.asarray(Y))) > 0.8  # classes three deviations apart
     with pytest.raises(ValueError, match="neither a file nor one of"):
         learner("nothing")

@@ -9,19 +9,9 @@ import numpy as np
 import pytest
 
 from icl.models import causal, induction
-from icl.models.causal import CausalModel, attend_causally, init_model
-from icl.models.induction import counting_model
-from icl.problems.markov import (
-    Chains,
-    bigram_posterior,
-    cross_entropy,
-    dirichlet_mean,
-    divergence,
-    stationary_distribution,
-    transition_counts,
-    uniform_prediction,
-    unigram_posterior,
-)
+from icl.models.causal import CausalModel
+from icl.problems import markov
+from icl.problems.markov import Chains, cross_entropy, dirichlet_mean, divergence, uniform_prediction
 from jexplicit.lm.evaluation import Past
 from jexplicit.lm.rows.cache import Cache, cache_rows
 
@@ -29,12 +19,19 @@ from jexplicit.lm.rows.cache import Cache, cache_rows
 next_outputs = jax.jit(causal.next_outputs, static_argnames="softmax")
 attention_maps, head_roles = jax.jit(causal.attention_maps), jax.jit(induction.head_roles)
 induction_model = jax.jit(induction.induction_model, static_argnums=(0, 1), static_argnames="dtype")
+counting_model = jax.jit(induction.counting_model, static_argnums=(0, 1))
+init_model = jax.jit(causal.init_model, static_argnums=(1, 2), static_argnames=("width", "layers", "heads", "start"))
+bigram_posterior, unigram_posterior = (
+    jax.jit(f, static_argnums=2) for f in (markov.bigram_posterior, markov.unigram_posterior)
+)
+transition_counts = jax.jit(markov.transition_counts, static_argnums=1)
+stationary_distributions = jax.jit(jax.vmap(markov.stationary_distribution, in_axes=-1, out_axes=-1))
 cache_row = jax.jit(induction.cache_row, static_argnums=1)
 SIZES = pytest.mark.parametrize("k, T, alpha", [(2, 2, 0.3), (3, 64, 1.0), (5, 40, np.array([0.1, 0.2, 3.0, 4.0, 50.0]))])
 
 
 def sequence(k: int, T: int, seed: int = 0) -> np.ndarray:
-    return np.asarray(Chains(k, T).sample(jax.random.key(seed), 1).x[:, 0])
+    return np.asarray(Chains(k, 64).sample(jax.random.key(seed), 1).x)[:T, 0]
 
 
 def counts_loop(x: np.ndarray, k: int) -> np.ndarray:
@@ -90,13 +87,11 @@ def test_chains_have_the_distribution_that_they_should():
     np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-12)
     variance = (1 / 3) * (2 / 3) / (3 * 0.7 + 1)  # of a coordinate of the Dirichlet distribution
     assert P.var() == pytest.approx(variance, rel=0.04) and P.mean() == pytest.approx(1 / 3)  # 36,000 of them
-    for b in range(5):
-        pi = np.asarray(stationary_distribution(jnp.asarray(P[..., b])))
-        np.testing.assert_allclose(pi @ P[..., b], pi, atol=1e-12)
+    pi = np.asarray(stationary_distributions(P))
+    np.testing.assert_allclose(np.einsum("ib,ijb->jb", pi, P), pi, atol=1e-12)
     # the share of steps from x_t to j minus its probability: mean zero, 4000 * 49 steps of variance below 1/4
     steps = np.array([(x[1:] == j) - P[x[:-1], j, np.arange(4000)[None]] for j in range(3)])
     assert np.abs(steps.mean(axis=(1, 2))).max() < 5 * 0.5 / math.sqrt(4000 * 49)
-    pi = np.asarray(jax.vmap(stationary_distribution, in_axes=-1, out_axes=-1)(jnp.asarray(P)))
     for t in (0, 49):  # the same distribution at the first state and at the last
         assert abs(np.mean((x[t] == 0) - pi[0])) < 5 * 0.5 / math.sqrt(4000)
     first = np.asarray(Chains(states=3, length=2, alpha=0.7, stationary=False).sample(jax.random.key(0), 4000).x[0])
@@ -204,7 +199,7 @@ def test_causal_attention_is_its_loop():
                 if softmax:
                     a = np.exp(a) / np.exp(a).sum()
                 expected[t] += P @ sum(a[s] * (W_V @ E[s]) for s in range(t + 1))
-        ours = attend_causally(layer, jnp.asarray(E), softmax=softmax)
+        ours = jax.jit(causal.attend_causally, static_argnames="softmax")(layer, E, softmax=softmax)
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -227,7 +222,7 @@ def test_a_gradient_of_the_loss_is_a_finite_difference():
         return chains.loss(CausalModel(*jax.tree.map(lambda m, d: m + step * d, model, direction)), batch)
 
     slope = (along(1e-5) - along(-1e-5)) / 2e-5
-    assert jax.grad(along)(0.0) == pytest.approx(float(slope), rel=1e-7)
+    assert jax.jit(jax.grad(along))(0.0) == pytest.approx(float(slope), rel=1e-7)
 
 
 def test_divergences_are_those_of_known_distributions():

@@ -52,14 +52,19 @@ def slow_loop(name, forgetting, stream=STREAM):
 @pytest.mark.parametrize("forgetting", FORGETTING.values(), ids=FORGETTING)
 def test_each_layer_is_its_slow_loop(forgetting):
     gamma = forgetting if isinstance(forgetting, float) else jnp.asarray(forgetting)
-    ours = {
-        "linear attention": [linear_attention(STREAM, forgetting=gamma)],
-        "delta rule": [delta_rule(STREAM, jnp.asarray(RATES), forgetting=gamma)],
-        "mesa": [layer(STREAM, jnp.asarray(LAMBDA), forgetting=gamma) for layer in MESA.values()],
-    }
-    if isinstance(forgetting, float):  # forgetting almost everything at once is what the textbook form cannot do
-        ours["penalty that decays"] = [sherman_morrison(STREAM, jnp.asarray(LAMBDA), forgetting=gamma)]
-    for name, found in ours.items():
+
+    @jax.jit
+    def layers(stream, penalty, rates):
+        ours = {
+            "linear attention": [linear_attention(stream, forgetting=gamma)],
+            "delta rule": [delta_rule(stream, rates, forgetting=gamma)],
+            "mesa": [layer(stream, penalty, forgetting=gamma) for layer in MESA.values()],
+        }
+        if isinstance(forgetting, float):  # forgetting almost everything at once is what the textbook form cannot do
+            ours["penalty that decays"] = [sherman_morrison(stream, penalty, forgetting=gamma)]
+        return ours
+
+    for name, found in layers(STREAM, LAMBDA, RATES).items():
         for outputs in found:
             np.testing.assert_allclose(outputs, slow_loop(name, forgetting), rtol=1e-11, atol=1e-11)
 
@@ -84,12 +89,16 @@ def test_mesa_layers_are_least_squares_at_every_token(dtype, forgetting):
     rng = np.random.default_rng(1)
     stream = Stream(*(jnp.asarray(rng.normal(size=(200, n)), dtype) for n in (6, 6, 6)))
     expected = least_squares(stream, 0.7, forgetting)
-    layers = {
-        "recursion": mesa_recursion(stream, 0.7, forgetting=forgetting),
-        "gradients": mesa_conjugate_gradients(stream, 0.7, steps=18, forgetting=forgetting),
-        "prefix": prefix_ridge(stream, 0.7),
-    }
-    for name, outputs in layers.items():
+
+    @jax.jit
+    def layers(stream):
+        return {
+            "recursion": mesa_recursion(stream, 0.7, forgetting=forgetting),
+            "gradients": mesa_conjugate_gradients(stream, 0.7, steps=18, forgetting=forgetting),
+            "prefix": prefix_ridge(stream, 0.7),
+        }
+
+    for name, outputs in layers(stream).items():
         if name != "prefix" or forgetting == 1:
             assert outputs.dtype == dtype
             np.testing.assert_allclose(outputs, expected, atol=1e-10 if dtype == np.float64 else 2e-5, rtol=0)
@@ -103,27 +112,27 @@ def test_as_many_conjugate_gradients_as_coordinates_are_the_inverse():
         assert np.allclose(X, B @ np.linalg.inv(A), rtol=0, atol=1e-12) == close
     zero = solve_rows(lambda X: X @ jnp.asarray(A), jnp.zeros((2, D)), 3)
     np.testing.assert_array_equal(zero, 0.0)
-    np.testing.assert_allclose(mesa_conjugate_gradients(STREAM, 5.0, steps=D), slow_ridge(5.0), rtol=0, atol=1e-10)
-
-
-def slow_ridge(penalty):
-    return least_squares(STREAM, penalty, 1.0)
+    ours = jax.jit(lambda s: mesa_conjugate_gradients(s, 5.0, steps=D))(STREAM)
+    np.testing.assert_allclose(ours, least_squares(STREAM, 5.0, 1.0), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("chunk", [1, 22, 1000])
 def test_chunks_do_not_change_the_result(chunk):
-    gamma = jnp.asarray(FORGETTING["per token"])
-    ours = mesa_conjugate_gradients(STREAM, 0.5, steps=12, forgetting=gamma, chunk=chunk)
-    np.testing.assert_allclose(ours, mesa_recursion(STREAM, 0.5, forgetting=gamma), rtol=0, atol=1e-11)
+    @jax.jit
+    def both(s, gamma):
+        ours = mesa_conjugate_gradients(s, 0.5, steps=12, forgetting=gamma, chunk=chunk)
+        return ours, mesa_recursion(s, 0.5, forgetting=gamma)
+
+    np.testing.assert_allclose(*both(STREAM, jnp.asarray(FORGETTING["per token"])), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_rotations_of_keys_and_queries_change_nothing_and_outputs_are_causal(name):
     U = jnp.asarray(np.linalg.qr(RNG.normal(size=(D, D)))[0])
-    layer, (K, V, Q) = LAYERS[name], STREAM
+    layer, (K, V, Q) = jax.jit(LAYERS[name]), STREAM
     outputs = layer(STREAM, 0.9)
     np.testing.assert_allclose(layer(Stream(K @ U, V, Q @ U), 0.9), outputs, rtol=0, atol=1e-11)
-    slopes = jax.jacrev(lambda s: jnp.sum(layer(s, 0.9)[10]))(STREAM)
+    slopes = jax.jit(jax.grad(lambda s: jnp.sum(layer(s, 0.9)[10])))(STREAM)
     assert all(not jnp.any(slope[11:]) and jnp.any(slope[10]) for slope in slopes)
     assert not jnp.any(slopes.Q[:10])
 
@@ -132,9 +141,9 @@ def test_rotations_of_keys_and_queries_change_nothing_and_outputs_are_causal(nam
 def test_without_forgetting_the_order_of_the_context_does_not_matter(name):
     order = RNG.permutation(T)
     other = Stream(STREAM.K[order], STREAM.V[order], STREAM.Q)
-    last, theirs = (LAYERS[name](s, 1.0)[-1] for s in (STREAM, other))
-    np.testing.assert_allclose(theirs, last, rtol=0, atol=1e-11)
-    assert not np.allclose(LAYERS["delta rule"](other, 1.0)[-1], LAYERS["delta rule"](STREAM, 1.0)[-1], atol=1e-3)
+    layer, delta = (jax.jit(lambda s, name=name: LAYERS[name](s, 1.0)[-1]) for name in (name, "delta rule"))
+    np.testing.assert_allclose(layer(other), layer(STREAM), rtol=0, atol=1e-11)
+    assert not np.allclose(delta(other), delta(STREAM), atol=1e-3)
 
 
 def test_special_cases():
@@ -143,7 +152,7 @@ def test_special_cases():
     np.testing.assert_allclose(found, V, rtol=0, atol=1e-12)  # a full step recalls the newest pair
     W = jnp.asarray(RNG.normal(size=(M, D)))
     noiseless = Stream(K, K @ W.T, Q)
-    for layer in MESA.values():
+    for layer in map(jax.jit, MESA.values()):
         np.testing.assert_allclose(layer(noiseless, 1e-7)[D:], (Q @ W.T)[D:], rtol=0, atol=1e-4)  # off by the penalty
         large = 1e7 * layer(STREAM, 1e7)  # a large penalty leaves Hebb's rule, up to H / penalty
         np.testing.assert_allclose(large, linear_attention(STREAM), rtol=0, atol=1e-4)
@@ -154,8 +163,8 @@ def test_special_cases():
 
 def test_heads_and_batches_are_vmapped():
     heads = Stream(*(jnp.stack([leaf, 2 * leaf, -leaf]) for leaf in STREAM))
-    for layer in LAYERS.values():
-        found = jax.jit(jax.vmap(lambda s, gamma, layer=layer: layer(s, gamma)))(heads, jnp.array([1.0, 0.9, 0.5]))
+    for layer in map(jax.jit, LAYERS.values()):
+        found = jax.jit(jax.vmap(layer))(heads, jnp.array([1.0, 0.9, 0.5]))
         for n, gamma in enumerate((1.0, 0.9, 0.5)):
             np.testing.assert_allclose(found[n], layer(Stream(*(leaf[n] for leaf in heads)), gamma), rtol=0, atol=1e-11)
 
@@ -167,11 +176,12 @@ def test_gradients_are_finite_differences_and_the_same_for_both_mesa_layers():
     found = []
     for layer in MESA.values():
 
+        @jax.jit
         def total(stream, penalty, gamma, layer=layer):
             return jnp.sum(jnp.sin(layer(stream, penalty, forgetting=gamma)))
 
         at = STREAM, jnp.asarray(LAMBDA), gamma
-        slopes = jax.grad(total, (0, 1, 2))(*at)
+        slopes = jax.jit(jax.grad(total, (0, 1, 2)))(*at)
         found.append(slopes)
         along = sum(jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (slopes, direction)), strict=True))
         moved = [jax.tree.map(lambda x, v, s=s: x + s * h * v, at, direction) for s in (1, -1)]
@@ -185,7 +195,7 @@ def test_gradients_are_finite_where_conjugate_gradients_have_converged():
     K, V, Q = (leaf[:8].astype(jnp.float32) for leaf in STREAM)
     stream = Stream(jnp.broadcast_to(K[:1], K.shape), V, Q.at[3].set(0))
     for layer in MESA.values():
-        slopes = jax.grad(lambda s, layer=layer: jnp.sum(layer(s, 0.1, forgetting=0.9) ** 2))(stream)
+        slopes = jax.jit(jax.grad(lambda s, layer=layer: jnp.sum(layer(s, 0.1, forgetting=0.9) ** 2)))(stream)
         assert all(bool(jnp.isfinite(slope).all()) for slope in slopes)
 
 
@@ -202,15 +212,17 @@ def long_stream(tokens, scales):
 HALF = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def float32_errors(layer, stream, **settings):
-    """The relative errors of a layer in float32, against the recursion in float64."""
-    run = jax.jit(lambda s: layer(s, **settings))
-    settings_of_ridge = {name: value for name, value in settings.items() if name != "steps"}
-    ridge = jax.jit(lambda s: mesa_recursion(s, **settings_of_ridge))
-    exact = np.asarray(ridge(Stream(*(jnp.asarray(leaf, jnp.float64) for leaf in stream))))
-    ours = run(Stream(*(jnp.asarray(leaf) for leaf in stream)))
-    assert ours.dtype == jnp.float32
-    return np.abs(np.asarray(ours) - exact)[:, 0] / np.sqrt(np.mean(exact**2))
+def float32_errors(stream, **settings):
+    """The relative errors of layers in float32, against the recursion in float64."""
+
+    def error_of(layer, **more):
+        ours = jax.jit(lambda s: layer(s, **settings, **more))(single)
+        assert ours.dtype == jnp.float32
+        return np.abs(np.asarray(ours) - exact)[:, 0] / np.sqrt(np.mean(exact**2))
+
+    single, double = (jax.tree.map(lambda leaf, dtype=dtype: jnp.asarray(leaf, dtype), stream) for dtype in (None, jnp.float64))
+    exact = np.asarray(jax.jit(lambda s: mesa_recursion(s, **settings))(double))
+    return error_of(mesa_recursion), error_of(mesa_conjugate_gradients, steps=32), error_of(sherman_morrison)
 
 
 @pytest.mark.parametrize("tokens", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
@@ -221,12 +233,11 @@ def test_float32_over_long_sequences(tokens):
     tokens, and 5e-4 is what 100,000 tokens come to.
     """
     stream = long_stream(tokens, np.array(HALF))
-    for settings, bound in (({"forgetting": 0.99}, 1e-5), ({}, 1e-3)):
-        for layer, steps in ((mesa_recursion, {}), (mesa_conjugate_gradients, {"steps": 32})):
-            errors = float32_errors(layer, stream, penalty=1.0, **settings, **steps)
-            assert errors.max() < bound, (layer, settings)
-    errors = float32_errors(sherman_morrison, stream, penalty=1.0, forgetting=0.99)
-    assert not np.isfinite(errors[-1]) and np.nanmax(errors) > 1
+    *ours, textbook = float32_errors(stream, penalty=1.0, forgetting=0.99)
+    assert np.max(ours) < 1e-5
+    assert not np.isfinite(textbook[-1]) and np.nanmax(textbook) > 1
+    *ours, _ = float32_errors(stream, penalty=1.0)
+    assert np.max(ours) < 1e-3
 
 
 def test_wrong_arguments_are_refused():

@@ -20,7 +20,7 @@ def finished(tmp_path_factory):
     (folder / "play.txt").write_text(text)
     cut = int(0.9 * len(text))
     (folder / "dev.txt").write_text(text[cut:])
-    flags = f"--train {folder}/play.txt --documents file --split end --tokenizer char --methods mixture --radius 1 --samples 1"
+    flags = f"--train {folder}/play.txt --documents file --split end --tokenizer char --methods mixture --radius 1 --samples 0"
     rows = "--rows contexts-4 words confidence --history none window:64 --calibration-positions 300"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JEXPLICIT_CACHE_DIR", str(folder / "cache"))

@@ -153,7 +153,7 @@ def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monke
 @pytest.mark.parametrize(
     ("what", "section"),
     [
-        ("batch-size", "## The noise of the gradient"),
+        pytest.param("batch-size", "## The noise of the gradient", marks=pytest.mark.slow),
         pytest.param("activations", "## By layer", marks=pytest.mark.slow),
         pytest.param("normalisation", "group norm, residual", marks=pytest.mark.slow),
         pytest.param("objectives", "## Sensitivities", marks=pytest.mark.slow),

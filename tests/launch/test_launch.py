@@ -284,7 +284,7 @@ def test_every_preset_is_a_valid_configuration(name):
 def test_word_and_character_tokenizers_with_ends_of_documents(files, tmp_path, capsys):
     for kind in ("word", "char"):
         out = tmp_path / kind
-        text = ["--train", f"{files}/train.txt", "--dev", f"{files}/dev.txt.gz", "--samples", "1", "--scaling-sample", "200"]
+        text = ["--train", f"{files}/train.txt", "--dev", f"{files}/dev.txt.gz", "--samples", "0", "--scaling-sample", "200"]
         more = ["--tokenizer", kind, "--eos", "--radius", "2", "--features", "cat"]
         assert lm.main(["--out", str(out), *text, *more]) == 0
         model, *_ = load_model(out)

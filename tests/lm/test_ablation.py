@@ -50,8 +50,13 @@ def loss_of(read, exponents, kinds):
     return -log_tables.log_probabilities(some.tables, read.only(exponents, kinds), some.positions, some.Y).mean()
 
 
-@pytest.mark.parametrize("confidence", [False, True])
-@pytest.mark.parametrize("kind", ["offset", "gap", "cache"])
+@pytest.mark.parametrize(
+    "kind, confidence",
+    [
+        *(("offset", False), ("gap", False), ("cache", False), ("gap", True)),
+        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in ("offset", "cache")),
+    ],
+)
 def test_leaving_out_a_kind_is_fitting_a_mixture_that_was_built_without_it(kind, confidence):
     read, exponents = mixture(confidence)
     left_out = refitted_losses(read, exponents, [without(kind)])[without(kind)]

@@ -58,12 +58,13 @@ def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
     r, i = (grid.ravel().astype(np.int32) for grid in np.meshgrid(np.arange(-1, len(sizes)), np.arange(N), indexing="ij"))
     expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
     for most in (N, 100_000):
-        found = jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most))(jnp.asarray(r), jnp.asarray(i))
+        find = jax.jit(jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most)))
+        found = find(jnp.asarray(r), jnp.asarray(i))
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(find_entries(rows.start, rows.outputs, r, i), expected)
     none = SparseRows(np.zeros(3, np.int32), np.zeros(0, dtype), np.zeros(0, np.float32))
     np.testing.assert_array_equal(find_entries(none.start, none.outputs, r[:3], i[:3]), -1)
-    values = jax.vmap(functools.partial(entry_value, rows, most=N))(jnp.asarray(r), jnp.asarray(i))
+    values = jax.jit(jax.vmap(functools.partial(entry_value, rows, most=N)))(jnp.asarray(r), jnp.asarray(i))
     np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
 
 

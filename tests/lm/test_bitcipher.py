@@ -126,7 +126,7 @@ def read_tables(model):
 
 def all_logits(model, X):
     """Logits of many contexts."""
-    return np.asarray(jax.vmap(model.logits)(jnp.asarray(X)))
+    return np.asarray(jax.jit(jax.vmap(model.logits))(jnp.asarray(X)))
 
 
 @pytest.mark.parametrize(("b", "K"), [(4, 1), (4, 3), (9, 2)])
@@ -253,7 +253,7 @@ def test_a_vocabulary_of_fifty_thousand_is_affordable():
     assert len(np.unique(codes.bits * (codes.weights > 0) + 64 * (codes.weights > 0), axis=0)) == size
     model = coded_language_model(stream, codes, features="cat", radius=2)
     assert model.nbytes < 2e7  # two one-hot tables take 2e10
-    assert 1 < evaluate(model, stream, sample=200).perplexity < size
+    assert 1 < evaluate(model, stream, sample=50).perplexity < size
 
 
 def test_bad_input_is_refused_with_a_remedy():

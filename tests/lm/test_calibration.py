@@ -55,7 +55,7 @@ def autodiff(a, positions, Y, W):
         log_p = jax.nn.log_softmax(jnp.einsum("mg,mgn->mn", a[positions.exponents], W), axis=1)
         return -jnp.mean(jnp.take_along_axis(log_p, Y[:, None], axis=1))
 
-    return jax.grad(loss)(a), jax.hessian(loss)(a)
+    return jax.jit(lambda a: (jax.grad(loss)(a), jax.hessian(loss)(a)))(a)
 
 
 def smallest_curvature(a, positions, Y, W):

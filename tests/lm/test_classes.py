@@ -24,13 +24,14 @@ from jexplicit.lm.rows.views import ViewRows
 N = 9
 ROW = 1e-5
 STREAM = stream_of(random_documents(seed=21, number=80, vocab_size=N, longest=14))
+TEXT = TrainingText(STREAM, N)
 OTHER = stream_of(random_documents(seed=22, number=12, vocab_size=N, longest=14))
 
 
 @functools.cache
 def class_rows(confidence: bool = False) -> ViewRows:
     names = ("classes", "confidence") if confidence else ("classes",)
-    return mixture_rows(TrainingText(STREAM, N), names)[1]
+    return mixture_rows(TEXT, names)[1]
 
 
 @functools.cache
@@ -105,16 +106,16 @@ def test_the_next_class_is_that_of_a_kneser_ney_model_of_classes(part):
 
 @pytest.mark.parametrize("confidence", [False, True])
 def test_read_one_by_one_and_as_tables_the_rows_are_the_same(confidence):
-    rows = mixture_rows(TrainingText(STREAM, N), ("classes", *(["confidence"] if confidence else [])))
+    rows = mixture_rows(TEXT, ("classes", *(["confidence"] if confidence else [])))
     model = LanguageModel(rows, unit_exponents(rows))
     text = read_text(OTHER, model.radius)
     tables, positions = read_tables(model, text.X)
 
     block = next(iter(blocks(tables, positions, text.Y)))
     W = np.asarray(feature_rows(tables.arrays, block))[: len(text.Y)].sum(axis=1)
-    one_by_one = jax.jit(jax.vmap(lambda x: sum(model.read(x))))(jnp.asarray(text.X[: len(W)], jnp.int32))
-    np.testing.assert_allclose(W, one_by_one, rtol=0, atol=10 * ROW)
-    log_p = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(text.X, jnp.int32))
+    read = jax.jit(jax.vmap(lambda x: (sum(model.read(x)), jax.nn.log_softmax(model.logits(x)))))
+    one_by_one, log_p = read(jnp.asarray(text.X, jnp.int32))
+    np.testing.assert_allclose(W, one_by_one[: len(W)], rtol=0, atol=10 * ROW)
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-5)
     found = log_probabilities(model, text.X, text.Y)
     np.testing.assert_allclose(
@@ -123,7 +124,7 @@ def test_read_one_by_one_and_as_tables_the_rows_are_the_same(confidence):
 
 
 def test_the_exponents_of_classes_are_fitted_with_the_others():
-    rows = mixture_rows(TrainingText(STREAM, N), ("contexts-4", "classes"))
+    rows = mixture_rows(TEXT, ("contexts-4", "classes"))
     held = read_text(OTHER, 4)
     names = exponent_names(rows)
     assert sum(name.startswith("class of") for name in names) == 9 and sum(name.startswith("next class") for name in names) == 6
@@ -138,8 +139,8 @@ def test_the_largest_id_of_a_small_type_has_its_class():
     stream = np.array([PAD, *(i for d in documents for i in (*d, PAD))], np.uint8)
     (unigram, kind) = mixture_rows(TrainingText(stream, 256), ("classes",))
     model = LanguageModel((unigram, kind), unit_exponents((unigram, kind)))
-    log_p = jax.nn.log_softmax(model.logits(jnp.array([254, 255, 0, 0], jnp.uint8)))
-    assert int(jnp.argmax(log_p)) == 255
+    logits = jax.jit(model.logits)(jnp.array([254, 255, 0, 0], jnp.uint8))
+    assert int(jnp.argmax(logits)) == 255
 
 
 # Frequent tokens as they are, and classes of the others
@@ -147,7 +148,7 @@ def test_the_largest_id_of_a_small_type_has_its_class():
 
 @functools.cache
 def coarse_rows() -> tuple:
-    return mixture_rows(TrainingText(STREAM, N), ("coarse",))[1:]
+    return mixture_rows(TEXT, ("coarse",))[1:]
 
 
 def coarse_classes(n: int) -> np.ndarray:
@@ -184,11 +185,11 @@ def test_a_coarse_row_is_a_kneser_ney_model_of_coarse_tokens(n):
 
 
 def test_coarse_rows_read_one_by_one_and_as_tables_are_the_same():
-    rows = mixture_rows(TrainingText(STREAM, N), ("coarse",))
+    rows = mixture_rows(TEXT, ("coarse",))
     names = [f"next of {tokens} tokens and {classes} classes" for tokens, classes in COARSE]
     assert exponent_names(rows) == ["unigram", "class shared", *names]
     model = LanguageModel(rows, unit_exponents(rows))
     X, Y, _ = read_text(OTHER, model.radius)
     assert model.radius == 3
-    log_p = np.asarray(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x)))(jnp.asarray(X, jnp.int32)))
+    log_p = np.asarray(jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X, jnp.int32)))
     np.testing.assert_allclose(log_probabilities(model, X, Y), log_p[np.arange(len(Y)), Y], rtol=0, atol=10 * ROW)

@@ -53,6 +53,7 @@ LOSS_TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}  # relative; as in test_s
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
+SLOW_PAIRS = [pytest.param(kind, noisy, marks=pytest.mark.slow) for kind, noisy in (("sum", False), ("cat", True))]
 NOISES = pytest.mark.parametrize("noisy", [False, True])
 OPTIMIZERS = {
     "adagrad": optax.adagrad(0.3, initial_accumulator_value=0.0),
@@ -101,7 +102,10 @@ def dense_loss(tables, X, Y, E):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), Y[:, None], axis=1).sum()
 
 
-@pytest.mark.parametrize(("K", "dtype"), [(1, np.float64), (2, np.float64), (3, np.float64), (3, np.float32)])
+@pytest.mark.parametrize(
+    ("K", "dtype"),
+    [(1, np.float64), pytest.param(2, np.float64, marks=pytest.mark.slow), (3, np.float64), (3, np.float32)],
+)
 @NOISES
 @KINDS
 def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation(kind, K, noisy, dtype):
@@ -117,7 +121,7 @@ def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation(kin
     def brute_force(params):
         return dense_loss(params * K if kind == "sum" else params, X.astype(int), Y.astype(int), E)
 
-    for G, expected in zip(gradient, jax.grad(brute_force)(tables), strict=True):
+    for G, expected in zip(gradient, jax.jit(jax.grad(brute_force))(tables), strict=True):
         np.testing.assert_allclose(G, expected, rtol=0, atol=GRADIENT_TOLERANCE[dtype])
 
 
@@ -149,8 +153,7 @@ def test_sum_is_cat_at_radius_one():
     np.testing.assert_array_equal(one[1], other[1])
 
 
-@NOISES
-@KINDS
+@pytest.mark.parametrize(("kind", "noisy"), [("sum", True), ("cat", False), *SLOW_PAIRS])
 def test_the_number_of_devices_does_not_change_the_gradient_and_fillers_have_none(kind, noisy):
     tables, (X, Y) = random_tables(3, kind), positions(3)
     one_loss, one = by_hand(tables, X, Y, kind, noisy=noisy)

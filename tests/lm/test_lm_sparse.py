@@ -97,7 +97,7 @@ def test_the_perplexity_of_another_text_equals_the_dense_loop(kind, K, eos):
 def test_the_next_token_has_the_probabilities_of_the_loss(kind, K, eos):
     model = fit(features=kind, radius=K, eos=eos)
     X = all_contexts(K)[:: 3 ** (K - 1)]
-    P = np.exp([next_log_probabilities(model, x) for x in X])
+    P = np.exp(jax.jit(jax.vmap(lambda x: next_log_probabilities(model, x)))(X))
     np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
     np.testing.assert_allclose(np.log(P), log_probabilities(model, X), rtol=0, atol=1e-11)
 
@@ -293,10 +293,10 @@ def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row(smoothing,
     dense = offset_rows(COUNTS, features="cat", eos=eos, smoothing=smoothing)
     log_p = np.asarray(dense.log_p[0], np.float64)
     over, plain = (smoothed_offset_rows(SPARSE, eos=eos, smoothing=smoothing, over=o) for o in (log_p, None))
+    read_both = jax.jit(lambda context: (over.read(context), plain.read(context)))
     assert over.names == plain.names == ("offset 1", "offset 2", "offset 3") and not COUNTS[0][5].any()
     for j in range(N):
-        context = jnp.full(3, j)
-        for table, row, own in zip(dense.tables, over.read(context), plain.read(context), strict=True):
+        for table, row, own in zip(dense.tables, *read_both(jnp.full(3, j)), strict=True):
             expected = log_softmax(np.asarray(table[j], np.float64) + log_p)
             assert row.dtype == own.dtype == np.float32
             np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
@@ -324,7 +324,7 @@ def test_another_smoothing_is_refused():
 def test_ids_of_a_small_type_are_the_same_up_to_the_largest(kind, K, dtype, size):
     last = size - 1
     rng = np.random.default_rng(0)
-    documents = [[last, *rng.integers(1, size, 30).tolist(), last, last] for _ in range(12)] + [[1, last, 2]]
+    documents = [[last, *rng.integers(1, size, 30).tolist(), last, last] for _ in range(4)] + [[1, last, 2]]
     small, wide = stream_of(documents, dtype), stream_of(documents, np.int64)
     assert small.max() == np.iinfo(dtype).max
     models = [sparse_language_model(count_sparse(stream, radius=K, vocab_size=size), features=kind) for stream in (small, wide)]

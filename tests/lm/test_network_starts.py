@@ -56,8 +56,9 @@ def test_an_output_start_is_the_explicit_solution_of_the_hidden_features():
     """By a loop over positions: F = Σ φ yᵀ, one observation of the mean features per output on top; then Eq. 3."""
     model, made = network("none")
     start = output_start(model, made, X, Y)
-    C, hidden = made["params"]["embedding"]["embedding"], made["params"]["network"]["hidden_1"]["Dense_0"]
-    h = np.array([np.tanh(np.concatenate([C[token] for token in context]) @ hidden["kernel"]) for context in X])
+    params = jax.tree.map(np.asarray, made["params"])
+    C, kernel = params["embedding"]["embedding"], params["network"]["hidden_1"]["Dense_0"]["kernel"]
+    h = np.array([np.tanh(np.concatenate([C[token] for token in context]) @ kernel) for context in X])
     phi = h - h.min(axis=0)
     phi = phi * start.K / phi.sum(axis=1).mean()
     F = np.zeros((6, N))

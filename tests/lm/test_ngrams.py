@@ -52,10 +52,12 @@ def dense_table(rows: SparseRows) -> np.ndarray:
     return table
 
 
+numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, None, 0)), static_argnums=1)
+
+
 def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
-    one = functools.partial(context_numbers, ngrams.children, ngrams.offsets)
-    numbers = np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(contexts)))
+    numbers = np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jnp.asarray(contexts)))
     on_host = numbers_of_contexts(ngrams.children, ngrams.offsets, contexts)
     np.testing.assert_array_equal(np.stack(on_host, axis=1), numbers)
     return numbers
@@ -197,7 +199,8 @@ def test_narrow_integers_do_not_overflow():
 def test_rows_read_one_by_one_are_those_of_the_table(offsets):
     ngrams = ngrams_of(offsets)
     for rows, expected in zip(ngrams.rows, dense(ngrams), strict=True):
-        table = jax.vmap(functools.partial(sparse_row, rows, N=N, longest=rows.longest))(jnp.arange(len(expected)))
+        read = functools.partial(sparse_row, rows, N=N, longest=rows.longest)
+        table = jax.jit(jax.vmap(read))(jnp.arange(len(expected)))
         assert table.dtype == np.float32
         np.testing.assert_array_equal(table, expected)
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -183,7 +184,7 @@ def test_pairs_are_of_held_out_sentences(kind):
 
 @pytest.mark.parametrize("history", ["none", "document"])
 def test_a_mixture_fitted_on_pairs_tells_more_of_them_apart(history):
-    options = {"rows": ("offsets", "contexts-4"), "history": history, "calibration_positions": 1000}
+    options = {"rows": ("contexts-4",), "history": history, "calibration_positions": 1000}
     plain = fit_model("mixture", training_text(), Options(**options))
     fitted = fit_model("mixture", training_text(), Options(**options, calibration="pairs"))
     info = fitted.info
@@ -215,13 +216,14 @@ def test_what_is_held_out_of_the_pairs_does_not_change_the_fit():
 
 
 def test_one_call_and_a_run_of_the_command_have_the_same_model(tmp_path):
-    model = fit(corpus(), history="none", vocab_size=90, calibration="pairs", calibration_positions=300)
+    rows: Any = {"rows": ("contexts-4",), "history": "none"}
+    model = fit(corpus(), **rows, vocab_size=90, calibration="pairs", calibration_positions=300)
     assert model.about["pairs"] <= 60 and model.about["pair_accuracy"] > 0.5
     (tmp_path / "train.txt").write_text("\n".join(corpus()))
     (tmp_path / "dev.txt").write_text("You often paint a garden.\nHe never helps in a house.")
-    flags = "--methods mixture --calibration pairs --vocab-size 90 --calibration-positions 300 --samples 0 --radius 1 --quiet"
+    flags = "--methods mixture --rows contexts-4 --vocab-size 90 --calibration pairs --calibration-positions 300"
     files = [f"--train={tmp_path / 'train.txt'}", f"--dev={tmp_path / 'dev.txt'}", f"--out={tmp_path / 'run'}"]
-    assert lm.main([*files, *flags.split()]) == 0
+    assert lm.main([*files, *flags.split(), "--samples=0", "--radius=1", "--quiet"]) == 0
     rows = json.loads((tmp_path / "run" / "results.json").read_text())["rows"]
     row = next(row for row in rows if row["method"] == "mixture")
     assert row["calibration"] == "pairs" and row["pairs"] == model.about["pairs"]

@@ -131,7 +131,7 @@ def test_rows_of_many_contexts_are_those_of_each():
     m = np.arange(0, len(other.Y), 11)
     tables, positions = read_tables(model, other.X[m], other.past.take(m))
     past = histories(other.past.take(m), model.history)
-    slow = jax.vmap(model.logits)(jnp.asarray(other.X[m]), jnp.asarray(past))
+    slow = jax.jit(jax.vmap(model.logits))(jnp.asarray(other.X[m]), jnp.asarray(past))
     fast = log_probabilities(tables, np.asarray(model.exponents), positions, other.Y[m])
     np.testing.assert_allclose(jax.nn.log_softmax(slow)[np.arange(len(m)), other.Y[m]], fast, rtol=0, atol=ROW)
     fitted = fit_exponents(tables, positions, other.Y[m], np.asarray(model.exponents), ridge=0.1)

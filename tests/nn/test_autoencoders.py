@@ -96,7 +96,7 @@ def test_an_over_parameterised_network_remembers_its_examples():
     def f(x):
         return model.apply({"params": state.params}, x[None])[0]
 
-    assert reconstruction_errors(jax.vmap(f)(memories), memories).max() < 1e-4
+    assert reconstruction_errors(jax.jit(jax.vmap(f))(memories), memories).max() < 1e-4
     assert contraction(f, memories).spectral_radius.max() < 1
     back = recall(iterate_map(f, add_noise(jax.random.key(1), memories, 0.1, 4), 200), memories, tolerance=0.05)
     np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))

@@ -3,6 +3,7 @@
 Tolerances are those of float64: 1e-12 for sums of a few dozen products, 1e-6 for central differences.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -31,11 +32,16 @@ def promotion():
         yield
 
 
+@functools.cache
+def descent(model, goal, rate):
+    optimizer = optax.sgd(rate)
+    return optimizer, jax.jit(network_step(model, objective(goal), optimizer))
+
+
 def trained(model, inputs, targets, goal="squared_error", rate=0.1, steps=1, variables=None):
     """Variables after so many steps of full-batch descent."""
-    optimizer = optax.sgd(rate)
+    optimizer, step = descent(model, goal, rate)
     state = initial_state(variables or init_variables(model, jax.random.key(0), inputs), optimizer)
-    step = jax.jit(network_step(model, objective(goal), optimizer))
     for _ in range(steps):
         state, _ = step(state, (inputs, targets))
     return variables_of(state)

@@ -1,5 +1,6 @@
 """LayerNorm, GroupNorm and dropout against NumPy loops. Float64; flax adds 1e-6 to variances, as the loops do."""
 
+import functools
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ def promotion():
 
 
 def pre_activations(model, variables, x, **flags):
-    _, seen = model.apply(variables, x, mutable=["intermediates"], **flags)
+    _, seen = jax.jit(functools.partial(model.apply, mutable=["intermediates"], **flags))(variables, x)
     return np.asarray(seen["intermediates"]["hidden_1"]["z"][0])
 
 
@@ -89,11 +90,15 @@ def test_a_residual_connection_passes_what_dropout_takes():
     assert (kept | (np.abs(added) < 1e-9)).all() and kept[z > 0].any() and not kept[z > 0].all()
 
 
-def one_step(seed, steps=1):
-    model, goal = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64), objective("squared_error")
-    optimizer = optax.sgd(0.1)
+@functools.cache
+def compiled_step(seed):
+    model, optimizer = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64), optax.sgd(0.1)
     state = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
-    step = jax.jit(network_step(model, goal, optimizer, seed=seed))
+    return state, jax.jit(network_step(model, objective("squared_error"), optimizer, seed=seed))
+
+
+def one_step(seed, steps=1):
+    state, step = compiled_step(seed)
     for _ in range(steps):
         state, _ = step(state, (X, Y))
     return variables_of(state)["params"]["output"]["kernel"]
@@ -111,6 +116,7 @@ def test_the_gradient_of_dropped_units_averages_to_that_of_the_linear_network():
     model = FullyConnected((8,), 2, activation="linear", dropout=0.5, dtype=jnp.float64)
     variables = init_variables(model, jax.random.key(0), X)
     keys = jax.random.split(jax.random.key(2), 4000)
-    draws = np.asarray(jax.vmap(lambda key: model.apply(variables, X, train=True, rngs={"dropout": key}))(keys))
+    draw = jax.jit(jax.vmap(lambda key: model.apply(variables, X, train=True, rngs={"dropout": key})))
+    draws = np.asarray(draw(keys))
     error = np.abs(draws.mean(axis=0) - network_outputs(model, variables, X))
     assert (error < 5 * draws.std(axis=0) / np.sqrt(4000)).all() and draws.std() > 0.1

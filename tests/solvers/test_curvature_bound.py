@@ -89,7 +89,7 @@ def test_a_grid_of_ridges_is_one_vmap():
         alone = sweeps(ridge)
         np.testing.assert_allclose(together.U[m], alone.U, rtol=0, atol=1e-10)
         np.testing.assert_allclose(together.losses[m], alone.losses, rtol=1e-12)
-    assert np.isfinite(jax.grad(lambda ridge: sweeps(ridge).losses[-1])(0.01))
+    assert np.isfinite(jax.jit(jax.grad(lambda ridge: sweeps(ridge).losses[-1]))(0.01))
 
 
 class Interrupted(Exception):

@@ -73,9 +73,10 @@ def test_at_k_1_the_gradient_of_the_cross_entropy_vanishes():
         return -jnp.sum(jnp.take_along_axis(log_p, jnp.asarray(Y)[:, None], axis=1))
 
     U = explicit_solution(jnp.asarray(F), 1)
-    gradient = np.asarray(jax.grad(loss)(U))
+    slope = jax.jit(jax.grad(loss))
+    gradient = np.asarray(slope(U))
     assert np.max(np.abs(gradient) / F) < 1e-12  # relative to the counts, whose differences the gradient is
-    assert np.max(np.abs(np.asarray(jax.grad(loss)(U + 0.1 * jnp.sin(F)))) / F) > 1e-3  # elsewhere it does not
+    assert np.max(np.abs(np.asarray(slope(U + 0.1 * jnp.sin(F)))) / F) > 1e-3  # elsewhere it does not
 
 
 def test_at_k_1_predictions_are_the_conditional_relative_frequencies():
@@ -212,7 +213,7 @@ def test_the_gradient_of_the_solution_is_the_difference_quotient():
     def value(F, K):
         return jnp.vdot(weights, explicit_solution(F, K))
 
-    slopes = jax.grad(value, (0, 1))(F, K)
+    slopes = jax.jit(jax.grad(value, (0, 1)))(F, K)
     along = [(value(F + step * weights, K) - value(F - step * weights, K)) / (2 * step)]
     along += [(value(F, K + step) - value(F, K - step)) / (2 * step)]
     # central differences err by step² times the third derivative, and by rounding, eps * value / step = 1e-7
@@ -270,5 +271,5 @@ def test_dense_cooccurrences_are_the_same_under_jit_and_vmap_and_have_a_gradient
     H, Y = (jnp.stack(parts) for parts in zip(*(map(jnp.asarray, dense_features(seed=seed)) for seed in (2, 3)), strict=True))
     loop = jnp.stack([dense_cooccurrence(*pair) for pair in zip(H, Y, strict=True)])
     np.testing.assert_allclose(jax.jit(jax.vmap(dense_cooccurrence))(H, Y), loop, rtol=1e-14)
-    slope = jax.grad(lambda H, Y: dense_cooccurrence(H, Y).sum())(H[0], Y[0])
+    slope = jax.jit(jax.grad(lambda H, Y: dense_cooccurrence(H, Y).sum()))(H[0], Y[0])
     np.testing.assert_allclose(slope, np.ones(H[0].shape) * np.asarray(Y[0]).sum(axis=1, keepdims=True), rtol=1e-14)

@@ -177,7 +177,9 @@ def test_the_automatic_gradient_is_the_difference_quotient(layers):
     direction = jax.tree.map(lambda leaf: jax.random.normal(keys[1], leaf.shape, leaf.dtype), params)
     step = 1e-6
     ends = [loss(jax.tree.map(lambda p, d, s=sign: p + s * step * d, params, direction)) for sign in (1, -1)]
-    slope = sum(jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (jax.grad(loss)(params), direction)), strict=True))
+    slope = sum(
+        jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (jax.jit(jax.grad(loss))(params), direction)), strict=True)
+    )
     # central differences err by step² times the third derivative, and by rounding, eps * loss / step = 1e-8
     np.testing.assert_allclose((ends[0] - ends[1]) / (2 * step), slope, rtol=1e-5)
 
