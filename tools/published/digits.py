@@ -147,4 +147,11 @@ _found = {
 }
 VALUES = {
     f"mnist-{name}": Value("mnist", lambda row: 100 * row["test_accuracy"], ".2f", fields) for name, fields in _found.items()
-} | {"mnist-best": Value("mnist-best", lambda row: 100 * row["test_accuracy"], ".2f", {"solver": "softmax"})}
+} | {
+    "mnist-best": Value("mnist-best", lambda row: 100 * row["test_accuracy"], ".2f", {"solver": "softmax"}),
+    "mnist-best-features-seconds": Value("mnist-best", "feature_seconds", ".0f", {"solver": "softmax"}),
+    "mnist-best-seconds": Value("mnist-best", "seconds", ".0f", {"solver": "softmax"}),
+    "mnist-best-least-squares-seconds": Value("mnist-best", "seconds", ".0f", {"solver": "least_squares"}),
+    "mnist-patches-seconds": Value("mnist", "seconds", ".0f", {"features": "patches", "solver": "quadratic"}),
+    "mnist-network-seconds": Value("mnist", "seconds", ".0f", {"method": "network", "stop": "patience"}),
+}
