@@ -213,11 +213,11 @@ def test_a_method_that_counts_wrongly_is_not_timed(tmp_path, monkeypatch, capsys
 
 def test_training_rows(tmp_path):
     # every method is one of those whose tables are equal after three steps, or it would not be time_call
-    assert main(["training", "--preset", "tiny", "--radius", "2", "--out", str(tmp_path / "run")]) == 0
+    assert main(["training", "--preset", "tiny", "--out", str(tmp_path / "run")]) == 0
     rows = rows_of(tmp_path / "run")
     methods = [name for name in training.METHODS if has_torch or not name.startswith("torch")]
     assert [(row["radius"], row["batch_size"], row["method"]) for row in rows] == [
-        (2, B, name) for B in (64, 256) for name in methods
+        (K, B, name) for K in (1, 2) for B in (64, 256) for name in methods
     ]
     for row in rows:
         assert set(row) >= TRAINING_FIELDS

@@ -1,13 +1,12 @@
 """docs/in_context.md, beyond linear regression with linear layers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
 from jexplicit.runs.tables import Column
-from launch.icl.panels import Curve
-from launch.icl.sections.run_files import first_step
-from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, read_rows, where
+from launch.icl.sections.run_files import first_steps
+from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
 
 _scalars = {"gd++": "GD++, two scalars a layer", "diagonal": "diagonal, four scalars a layer (Vladymyrov et al. 2024)"}
 
@@ -58,28 +57,23 @@ def _listed(numbers: Iterable[Any], form: str = "") -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _losses(file: str, measure: str = "loss", predictor: str = "trained", **fields: Any) -> list[float]:
+def _losses(rows: Iterable[Row], measure: str = "loss", predictor: str = "trained", **fields: Any) -> list[float]:
     """A loss of trained layers by seed."""
-    return [row[measure] for row in where(read_rows(file), predictor=predictor, **fields)]
+    return [row[measure] for row in where(rows, predictor=predictor, **fields)]
 
 
 def _by_seed(file: str, **fields: Any) -> Value:
     """The losses of trained layers, from the lowest."""
-    return Value(file, lambda _: _listed(sorted(_losses(file, **fields)), ".4f"), "")
+    return Value(file, lambda rows: _listed(sorted(_losses(rows, **fields)), ".4f"), "")
 
 
 def _mean(file: str, measure: str = "loss", form: str = ".4f", **fields: Any) -> Value:
     """The mean loss of trained layers over seeds."""
-    return Value(file, lambda _: mean(_losses(file, measure, **fields)), form)
+    return Value(file, lambda rows: mean(_losses(rows, measure, **fields)), form)
 
 
 def _curve(file: str, model: str) -> list[Row]:
     return where(read_events(file, "evaluation"), model=model)
-
-
-def _first_steps(curve: Curve, condition: Callable[[Row, int], Any]) -> list[int | None]:
-    """By seed, the first step that meets a condition; None where none does."""
-    return [first_step(curve, lambda entry, n=n: condition(entry, n)) for n in range(len(curve[0]["loss"]))]
 
 
 def _from_to(steps: Iterable[int]) -> str:
@@ -89,15 +83,16 @@ def _from_to(steps: Iterable[int]) -> str:
 
 def _attends_before_the_drop(_: list[Row]) -> str:
     """How many steps the first layer looks at the next token before the loss is half-way down, over the seeds."""
-    curve, level = _curve("icl-copying", "copy"), {row["predictor"]: row["loss"] for row in _references("icl-copying", "copy")}
-    attends = _first_steps(curve, lambda e, n: e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
-    drops = _first_steps(curve, lambda e, n: e["loss"][n] <= (level["zero"] + level["gd"]) / 2)
+    curve = _curve("icl-copying", "copy")
+    half = mean(_reference("icl-copying", "copy", predictor) for predictor in ("zero", "gd"))
+    attends = first_steps(curve, lambda e, n: e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
+    drops = first_steps(curve, lambda e, n: e["loss"][n] <= half)
     return _from_to(b - a for a, b in zip(attends, drops, strict=True) if a is not None and b is not None)
 
 
-def _references(file: str, model: str) -> list[Row]:
-    """The losses that a model is compared with, on validation tasks."""
-    return where(read_events(file, "reference"), model=model)
+def _reference(file: str, model: str, predictor: str) -> float:
+    """A loss that a model is compared with, on validation tasks."""
+    return only(read_events(file, "reference"), model=model, predictor=predictor)["loss"]
 
 
 def _half_way(heads: int) -> Value:
@@ -105,8 +100,8 @@ def _half_way(heads: int) -> Value:
 
     def steps(_: list[Row]) -> str:
         model = f"phase_{heads}_heads"
-        curve, level = _curve("icl-phase", model), only(_references("icl-phase", model), predictor="gd")["loss"]
-        found = _first_steps(curve, lambda e, n: e["loss"][n] <= (curve[0]["loss"][n] + level) / 2)
+        curve, level = _curve("icl-phase", model), _reference("icl-phase", model, "gd")
+        found = first_steps(curve, lambda e, n: e["loss"][n] <= (curve[0]["loss"][n] + level) / 2)
         return _from_to(step for step in found if step is not None)
 
     return Value("icl-phase", steps, "")
@@ -173,9 +168,7 @@ VALUES = {
     "copying": _by_seed("icl-copying", attention="softmax"),
     "copying-linear": _mean("icl-copying", form=".3f", attention="linear"),
     "copying-gd": Value("icl-copying", "loss", ".4f", {"predictor": "gd"}),
-    "copying-gd-validation": Value(
-        "icl-copying", lambda _: only(_references("icl-copying", "copy"), predictor="gd")["loss"], ".4f"
-    ),
+    "copying-gd-validation": Value("icl-copying", lambda _: _reference("icl-copying", "copy", "gd"), ".4f"),
     "copying-attends": Value("icl-copying", _attends_before_the_drop, ""),
     "phase-one": _half_way(1),
     "phase-two": _half_way(2),

@@ -12,7 +12,7 @@ from launch.icl.job import HEADS, WAVES, copy_model, wave_model
 from launch.icl.sections.run_files import (
     curves_by_heads,
     draw_figure,
-    first_step,
+    first_steps,
     named_losses,
     read_sweeps,
     reference_losses,
@@ -36,12 +36,10 @@ def copy(out: Path, rows: Rows) -> list[str]:
     curve, linear = (training_curve(out, copy_model(first)) for first in ("softmax", "linear"))
     levels = reference_losses(out, copy_model("softmax"))
     image = draw_figure(out, "copy", figures.copy_figure, curve, linear, levels)
-    half, steps = (levels["zero"] + levels["gd"]) / 2, []
-    for n in range(len(curve[0]["loss"])):
-        attends = first_step(curve, lambda e, n=n: e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
-        drops = first_step(curve, lambda e, n=n: e["loss"][n] <= half)
-        steps.append(f"{step_or_never(attends)} and {step_or_never(drops)}")
-    never = [step_or_never(first_step(linear, lambda e, n=n: e["loss"][n] <= half)) for n in range(len(linear[0]["loss"]))]
+    half = (levels["zero"] + levels["gd"]) / 2
+    attends = first_steps(curve, lambda e, n: e["sensitivity_next"][n] > 2 * e["sensitivity_other"][n])
+    drops, never = (map(step_or_never, first_steps(of, lambda e, n: e["loss"][n] <= half)) for of in (curve, linear))
+    steps = [f"{step_or_never(first)} and {then}" for first, then in zip(attends, drops, strict=True)]
     losses = [f"{row['loss']:.4f}" for row in rows if row["attention"] == "softmax"]
     sentence = (
         "The first step at which the sensitivity to the next token is more than twice that to other tokens, and the first at "
@@ -76,7 +74,7 @@ def phase(out: Path, rows: Rows) -> list[str]:
     lines = []
     for name, curve in curves.items():
         half = (curve[0]["loss"][0] + levels["GD"]) / 2
-        steps = [first_step(curve, lambda e, n=n, half=half: e["loss"][n] <= half) for n in range(len(curve[0]["loss"]))]
+        steps = first_steps(curve, lambda e, n, half=half: e["loss"][n] <= half)
         steps.sort(key=lambda step: np.inf if step is None else step)
         lines.append(f"With {name} the steps at which the loss is halfway to GD's: {', '.join(map(step_or_never, steps))}.")
     return [*measures_table(rows), *lines, "", *image]

@@ -55,5 +55,10 @@ def first_step(curve: Curve, condition: Callable[[Mapping[str, Any]], Any]) -> i
     return next((entry["step"] for entry in curve if condition(entry)), None)
 
 
+def first_steps(curve: Curve, condition: Callable[[Mapping[str, Any], int], Any]) -> list[int | None]:
+    """By seed n, the first step whose evaluation meets a condition of it and n."""
+    return [first_step(curve, lambda entry, n=n: condition(entry, n)) for n in range(len(curve[0]["loss"]))]
+
+
 def step_or_never(step: int | None) -> str:
     return "never" if step is None else str(step)
