@@ -33,14 +33,14 @@ class Preset(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A subcommand: its config, what it does, and its presets."""
+    """A subcommand: its config, what it does, and its presets. An `Experiment` (jexplicit.runs.experiment) has them, too."""
 
     config: Any
     run: Callable[[Any], Any] | str
     presets: Mapping[str, Preset] = {}
 
 
-def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: Sequence[str] | None = None) -> int:
+def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Sequence[str] | None = None) -> int:
     """Parse a command line whose first argument names a subcommand, and run it; see `run_command`.
 
     Args:
@@ -59,9 +59,11 @@ def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: S
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
         tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)
         return 2
-    config, run, presets = commands[name]
-    about = inspect.cleandoc(config.__doc__ or "")
-    return run_command(run, config, presets=presets, prog=f"{prog} {name}", description=about, argv=argv[1:])
+    command = commands[name]
+    about = inspect.cleandoc(command.config.__doc__ or "")
+    return run_command(
+        command.run, command.config, presets=command.presets, prog=f"{prog} {name}", description=about, argv=argv[1:]
+    )
 
 
 def run_command(
@@ -72,6 +74,7 @@ def run_command(
     prog: str | None = None,
     description: str,
     argv: Sequence[str] | None = None,
+    experiment: str | None = None,
 ) -> int:
     """Parse the command line into a config and run it.
 
@@ -90,6 +93,7 @@ def run_command(
         prog: the command, for `--help`; default, that of the process.
         description: the first lines of `--help`.
         argv: the arguments; default, those of the process.
+        experiment: the name that config.json has; default, that of the launcher which defines the config.
 
     Returns:
         The exit status.
@@ -105,7 +109,7 @@ def run_command(
     quiet, as_json = "--quiet" in argv, "--json" in argv
     argv = [argument for argument in argv if argument not in ("--quiet", "--json")]
     try:
-        argv, default = _defaults(argv, config, presets)
+        argv, default = _defaults(argv, config, presets, experiment or experiment_of(config))
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
@@ -160,9 +164,9 @@ def _message_of_process(error: Exception) -> str | None:
     return message_of_process(error)
 
 
-def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -> tuple[list[str], C | None]:
+def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> tuple[list[str], C | None]:
     """The arguments without `--preset NAME`, and the config whose values they override."""
-    stored = _stored(argv, config)
+    stored = _stored(argv, config, experiment)
     argv, name = _take(argv, "--preset") if presets else (argv, None)
     if name is None:
         return argv, stored
@@ -171,10 +175,10 @@ def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset]) -
     return argv, stored or presets[name].config
 
 
-def _stored(argv: list[str], config: type[C]) -> C | None:
+def _stored(argv: list[str], config: type[C], experiment: str) -> C | None:
     """With --resume, the config of the run in --out."""
     _, out = _take(argv, "--out")
-    stored = read_config(out, experiment_of(config)) if out and "--resume" in argv else None
+    stored = read_config(out, experiment) if out and "--resume" in argv else None
     if stored is None:
         return None
     fields = {field.name for field in dataclasses.fields(config)}  # pyright: ignore[reportArgumentType]

@@ -77,6 +77,16 @@ def plain_ticks(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
+def log_ticks(ax: Any) -> None:
+    """Plain numbers on a log axis, more of them the fewer decades it spans."""
+    low, high = ax.get_ylim()
+    decades = np.log10(high / low) if low > 0 else np.inf
+    subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
 def _show_zeros(ax: Any) -> None:
     """Make a log axis linear below the smallest number above 0, where its lines reach 0 or below."""
     for n, axis in enumerate((ax.xaxis, ax.yaxis)):

@@ -99,13 +99,23 @@ def _field(flag: Flag) -> tuple[str, Any, Any]:
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """The docstring below each field of a dataclass and of its bases: its first sentence on a line of its own."""
+    """The docstring below each field of a dataclass and of its bases: its first sentence on a line of its own.
+
+    A dataclass that `make_dataclass` made has them as HELP.
+    """
     helps = {}
     for base in reversed(config.__mro__[:-1]):
+        if "HELP" in vars(base):
+            helps |= {name: _first_line(text) for name, text in vars(base)["HELP"].items()}
+            continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         statements = typing.cast(ast.ClassDef, body).body
         for field, text in zip(statements, statements[1:], strict=False):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
-                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
+                    helps[name] = _first_line(written)
     return helps
+
+
+def _first_line(text: str) -> str:
+    return re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(text.split()), count=1)

@@ -23,10 +23,25 @@ from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
-from launch.icl.config import Config, Effort, effort
-from launch.icl.job import SPECTRUM, SWEEP, TEST, VALIDATION, Job, add_rows, model_name, random_key
-from launch.icl.recipes import init_scale, make_recipe, make_regression
-from launch.icl.training import Measure, split_seeds, train_or_load, training_rows
+from jexplicit.runs.folder import RunFolder
+from launch.icl.base import (
+    SPECTRUM,
+    SWEEP,
+    TEST,
+    VALIDATION,
+    Effort,
+    Flags,
+    Measure,
+    Model,
+    effort,
+    init_scale,
+    make_recipe,
+    make_regression,
+    random_key,
+    split_seeds,
+    train_or_load,
+    training_rows,
+)
 
 _block = 10_000  # test tasks per evaluation
 _piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes
@@ -39,28 +54,11 @@ _deepest = 10  # layers of their own in float32: of more, rounding errors push e
 Predict = Callable[[Any, Sequence], Array]
 
 
-class Model(NamedTuple):
-    """Layers to train: K of them on some tasks, with one set of weights (recurrent) or K."""
+class Job(NamedTuple):
+    """A run: its flags and its folder."""
 
-    tasks: Tasks
-    layers: int
-    recurrent: bool
-
-    @property
-    def name(self) -> str:
-        """Its name in files and events."""
-        return model_name(self.sizes)
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """Its sizes, as rows have them."""
-        tasks = self.tasks
-        return {"layers": self.layers, "recurrent": self.recurrent, "dim": tasks.dim, "context": tasks.context}
-
-    @property
-    def reference(self) -> str:
-        """The descent that K layers are expected to perform."""
-        return "gd" if self.layers == 1 else "gd++"
+    config: Flags
+    folder: RunFolder
 
 
 class Family(NamedTuple):
@@ -79,13 +77,13 @@ class Family(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def spectrum(config: Config, tasks: Tasks) -> Spectrum:
+def spectrum(config: Flags, tasks: Tasks) -> Spectrum:
     """The law of the eigenvalues that layers are solved for."""
     return spectral_law(random_key(config, SPECTRUM), tasks, config.solver_contexts)
 
 
 @functools.lru_cache(maxsize=64)
-def _solve(config: Config, model: Model, name: str) -> tuple[Polynomial, float]:
+def _solve(config: Flags, model: Model, name: str) -> tuple[Polynomial, float]:
     tasks, K = model.tasks, model.layers
     start = time.perf_counter()
     with stage(f"closed form of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
@@ -106,7 +104,7 @@ def _solve(config: Config, model: Model, name: str) -> tuple[Polynomial, float]:
 
 
 @functools.lru_cache(maxsize=16)
-def _other_contexts(config: Config, tasks: Tasks) -> np.ndarray:
+def _other_contexts(config: Flags, tasks: Tasks) -> np.ndarray:
     """Eigenvalues of other contexts than those that layers were solved for."""
     number = min(config.solver_contexts, _quantile_contexts)
     return context_eigenvalues(jax.random.fold_in(random_key(config, SPECTRUM), 1 << 20), tasks, number)
@@ -236,9 +234,9 @@ def trained_family(
         return measure
 
     recipe = recipe or make_recipe(config, model.layers)
-    params = train_or_load(job, name, init or init_attention, problem, recipe, evaluation, effort=runs, every=every)
+    params = train_or_load(config, job.folder, name, init or init_attention, problem, recipe, evaluation, effort=runs, every=every)
     shared = {"start": start, "heads": heads}
-    return Family("trained", predict_of(problem), params, [entry | shared for entry in training_rows(job, name)])
+    return Family("trained", predict_of(problem), params, [entry | shared for entry in training_rows(job.folder, name)])
 
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
@@ -266,13 +264,13 @@ def _interpolate(trained: AttentionLayer, constructed: AttentionLayer, dim: int)
     return jax.vmap(lambda layers: interpolate(layers, constructed, dim=dim))(trained)
 
 
-def measure_families(job: Job, experiment: str, model: Model, families: list[Family], **shared: Any) -> None:
-    """Add a row for each predictor on the same fresh test tasks: its loss, and how it differs from the reference."""
+def measure_families(job: Job, model: Model, families: list[Family]) -> list[dict[str, Any]]:
+    """A row for each predictor on the same fresh test tasks: its loss, and how it differs from the reference."""
     size = min(_block, job.config.test_tasks)
     blocks = -(-job.config.test_tasks // size)
     predictors = _each(families)
     parts: list[list[dict[str, float]]] = [[] for _ in predictors]
-    with stage(f"testing {experiment}, {model.name}", "tasks") as progress:
+    with stage(f"testing {model.name}", "tasks") as progress:
         for block in range(blocks):
             batch = sample_tasks(jax.random.fold_in(random_key(job.config, TEST), block), model.tasks, size)
             descents = reference_predictions(job, model, batch)
@@ -286,14 +284,8 @@ def measure_families(job: Job, experiment: str, model: Model, families: list[Fam
         one: dict[str, Any] = {what: float(np.mean([part[what] for part in parts[n]])) for what in parts[n][0]}
         variance = max(one.pop("square") - one["loss"] ** 2, 0)
         one |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
-        rows.append(row_of(experiment, model, family.name, **one, **entry))
-    add_rows(job, rows, **shared)
-
-
-def row_of(experiment: str, model: Model, predictor: str, **more: Any) -> dict[str, Any]:
-    """A row about tasks of linear regression."""
-    about = {"experiment": experiment, "predictor": predictor, "reference": model.reference, "inputs": model.tasks.inputs}
-    return about | model.sizes | more
+        rows.append(model.row(family.name, **one, **entry))
+    return rows
 
 
 def sweep_families(

@@ -1,0 +1,270 @@
+"""Views of results: tables and figures, declared once for the terminal, the report of a run and the pages of docs/.
+
+A view is a function `Results -> lines of Markdown`; it draws its figure on the way. Most are one of `Table`, `Lines`, `Bars` and
+`Images`; any other figure is a function of its own.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import rich.table
+from matplotlib.colors import TwoSlopeNorm
+
+from jexplicit.runs.figures import COLOURS, figure, legend_outside, log_ticks
+from jexplicit.runs.rows import Results, Row, groups, where
+from jexplicit.runs.tables import Column, markdown_table, rich_table
+
+View = Callable[[Results], list[str]]
+Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]]  # fields that rows have, or a function that makes rows
+Field = str | Callable[[Row], Any]
+
+
+def selected(rows: Select, results: Results) -> list[Row]:
+    """The rows that a view shows."""
+    return list(rows(results)) if callable(rows) else where(results.rows, **rows)
+
+
+def picture(results: Results, name: str, caption: str = "") -> list[str]:
+    """The lines that show figures/NAME.png."""
+    return [f"![{caption or name.replace('_', ' ')}](figures/{name}.png)", ""]
+
+
+class Table(NamedTuple):
+    """A table of rows; a table without rows shows nothing.
+
+    columns: its columns, or a function of the rows, where they depend on these.
+    rows: fields of the rows to show, or a function of the results.
+    note: a sentence below the table.
+    """
+
+    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]]
+    rows: Select = {}
+    note: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """The table in Markdown."""
+        rows = selected(self.rows, results)
+        return [*markdown_table(self._columns(rows), rows), *([self.note, ""] if self.note else [])] if rows else []
+
+    def terminal(self, results: Results, title: str = "") -> rich.table.Table:
+        """The table for the terminal."""
+        rows = selected(self.rows, results)
+        return rich_table(self._columns(rows), rows, title=title)
+
+    def _columns(self, rows: list[Row]) -> Sequence[Column]:
+        return self.columns(rows) if callable(self.columns) else self.columns
+
+
+class Section(NamedTuple):
+    """Views of some of the rows, below a heading; a section without rows shows nothing.
+
+    title: its heading.
+    views: in their order.
+    rows: fields of the rows that the views see.
+    note: a sentence below the heading.
+    """
+
+    title: str
+    views: Sequence[View]
+    rows: Mapping[str, Any] = {}
+    note: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """The lines of the section."""
+        own = results.where(**self.rows)
+        if not own.rows:
+            return []
+        lines = [line for view in self.views for line in view(own)]
+        return [f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines]
+
+
+class Lines(NamedTuple):
+    """`y` against `x`: a line for each `hue`, in a panel for each `panel`.
+
+    Of several rows at one x, such as those of several seeds, the line is the mean and a band the range. `y` may be a list over
+    seeds. A row without x is a horizontal line. Rows without y, and NaN, are gaps.
+
+    name: of the figure's file.
+    x, y: fields, or functions of a row.
+    hue, panel: fields, or functions of a row; a panel's value is its title.
+    rows: fields of the rows to draw, or a function of the results.
+    styles: options of matplotlib's `plot` by hue; the label is the hue unless they say another.
+    axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
+    by_panel: the same for single panels, by title.
+    size: inches of a panel.
+    finish: called with the axes, [1, panels], before the figure is saved.
+    caption: of the picture.
+    """
+
+    name: str
+    x: Field
+    y: Field
+    hue: Field = ""
+    panel: Field = ""
+    rows: Select = {}
+    styles: Mapping[Any, Mapping[str, Any]] = {}
+    axes: Mapping[str, Any] = {}
+    by_panel: Mapping[Any, Mapping[str, Any]] = {}
+    size: tuple[float, float] = (4.4, 3.4)
+    sharey: bool = False
+    finish: Callable[[np.ndarray], Any] | None = None
+    caption: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """Draw the figure, and the line that shows it."""
+        rows = selected(self.rows, results)
+        panels = groups(rows, lambda row: _of(row, self.panel))
+        if not panels:
+            return []
+        width, height = self.size
+        path = results.path / "figures" / f"{self.name}.png"
+        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=self.sharey) as axes:
+            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
+                self._draw(ax, own)
+                ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes, **self.by_panel.get(title, {})})
+                if ax.get_yscale() == "log":
+                    log_ticks(ax)
+                if ax.get_legend_handles_labels()[0]:
+                    ax.legend(fontsize=8, frameon=False)
+            if "ylabel" not in self.axes:
+                axes[0, 0].set_ylabel(_label(self.y))
+            for ax in axes[0, 1:] if self.sharey else []:
+                ax.set_ylabel("")
+            if self.finish:
+                self.finish(axes)
+        return picture(results, self.name, self.caption)
+
+    def _draw(self, ax: Any, rows: list[Row]) -> None:
+        for n, (hue, own) in enumerate(groups(rows, lambda row: _of(row, self.hue)).items()):
+            style = {"label": str(hue), "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
+            placed = [row for row in own if _of(row, self.x) is not None]
+            for row in own:
+                if _of(row, self.x) is None:
+                    level = float(np.mean(_of(row, self.y)))
+                    ax.axhline(level, **{"linestyle": "--", "linewidth": 1, **style, "label": f"{style['label']} {level:.4g}"})
+            if placed:
+                draw_band(ax, *band(placed, self.x, self.y), **style)
+
+
+def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The x of rows in their order, and the numbers at each."""
+    by_x = groups(rows, lambda row: _of(row, x))
+    numbers = {at: np.concatenate([np.atleast_1d(np.array(_of(row, y), float)) for row in own]) for at, own in by_x.items()}
+    ordered = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)
+    return np.array(ordered), [numbers[at] for at in ordered]
+
+
+def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
+    """The mean of the numbers at each x as a line, their range as a band."""
+    low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
+    ax.plot(x, mean, **style)
+    if any(len(values) > 1 for values in numbers):
+        ax.fill_between(x, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
+
+
+class Bars(NamedTuple):
+    """`y` as bars at each `x`, side by side for each `hue`, in a panel for each `panel`; several rows are a mean with its range.
+
+    Fields as in `Lines`; `form` is the format of the numbers above the bars, and without it there are none.
+    """
+
+    name: str
+    x: Field
+    y: Field
+    hue: Field = ""
+    panel: Field = ""
+    rows: Select = {}
+    styles: Mapping[Any, Mapping[str, Any]] = {}
+    axes: Mapping[str, Any] = {}
+    size: tuple[float, float] = (5.2, 3.4)
+    form: str = ""
+    finish: Callable[[np.ndarray], Any] | None = None
+    caption: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """Draw the figure, and the line that shows it."""
+        panels = groups(selected(self.rows, results), lambda row: _of(row, self.panel))
+        if not panels:
+            return []
+        width, height = self.size
+        path = results.path / "figures" / f"{self.name}.png"
+        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=len(panels) > 1) as axes:
+            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
+                self._draw(ax, own)
+                ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes})
+            axes[0, 0].set_ylabel(self.axes.get("ylabel", _label(self.y)))
+            if axes[0, -1].get_legend_handles_labels()[0]:
+                legend_outside(axes[0, -1])
+            if self.finish:
+                self.finish(axes)
+        return picture(results, self.name, self.caption)
+
+    def _draw(self, ax: Any, rows: list[Row]) -> None:
+        places = {x: n for n, x in enumerate(dict.fromkeys(_of(row, self.x) for row in rows))}
+        hues = groups(rows, lambda row: _of(row, self.hue))
+        width = 0.84 / len(hues)
+        for n, (hue, own) in enumerate(hues.items()):
+            xs, numbers = band(own, self.x, self.y)
+            at = [places[x] + (n - (len(hues) - 1) / 2) * width for x in xs.tolist()]
+            middle = [values.mean() for values in numbers]
+            error = np.array([(m - v.min(), v.max() - m) for m, v in zip(middle, numbers, strict=True)]).T
+            style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
+            bars = ax.bar(at, middle, width, yerr=error if error.any() else None, **style)
+            if self.form:
+                ax.bar_label(bars, fmt=f"{{:{self.form}}}", fontsize=7, rotation=90, padding=2)
+        ax.set_xticks(range(len(places)), [str(place) for place in places], fontsize=8)
+        ax.grid(axis="x", visible=False)
+
+
+class Images(NamedTuple):
+    """Matrices as a grid of pictures: red and blue for positive and negative entries, or one colour map.
+
+    name: of the figure's file.
+    grid: the results -> {label of the row: {title: matrix}}.
+    cmap: of matplotlib; None for red and blue around 0.
+    scale: whether a scale stands beside each matrix.
+    size: inches of a matrix.
+    """
+
+    name: str
+    grid: Callable[[Results], Mapping[str, Mapping[str, np.ndarray]]]
+    cmap: str | None = None
+    scale: bool = True
+    size: tuple[float, float] = (2.6, 2.6)
+    caption: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """Draw the figure, and the line that shows it."""
+        grid = self.grid(results)
+        if not grid:
+            return []
+        columns = max(map(len, grid.values()))
+        size = (self.size[0] * columns, self.size[1] * len(grid))
+        with figure(results.path / "figures" / f"{self.name}.png", len(grid), columns, size=size) as axes:
+            for row, (label, matrices) in zip(axes, grid.items(), strict=True):
+                for ax in row[len(matrices) :]:
+                    ax.axis("off")
+                for ax, (title, values) in zip(row, matrices.items(), strict=False):
+                    draw_matrix(ax, values, cmap=self.cmap, scale=self.scale)
+                    ax.set_title(title, fontsize=9)
+                row[0].set_ylabel(label, fontsize=9)
+        return picture(results, self.name, self.caption)
+
+
+def draw_matrix(ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True) -> None:
+    """A matrix as an image, red for positive and blue for negative entries up to `limit`, or in a colour map."""
+    limit = limit or max(float(np.abs(values).max()), 1e-12)
+    ax.grid(False)
+    image = ax.imshow(values, cmap=cmap) if cmap else ax.imshow(values, cmap="RdBu_r", norm=TwoSlopeNorm(0, -limit, limit))
+    ax.set(xticks=[], yticks=[])
+    if scale:
+        ax.figure.colorbar(image, ax=ax, shrink=0.75)
+
+
+def _of(row: Row, field: Field) -> Any:
+    return field(row) if callable(field) else row.get(field)
+
+
+def _label(field: Field) -> str:
+    return "" if callable(field) else field.replace("_", " ")
