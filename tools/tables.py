@@ -1,27 +1,45 @@
-"""Writes the tables and numbers of README.md and docs/ again from docs/results/; tools/published/ says what they are.
+"""Writes the tables and numbers of README.md and docs/ again from docs/results/; each says where it comes from.
 
     python -m tools.tables
     python -m tools.tables --check    # only says which pages differ
 
-A table stands between `<!-- table: NAME -->` and `<!-- /table -->`, a number between `<!-- value: NAME -->` and
-`<!-- /value -->`.
+Results NAME are docs/results/NAME.json. Between a marker and its closing marker, such as `<!-- /table -->`, stands what is made:
+
+* `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of some
+  results. Several names are separated by spaces.
+* `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
+* `<!-- value: icl-two loss predictor=gd++ .4f -->`: a field of the only row with these values, with its format.
+* `<!-- value: icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f -->`: an expression of
+  `the(field, **values)`, `mean`, `least`, `most`, `each` (all numbers, for "0.1 and 0.2"), `rows(**values)`, `events(name)` and
+  `find("launch.icl.newton:steps_per_layer")`, a function of the launchers.
 """
 
 import difflib
+import functools
+import importlib
+import json
 import re
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import tyro
 
+from jexplicit.runs.rows import Results, Row, only, where
 from tools.declarations import Table, Value
 from tools.published import TABLES, VALUES
+from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]
 DECLARED: Mapping[str, Mapping[str, Table | Value]] = {"table": TABLES, "value": VALUES}
-_opening = re.compile(r"<!-- (table|value): ")
-marked = re.compile(r"(?P<open><!-- (?P<kind>table|value): (?P<name>\S+) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S)
+_opening = re.compile(r"<!-- (table|value|commands): ")
+marked = re.compile(
+    r"(?P<open><!-- (?P<kind>table|value|commands): (?P<name>.+?) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S
+)
+_transcribed, _trials = ", transcribed from the report", "Trials without a kept command"
 
 
 def pages() -> list[Path]:
@@ -33,7 +51,7 @@ def filled(text: str) -> str:
     """A page with its tables and numbers as the results have them.
 
     Raises:
-        ValueError: a marker whose name is not declared, or that is not closed before the next one.
+        ValueError: a marker that names nothing, or that is not closed before the next one.
     """
     complete = {found.start() for found in marked.finditer(text) if not _opening.search(found["old"])}
     for opening in _opening.finditer(text):
@@ -42,7 +60,7 @@ def filled(text: str) -> str:
     return marked.sub(_fill, text)
 
 
-def used(text: str) -> Iterator[tuple[str, str]]:
+def used(text: str) -> Iterable[tuple[str, str]]:
     """The markers of a page: kind and name."""
     return ((found["kind"], found["name"]) for found in marked.finditer(text))
 
@@ -53,12 +71,108 @@ def differences(page: Path) -> str:
     return "\n".join(difflib.unified_diff(old.splitlines(), filled(old).splitlines(), name, "results", n=0, lineterm=""))
 
 
+def table(address: str) -> str:
+    """The Markdown of `VIEW of NAMES`."""
+    view, _, names = address.partition(" of ")
+    return "\n".join(find(view)(kept(*names.split()))).strip()
+
+
+def value(address: str) -> str:
+    """The number, or the numbers, of an address, in its format.
+
+    Raises:
+        ValueError: an address that is not understood.
+    """
+    names, _, expression = address.partition(" = ")
+    if expression:
+        expression, _, form = expression.rpartition(" : ")
+        number = evaluate(kept(*names.split()), expression)
+    else:
+        name, *words, form = shlex.split(address)
+        fields = [word for word in words if "=" not in word]
+        if len(fields) != 1:
+            raise ValueError(f"value: {address}: write NAME field key=value ... format")
+        number = only(kept(name).rows, **dict(map(_condition, (word for word in words if "=" in word))))[fields[0]]
+    *first, last = [format(x, form) for x in (number if isinstance(number, list) else [number])]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def evaluate(results: Results, expression: str) -> Any:
+    """An expression over the rows of results; see the head of this file."""
+
+    def numbers(field: str, **values: Any) -> list[Any]:
+        return [row[field] for row in where(results.rows, **values) if row.get(field) is not None]
+
+    known: dict[str, Callable[..., Any]] = {
+        "the": lambda field, **values: only(results.rows, **values)[field],
+        "each": numbers,
+        "mean": lambda field, **values: fmean(numbers(field, **values)),
+        "least": lambda field, **values: min(numbers(field, **values)),
+        "most": lambda field, **values: max(numbers(field, **values)),
+        "rows": lambda **values: where(results.rows, **values),
+        "events": results.events,
+        "find": find,
+    }
+    return eval(expression, {"results": results, **known})
+
+
+def commands(names: str) -> str:
+    """The commands of the runs in some results with where and when they ran: transcribed runs at the end, and trials, whose
+    commands were not kept, after them."""
+    runs = [run for name in names.split() for run in read_results(name)]
+    kinds = (
+        ([run for run in runs if not run.get("transcribed")], ""),
+        ([run for run in runs if run.get("transcribed") and "command" in run], _transcribed),
+        ([run for run in runs if "command" not in run], _transcribed),
+    )
+    return "\n".join(line for kind, note in kinds if kind for line in _commands(kind, note))
+
+
+@functools.cache
+def kept(*names: str) -> Results:
+    """The results of docs/results/: rows have the fields of their configuration, and as `file` and `run` where they are from."""
+    runs = [(name, n, run) for name in names for n, run in enumerate(read_results(name))]
+    rows = [{**run["config"], **run["shared"], **row, "file": name, "run": n} for name, n, run in runs for row in run["rows"]]
+    events: dict[str, list[Row]] = {}
+    for _, _, run in runs:
+        for event, entries in run.get("events", {}).items():
+            events.setdefault(event, []).extend(entries)
+    return Results(RESULTS, runs[0][2]["config"] if runs else {}, rows, events)
+
+
+def find(address: str) -> Any:
+    """What `module:NAME` names."""
+    module, _, name = address.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{address}: {error}") from error
+
+
+def _condition(word: str) -> tuple[str, Any]:
+    name, _, text = word.partition("=")
+    try:
+        return name, json.loads(text)
+    except ValueError:
+        return name, text
+
+
+def _commands(runs: Sequence[Row], note: str) -> list[str]:
+    """The commands of some runs, and at the end where and when they ran, with a note."""
+    lines = list(dict.fromkeys(f"`{run['command']}`" if "command" in run else _trials for run in runs))
+    about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in runs)
+    return [*(f"{line}," for line in lines[:-1]), f"{lines[-1]}: {'; '.join(about)}{note}."]
+
+
 def _fill(found: re.Match[str]) -> str:
-    declared = DECLARED[found["kind"]].get(found["name"])
-    if declared is None:
-        raise ValueError(f"{found['open']}: no {found['kind']} has this name: declare it in tools/published/")
-    text = declared.text()
-    return found["open"] + (f"\n\n{text}\n\n" if found["kind"] == "table" else text) + found["close"]
+    kind, name = found["kind"], found["name"]
+    if declared := DECLARED.get(kind, {}).get(name):
+        text = declared.text()
+    elif " " not in name and kind != "commands":
+        raise ValueError(f"{found['open']}: no {kind} has this name: the head of tools/tables.py says what a marker may be")
+    else:
+        text = {"table": table, "value": value, "commands": commands}[kind](name)
+    return found["open"] + (text if kind == "value" else f"\n\n{text}\n\n") + found["close"]
 
 
 def main(check: bool = False) -> int:

@@ -1,13 +1,13 @@
 """An experiment: flags, `measure`, which yields rows, and views of the rows. Resuming, report, figures and JSON follow.
 
-    def measure(config, folder):
-        for radius in config.radii:
-            yield {"radius": radius}, lambda K=radius: [{"loss": loss_of(K)}]
+def measure(config, folder):
+    for radius in config.radii:
+        yield {"radius": radius}, lambda K=radius: [{"loss": loss_of(K)}]
 
-    EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
+EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
 
-    if __name__ == "__main__":
-        sys.exit(EXPERIMENT.main())
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
 """
 
 import inspect
@@ -34,11 +34,12 @@ class Experiment(NamedTuple):
     config: a frozen dataclass with the fields `out` and `resume`; its docstring is the first line of the report.
     measure: `(config, folder) -> (key, part) ...`. A part computes some rows, which get the fields of the key. A part whose key
         a row of the run has is skipped, so that a run can be resumed and extended.
-    views: of the report, in their order. The first table is printed on the terminal.
+    views: of the report, in their order.
     presets: named configurations.
     check: refuses a configuration before anything is written; it may return another one to run in its place.
     extend: fields of the configuration that a resumed run may change.
     title: of the report.
+    terminal: the table that is printed; default, the first of the views.
     after: called with the config and the folder when all parts are done, before the report.
     """
 
@@ -50,6 +51,7 @@ class Experiment(NamedTuple):
     check: Callable[[Any], Any] = lambda config: None
     extend: Sequence[str] = ()
     title: str = ""
+    terminal: Table | None = None
     after: Callable[[Any, RunFolder], None] = lambda config, folder: None
 
     def run(self, config: Any) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class Experiment(NamedTuple):
         try:
             for key, part in self.measure(config, folder):
                 if not where(folder.rows(), **key):
-                    folder.add_rows([{**key, **row} for row in part()])
+                    folder.add_rows([{**key, **row, **key} for row in part()])
         except FloatingPointError:  # a training that diverged
             if folder.rows() and is_first():
                 console.print(f"report {self.report(folder.path)}, on the rows before", soft_wrap=True)
@@ -72,7 +74,7 @@ class Experiment(NamedTuple):
         if not is_first():
             return {}
         self.after(config, folder)
-        report, table = self.report(folder.path), first_table(self.views)
+        report, table = self.report(folder.path), self.terminal or first_table(self.views)
         folder.log(event="finished", seconds=time.perf_counter() - start)
         shown = table.terminal(read_results(folder.path)) if table else rich_table([], [])
         return present_run(folder, shown, report, start)

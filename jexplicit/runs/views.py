@@ -252,7 +252,9 @@ class Images(NamedTuple):
         return picture(results, self.name, self.caption)
 
 
-def draw_matrix(ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True) -> None:
+def draw_matrix(
+    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True
+) -> None:
     """A matrix as an image, red for positive and blue for negative entries up to `limit`, or in a colour map."""
     limit = limit or max(float(np.abs(values).max()), 1e-12)
     ax.grid(False)

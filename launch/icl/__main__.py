@@ -47,9 +47,12 @@ def find_experiments() -> list[Experiment]:
 
 
 EXPERIMENTS = {experiment.name: experiment for experiment in find_experiments()}
-_help = f"""Which experiments to run, by name or all of a group. {" ".join(
-    f"{name}: {inspect.cleandoc(experiment.measure.__doc__ or '').splitlines()[0]}" for name, experiment in EXPERIMENTS.items()
-)} all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."""
+_help = f"""Which experiments to run, by name or all of a group. {
+    " ".join(
+        f"{name}: {inspect.cleandoc(experiment.measure.__doc__ or '').splitlines()[0]}"
+        for name, experiment in EXPERIMENTS.items()
+    )
+} all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."""
 
 
 def join_flags() -> Any:
@@ -57,7 +60,9 @@ def join_flags() -> Any:
     bases = dict.fromkeys(experiment.config for experiment in EXPERIMENTS.values())
     names = Literal[*EXPERIMENTS, *GROUPS]  # pyright: ignore[reportInvalidTypeForm]
     field = ("experiment", tuple[names, ...], dataclasses.field(default=("one-step",)))
-    made = dataclasses.make_dataclass("Config", [field], bases=tuple(b for b in bases if b is not Flags) or (Flags,), frozen=True)
+    made = dataclasses.make_dataclass(
+        "Config", [field], bases=tuple(b for b in bases if b is not Flags) or (Flags,), frozen=True
+    )
     made.__module__, made.__doc__, made.HELP = __name__, Flags.__doc__, {"experiment": _help}
     return made
 
@@ -96,7 +101,9 @@ def check(config: Any) -> None:
     for field in dataclasses.fields(config):
         if getattr(config, field.name) == ():
             default = " ".join(map(str, field.default))  # pyright: ignore[reportArgumentType]
-            raise ValueError(f"--{field.name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}")
+            raise ValueError(
+                f"--{field.name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}"
+            )
     for experiment in selected_experiments(config):
         experiment.check(config)
     numbers = config.batch_size * (config.context + 1) * (config.dim + 1)
@@ -116,7 +123,8 @@ EXPERIMENT = Experiment(
     Config,
     measure,
     title="In-context learning by gradient descent",
-    views=[OVERVIEW, *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())],
+    views=[Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values()],
+    terminal=OVERVIEW,
     presets=PRESETS,
     check=check,
 )

@@ -90,7 +90,11 @@ def steps_per_layer(rows: Sequence[Row]) -> float:
 
 
 def _curves(results: Results) -> list[Row]:
-    series = {"layers": "layers of GD++, solved", "from_identity": "Newton's steps, M₀ = α I", "from_A": "Newton's steps, M₀ = α A"}
+    series = {
+        "layers": "layers of GD++, solved",
+        "from_identity": "Newton's steps, M₀ = α I",
+        "from_A": "Newton's steps, M₀ = α A",
+    }
     return [
         {"series": label, "layers or steps": step, "loss": loss, "inputs": f"{event['task']} inputs"}
         for event in results.events("newton", "task")

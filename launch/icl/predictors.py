@@ -234,7 +234,9 @@ def trained_family(
         return measure
 
     recipe = recipe or make_recipe(config, model.layers)
-    params = train_or_load(config, job.folder, name, init or init_attention, problem, recipe, evaluation, effort=runs, every=every)
+    params = train_or_load(
+        config, job.folder, name, init or init_attention, problem, recipe, evaluation, effort=runs, every=every
+    )
     shared = {"start": start, "heads": heads}
     return Family("trained", predict_of(problem), params, [entry | shared for entry in training_rows(job.folder, name)])
 

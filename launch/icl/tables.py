@@ -147,7 +147,10 @@ def _on_terminal(results: Results) -> list[Any]:
     shown = []
     for row in over_seeds(results):
         detail = row["prefix"] is not None and (row.get("shift", "none") != "none" or row["prefix"] < row["context"])
-        single = row["experiment"] not in ("scaling-N", "task-diversity") or row["predictor"] in (row.get("reference"), "trained")
+        single = row["experiment"] not in ("scaling-N", "task-diversity") or row["predictor"] in (
+            row.get("reference"),
+            "trained",
+        )
         deep = row["experiment"] == "depths" and row["predictor"] != "gd++"
         longer = row["experiment"] == "looped" and row["loops"] != row["layers"]
         if row["loss"] is not None and row["experiment"] not in ("out-of-distribution", "rollout") and single:
