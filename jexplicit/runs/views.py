@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
+from matplotlib.ticker import NullLocator
 
-from jexplicit.runs.figures import COLOURS, figure, legend_outside, log_ticks
+from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
 from jexplicit.runs.rows import Results, Row, groups, where
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 
 View = Callable[[Results], list[str]]
 Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]]  # fields that rows have, or a function that makes rows
 Field = str | Callable[[Row], Any]
+_few = 9  # points of a line, which get markers, and ticks of a log axis
+_line_styles = ("-", "--", ":")  # of the colours, and of the same colours again
 
 
 def selected(rows: Select, results: Results) -> list[Row]:
@@ -93,7 +96,9 @@ class Lines(NamedTuple):
     axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
     by_panel: the same for single panels, by title.
     size: inches of a panel.
-    finish: called with the axes, [1, panels], before the figure is saved.
+    wrap: how many panels stand side by side; 0 for all.
+    outside: whether one legend of all panels stands to their right.
+    finish: called with the axes, [lines, panels of a line], before the figure is saved.
     caption: of the picture.
     """
 
@@ -108,6 +113,8 @@ class Lines(NamedTuple):
     by_panel: Mapping[Any, Mapping[str, Any]] = {}
     size: tuple[float, float] = (4.4, 3.4)
     sharey: bool = False
+    wrap: int = 0
+    outside: bool = False
     finish: Callable[[np.ndarray], Any] | None = None
     caption: str = ""
 
@@ -117,34 +124,45 @@ class Lines(NamedTuple):
         panels = groups(rows, lambda row: _of(row, self.panel))
         if not panels:
             return []
-        width, height = self.size
+        columns = min(self.wrap or len(panels), len(panels))
+        lines = -(-len(panels) // columns)
+        size = (self.size[0] * columns + 1.6 * self.outside, self.size[1] * lines)
         path = results.path / "figures" / f"{self.name}.png"
-        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=self.sharey) as axes:
-            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
+        with figure(path, lines, columns, size=size, sharey=self.sharey) as axes:
+            for ax, (title, own) in zip(axes.flat, panels.items(), strict=False):
                 self._draw(ax, own)
                 ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes, **self.by_panel.get(title, {})})
                 if ax.get_yscale() == "log":
                     log_ticks(ax)
-                if ax.get_legend_handles_labels()[0]:
+                if ax.get_xscale() == "log":
+                    _ticks_at({_of(row, self.x) for row in own}, ax)
+                if ax.get_legend_handles_labels()[0] and not self.outside:
                     ax.legend(fontsize=8, frameon=False)
+            if self.outside:
+                legend_below(axes, loc="outside right upper", ncols=1)
             if "ylabel" not in self.axes:
-                axes[0, 0].set_ylabel(_label(self.y))
-            for ax in axes[0, 1:] if self.sharey else []:
+                for ax in axes[:, 0]:
+                    ax.set_ylabel(_label(self.y))
+            for ax in axes[:, 1:].flat if self.sharey else []:
                 ax.set_ylabel("")
+            for ax in axes.flat[len(panels) :]:
+                ax.set_visible(False)
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
 
     def _draw(self, ax: Any, rows: list[Row]) -> None:
         for n, (hue, own) in enumerate(groups(rows, lambda row: _of(row, self.hue)).items()):
-            style = {"label": str(hue), "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
-            placed = [row for row in own if _of(row, self.x) is not None]
+            placed, line = [row for row in own if _of(row, self.x) is not None], _line_styles[n // len(COLOURS) % 3]
+            style = {"label": str(hue), "color": COLOURS[n % len(COLOURS)]}
+            few = {"marker": "o", "markersize": 4} if len(placed) <= _few else {}
             for row in own:
                 if _of(row, self.x) is None:
+                    style = {**style, "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
                     level = float(np.mean(_of(row, self.y)))
-                    ax.axhline(level, **{"linestyle": "--", "linewidth": 1, **style, "label": f"{style['label']} {level:.4g}"})
+                    ax.axhline(level, **{**style, "label": f"{style['label']} {level:.4g}"})
             if placed:
-                draw_band(ax, *band(placed, self.x, self.y), **style)
+                draw_band(ax, *band(placed, self.x, self.y), **{**style, "linestyle": line, **few, **self.styles.get(hue, {})})
 
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -262,6 +280,13 @@ def draw_matrix(
     ax.set(xticks=[], yticks=[])
     if scale:
         ax.figure.colorbar(image, ax=ax, shrink=0.75)
+
+
+def _ticks_at(numbers: set[Any], ax: Any) -> None:
+    """Ticks of a log axis at the numbers that it has, where these are few."""
+    if len(known := sorted(numbers - {None})) <= _few:
+        ax.set_xticks(known, [f"{x:g}" for x in known])
+        ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _of(row: Row, field: Field) -> Any:
