@@ -34,7 +34,7 @@ def picture(results: Results, name: str, caption: str = "") -> list[str]:
 
 
 class Table(NamedTuple):
-    """A table of rows; a table without rows shows nothing.
+    """A table of rows; a table without rows shows nothing, and a column in which no row has a value is left out.
 
     columns: its columns, or a function of the rows, where they depend on these.
     rows: fields of the rows to show, or a function of the results.
@@ -56,7 +56,8 @@ class Table(NamedTuple):
         return rich_table(self._columns(rows), rows, title=title)
 
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
-        return self.columns(rows) if callable(self.columns) else self.columns
+        columns = self.columns(rows) if callable(self.columns) else self.columns
+        return [column for column in columns if any(map(column.cell, rows))]
 
 
 class Section(NamedTuple):

@@ -1,7 +1,7 @@
 """Tables and figures of a launch.lm run, from its rows and events; those of the documentation are the same."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,11 +67,6 @@ def _samples(results: Results) -> list[str]:
     return ["## Sampled text", "", *(f"```text\n{text}\n```\n" for text in texts)] if texts else []
 
 
-def _used(*columns: Column) -> Callable[[list[Row]], Sequence[Column]]:
-    """The columns in which a row has something to show."""
-    return lambda rows: [column for column in columns if any(map(column.cell, rows))]
-
-
 def _when(methods: Sequence[str], view: View) -> View:
     """A view of runs that have one of these methods."""
     return lambda results: view(results) if results.where(method=tuple(methods)).rows else []
@@ -94,7 +89,7 @@ def _paper(part: int, *methods: str) -> Column:
 
 _fitted = Column("fitted numbers", "scalars", "d")
 RESULTS = Table(
-    _used(
+    [
         Column("model", label),
         Column("train", "train_perplexity", ".1f"),
         _paper(0, "explicit"),
@@ -109,7 +104,7 @@ RESULTS = Table(
         Column("MB", "bytes", ",.1f", scale=1e-6),
         Column("solve s", "solve_seconds", ".2f"),
         Column("eval s", "eval_seconds", ".2f"),
-    ),
+    ],
     _beside_paper,
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
@@ -133,7 +128,7 @@ def _epochs(results: Results) -> list[Row]:
 
 
 TRAINED = Table(
-    _used(
+    [
         Column("model", label),
         Column("epochs", "epochs", "d"),
         Column("train, last epoch", "last_train_perplexity", ".1f"),
@@ -148,13 +143,13 @@ TRAINED = Table(
         Column("positions/s", "positions_per_second", ",.0f"),
         Column("explicit's train perplexity", "reached"),
         Column("floor", "floor", "g"),
-    ),
+    ],
     _trained_models,
     note="""\
 *Best* is the epoch with the lowest dev perplexity; 0 is the start. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`, the share of
 co-occurrences that a model misplaces. *Floor* is what the optimum has in place of a count of 0, on which its dev perplexity
 depends. The paper's numbers are of its own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit
-solution *is* the bigram maximum likelihood but for one pseudo-count, so no training lowers its perplexity from 85.4 to 40.1.""",
+solution *is* the bigram maximum likelihood but for a pseudo-count, so no training lowers its perplexity from 85.4 to 40.1.""",
 )
 
 
@@ -164,7 +159,7 @@ def _of_methods(lines: list[Row]) -> Sequence[Column]:
 
     methods = dict.fromkeys(name for line in lines for name in line if name != "model")
     epochs, delta = Column("epochs", cell("cold", "epochs"), "d"), Column("δ", cell("delta", "delta"), ".3f")
-    return _used(Column("model", "model"), epochs, *(Column(method, cell(method, pair)) for method in methods), delta)(lines)
+    return [Column("model", "model"), epochs, *(Column(method, cell(method, pair)) for method in methods), delta]
 
 
 BY_METHOD = Table(  # train / dev perplexity
@@ -186,7 +181,7 @@ def _of_radii(lines: list[Row]) -> Sequence[Column]:
     radii = sorted({K for line in lines for K in line if isinstance(K, int)})
     columns = (Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in radii)
     tables = Column("MB at K = 2", cell(2, "bytes"), ".1f", scale=1e-6)
-    return _used(*names, *columns, Column("fitted numbers", fitted), tables)(lines)
+    return [*names, *columns, Column("fitted numbers", fitted), tables]
 
 
 BY_RADIUS = Table(  # dev perplexity
@@ -214,14 +209,14 @@ def _row_kinds(results: Results) -> list[Row]:
 
 
 ROW_KINDS = Table(
-    _used(
+    [
         Column("history", "history"),
         Column("rows", "rows"),
         _fitted,
         Column("added", "added", ".2f"),
         Column("left out", "left_out", ".2f"),
         Column("increase", "increase", "+.1%"),
-    ),
+    ],
     _row_kinds,
     note="""\
 *Added*: perplexity with this kind and those above it, from the n-gram model on. *Left out*: with all kinds but this one. The
@@ -331,12 +326,12 @@ ROWS = Bars(
     size=(9.6, 3.6),
 )
 SLOPES = Table(
-    _used(
+    [
         Column("model", label),
         Column("fitted slope", "scaling_slope", ".3f"),
         Column("correlation", "scaling_correlation", ".3f"),
         Column("slope of the exponents", "implied_slope", ".3f"),
-    ),
+    ],
     lambda results: [row for row in results.rows if {"scaling_slope", "implied_slope"} & set(row)],
     note="The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14).",
 )
