@@ -122,7 +122,7 @@ def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], 
     """
     lines: dict[tuple[Any, ...], dict[Any, Any]] = {}
     for row in rows:
-        line = lines.setdefault(tuple(row.get(name) for name in by), {name: row.get(name) for name in by})
+        line = lines.setdefault(tuple(_hashable(row.get(name)) for name in by), {name: row.get(name) for name in by})
         line[row.get(across) if isinstance(across, str) else across(row)] = row
     return list(lines.values())
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
 from jexplicit.runs.rows import Results, Row, groups, where
@@ -54,6 +54,12 @@ class Table(NamedTuple):
         """The table for the terminal."""
         rows = selected(self.rows, results)
         return rich_table(self._columns(rows), rows, title=title)
+
+    def with_columns(self, headings: Sequence[str]) -> "Table":
+        """The same with these columns alone, and without the sentence below it."""
+        return self._replace(
+            columns=lambda rows: [column for column in self._columns(rows) if column.heading in headings], note=""
+        )
 
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
         columns = self.columns(rows) if callable(self.columns) else self.columns
@@ -135,8 +141,7 @@ class Lines(NamedTuple):
                 ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes, **self.by_panel.get(title, {})})
                 if ax.get_yscale() == "log":
                     log_ticks(ax)
-                if ax.get_xscale() == "log":
-                    _ticks_at({_of(row, self.x) for row in own}, ax)
+                _whole_ticks({_of(row, self.x) for row in own} - {None}, ax)
                 if ax.get_legend_handles_labels()[0] and not self.outside:
                     ax.legend(fontsize=8, frameon=False)
             if self.outside:
@@ -161,7 +166,8 @@ class Lines(NamedTuple):
                 if _of(row, self.x) is None:
                     style = {**style, "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
                     level = float(np.mean(_of(row, self.y)))
-                    ax.axhline(level, **{**style, "label": f"{style['label']} {level:.4g}"})
+                    number = "" if self.outside else f" {level:.4g}"  # which differs between panels
+                    ax.axhline(level, **{**style, "label": f"{style['label']}{number}"})
             if placed:
                 draw_band(ax, *band(placed, self.x, self.y), **{**style, "linestyle": line, **few, **self.styles.get(hue, {})})
 
@@ -283,11 +289,16 @@ def draw_matrix(
         ax.figure.colorbar(image, ax=ax, shrink=0.75)
 
 
-def _ticks_at(numbers: set[Any], ax: Any) -> None:
-    """Ticks of a log axis at the numbers that it has, where these are few."""
-    if len(known := sorted(numbers - {None})) <= _few:
-        ax.set_xticks(known, [f"{x:g}" for x in known])
+def _whole_ticks(numbers: set[Any], ax: Any) -> None:
+    """Ticks of an x axis of whole numbers: on a log axis at those that it has, where they are few."""
+    whole = all(isinstance(x, int) for x in numbers)
+    if ax.get_xscale() == "log" and whole and len(numbers) <= _few:
+        ax.set_xticks(sorted(numbers), [f"{x:g}" for x in sorted(numbers)])
         ax.xaxis.set_minor_locator(NullLocator())
+    elif ax.get_xscale() == "log":
+        log_ticks(ax, "x")
+    elif whole:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _of(row: Row, field: Field) -> Any:

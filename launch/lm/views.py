@@ -29,6 +29,7 @@ _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
 _trained, _swept = ("delta", "mean-cooccurrence", "intercept", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
 _general = (*_swept, "ngram", "mixture", "bitcipher", "word-vectors")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
+_linear = {**_log, "xscale": "linear"}
 
 
 def scaling_file(features: str, radius: int) -> str:
@@ -116,11 +117,12 @@ def _trained_models(results: Results) -> list[Row]:
     """The explicit solution and the trained models; a cold start with the epoch at which its train loss is as low."""
     rows = where(_beside_paper(results), method=("explicit", *_trained))
     goals = {_model(row): row["train_perplexity"] for row in where(rows, method="explicit")}
-    reached: dict[str, str] = {}
-    for epoch in where(_epochs(results), method="cold"):
+    curves, reached = where(_epochs(results), method="cold"), {}
+    for epoch in curves:
         if epoch["train_perplexity"] <= goals.get(_model(epoch), 0):
             reached.setdefault(_model(epoch), f"epoch {epoch['epoch']}, {epoch['seconds']:.0f} s")
-    return [{**row, "reached": reached.get(_model(row), "not reached") if row["method"] == "cold" else None} for row in rows]
+    never = "not reached" if curves else ""
+    return [{**row, "reached": reached.get(_model(row), never) if row["method"] == "cold" else ""} for row in rows]
 
 
 def _epochs(results: Results) -> list[Row]:
@@ -131,25 +133,26 @@ TRAINED = Table(
     [
         Column("model", label),
         Column("epochs", "epochs", "d"),
-        Column("train, last epoch", "last_train_perplexity", ".1f"),
+        Column("last train", "last_train_perplexity", ".1f"),
         _paper(0, "cold", "warm"),
-        Column("dev, last epoch", "last_dev_perplexity", ".1f"),
+        Column("last dev", "last_dev_perplexity", ".1f"),
         _paper(1, "cold", "warm"),
         Column("best epoch", "best_epoch", "d"),
-        Column("train, best", "train_perplexity", ".1f"),
-        Column("dev, best", "dev_perplexity", ".1f"),
+        Column("best train", "train_perplexity", ".1f"),
+        Column("best dev", "dev_perplexity", ".1f"),
         Column("KKT residual", "kkt_residual", ".4f"),
         Column("seconds", "seconds", ".1f"),
         Column("positions/s", "positions_per_second", ",.0f"),
-        Column("explicit's train perplexity", "reached"),
+        Column("break-even", "reached"),
         Column("floor", "floor", "g"),
     ],
     _trained_models,
     note="""\
 *Best* is the epoch with the lowest dev perplexity; 0 is the start. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`, the share of
-co-occurrences that a model misplaces. *Floor* is what the optimum has in place of a count of 0, on which its dev perplexity
-depends. The paper's numbers are of its own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit
-solution *is* the bigram maximum likelihood but for a pseudo-count, so no training lowers its perplexity from 85.4 to 40.1.""",
+co-occurrences that a model misplaces. *Break-even*: a cold start has the train perplexity of the explicit solution, which took
+one pass. *Floor* is what the optimum has in place of a count of 0; its dev perplexity depends on it. The paper's numbers are of its
+own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit solution *is* the bigram maximum
+likelihood but for a pseudo-count, so no training lowers its perplexity from 85.4 to 40.1.""",
 )
 
 
@@ -177,7 +180,8 @@ def _of_radii(lines: list[Row]) -> Sequence[Column]:
         numbers = sorted(row["scalars"] for row in line.values() if isinstance(row, dict))
         return f"{numbers[0]} to {numbers[-1]}" if numbers[-1] > numbers[0] else f"{numbers[0]}"
 
-    names = [Column(name, name, "d" * (name == "bits")) for name in ("method", "features", "history", "bits")]
+    features, history = (Column(name, lambda row, name=name: row[name].replace("none", "")) for name in ("features", "history"))
+    names = [Column("method", "method"), features, history, Column("bits", "bits", "d")]
     radii = sorted({K for line in lines for K in line if isinstance(K, int)})
     columns = (Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in radii)
     tables = Column("MB at K = 2", cell(2, "bytes"), ".1f", scale=1e-6)
@@ -302,7 +306,7 @@ def _exponents(results: Results) -> list[Row]:
 
 
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, outside=True)
-LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_log, wrap=2, outside=True)
+LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, outside=True)
 COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, outside=True)
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, outside=True)
 EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
@@ -313,7 +317,7 @@ SWEEPS = Lines(
     _model,
     "measure",
     lambda results: melt(results.events("sweep", "features", "radius", "sweep"), _parts),
-    axes={"yscale": "log", "ylabel": "perplexity"},
+    axes=_linear,
 )
 BITS = Lines("bits", "bits", "dev_perplexity", _model, rows={"method": "bitcipher"}, axes=_log)
 ROWS = Bars(

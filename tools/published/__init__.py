@@ -5,17 +5,13 @@ from collections.abc import Mapping
 from tools.declarations import Table, Value
 from tools.published import (
     comparisons,
-    counted_not_trained,
     digits,
-    language_models,
     learned_rules,
     networks,
     speed,
 )
 
 _modules = (
-    language_models,
-    counted_not_trained,
     digits,
     networks,
     comparisons,
