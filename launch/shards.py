@@ -23,7 +23,7 @@ from jexplicit.data.sizes import text_sizes, write_sizes
 from jexplicit.data.sources import read_corpus
 from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.runs.command import Preset, entry_point
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.progress import console, human, stage
 from launch.text import Text, check_corpus

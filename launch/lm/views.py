@@ -14,6 +14,7 @@ from jexplicit.runs.figures import figure
 from jexplicit.runs.rows import Results, Row, cell, groups, melt, pivot, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture
+from launch.compare import COLUMNS
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
 PAPER_TABLE = {
@@ -150,8 +151,8 @@ TRAINED = Table(
     note="""\
 *Best* is the epoch with the lowest dev perplexity; 0 is the start. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`, the share of
 co-occurrences that a model misplaces. *Break-even*: a cold start has the train perplexity of the explicit solution, which took
-one pass. *Floor* is what the optimum has in place of a count of 0; its dev perplexity depends on it. The paper's numbers are of its
-own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit solution *is* the bigram maximum
+one pass. *Floor* is what the optimum has in place of a count of 0; its dev perplexity depends on it. The paper's numbers are of
+its own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit solution *is* the bigram maximum
 likelihood but for a pseudo-count, so no training lowers its perplexity from 85.4 to 40.1.""",
 )
 
@@ -339,6 +340,7 @@ SLOPES = Table(
     lambda results: [row for row in results.rows if {"scaling_slope", "implied_slope"} & set(row)],
     note="The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14).",
 )
+COMPARED = Table(COLUMNS, lambda results: [row for row in results.rows if "model" in row])  # of launch.compare
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,
