@@ -80,6 +80,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
     table = Table(
         "predicted", "p", *(why.names[:G] if few else [""] * _shown), title=title, title_justify="left", show_lines=True
     )
+    table.columns[0].style, table.columns[1].justify = "bold", "right"
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
         order = range(G) if few else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
         names = [visible(row[g]) if few else f"{why.names[g]} {visible(row[g])}" for g in order]

@@ -91,10 +91,10 @@ def measure_model(job: Job, name: dict[str, Any]) -> list[Row]:
 
 
 def options_of(config: Config, name: Row) -> Options:
-    """What a fit is told: the flags, with what the model varies by as its name says, and 0 positions for all of them."""
-    flags = {field.name: getattr(config, field.name) for field in fields(Options)}
-    own = {key: value for key, value in name.items() if key in flags}
-    return Options(**{**flags, **own, "train_sample": config.train_sample or None})
+    """What a fit is told: the flags, and what models vary by as the name says."""
+    names = {field.name for field in fields(Options)} - {"features", "radius", "history", "bits"}
+    own = {key: value for key, value in name.items() if key != "method" and value != "none"}
+    return Options(**{key: getattr(config, key) for key in names} | own | {"train_sample": config.train_sample or None})
 
 
 def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:
