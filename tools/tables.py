@@ -158,8 +158,8 @@ def find(address: str) -> Any:
 def _condition(word: str) -> tuple[str, Any]:
     """`field=value`, or `field=value,value` for any of some values."""
     name, _, text = word.partition("=")
-    values = tuple(map(_parsed, text.split(",")))
-    return name, values if len(values) > 1 else values[0]
+    values = [_parsed(part) for part in text.split(",")]
+    return name, tuple(values) if len(values) > 1 else values[0]
 
 
 def _parsed(text: str) -> Any:
