@@ -105,14 +105,12 @@ MODELS = Table(
     "scored on its own. *n* pairs have a standard error of at most 50 / √n.",
 )
 PARADIGMS = Table(_of_models, lambda results: pivot(results.rows, ["paradigm", "field", "pairs"], label))
-ACCURACY = Bars(
-    "accuracy",
-    "field",
-    "accuracy",
-    "model",
-    rows=_by_field,
-    axes={"ylim": (0, 1), "xlabel": ""},
-    size=(9, 3.6),
-    finish=lambda axes: axes[0, 0].axhline(0.5, color="black", linewidth=0.8, linestyle="--"),  # chance
-)
+
+
+def _chance(axes: np.ndarray) -> None:
+    axes[0, 0].axhline(0.5, color="black", linewidth=0.8, linestyle="--")
+
+
+_of_one: Any = {"ylim": (0, 1), "xlabel": ""}
+ACCURACY = Bars("accuracy", "field", "accuracy", "model", rows=_by_field, axes=_of_one, size=(9, 3.6), finish=_chance)
 VIEWS = (MODELS, ACCURACY, Section("Paradigms", [PARADIGMS]))
