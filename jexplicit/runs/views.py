@@ -162,12 +162,13 @@ class Lines(NamedTuple):
                     ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
                     if self.sharey and ax is not line[0]:
                         ax.set_ylabel("")
-                    if ax.get_yscale() == "log":
-                        log_ticks(ax)
+                    for axis in (ax.xaxis, ax.yaxis):
+                        if axis.get_scale() == "log":
+                            log_ticks(ax, axis)
                     if ax.get_legend_handles_labels()[0] and not self.shared_legend:
                         ax.legend(fontsize=8, frameon=False)
             if self.shared_legend:
-                legend_below(axes)
+                legend_below(axes, ncols=max(2, round(size[0] / 2.2)))
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
@@ -264,14 +265,14 @@ class Images(NamedTuple):
     """Matrices as a grid of pictures: red and blue for positive and negative entries, or one colour map.
 
     name: of the figure's file.
-    grid: the results -> {label of the row: {title: matrix}}.
+    grid: the results -> {label of the row: {title: matrix}}; a number is no title.
     cmap: of matplotlib; None for red and blue around 0.
     scale: whether a scale stands beside each matrix.
     size: inches of a matrix.
     """
 
     name: str
-    grid: Callable[[Results], Mapping[str, Mapping[str, np.ndarray]]]
+    grid: Callable[[Results], Mapping[str, Mapping[Any, np.ndarray]]]
     cmap: str | None = None
     scale: bool = True
     size: tuple[float, float] = (2.6, 2.6)
@@ -290,7 +291,7 @@ class Images(NamedTuple):
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
                     draw_matrix(ax, values, cmap=self.cmap, scale=self.scale)
-                    ax.set_title(title, fontsize=9)
+                    ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)
 

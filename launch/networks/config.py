@@ -307,8 +307,7 @@ _compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2
 PRESETS: dict[str, dict[str, Preset]] = {
     "mlp-lm": {
         "tiny": Preset(
-            MLPConfig("runs/mlp_tiny", **_text),
-            "30 documents of docs by character, two epochs from every start; half a minute on 2 CPU cores.",
+            MLPConfig("runs/mlp_tiny", **_text), "30 documents by character, four starts; half a minute on 2 cores."
         ),
         "docs": Preset(
             MLPConfig("runs/mlp_docs", **_docs),

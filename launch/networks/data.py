@@ -66,3 +66,8 @@ def image_network(config: Any, data: Data, **changes: Any) -> FullyConnected:
     """The network of the flags, unless changed."""
     flags = {name: getattr(config, name) for name in ("hidden", "activation", "norm", "residual", "dropout", "output_scale")}
     return FullyConnected(**{**flags, "outputs": data.outputs, "weights": config.initializer, **changes})
+
+
+def finite(values: Any) -> list[float | None]:
+    """Numbers for JSON."""
+    return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]

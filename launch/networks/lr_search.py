@@ -23,7 +23,7 @@ from jexplicit.runs.progress import console, stage
 from jexplicit.runs.rows import Results, Row
 from jexplicit.runs.views import Lines
 from launch.networks.config import RateConfig, checked
-from launch.networks.data import Data, image_network, open_pictures
+from launch.networks.data import Data, finite, image_network, open_pictures
 from launch.networks.mlp_lm import language_network, open_text
 from launch.networks.training import VIEWS, train_network
 
@@ -61,7 +61,7 @@ def sweep(config: RateConfig, folder: RunFolder, data: Data, network: nn.Module,
     with stage("range test"):
         state = initial_state(init_variables(network, jax.random.key(config.seed), data.train.X[:2]), optimizer)
         test = range_test(mean_step, state, batches, lowest=config.lowest, highest=config.highest)
-    curves = {name: _finite_or_none(getattr(test, name)) for name in ("rates", "losses", "smoothed")}
+    curves = {name: finite(getattr(test, name)) for name in ("rates", "losses", "smoothed")}
     folder.log(event="sweep", **curves, picked=test.rate)
     return test.rate
 
@@ -82,7 +82,7 @@ def grid_of_rates(config: RateConfig, folder: RunFolder, data: Data, network: nn
 
     with stage("grid of rates"):
         best, losses = grid_search(run, rates)
-    folder.log(event="grid", name="grid", rates=rates.tolist(), losses=_finite_or_none(losses), picked=best)
+    folder.log(event="grid", name="grid", rates=rates.tolist(), losses=finite(losses), picked=best)
     return best
 
 
@@ -101,10 +101,6 @@ def stacked_batches(config: RateConfig, data: Data, steps: int) -> tuple[Any, in
     orders = [order(config.seed, epoch) for epoch in range(1, -(-steps * size // M) + 1)]
     m = np.concatenate(orders)[: steps * size].reshape(steps, size)
     return tuple(jnp.asarray(part[m]) for part in data.train), size
-
-
-def _finite_or_none(values: np.ndarray) -> list[float | None]:
-    return [float(x) if np.isfinite(x) else None for x in values]
 
 
 def _searches(results: Results) -> Iterator[Row]:

@@ -243,7 +243,7 @@ def model_name(row: Row) -> str:
     usual = MLPConfig("")
     size = f"embedding {row.get('embedding', usual.embedding)}, {row.get('hidden', usual.hidden)[0]} tanh units"
     decay = f", weight decay {row['weight_decay']:g}" if row["weight_decay"] != usual.weight_decay else ""
-    return f"{row['model']}, {size}{decay}" + (f", {_starts[row['start']]}" if row["start"] != "cold" else "")
+    return f"{row['model']}, {size}{decay}" + f"; start: {row['start']}" * (row["start"] != "cold")
 
 
 def _epochs(results: Results) -> list[Row]:
@@ -252,21 +252,22 @@ def _epochs(results: Results) -> list[Row]:
     return [{**event, "start": _starts[event["name"].split("-", 1)[1]]} for event in found]
 
 
-def _stacks(results: Results) -> list[Row]:
+def _stacks(results: Results) -> Iterator[Row]:
     """Dev losses of stacks before and after training by their start, over seeds."""
     found = groups(where(results.rows, start=("cold", "layers")), ["model", "learning_rate", "start"])
-    return [
-        {**own[0], "when": f"{start}, {when} training", "loss": spread([row[field] for row in own], ".3f")}
-        for (_, _, start), own in sorted(found.items())
-        for field, when in (("first_loss", "before"), ("dev_loss", "after"))
-    ]
+    for (_, _, start), own in sorted(found.items()):
+        for field, when in (("first_loss", "before training"), ("dev_loss", "after")):
+            loss = spread([row[field] for row in own], ".3f")
+            yield {**own[0], "when": f"{start.replace('layers', 'solved')}: {when}", "loss": loss}
 
 
-def _perplexity(part: str) -> Column:
-    def value(row: Row) -> float | None:
-        return row.get(f"{part}_perplexity") or (math.exp(row[f"{part}_loss"]) if f"{part}_loss" in row else None)
+def _perplexities(rows: list[Row]) -> list[Column]:
+    """Columns of perplexities; of the test set only where all models have one."""
 
-    return Column(part, value, ".1f")
+    def column(part: str) -> Column:
+        return Column(part, lambda row: row.get(f"{part}_perplexity") or math.exp(row[f"{part}_loss"]), ".1f")
+
+    return [*_models, *map(column, ("train", "dev", "test") if all("test_loss" in row for row in rows) else ("train", "dev"))]
 
 
 def _compared(results: Results) -> list[Row]:
@@ -276,7 +277,7 @@ def _compared(results: Results) -> list[Row]:
 
 _models = [Column("", model_name), Column("K", lambda row: 0 if row["method"] == "unigram" else row["radius"], "d")]
 LOSSES = Table([*_models, *(Column(part, f"{part}_loss", ".3f") for part in ("train", "dev", "test"))], rows=_compared)
-PERPLEXITIES = Table([*_models, *map(_perplexity, ("train", "dev", "test"))])
+PERPLEXITIES = Table(_perplexities)
 BY_EPOCH = pivot_table([Column("dev loss by epoch", "start")], "epoch", "dev_loss", ".3f", rows=_epochs)
 STACKS = pivot_table([Column("", "model"), Column("learning rate", "learning_rate", "g")], "when", "loss", rows=_stacks)
 NEIGHBOURS = Table(

@@ -137,19 +137,15 @@ def train_network(
     if watched:
         watch(folder, name, network, trained, loss, data, "end")
     few, dev, test = (score(trained, *part) for part in (subset(data.train, _scored_examples), data.dev, data.test))
+    settings = ("optimizer", "initializer", "sampler", "learning_rate", "cooling")
     row = row_of(
         data,
-        name=name,
-        model=model,
-        start=start,
-        objective=objective,
-        **{field: getattr(flags, field) for field in ("optimizer", "initializer", "sampler", "learning_rate", "cooling")},
+        **{"name": name, "model": model, "start": start, "objective": objective},
+        **{field: getattr(flags, field) for field in settings},
         **{f"{part}_loss": found.loss for part, found in {"train": few, "dev": dev, "test": test}.items()},
+        **{"steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs},
         dev_perplexity=float(np.exp(dev.loss)) if softmax else None,
         test_accuracy=test.accuracy if classifies else None,
-        steps=result.epochs * epoch_steps,
-        seconds=result.seconds,
-        epochs=result.epochs,
         best_epoch=result.best_epoch,
         first_loss=first,
         hockey_stick=hockey_stick(first, data.outputs).detected if softmax else None,

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from tools.declarations import Table, Value
 from tools.published import (
-    comparisons,
     counted_not_trained,
     digits,
     language_models,
     learned_rules,
-    networks,
     speed,
 )
 
@@ -17,8 +15,6 @@ _modules = (
     language_models,
     counted_not_trained,
     digits,
-    networks,
-    comparisons,
     learned_rules,
     speed,
 )

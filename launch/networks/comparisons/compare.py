@@ -16,23 +16,24 @@ from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.trajectories import SURFACES, trajectory
 from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.figures import COLOURS, figure, legend_outside, plain_ticks
+from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, only, spread, where
+from jexplicit.runs.rows import Results, Row, groups, spread, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture, pivot_table
 from jexplicit.solvers.metrics import recall_by_class
 from launch.networks.comparisons.choices import variants_of
 from launch.networks.comparisons.variants import Variant, train_variant
 from launch.networks.config import CompareConfig, checked
-from launch.networks.data import Data, open_pictures
+from launch.networks.data import Data, finite, open_pictures
 from launch.networks.diagnostics import HISTOGRAMS, LAYERS, watch
 
 _watched = 256  # examples whose sensitivities are measured
 _draws = 50  # of batches of each size
 _path_steps = 40
 _path_rates = {"sgd": 0.09, "momentum": 0.03, "nesterov": 0.03, "adagrad": 0.9, "rmsprop": 0.15, "adam": 0.3}
+_summarised = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}
 _when = {"start": "before training", "end": "after"}
 _against = {"normalisation": "hidden layers", "initializers": "factor on the weights", "dropout": "dropout"}
 _by_panel = {
@@ -66,9 +67,8 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
         if config.what == "samplers":
             log_recall(folder, variant, outcome.variables, data)
     shared = {"comparison": config.what, "variant": variant.name, "group": variant.group}
-    curves = {name: [list(map(finite, seed)) for seed in curve] for name, curve in outcome.curves.items()}
-    rates = {"rates": list(variant.rates), "rate_losses": list(map(finite, outcome.rate_losses))}
-    folder.log(event="curves", **shared, **curves, **rates)
+    curves = {name: [finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
+    folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=finite(outcome.rate_losses))
     shared |= {
         "value": variant.value,
         "learning_rate": outcome.rate,
@@ -80,18 +80,9 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
         **{name: data.about[name] for name in ("data", "sha256")},
         "train_examples": len(own.labels),
     }
-    scores = {f"{part}_loss": values for part, values in outcome.losses.items()}
-    scores |= {f"{part}_accuracy": values for part, values in outcome.accuracies.items()}
-    known: Any = np.isfinite(np.stack(list(outcome.losses.values()))).all(axis=0)
-    return [
-        {**shared, "seed": seed, **{name: finite(values[n]) if known[n] else None for name, values in scores.items()}}
-        for n, seed in enumerate(seeds)
-    ]
-
-
-def finite(x: Any) -> float | None:
-    """A number for JSON."""
-    return float(x) if np.isfinite(x) else None
+    known = np.isfinite([values for name, values in outcome.scores.items() if name.endswith("loss")]).all(axis=0)
+    scores = {name: finite(np.where(known, values, np.nan)) for name, values in outcome.scores.items()}
+    return [{**shared, "seed": seed, **{name: own[n] for name, own in scores.items()}} for n, seed in enumerate(seeds)]
 
 
 def log_sensitivities(folder: RunFolder, variant: Variant, variables: Any, data: Data) -> None:
@@ -130,13 +121,12 @@ def log_recall(folder: RunFolder, variant: Variant, variables: Any, data: Data) 
 
 
 def summaries(results: Results, **fields: Any) -> list[Row]:
-    """One line for each variant: mean ± standard deviation over its seeds; none where a seed diverged."""
-    shown = {"train_loss": ".4f", "dev_loss": ".4f", "train_accuracy": ".1f", "test_accuracy": ".1f"}
+    """One line for each variant: mean ± standard deviation over its seeds, %, and dev losses; none where a seed diverged."""
     lines = []
     for own in groups(where(results.rows, **fields), ["variant"]).values():
-        line = {**own[0], "seeds": len(own)}
-        for name, form in shown.items():
-            values = [(100 if "accuracy" in name else 1) * row[name] for row in own if row.get(name) is not None]
+        line = {**own[0], "variant": own[0]["variant"].replace("_", " ")}
+        for name, (scale, form) in _summarised.items():
+            values = [scale * row[name] for row in own if row.get(name) is not None]
             line[name] = spread(values, form) if len(values) == len(own) else "all rates diverge"
         lines.append(line)
     return lines
@@ -145,7 +135,7 @@ def summaries(results: Results, **fields: Any) -> list[Row]:
 def variants(*groups: str) -> Table:
     """The table of the variants of some groups; default, of all."""
     columns = [
-        Column("variant", lambda line: line["variant"].replace("_", " ")),
+        Column("variant", "variant"),
         Column("steps", "steps", ",d"),
         Column("best rate", "learning_rate", ".3g"),
         *(Column(f"{part} %", f"{part}_accuracy") for part in ("train", "test")),
@@ -161,13 +151,14 @@ def _with_values(results: Results) -> list[Row]:
 
 def _by_layer(results: Results) -> list[Row]:
     """The spread of activations and gradients in the first and the last hidden layer before training."""
-    layers = groups(where(results.events("layer", "name", "when", "layer"), when="start"), ["name"])
+    layers = groups(
+        where(results.events("layer", "name", "when", "layer"), when="start"), lambda e: e["name"].replace("_", " ")
+    )
     lines = []
     for line in summaries(results, group="initialisers"):
-        first, *_, last = layers[line["variant"],]
+        first, *_, last = layers[line["variant"]]
         ratio = first["gradient_std"] / last["gradient_std"] if last["gradient_std"] else None
-        numbers = {"first_std": first["std"], "last_std": last["std"], "ratio": ratio}
-        lines.append({**line, **numbers, "variant": line["variant"].replace("_", " ")})
+        lines.append({**line, "first": first["std"], "last": last["std"], "ratio": ratio})
     return lines
 
 
@@ -179,12 +170,12 @@ def _cells(row: Row, where: str, **forms: str) -> Iterator[Row]:
 
 def _sensitivities(results: Results) -> Iterator[Row]:
     """Sensitivities where training by descent starts, and the accuracy after it."""
-    events = results.events("sensitivity", "name")
-    for line in summaries(results):
-        optimizer, start = line["group"].split(", ")
+    lines = {line["variant"]: line for line in summaries(results)}
+    for event in results.events("sensitivity", "name"):
+        optimizer, start = event["group"].split(", ")
         if optimizer == "descent":
-            event = only(events, name=line["variant"])
-            row = {**event, "objective": event["objective"].replace("_", " "), "test %": line["test_accuracy"]}
+            accuracy = lines[event["name"].replace("_", " ")]["test_accuracy"]
+            row = {**event, "objective": event["objective"].replace("_", " "), "test %": accuracy}
             yield from _cells(row, start, **{"output": "#.3g", "hidden": "#.2g", "test %": ""})
 
 
@@ -196,11 +187,7 @@ def _noise(results: Results) -> Iterator[Row]:
 
 
 def _errors(results: Results) -> list[Row]:
-    return [
-        {"size": event["size"], "series": f"{_when[event['when']]}, {name}", "error": event[field]}
-        for event in results.events("noise", "when", "size")
-        for field, name in (("error", "drawn"), ("predicted", "by the formula"))
-    ]
+    return [{**row, "error": float(row["cell"])} for row in _noise(results) if "cosine" not in row["what"]]
 
 
 def _recalls(results: Results) -> Iterator[Row]:
@@ -248,21 +235,15 @@ def paths_figure(results: Results) -> list[str]:
     return picture(results, "paths")
 
 
-def _plain(axes: np.ndarray) -> None:
-    """Plain numbers on logarithmic axes."""
-    for ax in axes.flat:
-        if ax.get_xscale() == "log":
-            plain_ticks(ax.xaxis)
-
-
 VARIANTS, OPTIMIZERS, SCALES = variants(), variants("optimisers"), variants("scales")
 MOMENTUM = variants("momentum", "schedules, descent")
 BY_VALUE = pivot_table([Column("test %", "group")], "value", "test_accuracy", heading="{:g}", rows=_with_values)
 BY_LAYER = Table(
     [
         Column("before training", "variant"),
-        *(Column(f"activations, {layer} layer", f"{layer}_std", "#.2g") for layer in ("first", "last")),
-        Column("gradient, first / last", "ratio", ".2f"),
+        Column("activations, layer 1", "first", ".2f"),
+        Column("last layer", "last", "#.2g"),
+        Column("gradient, layer 1 / last", "ratio", ".2f"),
         Column("test %", "test_accuracy"),
     ],
     rows=_by_layer,
@@ -271,10 +252,10 @@ SENSITIVITIES = pivot_table([Column("objective", "objective")], "what", "cell", 
 NOISE = pivot_table([Column("batch", "size", "d")], "what", "cell", rows=_noise)
 RECALLS = pivot_table([Column("class (training examples)", "name")], "class", "cell", rows=_recalls)
 _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (%)"}, "by_panel": _by_panel, "size": (4.6, 3.2)}
-COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", finish=_plain, shared_legend=True, **_shown)
+COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", shared_legend=True, **_shown)
 _log = {"xscale": "log", "yscale": "log", "xlabel": "batch size", "ylabel": "||g_B - g|| / ||g||"}
-_drawn = {f"{when}, drawn": {"marker": "o", "linestyle": ""} for when in _when.values()}
-ERRORS = Lines("noise", "size", "error", "series", rows=_errors, styles=_drawn, axes=_log, finish=_plain)
+_drawn = {f"{when}: drawn": {"marker": "o", "linestyle": ""} for when in _when.values()}
+ERRORS = Lines("noise", "size", "error", "what", rows=_errors, styles=_drawn, axes=_log)
 RECALL_BARS = Bars("recall", "class", "recall", "name", rows=_recalls, axes={"ylabel": "recall (%)"}, size=(8.6, 3.2))
 SECTIONS: dict[str, tuple[tuple[str, ...], list[View]]] = {
     "By layer": (("activations", "initializers"), [BY_LAYER, LAYERS, HISTOGRAMS]),

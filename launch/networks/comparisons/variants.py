@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     """A variant at its best rate, from S seeds; E epochs, of which 0 is the start.
 
     rate: the learning rate; rate_losses: [R] mean dev loss of every rate, infinite where a run diverged.
-    losses, accuracies: part -> [S] after the last epoch.
+    scores: `train_loss`, `train_accuracy`, ... [S] after the last epoch.
     curves: `dev_loss` and `dev_accuracy`, [S, E + 1], and `train_loss` [S, E + 1].
     variables: of the networks, with a leading axis S.
     steps: of each run.
@@ -59,8 +59,7 @@ class Outcome(NamedTuple):
 
     rate: float
     rate_losses: Float[np.ndarray, " R"]
-    losses: dict[str, Float[np.ndarray, " S"]]
-    accuracies: dict[str, Float[np.ndarray, " S"]]
+    scores: dict[str, Float[np.ndarray, " S"]]
     curves: dict[str, Float[np.ndarray, "S E_1"]]
     variables: dict[str, Any]
     steps: int
@@ -105,8 +104,10 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     rate_losses = np.where(np.isfinite(last), last, np.inf)
     best = int(rate_losses.argmin())
     variables = jax.tree.map(lambda leaf: leaf[best], variables)
-    final = {part: jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables) for part in parts}
-    losses, accuracies = ({part: np.asarray(pair[n], np.float64) for part, pair in final.items()} for n in (0, 1))
     names = ("dev_loss", "dev_accuracy", "train_loss")
     named = {name: np.asarray(curve[best], np.float64) for name, curve in zip(names, curves, strict=True)}
-    return Outcome(variant.rates[best], rate_losses, losses, accuracies, named, variables, variant.epochs * steps)
+    last_scores: dict[str, Any] = {}
+    for part in parts:
+        pair = jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables)
+        last_scores |= {f"{part}_{kind}": np.asarray(x, np.float64) for kind, x in zip(("loss", "accuracy"), pair, strict=True)}
+    return Outcome(variant.rates[best], rate_losses, last_scores, named, variables, variant.epochs * steps)
