@@ -239,7 +239,7 @@ def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) ->
     return jnp.asarray(model.apply(variables, inputs))
 
 
-def _entries(tables: Array, X: Any) -> list[Array]:
+def _entries(tables: Any, X: Any) -> list[Array]:
     """`U_k[x_k]` for each offset k, [K, N, N] tables and [B, K] tokens -> K of [B, N]."""
     return [jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])]
 
