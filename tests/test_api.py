@@ -27,8 +27,8 @@ def test_a_name_imports_its_own_module_alone():
 def test_the_top_lists_what_most_programs_need():
     assert set(dir(jexplicit)) == {
         *PARTS,
-        *"LanguageModel contexts count data_mesh evaluate explain explicit_solution fit generate load_model patch_pools".split(),
-        *"curvature_bound_sweeps iterative_scaling_sweeps score solve_layers".split(),
+        *"LanguageModel contexts count data_mesh evaluate explain explicit_solution fit generate load_model".split(),
+        *"curvature_bound_sweeps iterative_scaling_sweeps patch_pools score solve_layers".split(),
     }
 
 

@@ -1,7 +1,8 @@
 """Pages of the Python interface: which names stand on which page is read from the sources, what they say from their docstrings.
 
-The names of `jexplicit`, of its packages, of `icl` and of `icl.blur` are those that these import for type checkers. They stand under the name that a user imports, in a section of the module that defines them. Modules that extensions and
-experiments are made of have no short names, and stand there whole.
+The names of `jexplicit`, of its packages, of `icl` and of `icl.blur` are those that these import for type checkers. They stand
+under the name that a user imports, in a section of the module that defines them. Modules that extensions and experiments are
+made of have no short names, and stand there whole.
 """
 
 import ast
