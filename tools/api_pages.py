@@ -30,6 +30,19 @@ class Page(NamedTuple):
     whole: tuple[str, ...] = ()
 
 
+_run_modules = (
+    "bounds",
+    "command",
+    "experiment",
+    "figures",
+    "folder",
+    "iterate",
+    "progress",
+    "results",
+    "rows",
+    "tables",
+    "views",
+)
 PAGES = {
     "data": Page("Text and images", ("jexplicit.data",)),
     "counts": Page("Counts", ("jexplicit.counts",)),
@@ -50,7 +63,7 @@ PAGES = {
     "runs": Page(
         "Runs and commands",
         ("jexplicit.runs",),
-        tuple(f"jexplicit.runs.{name}" for name in ("bounds", "command", "figures", "folder", "progress", "results", "tables")),
+        tuple(f"jexplicit.runs.{name}" for name in _run_modules),
     ),
     "icl": Page("In-context learning", ("icl",)),
     "icl_models": Page("In-context models", ("icl.models",)),

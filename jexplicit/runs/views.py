@@ -137,7 +137,7 @@ class Lines(NamedTuple):
 
     def _draw(self, ax: Any, rows: list[Row]) -> None:
         for n, (hue, own) in enumerate(groups(rows, lambda row: _of(row, self.hue)).items()):
-            style = {"label": str(hue), "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
+            style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
             placed = [row for row in own if _of(row, self.x) is not None]
             for row in own:
                 if _of(row, self.x) is None:
