@@ -11,9 +11,11 @@ import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
-from jexplicit.runs.figures import COLOURS, figure, legend_outside, log_ticks
+from jexplicit.runs.figures import COLOURS, figure, legend_outside, log_ticks, plain_ticks
 from jexplicit.runs.rows import Results, Row, groups, where
 from jexplicit.runs.tables import Column, markdown_table, rich_table
+
+_few = 12  # points of a line with a marker each, and places on a log axis with a tick each
 
 View = Callable[[Results], list[str]]
 Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]]  # fields that rows have, or a function that makes rows
@@ -123,6 +125,8 @@ class Lines(NamedTuple):
             for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
                 self._draw(ax, own)
                 ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes, **self.by_panel.get(title, {})})
+                if ax.get_xscale() == "log":
+                    log_places(ax, {x for row in own if isinstance(x := _of(row, self.x), int | float)})
                 if ax.get_yscale() == "log":
                     log_ticks(ax)
                 if ax.get_legend_handles_labels()[0]:
@@ -144,7 +148,17 @@ class Lines(NamedTuple):
                     level = float(np.mean(_of(row, self.y)))
                     ax.axhline(level, **{"linestyle": "--", "linewidth": 1, **style, "label": f"{style['label']} {level:.4g}"})
             if placed:
-                draw_band(ax, *band(placed, self.x, self.y), **style)
+                xs, numbers = band(placed, self.x, self.y)
+                draw_band(ax, xs, numbers, **{"marker": "o" if len(xs) <= _few else "", "markersize": 4, **style})
+
+
+def log_places(ax: Any, places: Iterable[float]) -> None:
+    """Ticks of a log x axis as plain numbers: at its places where they are few, else at 1, 2 and 5 times the powers of ten."""
+    known = sorted(places)
+    if len(known) > _few:
+        return plain_ticks(ax.xaxis)
+    ax.set_xticks(known, [f"{x:g}" for x in known])
+    ax.minorticks_off()
 
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
