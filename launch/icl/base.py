@@ -99,6 +99,21 @@ class Flags:
     """Continue the interrupted run in --out, with its own configuration."""
 
 
+@dataclass(frozen=True)
+class Sizes(Flags):
+    """Sizes that several experiments go through."""
+
+    GROUPS: ClassVar = {"contexts": "measurements"}
+
+    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
+    """curvature, scaling-N: context lengths N."""
+    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
+    """scaling-N: sizes N = d of the one-step comparison. task-diversity: input dimensions for which the threshold is computed,
+    besides --dim."""
+    scaling_steps: NonNegativeInt = 2000
+    """scaling-N: number of training steps, with the first seed only; 0: no training."""
+
+
 class Effort(NamedTuple):
     """Training steps and seeds of an experiment."""
 
