@@ -7,7 +7,6 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 """
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import pkgutil
@@ -21,9 +20,10 @@ from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.host import host_bytes
+from jexplicit.runs.progress import console
 from jexplicit.runs.views import Section
-from launch.icl.base import Flags
-from launch.icl.tables import OVERVIEW
+from launch.icl.base import Flags, effort
+from launch.icl.tables import OVERVIEW, READING
 
 GROUPS = {
     "all": ("one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"),
@@ -33,40 +33,38 @@ GROUPS = {
     ),
     "recent": ("task-diversity", "looped", "newton", "mesa", "markov"),
 }
-_order = [name for group in GROUPS.values() for name in group]
 _short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
 _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 
-def find_experiments() -> list[Experiment]:
-    """The experiments in the modules of this folder, those of a group in its order and others at the end."""
+def find_experiments() -> dict[str, Experiment]:
+    """The experiments in the modules of this folder by name, in the order of the groups."""
     names = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.name != "__main__"]
     modules = [importlib.import_module(f"launch.icl.{name}") for name in names]
     found = {e.name: e for module in modules for e in vars(module).values() if isinstance(e, Experiment)}
-    return sorted(found.values(), key=lambda e: _order.index(e.name) if e.name in _order else len(_order))
-
-
-EXPERIMENTS = {experiment.name: experiment for experiment in find_experiments()}
-_help = f"""Which experiments to run, by name or all of a group. {
-    " ".join(
-        f"{name}: {inspect.cleandoc(experiment.measure.__doc__ or '').splitlines()[0]}"
-        for name, experiment in EXPERIMENTS.items()
-    )
-} all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."""
+    return {name: found[name] for group in GROUPS.values() for name in group if name in found}
 
 
 def join_flags() -> Any:
     """The flags of all experiments in one dataclass."""
-    bases = dict.fromkeys(experiment.config for experiment in EXPERIMENTS.values())
+    all_flags = dict.fromkeys(experiment.config for experiment in EXPERIMENTS.values())
+    bases = tuple(one for one in all_flags if not any(other is not one and issubclass(other, one) for other in all_flags))
     names = Literal[*EXPERIMENTS, *GROUPS]  # pyright: ignore[reportInvalidTypeForm]
     field = ("experiment", tuple[names, ...], dataclasses.field(default=("one-step",)))
-    made = dataclasses.make_dataclass(
-        "Config", [field], bases=tuple(b for b in bases if b is not Flags) or (Flags,), frozen=True
-    )
-    made.__module__, made.__doc__, made.HELP = __name__, Flags.__doc__, {"experiment": _help}
+    made = dataclasses.make_dataclass("Config", [field], bases=bases, frozen=True)
+    about = " ".join(f"{name}: {_lower(inspect.cleandoc(e.measure.__doc__ or ''))}" for name, e in EXPERIMENTS.items())
+    groups = "all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."
+    made.HELP = {"experiment": f"Which experiments to run, by name or all of a group. {about} {groups}"}
+    made.__module__, made.__doc__ = __name__, Flags.__doc__
     return made
 
 
+def _lower(text: str) -> str:
+    """The first line, as it stands after a colon."""
+    return text[:1].lower() + text.splitlines()[0][1:]
+
+
+EXPERIMENTS = find_experiments()
 Config = join_flags()
 
 
@@ -76,24 +74,18 @@ def selected_experiments(config: Any) -> list[Experiment]:
     return [experiment for name, experiment in EXPERIMENTS.items() if name in wanted]
 
 
-_no_measures = dict.fromkeys(
-    (
-        *("seed", "start", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds"),
-        *("sensitivity_own", "sensitivity_next", "sensitivity_other", "adjusted_loss", "prefix"),
-    )
+_measures = (
+    *("seed", "start", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds"),
+    *("sensitivity_own", "sensitivity_next", "sensitivity_other", "adjusted_loss", "prefix"),
 )
 
 
 def measure(config: Any, folder: RunFolder) -> Iterator[Part]:
     """The parts of the requested experiments; measures that a row lacks are null."""
-    defaults = {"task": "linear", "heads": 1, "steps": 0, "settings": config.settings, **_no_measures}
+    defaults = {"task": "linear", "heads": 1, "steps": 0, "settings": config.settings, **dict.fromkeys(_measures)}
     for experiment in selected_experiments(config):
         for key, part in experiment.measure(config, folder):
-            yield {"experiment": experiment.name, **key}, functools.partial(_rows, defaults, part)
-
-
-def _rows(defaults: dict[str, Any], part: Any) -> list[dict[str, Any]]:
-    return [defaults | row for row in part()]
+            yield {"experiment": experiment.name, **key}, lambda part=part: [defaults | row for row in part()]
 
 
 def check(config: Any) -> None:
@@ -106,15 +98,18 @@ def check(config: Any) -> None:
             )
     for experiment in selected_experiments(config):
         experiment.check(config)
-    numbers = config.batch_size * (config.context + 1) * (config.dim + 1)
+    numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
     if (needed := _copies * 4 * numbers) > (present := host_bytes()):
         sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
         raise ValueError(
-            f"{sizes}: tokens take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use smaller values"
+            f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use smaller "
+            "values"
         )
-    if config.batch_size * (config.steps or 2000) <= _short:
+    if config.batch_size * effort(config).steps <= _short:
         compile_quickly()
-    use_devices(config.devices)
+    mesh = use_devices(config.devices)
+    sizes = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
+    console.print(f"[bold]in-context learning[/] {sizes}")
 
 
 _beyond_full = ("nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy")
@@ -153,8 +148,8 @@ PRESETS = {
             pretraining_tasks=(8, 64),
             diversity_points=(8,),
         ),
-        "every experiment with three inputs and 200 steps; three minutes on 2 CPU cores, one minute when functions are compiled "
-        "already. The numbers mean nothing.",
+        "every experiment with three inputs and 200 steps; three minutes on 2 CPU cores, one minute when functions are "
+        "compiled already. The numbers mean nothing.",
     ),
     "one-step": Preset(
         Config(out="runs/icl_one"),
@@ -234,7 +229,7 @@ EXPERIMENT = Experiment(
     Config,
     measure,
     title="In-context learning by gradient descent",
-    views=[Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values()],
+    views=[lambda _: [READING, ""], *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())],
     terminal=OVERVIEW,
     presets=PRESETS,
     check=check,

@@ -20,6 +20,7 @@ from icl.tasks import Tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.figures import legend_below
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.rows import Row
@@ -40,6 +41,14 @@ COLOURS = {  # distinguishable for colour-blind readers too
 NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
 LOSS = "loss (half mean square)"
 STYLES = {name: {"color": colour, "label": NAMES.get(name, name)} for name, colour in COLOURS.items()}
+
+
+def one_legend(axes: np.ndarray) -> None:
+    """One legend beside the panels instead of one in each."""
+    for ax in axes.flat:
+        ax.get_legend().remove()
+    legend_below(axes, loc="outside right upper", ncols=1)
+
 
 Measure = Callable[[Any], Mapping[str, Any]]  # parameters of one seed -> numbers
 

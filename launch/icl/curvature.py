@@ -15,7 +15,7 @@ from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, cell, means, pivot, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Lines, Table
-from launch.icl.base import SPECTRUM, STYLES, Effort, Model, Sizes, make_tasks, random_key
+from launch.icl.base import COLOURS, SPECTRUM, STYLES, Effort, Model, Sizes, make_tasks, random_key
 from launch.icl.predictors import Job, descent, trained_family, with_descent_rates
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
@@ -94,29 +94,40 @@ CURVATURE = Table(
 )
 
 
+_eigenvalues = "density of eigenvalues of XᵀX, smallest N"
+
+
 def _curves(results: Results) -> Iterator[Row]:
     """The density of the eigenvalues at the first N, condition numbers and γ by N (paper, Fig. 13)."""
     spectra, shortest = results.arrays("curvature.npz"), min(row["context"] for row in results.rows)
     for when in ("before", "after"):
         density, edges = np.histogram(spectra[f"{when}_{shortest}"], 60, density=True)
         for x, value in zip(edges[1:], density, strict=True):
-            yield {"panel": "eigenvalues", "series": when, "x": x, "value": value or np.nan}
+            yield {"panel": _eigenvalues, "series": when, "x": x, "value": value or np.nan}
         for row in where(results.rows, predictor="closed_form"):
-            yield {"panel": "condition number", "series": when, "x": row["context"], "value": row[f"condition_{when}"]}
+            yield {
+                "panel": "condition number of XᵀX, median",
+                "series": when,
+                "x": row["context"],
+                "value": row[f"condition_{when}"],
+            }
     for row in results.rows:
-        yield {"panel": "γ", "series": row["predictor"], "x": row["context"], "value": row["gamma"]}
-        yield {"panel": "γ", "series": "paper", "x": row["context"], "value": PAPER_GAMMA.get(row["context"], np.nan)}
+        yield {"panel": "γ of two recurrent layers", "series": row["predictor"], "x": row["context"], "value": row["gamma"]}
+        yield {
+            "panel": "γ of two recurrent layers",
+            "series": "paper",
+            "x": row["context"],
+            "value": PAPER_GAMMA.get(row["context"], np.nan),
+        }
 
 
 _by_size = {"xscale": "log", "yscale": "log", "xlabel": "pairs N"}
+_paper = {"color": COLOURS["interpolated"], "linestyle": "", "marker": "s", "label": "paper, trained"}
 _figure = Lines(
     *("curvature", "x", "value", "series", "panel"),
     rows=_curves,
-    styles=STYLES,
-    by_panel={
-        "eigenvalues": {"yscale": "log", "xlabel": "eigenvalue of XᵀX, smallest N", "ylabel": "density"},
-        "condition number": {**_by_size, "ylabel": "median over contexts"},
-        "γ": {**_by_size, "ylabel": "γ of two recurrent layers"},
-    },
+    styles={**STYLES, "before": {"color": COLOURS["gd"]}, "after": {"color": COLOURS["gd++"]}, "paper": _paper},
+    axes={"ylabel": "", **_by_size},
+    by_panel={_eigenvalues: {"xscale": "linear", "xlabel": "eigenvalue"}},
 )
 EXPERIMENT = Experiment("curvature", Sizes, measure, [CURVATURE, _figure], title="Curvature")

@@ -61,7 +61,7 @@ DEPTHS = Table(
     [Column("K", "layers"), *(Column(name, cell(name, "loss"), "#.3g") for name in SERIES.values())],
     lambda results: pivot(results.rows, ["layers"], _series),
 )
-_colours = zip(SERIES.values(), (COLOURS[name] for name in ("gd", "gd++", "trained", "closed_form")), strict=True)
+_colours = zip(SERIES.values(), (COLOURS["gd"], COLOURS["gd++"], COLOURS["trained"]), strict=False)
 EXPERIMENT = Experiment(
     "depths",
     Flags,
@@ -71,7 +71,8 @@ EXPERIMENT = Experiment(
         DEPTHS,
         Lines(
             *("depths", "layers", "loss", _series),
-            styles={name: {"color": colour, "marker": "o", "markersize": 4} for name, colour in _colours},
+            styles={name: {"color": colour, "marker": "o", "markersize": 4} for name, colour in _colours}
+            | {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}},
             axes={"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"},
         ),
     ],

@@ -32,6 +32,7 @@ from launch.icl.base import (
     effort,
     make_tasks,
     model_name,
+    one_legend,
     random_key,
     split_seeds,
 )
@@ -191,8 +192,8 @@ def _rolled_out(job: Job, model: Model) -> list[Row]:
 
 
 _panels = {
-    "loss": f"validation {LOSS}",
-    "cosine": "cosine of sensitivities with descent's",
+    "loss": "validation loss",
+    "cosine": "cosine of sensitivities",
     "prediction_difference": "distance of predictions",
     "model_difference": "distance of sensitivities",
 }
@@ -205,9 +206,10 @@ def training(results: Results) -> list[str]:
     rows = [{**entry, "series": series} for series, name in starts.items() for entry in curve(results, name)]
     rows += [{"series": name, "loss": loss} for name, loss in reference_losses(results, f"cold_{model}").items()]
     axes = {"xlabel": "training step", "ylabel": ""}
-    scales = {title: {"yscale": "log"} for measure, title in _panels.items() if measure != "cosine"}
+    distances = {"yscale": "log", "ylim": (1e-3, None)}  # a warm start begins at 0
+    scales = dict.fromkeys(_panels.values(), distances) | {_panels["loss"]: {"yscale": "log"}, _panels["cosine"]: {}}
     figure = Lines(f"training_{model}", "step", "value", "series", "measure", melt(rows, _panels), STYLES, axes, scales)
-    return figure(results)
+    return figure._replace(size=(3.4, 3.2), finish=one_legend)(results)
 
 
 def weights(results: Results) -> list[str]:
@@ -239,7 +241,8 @@ def shifts(results: Results) -> list[str]:
             if event["predictor"] != "constructed" and loss <= highest[event["shift"]]
         ]
         axes = {"xlabel": "", "yscale": "log", "ylabel": LOSS}
-        lines += Lines(f"shifts_{model}", "x", "loss", "predictor", "shift", rows, STYLES, axes)(results)
+        figure = Lines(f"shifts_{model}", "x", "loss", "predictor", "shift", rows, STYLES, axes, finish=one_legend)
+        lines += figure(results)
     return lines
 
 
@@ -272,7 +275,7 @@ ROLL_OUT = Experiment(
     "rollout",
     LinearFlags,
     rollout,
-    [ROLLOUT, Lines("rollout", "step", "loss", "predictor", "panel", _paths, STYLES, _log, sharey=True)],
+    [ROLLOUT, Lines("rollout", "step", "loss", "predictor", "panel", _paths, STYLES, _log, sharey=True, finish=one_legend)],
     title="Roll-out",
 )
 _sizes = Bars("scaling", "context", "loss", "predictor", "", {"layers": 1, "predictor": ("closed_form", "trained")}, STYLES)

@@ -11,11 +11,11 @@ from jexplicit.runs.views import Table
 
 READING = """\
 Losses are half mean squared errors, means over seeds with their range in brackets. *gd* and *gd++* are K steps at their best
-rates, tied across steps where the layers share weights; *closed_form* is the best that K layers of GD++ with separate rates can
-do, found without training; *constructed* are attention weights that perform the reference; *interpolated* is the mean of trained
-and constructed weights; *ridge* knows the noise. The *cosine* of sensitivities and the differences compare with the reference:
-GD for one layer, GD++ for more. Numbers with a dagger were measured with the paper's published code on 10,000 tasks, whose
-losses are 0.3 to 1.5 % above the population's.
+rates, tied across steps where the layers share weights; *closed_form* is the best that K layers of GD++ with separate rates
+can do, found without training; *constructed* are attention weights that perform the reference; *interpolated* is the mean of
+trained and constructed weights; *ridge* knows the noise. The *cosine* of sensitivities and the differences compare with the
+reference: GD for one layer, GD++ for more. Numbers with a dagger were measured with the paper's published code on 10,000
+tasks, whose losses are 0.3 to 1.5 % above the population's.
 """
 # The paper's numbers, d = N = 10 and inputs U(-1/2, 1/2), by (K, recurrent, predictor). The figures print few numbers.
 PAPER_LOSS = {
@@ -105,7 +105,7 @@ _forms = {
     ".0e": "penalty",
 }
 _measures = [
-    Column("loss", lambda row: _loss_with_range(row) if row["loss"] is not None else "", bold=True),
+    Column("loss", lambda row: _loss_with_range(row) if row["loss"] is not None else ""),
     Column("paper", _paper_loss),
     *(Column(name.replace("_", " "), name, form) for form, names in _forms.items() for name in names.split()),
     Column("η/N", _eta),
