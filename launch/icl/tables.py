@@ -8,10 +8,11 @@ import numpy as np
 from jexplicit.runs.rows import Results, Row, groups, means
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Table
+from launch.icl.base import NAMES
 
 READING = """\
-Losses are half mean squared errors, means over seeds with their range in brackets. *gd* and *gd++* are K steps at their best
-rates, tied across steps where the layers share weights; *closed_form* is the best that K layers of GD++ with separate rates
+Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at their best
+rates, tied across steps where the layers share weights; *closed form* is the best that K layers of GD++ with separate rates
 can do, found without training; *constructed* are attention weights that perform the reference; *interpolated* is the mean of
 trained and constructed weights; *ridge* knows the noise. The *cosine* of sensitivities and the differences compare with the
 reference: GD for one layer, GD++ for more. Numbers with a dagger were measured with the paper's published code on 10,000
@@ -67,7 +68,7 @@ def kind_of(row: Row) -> str:
 def _predictor(row: Row) -> str:
     starts = {"warm": " from the solution", "trained": " on the features of trained", "control": " on the features of control"}
     seeds = f", {row['number']} seeds" if row["number"] > 1 else ""
-    return row["predictor"] + starts.get(row.get("start"), "") + seeds
+    return NAMES.get(row["predictor"], row["predictor"]) + starts.get(row.get("start"), "") + seeds
 
 
 def _paper_loss(row: Row) -> str:

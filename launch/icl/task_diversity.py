@@ -181,8 +181,8 @@ def _series(row: Row) -> str:
 def _by_number(results: Results) -> list[Row]:
     """For each M that layers are trained on, losses on these tasks, then on fresh ones; then for all tasks."""
     numbers = {row["training_tasks"] for row in where(results.rows, predictor="trained")} | {None}
-    rows = [{"M": row.get("training_tasks") or np.inf, **row} for row in results.rows if row.get("training_tasks") in numbers]
-    return pivot(melt(sorted(rows, key=lambda row: row["M"]), _on), ["measure", "M"], _series)
+    rows = [{"M": row.get("training_tasks") or "∞", **row} for row in results.rows if row.get("training_tasks") in numbers]
+    return pivot(melt(sorted(rows, key=lambda row: row.get("training_tasks") or np.inf), _on), ["measure", "M"], _series)
 
 
 def _columns(lines: list[Row]) -> list[Column]:
@@ -205,7 +205,7 @@ def _curves(results: Results) -> list[Row]:
 LOSSES = Table(
     _columns,
     _by_number,
-    note="Losses of layers are exact; M = inf: all tasks, for which all solved layers are the closed form.",
+    note="Losses of layers are exact; M = ∞: all tasks, for which all solved layers are the closed form.",
 )
 _limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one head", "all_heads": "all heads"}
 THRESHOLDS = Table(
