@@ -19,10 +19,9 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console
 from jexplicit.runs.views import Section
-from launch.icl.base import Flags, effort
+from launch.icl.base import Flags, check_memory, effort
 from launch.icl.tables import OVERVIEW, READING
 
 GROUPS = {
@@ -99,12 +98,8 @@ def check(config: Any) -> None:
     for experiment in selected_experiments(config):
         experiment.check(config)
     numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
-    if (needed := _copies * 4 * numbers) > (present := host_bytes()):
-        sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
-        raise ValueError(
-            f"{sizes}: tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use smaller "
-            "values"
-        )
+    flags = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
+    check_memory(_copies * 4 * numbers, f"{flags}: tokens and weights take", "use smaller values")
     if config.batch_size * effort(config).steps <= _short:
         compile_quickly()
     mesh = use_devices(config.devices)
@@ -112,116 +107,74 @@ def check(config: Any) -> None:
     console.print(f"[bold]in-context learning[/] {sizes}")
 
 
-_beyond_full = ("nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "noisy")
-_paper = {"seeds": 5, "steps": 20_000}
+def _preset(out: str, experiment: str, note: str, **flags: Any) -> Preset:
+    return Preset(Config(out=f"runs/{out}", experiment=tuple(experiment.split()), **flags), note)
+
+
+_tiny = {
+    **{"dim": 3, "context": 4, "seeds": 2, "steps": 200, "warm_steps": 100, "batch_size": 128, "depths": 3},
+    **{"validation_tasks": 500, "test_tasks": 2_000, "solver_contexts": 500, "contexts": (4, 8), "dims": (2, 3)},
+    **{"scaling_steps": 100, "wave_layers": (1, 2), "training_tasks": (16, 64), "diagonal_layers": (1, 2), "tokens": 1000},
+    **{"functions": ("linear", "tree"), "function_dim": 2, "transformer": (16, 1, 2), "chain_length": 16, "blocks": (2, 2)},
+    **{"block_kinds": ("softmax", "linear-layernorm"), "block_batch_size": 64, "block_tasks": (128,), "small_blocks": 1},
+    **{"pretraining_tasks": (8, 64), "diversity_points": (8,)},
+}
+_five = {"layers": 5, "recurrent": False, "seeds": 2, "steps": 50_000, "warm_steps": 5000, "learning_rate": 5e-4}
+_garg = {"steps": 500_001, "batch_size": 64, "learning_rate": 1e-4, "function_dim": 20, "transformer": (256, 12, 8)}
+_blocks = {
+    **{"seeds": 5, "steps": 50_000, "block_kinds": ("softmax", "softmax-layernorm", "linear"), "block_batch_size": 2048},
+    **{"block_rate": 5e-4, "block_scale": 0.002 / 12, "small_blocks": 12},
+}
 PRESETS = {
-    "tiny": Preset(
-        Config(
-            out="runs/icl_tiny",
-            experiment=("all", "beyond", "recent"),
-            dim=3,
-            context=4,
-            seeds=2,
-            steps=200,
-            warm_steps=100,
-            batch_size=128,
-            validation_tasks=500,
-            test_tasks=2_000,
-            solver_contexts=500,
-            depths=3,
-            wave_layers=(1, 2),
-            training_tasks=(16, 64),
-            diagonal_layers=(1, 2),
-            functions=("linear", "tree"),
-            function_dim=2,
-            transformer=(16, 1, 2),
-            chain_length=16,
-            blocks=(2, 2),
-            block_kinds=("softmax", "linear-layernorm"),
-            block_batch_size=64,
-            block_tasks=(128,),
-            small_blocks=1,
-            contexts=(4, 8),
-            dims=(2, 3),
-            scaling_steps=100,
-            tokens=1000,
-            pretraining_tasks=(8, 64),
-            diversity_points=(8,),
-        ),
+    "tiny": _preset(
+        *("icl_tiny", "all beyond recent"),
         "every experiment with three inputs and 200 steps; three minutes on 2 CPU cores, one minute when functions are "
         "compiled already. The numbers mean nothing.",
+        **_tiny,
     ),
-    "one-step": Preset(
-        Config(out="runs/icl_one"),
+    "one-step": _preset(
+        *("icl_one", "one-step"),
         "the default flags: one layer is one step of gradient descent. Loss 0.206 for both, cosine of sensitivities 0.999.",
     ),
-    "two-steps": Preset(
-        Config(out="runs/icl_two", experiment=("multi-step",)),
-        "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175.",
-    ),
-    "five-steps": Preset(
-        Config(
-            out="runs/icl_five",
-            experiment=("multi-step",),
-            layers=5,
-            recurrent=False,
-            seeds=2,
-            steps=50_000,
-            warm_steps=5000,
-            learning_rate=5e-4,
-        ),
+    "two-steps": _preset(*("icl_two", "multi-step"), "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175."),
+    "five-steps": _preset(
+        *("icl_five", "multi-step"),
         "five layers with separate weights and the paper's 50,000 steps, 20 ms of CPU time each: 17 CPU-minutes per seed. The "
         "closed form has loss 0.0067 after 15 s.",
+        **_five,
     ),
-    "ten-steps": Preset(
-        Config(out="runs/icl_ten", experiment=("multi-step",), layers=10, seeds=2, learning_rate=5e-4),
+    "ten-steps": _preset(
+        *("icl_ten", "multi-step"),
         "ten recurrent layers and the paper's 5000 steps: a higher loss than five layers with separate weights, as in its "
         "Fig. 7.",
+        **{"layers": 10, "seeds": 2, "learning_rate": 5e-4},
     ),
-    "all": Preset(
-        Config(out="runs/icl", experiment=("all",)), "all experiments on linear regression, with one and two layers."
-    ),
-    "beyond": Preset(
-        Config(out="runs/icl_beyond", experiment=("beyond",)),
-        "the nine experiments beyond linear layers, the long ones shortened.",
-    ),
-    "beyond-full": Preset(
-        Config(out="runs/icl_beyond_full", experiment=_beyond_full, **_paper),
+    "all": _preset("icl", "all", "all experiments on linear regression, with one and two layers."),
+    "beyond": _preset("icl_beyond", "beyond", "the nine experiments beyond linear layers, the long ones shortened."),
+    "beyond-full": _preset(
+        *("icl_beyond_full", "nonlinear copy softmax layernorm phase finite-data noisy"),
         "seven of the experiments of beyond, with 20,000 steps and five seeds each; hours on 2 CPU cores.",
+        **{"seeds": 5, "steps": 20_000},
     ),
-    "waves-full": Preset(
-        Config(out="runs/icl_waves_full", experiment=("nonlinear",), wave_layers=(1, 2), **_paper),
+    "waves-full": _preset(
+        *("icl_waves_full", "nonlinear"),
         "sine waves with the paper's 20,000 steps, one and two attention layers: 34 CPU-minutes per seed.",
+        **{"wave_layers": (1, 2), "seeds": 5, "steps": 20_000},
     ),
-    "copy-full": Preset(
-        Config(out="runs/icl_copy_full", experiment=("copy",), seeds=5, steps=10_000),
+    "copy-full": _preset(
+        *("icl_copy_full", "copy"),
         "copying with the paper's 10,000 steps: 15 CPU-minutes.",
+        **{"seeds": 5, "steps": 10_000},
     ),
-    "functions-full": Preset(
-        Config(
-            out="runs/icl_functions_full",
-            experiment=("function-classes",),
-            steps=500_001,
-            batch_size=64,
-            learning_rate=1e-4,
-            function_dim=20,
-            transformer=(256, 12, 8),
-        ),
+    "functions-full": _preset(
+        *("icl_functions_full", "function-classes"),
         "the model and the number of steps of Garg et al., without their curriculum; for an accelerator.",
+        **_garg,
     ),
-    "blocks-full": Preset(
-        Config(
-            out="runs/icl_blocks_full",
-            experiment=("blocks",),
-            seeds=5,
-            steps=50_000,
-            block_kinds=("softmax", "softmax-layernorm", "linear"),
-            block_batch_size=2048,
-            block_rate=5e-4,
-            block_scale=0.002 / 12,
-            small_blocks=12,
-        ),
+    "blocks-full": _preset(
+        *("icl_blocks_full", "blocks"),
         "twelve blocks with the paper's steps, batch size and learning rate for many layers; for an accelerator.",
+        **_blocks,
     ),
 }
 EXPERIMENT = Experiment(

@@ -22,6 +22,7 @@ from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, Positiv
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.figures import legend_below
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.rows import Row
 
@@ -133,6 +134,12 @@ class Effort(NamedTuple):
 def effort(config: Flags, steps: int = 5000, seeds: int = 5) -> Effort:
     """What --steps and --seeds say, or these defaults of an experiment."""
     return Effort(config.steps or steps, config.seeds or seeds)
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Refuse what takes more bytes than this machine has."""
+    if needed > (present := host_bytes()):
+        raise ValueError(f"{what} {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: {remedy}")
 
 
 def random_key(config: Flags, stream: int) -> Array:

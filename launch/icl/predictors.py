@@ -239,27 +239,18 @@ def trained_family(
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with the η and γ of the descent that they are nearest to in their rows."""
+    rates = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context))
     entries = []
     for _, layers, entry in _each([trained]):
-        eta, gamma = _first_rates(layers, model.tasks.dim, model.tasks.context)
-        entries.append(entry | {"eta": float(eta), "gamma": float(gamma) if model.layers > 1 else None})
+        eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
+        entries.append(entry | {"eta": eta, "gamma": gamma if model.layers > 1 else None})
     return trained._replace(entries=entries)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _first_rates(layers: AttentionLayer, dim: int, context: int) -> tuple[Array, Array]:
-    return descent_rates(jax.tree.map(lambda leaf: leaf[0], layers), dim=dim, context=context)
 
 
 def interpolated_family(job: Job, model: Model, trained: Family) -> Family:
     """The means of trained and constructed weights."""
-    constructed = constructed_layers(job, model)
-    return trained._replace(name="interpolated", weights=_interpolate(trained.weights, constructed, model.tasks.dim))
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _interpolate(trained: AttentionLayer, constructed: AttentionLayer, dim: int) -> AttentionLayer:
-    return jax.vmap(lambda layers: interpolate(layers, constructed, dim=dim))(trained)
+    mean = jax.jit(jax.vmap(functools.partial(interpolate, dim=model.tasks.dim), in_axes=(0, None)))
+    return trained._replace(name="interpolated", weights=mean(trained.weights, constructed_layers(job, model)))
 
 
 def measure_families(job: Job, model: Model, families: list[Family]) -> list[dict[str, Any]]:

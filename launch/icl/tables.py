@@ -1,6 +1,6 @@
 """Tables and curves that several experiments of launch.icl show, with the paper's numbers beside ours."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -116,14 +116,18 @@ _measures = [
 ]
 
 
-def measures(names: Mapping[str, str] | None = None, rows: Callable[[Results], Any] = over_seeds) -> Table:
+def measures(
+    names: Mapping[str, str] | None = None, rows: Callable[[Results], Any] = over_seeds, only: Collection[str] = ()
+) -> Table:
     """A table of any experiment: the fields that vary, the predictor, and all measures that any row has.
 
     Args:
         names: further fields, with their headings.
         rows: what to show.
+        only: headings of measures; default, all.
     """
-    fields = _fields | {heading: (name, None) for name, heading in (names or {}).items()}
+    fields = {heading: (name, None) for name, heading in (names or {}).items()} | _fields
+    chosen = [column for column in _measures if not only or column.heading in only]
 
     def columns(rows: list[Row]) -> list[Column]:
         about = [
@@ -131,21 +135,13 @@ def measures(names: Mapping[str, str] | None = None, rows: Callable[[Results], A
             for heading, (value, usual) in fields.items()
             if len({Column("", value).cell(row) for row in rows} | {usual} - {None}) > 1
         ]
-        return [*about, Column("predictor", _predictor), *(c for c in _measures if any(map(c.cell, rows)))]
+        return [*about, Column("predictor", _predictor), *(c for c in chosen if any(map(c.cell, rows)))]
 
     return Table(columns, rows)
 
 
 # Linear layers beside descent.
 COMPARISON = measures()
-
-
-def _setting(row: Row) -> str:
-    """What was run, for the terminal."""
-    heads = f", {row['heads']} heads" if row["heads"] > 1 and row["predictor"] == "trained" else ""
-    tasks = f", {row['training_tasks']} tasks" if row.get("training_tasks") else ""
-    task = f", {row['task']}" if row["task"] != "linear" else ""
-    return f"{row['experiment']}{task}{tasks}, K = {row['layers']}, d = {row['dim']}, N = {row['context']}{heads}"
 
 
 def _is_shown(row: Row) -> bool:
@@ -162,15 +158,8 @@ def _is_shown(row: Row) -> bool:
     return row["prefix"] is None or (row.get("shift", "none") == "none" and row["prefix"] >= row["context"])
 
 
-OVERVIEW = Table(
-    [
-        Column("", _setting),
-        Column("predictor", _predictor),
-        Column("loss", "loss", ".4g", bold=True),
-        Column("paper", _paper_loss),
-        Column("cosine", "cosine", ".4f"),
-        Column("γ", _gamma),
-        Column("s", "seconds", ".0f"),
-    ],
+OVERVIEW = measures(
+    {"experiment": "experiment", "training_tasks": "tasks"},
     lambda results: [row for row in over_seeds(results) if row["loss"] is not None and _is_shown(row)],
+    only=("loss", "paper", "cosine", "γ", "seconds"),
 )

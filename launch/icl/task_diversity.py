@@ -21,7 +21,6 @@ from icl.tasks import Sequence, Tasks, half_mse, sequences
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.runs.rows import Results, Row, cell, melt, pivot, where
 from jexplicit.runs.tables import Column
@@ -31,6 +30,7 @@ from launch.icl.base import (
     LOSS,
     TEST,
     Sizes,
+    check_memory,
     effort,
     init_scale,
     make_recipe,
@@ -63,12 +63,9 @@ class DiversityFlags(Sizes):
 
 def check(config: DiversityFlags) -> None:
     """Refuse more inputs than fit."""
-    needed, present = _copies * (max(config.dim, *config.dims) + 1) ** 4, host_bytes()
-    if needed > present:
-        sizes = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
-        raise ValueError(
-            f"{sizes}: task-diversity takes {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use fewer inputs"
-        )
+    flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
+    needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
+    check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
 
 
 def measure(config: DiversityFlags, folder: RunFolder) -> Iterator[Part]:
@@ -215,6 +212,12 @@ THRESHOLDS = Table(
     "proportional to d in Raventós et al. 2023.",
 )
 _points = {"linestyle": "", "marker": "o", "markersize": 5}
+_styles: dict[str, Any] = {
+    f"{heads} heads, {what}".replace("one heads", "one head"): {"color": COLOURS[colour], **style}
+    for heads, colour in (("one", "trained"), ("all", "gd++"))
+    for what, style in (("solved", {}), ("trained", _points))
+}
+_styles |= {"dMMSE": {"color": COLOURS["warm"], "linestyle": "--"}, "ridge": {"color": COLOURS["ridge"], "linestyle": "--"}}
 EXPERIMENT = Experiment(
     "task-diversity",
     DiversityFlags,
@@ -225,15 +228,7 @@ EXPERIMENT = Experiment(
         THRESHOLDS,
         Lines(
             *("task_diversity", "training_tasks", "value", _series, "measure", _curves),
-            styles={
-                "dMMSE": {"color": COLOURS["warm"], "linestyle": "--", "label": "dMMSE, Bayes for these tasks"},
-                "ridge": {"color": COLOURS["ridge"], "linestyle": "--", "label": "ridge, Bayes for all tasks"},
-                _series_of["closed_form"]: {"color": "black", "linestyle": ":", "label": "closed form"},
-                "one head, solved": {"color": COLOURS["trained"]},
-                "all heads, solved": {"color": COLOURS["gd++"]},
-                "one head, trained": {"color": COLOURS["trained"], **_points},
-                "all heads, trained": {"color": COLOURS["gd++"], **_points},
-            },
+            styles=_styles,
             axes={"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS},
             by_panel={"fresh tasks": {"yscale": "log"}},
             finish=one_legend,
