@@ -84,7 +84,7 @@ def measure(config: Any, folder: RunFolder) -> Iterator[Part]:
     defaults = {"task": "linear", "heads": 1, "steps": 0, "settings": config.settings, **dict.fromkeys(_measures)}
     for experiment in selected_experiments(config):
         for key, part in experiment.measure(config, folder):
-            yield {"experiment": experiment.name, **key}, lambda part=part: [defaults | row for row in part()]
+            yield {"experiment": experiment.name, **key}, lambda part=part: [{**defaults, **row} for row in part()]
 
 
 def check(config: Any) -> None:

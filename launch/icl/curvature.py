@@ -23,15 +23,15 @@ PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained tr
 
 def measure(config: Sizes, folder: RunFolder) -> Iterator[Part]:
     """The effect of GD++ on eigenvalues."""
-    yield {}, functools.partial(by_context, Job(config, folder))
+    yield {}, functools.partial(by_context, config, folder)
 
 
-def by_context(job: Job) -> list[Row]:
+def by_context(config: Sizes, folder: RunFolder) -> list[Row]:
     """Eigenvalues before and after the first of two recurrent layers, by context length.
 
     The layers are the best ones and, where the run trains them at that length, those trained from random weights.
     """
-    config, rows = job.config, []
+    job, rows = Job(config, folder), []
     spectra: dict[str, Any] = {}
     for N in config.contexts:
         tasks = make_tasks(config, context=N)
@@ -42,17 +42,16 @@ def by_context(job: Job) -> list[Row]:
         spectra[f"before_{N}"] = values.astype(np.float32)
         spectra[f"after_{N}"] = curvature_after_step(values, gamma).astype(np.float32)
         found = [("closed_form", {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds})]
-        for entry in _trained_rates(job, model):
+        for entry in _trained_rates(job, model, config.scaling_steps if {"scaling-N", "all"} & {*config.experiment} else 0):
             both = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
             found.append(("trained", entry | {"loss": evaluate_polynomial(values, rates._replace(**both), tasks).loss}))
         rows += [model.row(name, **more, **_spectrum(values, more["gamma"])) for name, more in found]
-    np.savez_compressed(job.folder.path / "curvature.npz", **spectra)
+    np.savez_compressed(folder.path / "curvature.npz", **spectra)
     return rows
 
 
-def _trained_rates(job: Job, model: Model) -> list[dict[str, Any]]:
+def _trained_rates(job: Job, model: Model, steps: int) -> list[dict[str, Any]]:
     """The row fields, with η and γ, of the layers that scaling-N or multi-step trains; nothing where neither does."""
-    steps = job.config.scaling_steps if {"scaling-N", "all"} & {*job.config.experiment} else 0
     if not steps and not is_checkpoint(job.folder.path / "checkpoints" / f"cold_{model.name}"):
         return []
     return with_descent_rates(model, trained_family(job, model, runs=Effort(steps or 1, 1))).entries

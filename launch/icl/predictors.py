@@ -207,14 +207,15 @@ def trained_family(
     model, problem and recipe are those of the configuration, init draws layers of attention.
     """
     (config, folder), tasks = job, model.tasks
-    name, problem = name or f"{start}_{model.name}", problem or make_regression(config, tasks, model.layers)
+    name, regression = name or f"{start}_{model.name}", make_regression(config, tasks, model.layers)
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
     random = functools.partial(
         init_layers, width=width, layers=free, heads=heads, scale=init_scale(config, model.layers, width)
     )
     if start == "warm":
         constructed = constructed_layers(job, model)  # solved here: `init` is traced
-        problem, init = replace(problem, clip=_warm_clip), lambda key: constructed
+        regression, init = replace(regression, clip=_warm_clip), lambda key: constructed
+    trained = problem or regression
 
     def evaluation() -> Measure:
         validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
@@ -223,18 +224,18 @@ def trained_family(
             folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
 
         def measure(layers: Any) -> Mapping[str, Any]:
-            found = compare(predict_of(problem), layers, validation, descents[model.reference])
+            found = compare(predict_of(trained), layers, validation, descents[model.reference])
             return {what: found[what] for what in ("loss", *PredictorDifference._fields)}
 
         return measure
 
     params = train_or_load(
-        *(config, folder, name, init or random, problem, recipe or make_recipe(config, model.layers), evaluation),
+        *(config, folder, name, init or random, trained, recipe or make_recipe(config, model.layers), evaluation),
         effort=runs or effort(config),
         every=every,
     )
     entries = [{**entry, "start": start, "heads": heads} for entry in training_rows(folder, name)]
-    return Family("trained", predict_of(problem), params, entries)
+    return Family("trained", predict_of(trained), params, entries)
 
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
