@@ -68,7 +68,7 @@ def kind_of(row: Row) -> str:
 def _predictor(row: Row) -> str:
     starts = {"warm": " from the solution", "trained": " on the features of trained", "control": " on the features of control"}
     seeds = f", {row['number']} seeds" if row["number"] > 1 else ""
-    return NAMES.get(row["predictor"], row["predictor"]) + starts.get(row.get("start") or "", "") + seeds
+    return str(NAMES.get(row["predictor"], row["predictor"])) + starts.get(row.get("start") or "", "") + seeds
 
 
 def _paper_loss(row: Row) -> str:
