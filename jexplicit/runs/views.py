@@ -4,6 +4,7 @@ A view is a function `Results -> lines of Markdown`, which also draws its figure
 `Images`; any other figure is a function of its own.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,12 +34,12 @@ def picture(results: Results, name: str, caption: str = "") -> list[str]:
 class Table(NamedTuple):
     """A table of rows; a table without rows shows nothing.
 
-    columns: its columns, or a function of the rows, where they depend on these.
+    columns: its columns, or a function of the rows, where they depend on these; default, the fields of the first row.
     rows: fields of the rows to show, or a function of the results.
     note: a sentence below the table.
     """
 
-    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]]
+    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]] = ()
     rows: Select = {}
     note: str = ""
 
@@ -53,7 +54,7 @@ class Table(NamedTuple):
         return rich_table(self._columns(rows), rows, title=title)
 
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
-        return self.columns(rows) if callable(self.columns) else self.columns
+        return self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
 
 
 def pivot_table(
@@ -167,18 +168,21 @@ class Lines(NamedTuple):
                     if ax.get_legend_handles_labels()[0] and not self.shared_legend:
                         ax.legend(fontsize=8, frameon=False)
             if self.shared_legend:
-                legend_below(axes)
+                legend_below(axes, ncols=max(1, int(size[0] / 2.4)))
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
 
     def _styles(self, rows: list[Row]) -> dict[Any, dict[str, Any]]:
         """Options of `plot` by hue, the same in all panels."""
-        found = {}
-        for n, hue in enumerate(dict.fromkeys(_of(row, self.hue) for row in rows)):
-            cycle = {"color": COLOURS[n % len(COLOURS)], "linestyle": ("-", ":", "-.")[n // len(COLOURS) % 3]}
-            found[hue] = {"label": str(hue), **cycle, **self.styles.get(hue, {})}
-        return found
+        hues = dict.fromkeys(_of(row, self.hue) for row in rows)
+        lines = [{"linestyle": line, "color": colour} for line in ("-", ":", "-.") for colour in COLOURS]
+        free = itertools.cycle(lines)
+        return {
+            hue: {"label": str(hue), **({} if "color" in own else next(free)), **own}
+            for hue in hues
+            for own in [self.styles.get(hue, {})]
+        }
 
     def _draw(self, ax: Any, rows: list[Row], styles: Mapping[Any, Mapping[str, Any]]) -> None:
         for hue, own in groups(rows, lambda row: _of(row, self.hue)).items():

@@ -14,7 +14,7 @@ from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, where
 from jexplicit.runs.views import Lines
-from launch.icl.base import LOSS, STYLES, Flags, Model, effort, make_recipe, make_regression, make_tasks
+from launch.icl.base import STYLES, Flags, Model, effort, make_recipe, make_regression, make_tasks
 from launch.icl.curves import BY_STEP, curves, loss_by_step
 from launch.icl.predictors import (
     Family,
@@ -143,21 +143,11 @@ def memory_curves(results: Results) -> list[Row]:
     return rows + [{**row, "series": "same", "loss": row["training_loss"]} for row in rows if "training_loss" in row]
 
 
-MEMORY = Lines(
-    "blocks_memory",
-    "step",
-    "loss",
-    hue="series",
-    panel="label",
-    rows=memory_curves,
-    styles={**STYLES, "trained": {"label": "fresh tasks"}, "same": {"label": "training tasks"}},
-    axes={**BY_STEP, "ylabel": LOSS},
-    sharey=True,
-)
-NOTE = (
-    "In the paper twelve blocks of four softmax heads and an MLP come close to twelve steps of GD++, and on 8192 training "
-    "tasks blocks generalise late and suddenly (Fig. 8, 15 and 16: 50,000 steps, five seeds)."
-)
-TABLE = measures({"attention": "attention", "layernorm": "layer norm.", "training_tasks": "training tasks"})
-VIEWS = [TABLE._replace(note=NOTE), loss_by_step("blocks", functools.partial(trained_models, same=False)), MEMORY]
+MEMORY_STYLES = {**STYLES, "trained": {"label": "fresh tasks"}, "same": {**STYLES["warm"], "label": "training tasks"}}
+NOTE = "Paper: near twelve steps of GD++; on 8192 tasks blocks generalise late, suddenly (Fig. 8, 15, 16; 50,000 steps)."
+VIEWS = [
+    measures({"attention": "attention", "layernorm": "norm", "training_tasks": "training tasks"})._replace(note=NOTE),
+    loss_by_step("blocks", functools.partial(trained_models, same=False)),
+    Lines("blocks_memory", "step", "loss", "series", "label", memory_curves, MEMORY_STYLES, BY_STEP, sharey=True),
+]
 EXPERIMENT = Experiment("blocks", BlockFlags, measure, VIEWS, check=check, title="Blocks with MLPs")

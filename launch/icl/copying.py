@@ -122,20 +122,11 @@ def drawn(results: Results) -> list[Row]:
     ]
 
 
-NOTE = (
-    "In the paper the loss drops to that of one step of descent just after the first layer begins to attend to the next token "
-    "(Fig. 5: 10,000 steps, five seeds)."
-)
-FIGURE = Lines(
-    "copy",
-    "step",
-    "loss",
-    hue="series",
-    panel="label",
-    rows=drawn,
-    styles=STYLES,
-    axes={**BY_STEP, "yscale": "linear"},
-    by_panel={"sensitivity": {"ylabel": "sensitivity of the first layer", "yscale": "log"}},
-)
-TABLE = measures({"attention": "first layer"})._replace(note=NOTE)
-EXPERIMENT = Experiment("copy", Flags, measure, [TABLE, FIGURE], title="Copying")
+AXES = {**BY_STEP, "yscale": "linear"}
+SENSITIVITY = {"sensitivity": {"ylabel": "sensitivity of the first layer", "yscale": "log"}}
+NOTE = "Paper: the loss drops just after the first layer attends to the next token (Fig. 5; 10,000 steps, five seeds)."
+VIEWS = [
+    measures({"attention": "first layer"})._replace(note=NOTE),
+    Lines("copy", "step", "loss", "series", "label", drawn, STYLES, AXES, SENSITIVITY),
+]
+EXPERIMENT = Experiment("copy", Flags, measure, VIEWS, title="Copying")

@@ -215,9 +215,10 @@ def phases(results: Results) -> list[Row]:
         evaluations = curve(results, model)
         for n in range(len(evaluations[0]["loss"])):
             nearest = min(evaluations, key=lambda entry, n=n: entry["kl_unigram"][n])
+            step, kl = nearest["step"], f"{nearest['kl_unigram'][n]:.4f}"
             nearer = first_step(evaluations, lambda entry, n=n: entry["kl_bigram"][n] < entry["kl_unigram"][n])
-            about = {"model": label, "nearest": nearest["step"], "divergence": nearest["kl_unigram"][n]}
-            found.append({**about, "nearer": "never" if nearer is None else str(nearer)})
+            found.append({"trained with": label, "nearest to unigrams": f"step {step}", "with a KL of": kl})
+            found[-1]["nearer to bigrams"] = "never" if nearer is None else f"from step {nearer} on"
     return found
 
 
@@ -257,29 +258,13 @@ CHAINS = Table(
     ],
     by_predictor,
 )
-PHASES = Table(
-    [
-        Column("trained with", "model"),
-        Column("nearest to unigrams at step", "nearest"),
-        Column("with a KL of", "divergence", ".4f"),
-        Column("nearer to bigrams from step", "nearer"),
-    ],
-    phases,
-)
-FIGURE = Lines(
-    "markov",
-    "step",
-    "loss",
-    hue="series",
-    panel="label",
-    row="row",
-    rows=drawn,
-    axes={"xlabel": "training step", "ylabel": "nats"},
-    sharey=True,
-)
-NOTE = (
-    "In the paper predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head that "
-    "attends to what followed the same state."
-)
-VIEWS = [CHAINS._replace(note=NOTE), PHASES, FIGURE, attention]
+AXES = {"xlabel": "training step", "ylabel": "nats"}
+NOTE = """Paper: predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head that attends
+to what followed the same state. Phases of training, by seed:"""
+VIEWS = [
+    CHAINS._replace(note=NOTE),
+    Table(rows=phases),
+    Lines("markov", "step", "loss", "series", "label", drawn, axes=AXES, row="row", sharey=True),
+    attention,
+]
 EXPERIMENT = Experiment("markov", Markov, measure, VIEWS, title="Markov chains")

@@ -18,7 +18,6 @@ from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, pref
 from icl.streams import Dynamics, Streams
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.figures import COLOURS
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
 from jexplicit.runs.rows import Results, Row, points
@@ -27,7 +26,6 @@ from jexplicit.runs.views import Lines, pivot_table
 from launch.icl.base import LOSS, SWEEP, TEST, VALIDATION, Flags, random_key
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
-KEYS = ("white", "ill-conditioned", "half of the directions")
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")
 _forgetting = (0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8)  # searched where maps drift
 _rates = tuple(np.geomspace(0.1, 1.5, 12).tolist())  # over ||k||²: searched where there is no closed form
@@ -70,7 +68,7 @@ def measure(config: Mesa, folder: RunFolder) -> Iterator[Part]:
     drift = replace(still, memory=1 - 1 / (10 * d))
     for task, streams in zip(STREAMS, (still, ill, drift, Dynamics(dim=d, tokens=20 * d)), strict=True):
         yield {"task": task}, functools.partial(compare, config, folder, task, streams)
-    for inputs in KEYS:
+    for inputs in ("white", "ill-conditioned", "half of the directions"):
         yield {"task": "rounding", "inputs": inputs}, functools.partial(measure_rounding, config, folder, inputs)
 
 
@@ -276,36 +274,20 @@ def limit_errors(axes: np.ndarray) -> None:
         ax.set_ylim(bottom=1e-8, top=min(ax.get_ylim()[1], 1e3))
 
 
-_names = ("linear attention", "delta rule", "delta rule, best rates", TEXTBOOK, RECURSION, GRADIENTS, "ridge", "Kalman filter")
-_colours = dict(zip(_names, [COLOURS[n] for n in (6, 4, 1, 3, 0, 2)] + ["black", COLOURS[5]], strict=True))
-_dots = {"linestyle": "", "marker": "o", "markersize": 3.5}  # of expectations, which the legend leaves out
-_styles = {name: {"color": colour} for name, colour in _colours.items()}
-_styles |= {name: {"color": _colours[name], "linestyle": ":", "linewidth": 2.5} for name in ("ridge", GRADIENTS)}
-_styles |= {f"_{name}": {"color": colour, **_dots} for name, colour in _colours.items()}
-_errors = {f"white, γ = {gamma:g}": {"ylabel": "largest float32 error"} for gamma in (1.0, 0.99)}
+_dots = {"color": "black", "linestyle": "", "marker": ".", "markersize": 5}  # of expectations, which the legend leaves out
+_styles = {f"_{name}": _dots for name in ("linear attention", "delta rule", "delta rule, best rates", RECURSION, GRADIENTS)}
+_styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyle": ":", "linewidth": 2.5}}
+AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
+LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
+BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
 FIGURE = Lines(
-    "mesa",
-    "x",
-    "y",
-    hue="predictor",
-    panel="panel",
-    row="row",
-    rows=drawn,
-    styles=_styles,
-    axes={"xlabel": "tokens", "xscale": "log", "yscale": "log"},
-    by_panel={"regression": {"ylabel": LOSS}, **_errors},
-    size=(2.8, 2.6),
-    finish=limit_errors,
-    shared_legend=True,
+    "mesa", "x", "y", "predictor", "panel", drawn, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", shared_legend=True
 )
+KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
-ROUNDING, SECONDS = (
-    pivot_table([Column("keys", "inputs"), Column("γ", "forgetting", "g")], "predictor", *value, rows={"task": ("rounding",)})
-    for value in ((float32_error,), ("seconds", ".3f"))
-)
-NOTE = (
-    "Half the mean squared error of an output after the last pair, in brackets its expectation in closed form. Below, the "
-    "largest errors of float32 over all tokens of one long sequence, relative to the outputs, and CPU seconds."
-)
-VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE]
+ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})
+SECONDS = pivot_table(KEYS, "predictor", "seconds", ".3f", rows={"task": "rounding"})
+NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
+Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs, then CPU seconds."""
+VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(finish=limit_errors)]
 EXPERIMENT = Experiment("mesa", Mesa, measure, VIEWS, title="Layers as online estimators")

@@ -141,16 +141,14 @@ def drawn(results: Results, layers: int) -> Iterator[Row]:
 
 def figures(results: Results) -> list[str]:
     """A figure for each number of layers."""
-    options = {"by_panel": {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}, "shared_legend": True}
-    return [
-        line
-        for K in sorted({row["layers"] for row in results.rows})
-        for line in Lines(
-            f"nonlinear_K{K}", "x", "y", "series", "panel", functools.partial(drawn, layers=K), _styles, **options
-        )(results)
-    ]
+    panels = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}
+    draw = functools.partial(
+        Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, shared_legend=True
+    )
+    depths = sorted({row["layers"] for row in results.rows})
+    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(drawn, layers=K))(results)]
 
 
-NOTE = "In the paper attention and the control predict the same, before and after the layer (Fig. 4: 20,000 steps, five seeds)."
+NOTE = "Paper: attention and the control predict the same, before and after the layer (Fig. 4; 20,000 steps, five seeds)."
 VIEWS = [measures()._replace(note=NOTE), figures]
 EXPERIMENT = Experiment("nonlinear", Nonlinear, measure, VIEWS, title="Nonlinear regression")

@@ -17,7 +17,6 @@ from jexplicit.runs.devices import full_precision
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, groups, melt, points, where
-from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Images, Lines, Table
 from launch.icl.base import (
     LOSS,
@@ -179,48 +178,33 @@ def half_way(results: Results) -> list[Row]:
     for label, model in models_by_heads("phase").items():
         own, level = curve(results, model), reference_losses(results, model)["gd"]
         steps = first_steps(own, lambda e, n, own=own, level=level: e["loss"][n] <= (own[0]["loss"][n] + level) / 2)
-        found.append({"heads": label, "steps": steps})
+        found.append({"heads": label, **{f"seed {n}": "never" if step is None else str(step) for n, step in enumerate(steps)}})
     return found
 
 
 def by_size(results: Results) -> list[Row]:
     """Losses by number of training tasks, and that of a step of descent."""
-    gd = where(results.rows, predictor="gd")[0]["loss"]
-    measured = {"train_loss": "training tasks", "loss": "fresh tasks"}
-    return [*melt(where(results.rows, predictor="trained"), measured), {"measure": "gd", "value": gd}]
+    rows = [{**row, "x": str(row["training_tasks"])} for row in where(results.rows, predictor="trained")]
+    gd = {"measure": "gd", "value": where(results.rows, predictor="gd")[0]["loss"]}
+    return [*melt(rows, {"train_loss": "training tasks", "loss": "fresh tasks"}), gd]
 
 
 AXES = {"xlabel": "input range", "ylabel": LOSS, "yscale": "log"}
-RANGES = [
-    Lines(
-        f"layernorm_shift_K{K}", "x", "y", hue="predictor", rows=functools.partial(shifted, layers=K), styles=STYLES, axes=AXES
-    )
-    for K in (1, 2)
-]
-STEPS = Table([Column("", "heads"), Column("steps, by seed", lambda row: str(row["steps"]).strip("[]"))], half_way)
-SIZES = Lines(
-    "finite",
-    "training_tasks",
-    "value",
-    hue="measure",
-    rows=by_size,
-    styles=STYLES,
-    axes={"xscale": "log", "xlabel": "training tasks", "ylabel": LOSS},
-)
 NOTES = {
-    "softmax": "In the paper one head is clearly worse than descent; two come close, and their products cancel off the "
-    "diagonal (Fig. 11 and 12: 5000 steps, five seeds).",
-    "layernorm": "In the paper the loss on the training tasks is above that of descent, and it is flatter on larger inputs "
-    "(Fig. 14: 5000 steps, five seeds).",
-    "phase": "In the paper some seeds with one head stay on a plateau for long, none with two heads (Fig. 15: 5000 steps, ten "
-    "seeds). Steps until the loss is half-way to that of a step of descent:",
-    "finite-data": "In the paper 128 and 512 tasks are too few; from 2048 on the layer is nearly aligned with descent "
-    "(Fig. 16: 5000 steps).",
+    "softmax": "Paper: one head is clearly worse than descent, two come close (Fig. 11 and 12; 5000 steps, five seeds).",
+    "layernorm": "Paper: above descent on the training tasks, flatter on larger inputs (Fig. 14; 5000 steps, five seeds).",
+    "phase": "Paper: with one head some seeds stay on a plateau (Fig. 15; 5000 steps). Steps until the loss is half-way:",
+    "finite-data": "Paper: 128 and 512 tasks are too few, from 2048 on the layer is nearly descent (Fig. 16; 5000 steps).",
 }
 TABLES = {name: measures({"training_tasks": "training tasks"})._replace(note=note) for name, note in NOTES.items()}
+RANGES = [
+    Lines(f"layernorm_shift_K{K}", "x", "y", "predictor", "", functools.partial(shifted, layers=K), STYLES, AXES)
+    for K in (1, 2)
+]
+SIZES = Lines("finite", "x", "value", "measure", "", by_size, STYLES, {"xlabel": "training tasks", "ylabel": LOSS})
 SOFTMAX_VIEWS = [TABLES["softmax"], loss_by_step("softmax", models_by_heads("softmax")), Images("heads", head_products)]
 LAYERNORM_VIEWS = [TABLES["layernorm"], *RANGES, loss_by_step("layernorm", {f"K = {K}": f"layernorm_K{K}" for K in (1, 2)})]
-PHASE_VIEWS = [TABLES["phase"], STEPS, loss_by_step("phase", {})._replace(rows=by_seed)]
+PHASE_VIEWS = [TABLES["phase"], Table(rows=half_way), loss_by_step("phase", {})._replace(rows=by_seed)]
 FINITE_VIEWS = [TABLES["finite-data"], SIZES, loss_by_step("finite_curves", models_by_size)]
 
 SOFTMAX = Experiment("softmax", Flags, softmax, SOFTMAX_VIEWS, title="Softmax")
