@@ -19,6 +19,7 @@ from jexplicit.runs.tables import Column, markdown_table, rich_table
 View = Callable[[Results], list[str]]
 Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]]  # fields that rows have, or a function that makes rows
 Field = str | Callable[[Row], Any]
+ALL: Mapping[str, Any] = {}
 
 
 def selected(rows: Select, results: Results) -> list[Row]:
@@ -65,7 +66,7 @@ def pivot_table(
     *,
     scale: float | None = None,
     heading: str = "{}",
-    rows: Select = {},
+    rows: Select = ALL,
     note: str = "",
 ) -> Table:
     """A table with a line for each value of the fields `by`, and a column for each value of the field `across`.

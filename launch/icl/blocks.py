@@ -144,7 +144,7 @@ def memory_curves(results: Results) -> list[Row]:
 
 
 MEMORY_STYLES = {**STYLES, "trained": {"label": "fresh tasks"}, "same": {**STYLES["warm"], "label": "training tasks"}}
-NOTE = "Paper: near twelve steps of GD++; on 8192 tasks blocks generalise late, suddenly (Fig. 8, 15, 16; 50,000 steps)."
+NOTE = "von Oswald et al. 2023, Fig. 8, 15, 16 (50,000 steps): near twelve steps of GD++; on 8192 tasks late generalisation."
 VIEWS = [
     measures({"attention": "attention", "layernorm": "norm", "training_tasks": "training tasks"})._replace(note=NOTE),
     loss_by_step("blocks", functools.partial(trained_models, same=False)),

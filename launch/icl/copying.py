@@ -124,7 +124,7 @@ def drawn(results: Results) -> list[Row]:
 
 AXES = {**BY_STEP, "yscale": "linear"}
 SENSITIVITY = {"sensitivity": {"ylabel": "sensitivity of the first layer", "yscale": "log"}}
-NOTE = "Paper: the loss drops just after the first layer attends to the next token (Fig. 5; 10,000 steps, five seeds)."
+NOTE = "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
 VIEWS = [
     measures({"attention": "first layer"})._replace(note=NOTE),
     Lines("copy", "step", "loss", "series", "label", drawn, STYLES, AXES, SENSITIVITY),

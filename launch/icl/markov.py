@@ -259,11 +259,12 @@ CHAINS = Table(
     by_predictor,
 )
 AXES = {"xlabel": "training step", "ylabel": "nats"}
-NOTE = """Paper: predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head that attends
-to what followed the same state. Phases of training, by seed:"""
+NOTE = """Edelman et al. 2024: predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head
+that attends to what followed the same state. Phases of training, by seed:"""
+PHASES = Table(rows=phases)
 VIEWS = [
     CHAINS._replace(note=NOTE),
-    Table(rows=phases),
+    PHASES,
     Lines("markov", "step", "loss", "series", "label", drawn, axes=AXES, row="row", sharey=True),
     attention,
 ]

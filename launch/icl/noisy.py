@@ -191,7 +191,7 @@ def by_layers(results: Results) -> list[Row]:
 AXES = {"xlabel": "layers K", "ylabel": "loss above the oracle's", "yscale": "log"}
 STYLES = {name: {"color": COLOURS[name]} for name in ("gd++", "ridge")}
 NOISE = pivot_table([Column("layers", "predictor")], "layers", "adjusted_loss", ".3f", heading="K = {}", rows=fitted_rows)
-NOTE = """Above, losses less that of ridge regression that knows each task's noise. Papers: the best layer is preconditioned
+NOTE = """Above, losses less that of ridge regression that knows each task's noise. The best single layer is preconditioned
 descent (Ahn et al. 2023); GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024)."""
 VIEWS = [
     *(measures(rows=lambda results, task=task: over_seeds(results.where(task=task))) for task in (ANISOTROPIC, MIXED)),

@@ -149,6 +149,6 @@ def figures(results: Results) -> list[str]:
     return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(drawn, layers=K))(results)]
 
 
-NOTE = "Paper: attention and the control predict the same, before and after the layer (Fig. 4; 20,000 steps, five seeds)."
+NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
 VIEWS = [measures()._replace(note=NOTE), figures]
 EXPERIMENT = Experiment("nonlinear", Nonlinear, measure, VIEWS, title="Nonlinear regression")

@@ -191,10 +191,10 @@ def by_size(results: Results) -> list[Row]:
 
 AXES = {"xlabel": "input range", "ylabel": LOSS, "yscale": "log"}
 NOTES = {
-    "softmax": "Paper: one head is clearly worse than descent, two come close (Fig. 11 and 12; 5000 steps, five seeds).",
-    "layernorm": "Paper: above descent on the training tasks, flatter on larger inputs (Fig. 14; 5000 steps, five seeds).",
-    "phase": "Paper: with one head some seeds stay on a plateau (Fig. 15; 5000 steps). Steps until the loss is half-way:",
-    "finite-data": "Paper: 128 and 512 tasks are too few, from 2048 on the layer is nearly descent (Fig. 16; 5000 steps).",
+    "softmax": "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close.",
+    "layernorm": "von Oswald et al. 2023, Fig. 14 (5000 steps, five seeds): worse than descent, but flatter on larger inputs.",
+    "phase": "von Oswald et al. 2023, Fig. 15 (5000 steps): one head may stay on a plateau. Steps until half-way to GD:",
+    "finite-data": "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent.",
 }
 TABLES = {name: measures({"training_tasks": "training tasks"})._replace(note=note) for name, note in NOTES.items()}
 RANGES = [
