@@ -41,20 +41,14 @@ def check_descriptor(config: Config, side: int) -> None:
 
 def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[str, Any]]:
     """Descriptors of the train images followed by copies of them, those of the test images, and the weights they need."""
+    X, levels = images.train_images, images.levels
     with stage("descriptors", "images") as progress:
-        bank = _fit_bank(config, images)
-        axes = fit_axes(
-            _pools(config, images.train_images.shape, bank),
-            images.train_images,
-            images.levels,
-            dimensions=config.axes,
-            seed=config.seed,
-        )
+        bank = _fit_bank(config, X, levels)
+        axes = fit_axes(_pools(config, X.shape, bank), X, levels, dimensions=config.axes, seed=config.seed)
         weights = axes._asdict() | bank
         keys = jax.random.split(jax.random.key(config.seed), config.copies)
-        copies = (draw_copies(key, images.train_images) for key in keys)
-        both = (np.concatenate([images.train_images, *copies]), images.test_images)
-        train, test = (descriptors(config, weights, X, images.levels, progress=progress) for X in both)
+        both = (np.concatenate([X, *(draw_copies(key, X) for key in keys)]), images.test_images)
+        train, test = (descriptors(config, weights, x, levels, progress=progress) for x in both)
     return train, test, weights
 
 
@@ -64,19 +58,13 @@ def descriptors(config: Config, weights: Mapping[str, Any], X: np.ndarray, level
     return describe(_pools(config, X.shape, weights), axes, X, levels, **options)
 
 
-def _fit_bank(config: Config, images: Images) -> dict[str, Any]:
+def _fit_bank(config: Config, X: np.ndarray, levels: int) -> dict[str, Any]:
     """Clusters of patches of the train images; wavelets are not fitted."""
     if config.descriptor == "scattering":
         return {}
-    bank = fit_patch_bank(
-        images.train_images,
-        images.levels,
-        sizes=config.patch_sizes or default_sizes(min(images.train_images.shape[1:])),
-        number=config.filters,
-        threshold=config.threshold,
-        second=config.second_filters,
-        seed=config.seed,
-    )
+    options: Any = {"number": config.filters, "second": config.second_filters, "seed": config.seed}
+    sizes = config.patch_sizes or default_sizes(min(X.shape[1:]))
+    bank = fit_patch_bank(X, levels, sizes=sizes, threshold=config.threshold, **options)
     second = {"second": bank.second._asdict() | {"filters": bank.second.filters._asdict()}} if bank.second else {}
     return {"filters": [filters._asdict() for filters in bank.filters]} | second
 

@@ -65,8 +65,8 @@ def kernel(problem: Problem) -> Parts:
 def _both_readouts(problem: Problem, key: Row) -> list[Row]:
     config, start = problem.config, time.perf_counter()
     train, test, weights = fit_descriptors(config, problem.images)
-    key_of_W = jax.random.key(config.seed)
-    weights["W"] = fourier_directions(key_of_W, train.shape[1], config.frequencies, scale=config.scale)
+    key_of_W, shape = jax.random.key(config.seed), (train.shape[1], config.frequencies)
+    weights["W"] = fourier_directions(key_of_W, *shape, scale=config.scale)
     save_model(problem, "kernel", weights)
     features = kernel_features(weights)
     about: Any = {"dimensions": 2 * config.frequencies, "feature_seconds": time.perf_counter() - start}
@@ -101,9 +101,8 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
     tenth, laps = held_out_tenth(problem), [time.perf_counter()]
     held_out, M, copies = np.resize(tenth, len(train)), len(tenth), len(train) // len(tenth)
     Y, labels = jnp.tile(problem.train.Y, (copies, 1)), problem.train.labels[tenth]
-    part, copied, whole = (
-        split_examples(train[rows], Y[rows], mesh=data_mesh()) for rows in (~held_out, held_out, slice(None))
-    )
+    chosen = (~held_out, held_out, slice(None))
+    part, copied, whole = (split_examples(train[rows], Y[rows], mesh=data_mesh()) for rows in chosen)
     rest = train[:M][tenth]
 
     def sums(blocks: Any, name: str) -> Gram:

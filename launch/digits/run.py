@@ -3,9 +3,7 @@
 import functools
 import shutil
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,11 +11,11 @@ from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.experiment import Experiment
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.rows import Row
+from jexplicit.runs.rows import Row, where
 from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained
-from launch.digits.base import PICTURES, SCAN, Parts, Problem, about, load_model, make_problem, read, row_name
+from launch.digits.base import PICTURES, SCAN, Parts, Problem, about, make_problem, read, row_name
 from launch.digits.config import PRESETS, Config
 from launch.digits.kernel import check_kernel, kernel
 from launch.digits.views import ALL, VIEWS
@@ -88,21 +86,14 @@ def write_scan(problem: Problem) -> None:
 
 
 def save_pictures(problem: Problem) -> None:
-    """Save columns of U before and after training, and mistakes of the best model without backpropagation."""
-    folder, labels = problem.folder.path, problem.images.test_labels
-    rows = [row for row in problem.folder.rows() if row["backprop_free"]]
-    if not rows:
-        return
-    best = max(rows, key=lambda row: row["test_accuracy"])
-    guesses = np.load(folder / "guesses" / f"{row_name(best)}.npy")
-    places = np.flatnonzero(guesses != labels)[:_most_mistakes]
-    pictures: dict[str, Any] = {"places": places, "images": problem.images.test_images[places]}
-    pictures |= {"labels": labels[places], "guesses": guesses[places]}
-    for name in ("explicit", "scaling", "warm", "cold"):
-        if (path := folder / "checkpoints" / f"{name}_1").is_dir():
-            U = jax.tree.leaves(load_model(path))[0]
-            pictures[f"U {name}"] = np.asarray(U).reshape(*problem.images.train_images.shape[1:], -1)
-    np.savez_compressed(folder / PICTURES, **pictures)
+    """Save mistakes of the most accurate model without backpropagation."""
+    if rows := where(problem.folder.rows(), backprop_free=True):
+        best = max(rows, key=lambda row: row["test_accuracy"])
+        guesses = np.load(problem.folder.path / "guesses" / f"{row_name(best)}.npy")
+        X, labels = problem.images.test_images, problem.images.test_labels
+        places = np.flatnonzero(guesses != labels)[:_most_mistakes]
+        shown = {"places": places, "images": X[places], "labels": labels[places], "guesses": guesses[places]}
+        np.savez_compressed(problem.folder.path / PICTURES, **shown)
 
 
 EXPERIMENT = Experiment(

@@ -89,20 +89,18 @@ class Solved(NamedTuple):
 
 def pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row for every number of layers."""
-    config, solver = problem.config, PIXELS[method]
-    sweeps = {"scaling": config.sweeps, "quadratic": config.quadratic_sweeps}.get(solver, 0)
+    solver, sweeps = PIXELS[method], {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}
     inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
-    for layers in config.layers if method == "explicit" else (1,):
+    for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
-        yield key, functools.partial(_measure, problem, key, sweeps, lambda: inputs)
+        yield key, functools.partial(_measure, problem, key, sweeps.get(solver, 0), lambda: inputs)
 
 
 def features(problem: Problem) -> Parts:
     """Layers on explicit features of each kind: the explicit solution, iterative scaling and the bound on the curvature."""
-    config = problem.config
-    for kind in config.featurizers:
+    sweeps = {"explicit": 0, "scaling": problem.config.feature_sweeps, "quadratic": problem.config.quadratic_sweeps}
+    for kind in problem.config.featurizers:
         inputs = functools.cache(functools.partial(_featurize, problem, kind))
-        sweeps = {"explicit": 0, "scaling": config.feature_sweeps, "quadratic": config.quadratic_sweeps}
         for solver, number in sweeps.items():
             key = make_key("features", solver, features=kind)
             yield key, functools.partial(_measure, problem, key, number, inputs)
@@ -110,7 +108,8 @@ def features(problem: Problem) -> Parts:
 
 def _featurize(problem: Problem, kind: str) -> Inputs:
     """Positive features with rows of norm 1; their filters are saved."""
-    config, (_, X, _, X_test, _, levels, _), start = problem.config, problem.images, time.perf_counter()
+    config, images, start = problem.config, problem.images, time.perf_counter()
+    X, levels = images.train_images, images.levels
     with stage(f"{kind} features", "images") as progress:
         if kind == "random":
             weights = {"W": random_directions(jax.random.key(config.seed), problem.train.H.shape[1], config.directions)}
@@ -118,7 +117,7 @@ def _featurize(problem: Problem, kind: str) -> Inputs:
             size, _ = patch_sizes(config, min(X.shape[1:]))
             weights = patch_filters(X, levels, size=size, number=config.filters, seed=config.seed)._asdict()
         save_model(problem, kind, weights)
-        both = (explicit_features(x, levels, weights, config, progress=progress) for x in (X, X_test))
+        both = (explicit_features(x, levels, weights, config, progress=progress) for x in (X, images.test_images))
         H, H_test = map(jax.block_until_ready, both)
     seconds = time.perf_counter() - start
     fields = {"dimensions": H.shape[1], "feature_seconds": seconds}

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,21 +16,15 @@ from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import train
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.progress import stage
 from jexplicit.runs.rows import Row, where
 from jexplicit.solvers.layerwise import random_decoders
 from jexplicit.solvers.metrics import mean_loss
 from launch.digits.base import Parts, Problem, Split, make_key, model_name, save_guesses, save_model, scores
 from launch.digits.solved import explicit_decoders
 
-
-class Plan(NamedTuple):
-    """A network to train, from its initial parameters."""
-
-    model: nn.Module
-    params: dict[str, Any]
-    optimizer: optax.GradientTransformation
-    fields: Row
+Plan = tuple[nn.Module, dict[str, Any], optax.GradientTransformation, Row]
+"""A network, its initial parameters, how it is trained, and fields of its row."""
 
 
 def stacks(problem: Problem, method: str) -> Parts:
@@ -52,7 +46,7 @@ def _stack(problem: Problem, method: str, layers: int) -> Plan:
         optimizer = adagrad(config.learning_rate, accumulator=config.accumulator)
     else:
         optimizer = optax_optimizer(config.optimizer, config.learning_rate)
-    return Plan(SoftmaxStack(N, layers), params, optimizer, fields)
+    return SoftmaxStack(N, layers), params, optimizer, fields
 
 
 def network(problem: Problem) -> Parts:
@@ -70,7 +64,7 @@ def _network(problem: Problem) -> Plan:
 
     first, last = jax.random.split(jax.random.key(problem.config.seed))
     params = {"hidden_1": {"Dense_0": dense(first, D, hidden)}, "output": dense(last, hidden, N)}
-    return Plan(FullyConnected((hidden,), N), params, optax.adam(1e-3), {"learning_rate": 1e-3})
+    return FullyConnected((hidden,), N), params, optax.adam(1e-3), {"learning_rate": 1e-3}
 
 
 def training_split(problem: Problem) -> tuple[Split, Split]:
@@ -83,9 +77,10 @@ def training_split(problem: Problem) -> tuple[Split, Split]:
 
 def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Row]:
     """Train a network, and measure it under each stopping rule."""
-    config, plan, name, (used, deciding) = problem.config, make_plan(), model_name(key), training_split(problem)
+    config, name, (model, params, optimizer, fields) = problem.config, model_name(key), make_plan()
+    used, deciding = training_split(problem)
     H, Y = np.asarray(used.H), np.asarray(used.Y)
-    logits = jax.jit(functools.partial(network_outputs, plan.model))
+    logits = jax.jit(functools.partial(network_outputs, model))
     measured: dict[str, float] = {}
 
     def evaluate(variables: dict[str, Any]) -> float:
@@ -93,17 +88,14 @@ def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Ro
         return mean_loss(logits(variables, deciding.H), deciding.Y)
 
     def on_epoch(entry: Mapping[str, float]) -> None:
-        fields = {"epoch": entry["epoch"], "deciding_loss": entry["dev_loss"], "seconds": entry.get("seconds", 0.0), **measured}
-        problem.folder.log(event="epoch", method=key["method"], layers=key["layers"], **fields)
-        if entry["epoch"] and entry["epoch"] % 10 == 0:
-            result = f"loss {entry['dev_loss']:.4f}, test accuracy {100 * measured['test_accuracy']:.2f} %"
-            console.print(f"    {name}: epoch {entry['epoch']}, {result}, {entry['seconds']:.0f} s")
+        about = {"event": "epoch", "method": key["method"], "layers": key["layers"], "epoch": entry["epoch"]}
+        problem.folder.log(**about, deciding_loss=entry["dev_loss"], seconds=entry.get("seconds", 0.0), **measured)
 
     longest = "patience" if "patience" in config.stop else "rise"  # the rule that trains longest; its model is kept
     with stage(f"training {name}", "images") as progress:
         trained = train(
-            initial_state({"params": plan.params, "batch_stats": {}}, plan.optimizer),
-            training_step(plan.model, objective("softmax_cross_entropy"), plan.optimizer),
+            initial_state({"params": params, "batch_stats": {}}, optimizer),
+            training_step(model, objective("softmax_cross_entropy"), optimizer),
             lambda indices: (H[indices], Y[indices]),
             evaluate,
             params=variables_of,
@@ -118,7 +110,7 @@ def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Ro
         )
     save_model(problem, name, trained.params["params"])
     save_guesses(problem, {**key, "stop": longest}, logits(trained.params, problem.test.H))
-    return [_row(problem, {**key, **plan.fields, "stop": stop}) for stop in config.stop]
+    return [_row(problem, {**key, **fields, "stop": stop}) for stop in config.stop]
 
 
 def _patience(problem: Problem, stop: str) -> int:

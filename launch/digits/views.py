@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
 from jexplicit.runs.rows import Results, Row, melt, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Images, Lines, Section, Table, View, picture
-from launch.digits.base import PICTURES, SCAN, row_name
+from launch.digits.base import PICTURES, SCAN, load_model, row_name
 
 # Section 4 of the paper, on MNIST: test accuracy by (method, layers), epochs until the early stop, and mean norm.
 PAPER_ACCURACY = {("explicit", 1): 0.8286, ("cold", 1): 0.9168, ("cold", 2): 0.7564, ("warm", 1): 0.9257, ("warm", 2): 0.9293}
@@ -122,7 +123,7 @@ SWEEPS = Lines(
 
 
 def scan(results: Results) -> list[Row]:
-    """Accuracy by priming number, and as points the explicit solution of the run and that of the paper (paper, Fig. 2 right)."""
+    """Accuracy by priming number, and as points the explicit solution and the paper's (Fig. 2 right)."""
     K, train, test = np.loadtxt(results.path / SCAN, delimiter=",", skiprows=1, ndmin=2).T
     lines = {"train": zip(K, train, strict=True), "test": zip(K, test, strict=True)}
     for row in where(results.rows, method="explicit", layers=1):
@@ -198,12 +199,13 @@ RELIABILITY = Lines(
 
 def class_columns(results: Results) -> dict[str, dict[str, np.ndarray]]:
     """Each class's column of U, minus the mean over classes, cut at the 99th percentile of a model."""
-    grid = {}
-    for title, U in results.arrays(PICTURES).items():
-        if title.startswith("U "):
+    grid, row = {}, results.rows[0]
+    for model in ("explicit", "scaling", "warm", "cold"):
+        if (path := results.path / "checkpoints" / f"{model}_1").is_dir():
+            U = np.asarray(jax.tree.leaves(load_model(path))[0]).reshape(row["height"], row["width"], -1)
             U = U - U.mean(axis=-1, keepdims=True)
             limit = np.quantile(np.abs(U), 0.99)
-            grid[title.removeprefix("U ")] = {str(i): U.clip(-limit, limit)[..., i] for i in range(U.shape[-1])}
+            grid[model] = {str(i): U.clip(-limit, limit)[..., i] for i in range(U.shape[-1])}
     return grid
 
 
@@ -235,7 +237,7 @@ VIEWS: Sequence[View] = [
     Section(
         "Calibration",
         [RELIABILITY],
-        note="Test images in 15 bins of confidence: below the diagonal a model is too sure. Bins of fewer than 20 are left out.",
+        note="Below the diagonal a model is too sure. Bins of confidence with fewer than 20 test images are left out.",
     ),
     Section(
         "Pictures",
