@@ -8,7 +8,7 @@ fitted to all of them.
 import functools
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,14 +31,6 @@ from launch.digits.solved import linear
 
 _matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
-
-
-class Readout(NamedTuple):
-    """A layer whose logits are divided by a temperature, and the seconds that it took after the features."""
-
-    fit: SoftmaxFit
-    temperature: float
-    seconds: float
 
 
 def check_kernel(config: Config, side: int) -> None:
@@ -65,18 +57,17 @@ def kernel(problem: Problem) -> Parts:
 def _both_readouts(problem: Problem, key: Row) -> list[Row]:
     config, start = problem.config, time.perf_counter()
     train, test, weights = fit_descriptors(config, problem.images)
-    key_of_W, shape = jax.random.key(config.seed), (train.shape[1], config.frequencies)
-    weights["W"] = fourier_directions(key_of_W, *shape, scale=config.scale)
+    weights["W"] = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=config.scale)
     save_model(problem, "kernel", weights)
     features = kernel_features(weights)
     about: Any = {"dimensions": 2 * config.frequencies, "feature_seconds": time.perf_counter() - start}
     ridge, readouts = _fit(problem, train, features)
     about |= {"ridge": ridge, "peak_bytes": peak_bytes()}
     rows = []
-    for (solver, readout), sweeps in zip(readouts.items(), (0, config.kernel_sweeps), strict=True):
-        fit, _ = tempered(readout.fit, readout.temperature, ridge)
-        fields = {"epochs": sweeps, "temperature": readout.temperature, **about, "solve_seconds": readout.seconds}
-        fields["seconds"] = about["feature_seconds"] + readout.seconds
+    for solver, (fit, temperature, seconds) in readouts.items():
+        fit, _ = tempered(fit, temperature, ridge)
+        fields = {"epochs": config.kernel_sweeps if solver == "softmax" else 0, "temperature": temperature, **about}
+        fields |= {"solve_seconds": seconds, "seconds": about["feature_seconds"] + seconds}
         logits = (streamed_logits(fit, Z, features) for Z in (train[: len(problem.train.labels)], test))
         rows.append(keep(problem, {**key, "solver": solver}, linear(fit).params, *logits, **fields))
     return rows
@@ -93,10 +84,10 @@ def kernel_logits(config: Config, weights: Mapping[str, Any], params: Mapping[st
     return streamed_logits(fit, descriptors(config, weights, X, levels), kernel_features(weights))
 
 
-def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:
-    """The ridge that a held-out tenth chooses, and both readouts, fitted to all images; temperatures are of nine tenths.
+def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, tuple[SoftmaxFit, float, float]]]:
+    """The ridge that a held-out tenth chooses, and by solver the layer fitted to all images, its temperature and its seconds.
 
-    Copies of held-out images are held out, too, and choose nothing.
+    Temperatures are of nine tenths. Copies of held-out images are held out, too, and choose nothing.
     """
     tenth, laps = held_out_tenth(problem), [time.perf_counter()]
     held_out, M, copies = np.resize(tenth, len(train)), len(tenth), len(train) // len(tenth)
@@ -134,6 +125,6 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
     softmax = jax.block_until_ready(sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))
     first, middle, last, end = np.diff([*laps, time.perf_counter()]).tolist()
     return ridge, {
-        "least_squares": Readout(squares, temperature, first + last),
-        "softmax": Readout(softmax, softmax_temperature, first + middle + last + end),
+        "least_squares": (squares, temperature, first + last),
+        "softmax": (softmax, softmax_temperature, first + middle + last + end),
     }

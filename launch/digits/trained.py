@@ -156,10 +156,7 @@ def stopping_epoch(losses: Sequence[float], *, patience: int) -> tuple[int, bool
         >>> stopping_epoch([3.0, 2.0, 2.5, 1.0, 1.5, 1.2], patience=1), stopping_epoch([3.0, 2.0, 1.0], patience=1)
         ((2, True), (2, False))
     """
-    best = 0
-    for epoch, loss in enumerate(losses):
-        if loss < losses[best]:
-            best = epoch
-        if epoch - best >= patience:
+    for epoch in range(len(losses)):
+        if epoch - int(np.argmin(losses[: epoch + 1])) >= patience:
             return epoch, True
     return len(losses) - 1, False

@@ -125,7 +125,7 @@ SWEEPS = Lines(
 def scan(results: Results) -> list[Row]:
     """Accuracy by priming number, and as points the explicit solution and the paper's (Fig. 2 right)."""
     K, train, test = np.loadtxt(results.path / SCAN, delimiter=",", skiprows=1, ndmin=2).T
-    lines = {"train": zip(K, train, strict=True), "test": zip(K, test, strict=True)}
+    lines: dict[str, Any] = {"train": zip(K, train, strict=True), "test": zip(K, test, strict=True)}
     for row in where(results.rows, method="explicit", layers=1):
         lines[f"explicit, K = {row['priming_number']:.1f}"] = [(row["priming_number"], row["test_accuracy"])]
     if results.rows[0]["data"] == "mnist":

@@ -46,7 +46,7 @@ def rows(out) -> list[dict]:
     return json.loads((out / "results.json").read_text())["rows"]
 
 
-def without_seconds(row: dict) -> dict:
+def without_seconds(row) -> dict:
     return {field: value for field, value in row.items() if not field.endswith(("seconds", "peak_bytes"))}
 
 
