@@ -10,6 +10,7 @@ from typing import NamedTuple
 from jexplicit.runs.figures import COLOURS, figure
 from tools.published import VALUES
 from tools.published.counted_not_trained import NANOGPT
+from tools.tables import value
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
 
@@ -18,7 +19,7 @@ class Bar(NamedTuple):
     """A model and its number.
 
     name: of the model.
-    value: the name of a number of the documentation, or a published number.
+    value: the name or the address of a number of the documentation (tools/tables.py), or a published number.
     trained: whether the model was trained by gradients.
     """
 
@@ -28,7 +29,9 @@ class Bar(NamedTuple):
 
     def number(self) -> float:
         """Its number."""
-        return VALUES[self.value].number() if isinstance(self.value, str) else self.value
+        if isinstance(self.value, str):
+            return VALUES[self.value].number() if self.value in VALUES else float(value(self.value))
+        return self.value
 
 
 class Panel(NamedTuple):
@@ -71,12 +74,12 @@ PANELS = (
         "test error, %",
         ".2f",
         (
-            Bar("explicit solution, pixels", "mnist-explicit"),
-            Bar("logistic regression", "mnist-logistic", trained=True),
-            Bar("network, 256 hidden units", "mnist-network", trained=True),
-            Bar("scattering, layer solved", "mnist-best"),
+            Bar("explicit solution, pixels", "mnist test_accuracy method=explicit layers=1 .6f"),
+            Bar("logistic regression", "mnist test_accuracy method=logistic_regression .6f", trained=True),
+            Bar("network, 256 hidden units", "mnist test_accuracy method=network stop=patience .6f", trained=True),
+            Bar("scattering, layer solved", "mnist-best test_accuracy solver=softmax .6f"),
         ),
-        lambda accuracy: 100 - accuracy,
+        lambda accuracy: 100 * (1 - accuracy),
     ),
     Panel(
         "linear regression in context",

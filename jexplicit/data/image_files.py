@@ -134,7 +134,7 @@ def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
 
 def read_png_folders(folder: Path) -> Parts:
     """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`; classes are the folders of train, in numerical or else in
-    alphabetical order, numbered from 0.
+    alphabetical order, numbered from 0. Images are shuffled by a fixed permutation, so that any part of them has all classes.
 
     Raises:
         ValueError: no label, a label in test that train has not, more than 256 labels, images of several sizes, and what
@@ -148,10 +148,10 @@ def read_png_folders(folder: Path) -> Parts:
         raise ValueError(f"{folder / 'train'} has {len(classes)} labels: at most {_most_classes} classes")
     arrays = {}
     for part in ("train", "test"):
-        files = {label: png_files(folder / part / label) for label in labels[part]}
-        arrays[f"{part}_images"] = stack_pngs([file for label in labels[part] for file in files[label]])
-        numbers = [classes.index(label) for label in labels[part]]
-        arrays[f"{part}_labels"] = np.repeat(numbers, [len(files[label]) for label in labels[part]]).astype(np.uint8)
+        files = [(file, label) for label in labels[part] for file in png_files(folder / part / label)]
+        order = np.random.default_rng(0).permutation(len(files))
+        arrays[f"{part}_images"] = stack_pngs([file for file, _ in files])[order]
+        arrays[f"{part}_labels"] = np.array([classes.index(label) for _, label in files], np.uint8)[order]
     return Parts(**arrays, classes=tuple(classes))
 
 

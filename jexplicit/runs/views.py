@@ -221,9 +221,9 @@ def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.n
 
 
 def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
-    """The mean of the numbers at each x as a line, their range as a band."""
+    """The mean of the numbers at each x as a line, or a marker at a single x, and their range as a band."""
     low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
-    ax.plot(x, mean, **style)
+    ax.plot(x, mean, **({"marker": "o"} if len(x) == 1 else {}) | style)
     if any(len(values) > 1 for values in numbers):
         ax.fill_between(x, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
 
@@ -289,7 +289,7 @@ class Images(NamedTuple):
     grid: the results -> {label of the row: {title: matrix}}.
     cmap: of matplotlib; None for red and blue around 0.
     scale: whether a scale stands beside each matrix.
-    shared: whether the matrices of a column have one scale.
+    shared: "row" or "column", whose matrices then have the same limit of red and blue.
     size: inches of a matrix.
     """
 
@@ -297,9 +297,9 @@ class Images(NamedTuple):
     grid: Callable[[Results], Mapping[str, Mapping[str, np.ndarray]]]
     cmap: str | None = None
     scale: bool = True
+    shared: str = ""
     size: tuple[float, float] = (2.6, 2.6)
     caption: str = ""
-    shared: bool = False
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -313,8 +313,9 @@ class Images(NamedTuple):
                 for ax in row[len(matrices) :]:
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
-                    of_column = [np.abs(line[title]).max() for line in grid.values()] if self.shared else []
-                    draw_matrix(ax, values, max(of_column, default=None), cmap=self.cmap, scale=self.scale)
+                    alike = {"row": [*matrices.values()], "column": [line[title] for line in grid.values()]}.get(self.shared, [])
+                    limit = max((float(np.abs(values).max()) for values in alike), default=None)
+                    draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale)
                     ax.set_title(title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)

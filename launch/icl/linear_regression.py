@@ -221,7 +221,7 @@ def weights(results: Results) -> list[str]:
         if values.ndim == 3 and len(values) > 1:
             layers[key] = {f"layer {n}": matrix for n, matrix in enumerate(values, 1)}
     figures = (
-        Images(f"weights_{name}", lambda _: first, shared=True),
+        Images(f"weights_{name}", lambda _: first, shared="column"),
         Images(f"layers_{name}", lambda _: layers, size=(2.0, 1.8)),
     )
     return [line for figure in figures for line in figure(results)]

@@ -6,7 +6,6 @@ from tools.declarations import Table, Value
 from tools.published import (
     comparisons,
     counted_not_trained,
-    digits,
     language_models,
     learned_rules,
     networks,
@@ -16,7 +15,6 @@ from tools.published import (
 _modules = (
     language_models,
     counted_not_trained,
-    digits,
     networks,
     comparisons,
     learned_rules,
