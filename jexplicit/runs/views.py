@@ -306,14 +306,15 @@ class Images(NamedTuple):
         grid = self.grid(results)
         if not grid:
             return []
-        columns = max(map(len, grid.values()))
-        size = (self.size[0] * columns, self.size[1] * len(grid))
-        with figure(results.path / "figures" / f"{self.name}.png", len(grid), columns, size=size) as axes:
+        wide = max(map(len, grid.values()))
+        size = (self.size[0] * wide, self.size[1] * len(grid))
+        with figure(results.path / "figures" / f"{self.name}.png", len(grid), wide, size=size) as axes:
             for row, (label, matrices) in zip(axes, grid.items(), strict=True):
                 for ax in row[len(matrices) :]:
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
-                    alike = {"row": [*matrices.values()], "column": [line[title] for line in grid.values()]}.get(self.shared, [])
+                    rows, columns = [*matrices.values()], [line[title] for line in grid.values() if title in line]
+                    alike = {"row": rows, "column": columns}.get(self.shared, [])
                     limit = max((float(np.abs(values).max()) for values in alike), default=None)
                     draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale)
                     ax.set_title(title, fontsize=9)
