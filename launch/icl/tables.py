@@ -62,7 +62,7 @@ def first_steps(evaluations: list[Row], condition: Callable[[Row, int], Any]) ->
 
 def kind_of(row: Row) -> str:
     """The number of layers, and whether they share weights."""
-    return f"{row['layers']}" + ("" if row["layers"] == 1 else " recurrent" if row["recurrent"] else " separate")
+    return f"{row['layers']}" + ("" if row["layers"] < 2 else " recurrent" if row["recurrent"] else " separate")
 
 
 def _predictor(row: Row) -> str:
