@@ -79,7 +79,7 @@ class Inputs(NamedTuple):
     params: Mapping[str, Any] = {}
 
 
-class Solved(NamedTuple):
+class Model(NamedTuple):
     """What is saved of a model, its logits of features, and fields of its row."""
 
     params: Any
@@ -214,13 +214,13 @@ def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], 
     return [keep(problem, key, {**inputs.params, **params} if inputs.params else params, *both, **row)]
 
 
-def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Solved:
+def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Model:
     """The model of a row, fitted to some images; the options are those of sweeps."""
     H, Y, labels = split
     match key["method"], key["solver"]:
         case "explicit", _:
             decoders = explicit_decoders(split, K, key["layers"])
-            return Solved(list(decoders), functools.partial(stack_logits, decoders))
+            return Model(list(decoders), functools.partial(stack_logits, decoders))
         case "logistic_regression", _:
             return _logistic_regression(split, config.logistic_iterations)
         case _, "quadratic":
@@ -245,18 +245,18 @@ def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
     return solve_layers(split.H, split.Y, [SoftmaxLayer(K=K), *[SoftmaxLayer()] * (layers - 1)]).params
 
 
-def linear(fit: SoftmaxFit, **fields: Any) -> Solved:
+def linear(fit: SoftmaxFit, **fields: Any) -> Model:
     """A softmax layer with an intercept."""
-    return Solved({"U": fit.U, "intercept": fit.intercept}, fit.logits, fields)
+    return Model({"U": fit.U, "intercept": fit.intercept}, fit.logits, fields)
 
 
-def _weighted(F: Array, log_w: Array, **fields: Any) -> Solved:
+def _weighted(F: Array, log_w: Array, **fields: Any) -> Model:
     """The explicit solution with other column weights."""
     params = {"U": jnp.log(F) + log_w[None, :], "intercept": jnp.zeros_like(log_w)}
-    return Solved(params, functools.partial(intercept_logits, F=F, log_w=log_w), fields)
+    return Model(params, functools.partial(intercept_logits, F=F, log_w=log_w), fields)
 
 
-def _logistic_regression(split: Split, iterations: int) -> Solved:
+def _logistic_regression(split: Split, iterations: int) -> Model:
     """scikit-learn's multinomial logistic regression, without regularisation."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
