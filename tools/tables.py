@@ -7,6 +7,7 @@ Results NAME are docs/results/NAME.json. The text between a marker and its closi
 
 * `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
   some results. Several names are separated by spaces.
+* `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
 * `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
 * `<!-- value: icl-two loss predictor=gd++ .4f -->`: a field of the only row with these values, with its format.
 * `<!-- value: icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f -->`: an expression of
@@ -28,12 +29,15 @@ from typing import Any
 
 import tyro
 
+from jexplicit.runs import views
 from jexplicit.runs.rows import Results, Row, only, where
+from jexplicit.runs.tables import Column
 from tools.declarations import Table, Value
 from tools.published import TABLES, VALUES
 from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]
+_AS_WRITTEN = views.Table(lambda rows: [Column(name, name) for name in rows[0] if name not in ("file", "run")])
 DECLARED: Mapping[str, Mapping[str, Table | Value]] = {"table": TABLES, "value": VALUES}
 _opening = re.compile(r"<!-- (table|value|commands): ")
 marked = re.compile(
@@ -72,9 +76,9 @@ def differences(page: Path) -> str:
 
 
 def table(address: str) -> str:
-    """The Markdown of `VIEW of NAMES`."""
-    view, _, names = address.partition(" of ")
-    return "\n".join(find(view)(kept(*names.split()))).strip()
+    """The Markdown of `VIEW of NAMES`, or of NAME alone: its rows as they are."""
+    view, _, names = address.rpartition(" of ")
+    return "\n".join((find(view) if view else _AS_WRITTEN)(kept(*names.split()))).strip()
 
 
 def value(address: str) -> str:
@@ -168,7 +172,7 @@ def _fill(found: re.Match[str]) -> str:
     kind, name = found["kind"], found["name"]
     if declared := DECLARED.get(kind, {}).get(name):
         text = declared.text()
-    elif " " not in name and kind != "commands":
+    elif " " not in name and kind == "value":
         raise ValueError(f"{found['open']}: no {kind} has this name: the head of tools/tables.py says what a marker may be")
     else:
         text = {"table": table, "value": value, "commands": commands}[kind](name)

@@ -1,6 +1,5 @@
 """Rows of results, which are flat dictionaries: choosing, averaging and pivoting them, and what a run has of them."""
 
-import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ class Results(NamedTuple):
 
     def events(self, name: str, *last_of: str) -> list[Row]:
         """The events of this name; of those with equal fields `last_of` the last one, since a resumed run repeats some."""
-        found = self.kept.get(name, []) if self.kept is not None else _events(self.path, _size(self.path), name)
+        found = self.kept.get(name, []) if self.kept is not None else read_events(self.path, name)
         return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray]:
@@ -46,16 +45,6 @@ class Results(NamedTuple):
 def read_results(out: Path) -> Results:
     """The results of a run folder."""
     return Results(out, read_config(out) or {}, read_rows(out))
-
-
-def _size(path: Path) -> int:
-    log = path / "metrics.jsonl"
-    return log.stat().st_size if log.exists() else 0
-
-
-@functools.lru_cache(maxsize=64)
-def _events(path: Path, size: int, name: str) -> list[Row]:
-    return list(read_events(path, name))
 
 
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:

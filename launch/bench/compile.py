@@ -369,22 +369,13 @@ def finish(config: Compile, folder: RunFolder) -> None:
     BASELINE.write_text(json.dumps(kept, indent=1) + "\n")
 
 
+KERNELS = Table([Column("compiled for", "platform"), Column("function", "function"), Column("kernels", "kernels", ",d")])
 BENCH = Experiment(
     "bench",
     Compile,
     measure,
+    [KERNELS],
     title="Bench: compile",
-    views=[
-        Table(
-            [
-                Column("platform", "platform"),
-                Column("function", "function"),
-                Column("kernels", "kernels", ",d"),
-                Column("before", "baseline", ",d"),
-                Column("compiled in s", "compile_seconds", ".1f"),
-            ]
-        )
-    ],
     presets={"tiny": Preset(Compile(functions=("explicit solution", "attribution")), "5 s on 2 CPU cores.")},
     check=prepare,
     after=finish,

@@ -33,8 +33,7 @@ class Scaling(BenchConfig):
     """Number of positions per device in weak scaling. In strong scaling every configuration counts as many as the largest one
     in weak scaling."""
     vocab_size: VocabSize = 2050
-    """Vocabulary size, including <pad>. The default is small, so that there are four times as many pairs as table cells, as
-    with a trillion tokens on some hundred devices."""
+    """Vocabulary size, including <pad>. The default is small, so that there are four times as many pairs as table cells."""
     radius: PositiveInt = 4
     """Context length K, in tokens: K pairs per position."""
     devices: tuple[PositiveInt, ...] = (1, 2, 4, 8)

@@ -9,7 +9,6 @@ from tools.published import (
     language_models,
     learned_rules,
     networks,
-    speed,
 )
 
 _modules = (
@@ -18,7 +17,6 @@ _modules = (
     networks,
     comparisons,
     learned_rules,
-    speed,
 )
 TABLES: Mapping[str, Table] = {name: table for module in _modules for name, table in module.TABLES.items()}
 VALUES: Mapping[str, Value] = {name: value for module in _modules for name, value in module.VALUES.items()}
