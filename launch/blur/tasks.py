@@ -1,85 +1,171 @@
-"""`launch.blur tasks`: learners by a genome on every task of the suite, beside the best of six tuned baselines."""
+"""Learners by a genome on every task of the suite, beside the best of six tuned baselines.
+
+No genome changes the baselines: baselines.json of a run folder keeps them, with the settings that all tasks share, and for each
+task what identifies its data and network, and rows.
+"""
 
 import functools
+import json
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import jax
+import numpy as np
+from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
+from matplotlib.ticker import NullLocator
 
 from icl.blur.data import Sets
-from icl.blur.genome_files import LearnedRule, load_genome
+from icl.blur.genome import LearnedRule, load_genome
 from icl.blur.judging.suite import Task, select_tasks, task_sets
 from icl.blur.learning import learning_curves
-from jexplicit.runs.devices import use_devices
-from jexplicit.runs.folder import RunFolder, present_run
+from icl.names import RATES
+from jexplicit.nn.names import Activation
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.figures import COLOURS, figure
+from jexplicit.runs.folder import RunFolder, environment, write_json
 from jexplicit.runs.progress import show, stage
-from launch.blur.measurements import learner_seeds, measure_once
-from launch.blur.task_baselines import (
-    UPDATES,
-    has_baselines,
-    mean_and_spread,
-    measure_baselines,
-    read_baselines,
-    task_key,
-    write_baselines,
-)
-from launch.blur.task_config import TasksConfig
-from launch.blur.task_report import rates_table, tasks_table, write_task_report
+from jexplicit.runs.rows import Results, Row, groups, pivot, read_results, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Lines, Section, Table, picture
+from launch.blur.config import TasksConfig
+from launch.blur.data import describe_data
+from launch.blur.learners import by_updates, learner_options, part, ready
+from launch.blur.presets import PRESETS
 
+UPDATES = (1, 2, 5, 10, 20, 50, 100)
+"""Numbers of updates that learners are compared after."""
+ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu")
+"""Hidden activations of the baselines; for each number of updates the better one on dev."""
+
+_file = "baselines.json"
+_large = 60_000  # weights from which on the grid of rates is half as dense
+_libraries = ("jax", "jaxlib", "numpy", "optax")  # whose versions may change a baseline
 _tie = 1e-9  # between accuracies that are the same fraction
 
 
-def run(config: TasksConfig) -> dict[str, Any]:
-    """The whole subcommand: checks, baselines and learners of every task, report with figures, tables."""
-    start = time.perf_counter()
-    tasks, rule = select_tasks(config.tasks), load_genome(config.genome)
-    use_devices(config.devices)
+def read(config: TasksConfig) -> tuple[dict[Task, Sets], dict[str, Any]]:
+    """The tasks with their data, and by name what the baselines of each depend on."""
     with stage("reading"):
-        read = functools.cache(functools.partial(task_sets, seed=config.seed, data_dir=config.data_dir))
-        sets = {task.name: read(task.data) for task in tasks}
-    keys = {task.name: task_key(task, sets[task.name]) for task in tasks}
+        sets = {task: _task_sets(task.data, config.seed, config.data_dir) for task in select_tasks(config.tasks)}
+    return sets, {
+        task.name: {"data": describe_data(data), "hidden": list(task.hidden), "rates": list(task_rates(task, data))}
+        for task, data in sets.items()
+    }
+
+
+@functools.cache
+def _task_sets(name: str, seed: int, data_dir: str | None) -> Sets:
+    return task_sets(name, seed=seed, data_dir=data_dir)
+
+
+def check(config: TasksConfig) -> None:
+    """Refuse bad tasks, genomes and baselines, before anything is written."""
+    select_tasks(config.tasks)
+    ready(config)
+    _, keys = read(config)
+    if config.baselines:
+        read_baselines(Path(config.baselines), config, keys)
+
+
+def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
+    """Baselines, unless they are known, and learners of every task."""
+    rule, (sets, keys) = load_genome(config.genome), read(config)
     baselines = read_baselines(Path(config.baselines), config, keys) if config.baselines else {}
-    folder = RunFolder(config.out, config, resume=config.resume)
-    if has_baselines(folder.path):
+    if (folder.path / _file).exists():
         baselines |= read_baselines(folder.path, config, keys)
-    for number, task in enumerate(tasks, 1):
+    for number, (task, data) in enumerate(sets.items(), 1):
         if task.name not in baselines:
-            with stage(f"{number}/{len(tasks)} baselines of {task.name}"):
-                rows = measure_baselines(config, task, sets[task.name])
+            with stage(f"{number}/{len(sets)} baselines of {task.name}"):
+                rows = measure_baselines(config, task, data)
             baselines[task.name] = {"key": keys[task.name], "rows": rows}
             write_baselines(folder.path, config, baselines)
-        measure = functools.partial(task_rows, config, rule, task, sets[task.name], baselines[task.name]["rows"])
-        measure_once(folder, measure, experiment="tasks", genome=config.genome, task=task.name)
+        compare = functools.partial(task_rows, config, rule, task, data, baselines[task.name]["rows"])
+        yield part(compare, experiment="tasks", genome=config.genome, task=task.name)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
     write_baselines(folder.path, config, baselines)
-    report = write_task_report(folder.path)
-    folder.log(event="finished", seconds=time.perf_counter() - start)
-    show(rates_table(folder.rows()))
-    return present_run(folder, tasks_table(folder.rows()), report, start)
 
 
-def task_rows(
-    config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, baselines: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def shared_settings(config: TasksConfig) -> dict[str, Any]:
+    """What the baselines of all tasks depend on."""
+    versions = environment()["versions"]
+    return {
+        "learners": config.learners,
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "updates": list(UPDATES),
+        "optimizers": list(GRID_OPTIMIZERS),
+        "activations": list(ACTIVATIONS),
+        "versions": {name: versions[name] for name in _libraries},
+    }
+
+
+def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
+    """The learning rates of a task's baselines: RATES, or every other one for networks of more than 60,000 weights."""
+    sizes = (sets.inputs, *task.hidden, sets.outputs)
+    return RATES[::2] if sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) > _large else RATES
+
+
+def read_baselines(path: Path, config: TasksConfig, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The baselines in a run folder of those tasks whose keys are given; tasks that it lacks are left out.
+
+    Raises:
+        ValueError: no or damaged baselines there; others settings, versions, data, networks or rates.
+    """
+    file, remedy = path / _file, "leave --baselines out, or give a run of tasks with the same flags and versions"
+    try:
+        found = json.loads(file.read_text())
+        settings, tasks = found["settings"], {name: found["tasks"][name] for name in keys if name in found["tasks"]}
+        wrong = [name for name, task in tasks.items() if not isinstance(task["rows"], list) or task.get("key") != keys[name]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} cannot be read as baselines ({error}): {remedy}") from error
+    wanted = shared_settings(config)
+    differ = [f"{name} {settings.get(name)} (now {value})" for name, value in wanted.items() if settings.get(name) != value]
+    if differ := [*differ, *(f"data, network or rates of {name}" for name in wrong)]:
+        raise ValueError(f"{file} was measured with other {'; '.join(differ)}: {remedy}")
+    return tasks
+
+
+def write_baselines(path: Path, config: TasksConfig, baselines: Mapping[str, Any]) -> None:
+    """Write the baselines of a run; `read_baselines` reads them back."""
+    write_json(path / _file, {"settings": shared_settings(config), "tasks": baselines})
+
+
+def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[str, Any]]:
+    """A row for each optimiser, plain and normalised, and each number of updates.
+
+    Learning rate and activation are those with the best mean accuracy on dev after this number of updates; the accuracy is
+    that of the same networks on test.
+    """
+    start, rates, rows = time.perf_counter(), task_rates(task, sets), []
+    options: Any = {"at": UPDATES, **learner_options(config, sets)}
+    data = task.hidden, sets.train, (sets.dev, sets.test)
+    for normalised in (False, True):
+        grids = [descent_grid(rates, *data, normalised=normalised, hidden_activation=a, **options) for a in ACTIVATIONS]
+        # [optimizers, activations * rates, learners, updates]
+        dev, test = (np.concatenate(parts, axis=1) for parts in zip(*grids, strict=True))
+        for i, optimizer in enumerate(GRID_OPTIMIZERS):
+            for j, (n, best) in enumerate(zip(UPDATES, dev[i].mean(axis=1).argmax(axis=0).tolist(), strict=True)):
+                accuracy, spread = mean_and_spread(test[i, best, :, j], len(sets.test.X))
+                chosen = {"activation": ACTIVATIONS[best // len(rates)], "learning_rate": rates[best % len(rates)]}
+                chosen["dev_accuracy"] = mean_and_spread(dev[i, best, :, j], len(sets.dev.X))[0]
+                name = {"n": n, "baseline": optimizer + ", normalised" * normalised}
+                rows.append({**name, **chosen, "test_accuracy": accuracy, "spread": spread})
+    return [{**row, "seconds": time.perf_counter() - start} for row in rows]
+
+
+def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, baselines: Sequence[Row]) -> list[dict[str, Any]]:
     """A row for each number of updates: the rule's accuracy, and that of the baseline which is best on the test part."""
-    curves = learning_curves(
-        rule.genome,
-        rule.rules,
-        task.hidden,
-        sets.train,
-        sets.test,
-        steps=UPDATES[-1],
-        at=UPDATES,
-        batch_size=min(config.batch_size, len(sets.train.X)),
-        seeds=learner_seeds(config),
-    )
+    options: Any = {"steps": UPDATES[-1], "at": UPDATES, **learner_options(config, sets)}
+    curves = learning_curves(rule.genome, rule.rules, task.hidden, sets.train, sets.test, **options)
     network = {"layers": task.depth, "width": task.width, "depth": task.depth, "hidden": list(task.hidden)}
     network |= {"data": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "learners": config.learners}
     network |= {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
     rows = []
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
-        best = max((row for row in baselines if row["n"] == n), key=lambda row: row["test_accuracy"])
+        best = max(where(baselines, n=n), key=lambda row: row["test_accuracy"])
         (ours, spread), theirs = mean_and_spread(accuracies, len(sets.test.X)), best["test_accuracy"]
         compared = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours}
         compared |= {"best_baseline": theirs, "baseline_spread": best["spread"], "learning_rate": best["learning_rate"]}
@@ -87,3 +173,132 @@ def task_rows(
         compared |= {"wins": ours > theirs + _tie, "tie": abs(ours - theirs) <= _tie}
         rows.append({**network, "n": n, "step": n, **compared})
     return rows
+
+
+def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
+    """Mean and standard deviation over learners, from whole numbers of examples: equal means are equal to the last bit.
+
+    Example:
+        >>> mean_and_spread(np.array([0.1, 0.3]), 10) == mean_and_spread(np.array([0.3, 0.1]), 10)
+        True
+    """
+    correct = np.rint(accuracies.astype(np.float64) * examples)
+    return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
+
+
+# --- views ---------------------------------------------------------------------------------------------------------------
+
+
+def difference(row: Row) -> float:
+    """The accuracy of the rule less that of the best baseline."""
+    return row["difference"] if "difference" in row else row["rule_accuracy"] - row["best_baseline"]
+
+
+def summaries(rows: Sequence[Row], by: str) -> list[Row]:
+    """For each value of a field: wins, ties, mean and worst difference, and the task with the worst."""
+    if kept := [row for row in rows if "mean" in row]:  # what transcribed results have
+        return kept
+    lines = []
+    for (value,), own in sorted(groups(rows, [by]).items()):
+        wins, ties, worst = sum(row["wins"] for row in own), sum(row["tie"] for row in own), min(own, key=difference)
+        line = {"genome": own[0]["genome"], by: value, "tasks": len(own), "wins": wins, "ties": ties}
+        found = list(map(difference, own))
+        lines.append(line | {"mean": fmean(found), "median": median(found), "worst": min(found), "worst_task": worst["task"]})
+    return lines
+
+
+def summary(by: str, heading: str) -> Table:
+    """Wins, ties and differences by a field."""
+    columns = [Column("genome", lambda line: Path(line["genome"]).name), Column(heading, by)]
+    columns += [Column(name, name) for name in ("tasks", "wins", "ties")]
+    columns += [Column("mean difference, points", "mean", "+.1f", 100), Column("median", "median", "+.1f", 100)]
+    columns += [Column("worst", "worst", "+.1f", 100), Column("on", "worst_task")]
+    return Table(columns, lambda results: summaries(results.rows, by))
+
+
+def wins(results: Results) -> list[Row]:
+    """The share of the tasks that the rule wins or ties by number of updates, and by number of hidden layers."""
+    of_depth = {f"wins at depth {d}": results.where(depth=d).rows for d in sorted({row["depth"] for row in results.rows})}
+    lines = [
+        {"n": x["n"], "part": name, "rate": x["wins"] / x["tasks"]}
+        for name, own in of_depth.items()
+        for x in summaries(own, "n")
+    ]
+    every = summaries(results.rows, "n")
+    lines += [{"n": x["n"], "part": "wins", "rate": x["wins"] / x["tasks"]} for x in every]
+    return lines + [{"n": x["n"], "part": "wins and ties", "rate": (x["wins"] + x["ties"]) / x["tasks"]} for x in every]
+
+
+def differences(results: Results) -> list[str]:
+    """Accuracy of the rule less that of the best baseline by task, ± the standard deviation of the difference over learners.
+
+    Below 5 points the axis is linear, then logarithmic.
+    """
+    names = list(dict.fromkeys(row["task"] for row in results.rows))
+    size = 9.2, 1.4 + 0.2 * len(names)
+    with figure(results.path / "figures" / "tasks.png", columns=2, size=size, sharey=True) as axes:
+        for ax, n in zip(axes[0], (10, 100), strict=True):
+            for row in where(results.rows, n=n):
+                at, points = names.index(row["task"]), 100 * difference(row)
+                spread = 100 * np.hypot(row["spread"], row["baseline_spread"])
+                colour = COLOURS[0 if row["wins"] else -1 if row["tie"] else 1]
+                ax.errorbar(points, at, xerr=spread, fmt="o", color=colour, ecolor=(colour, 0.4), markersize=4)
+            ax.axvline(0, color="black", linewidth=0.8)
+            ax.set(title=f"after {n} updates", xlabel="learned rule - best baseline, points")
+            ax.set_xscale("symlog", linthresh=5)
+            low, high = ax.get_xlim()
+            ax.set_xticks(
+                ticks := [tick for tick in (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50) if low <= tick <= high], ticks
+            )
+            ax.xaxis.set_minor_locator(NullLocator())
+        axes[0, 0].set_yticks(range(len(names)), names, fontsize=9)
+        axes[0, 0].set_ylim(len(names) - 0.4, -0.6)
+    return picture(results, "tasks")
+
+
+def _columns_after(n: int) -> list[Column]:
+    return [
+        Column(f"rule, n = {n}", lambda line: f"{100 * line[n]['rule_accuracy']:.1f} ± {100 * line[n]['spread']:.1f}"),
+        Column("difference", lambda line: difference(line[n]), "+.1f", 100),
+        Column("best baseline", lambda line: line[n]["baseline"]),
+    ]
+
+
+TASKS = Table(
+    [Column("task", "task"), *_columns_after(10), *_columns_after(100)],
+    lambda results: pivot([row for row in results.rows if "task" in row], ["task"], "n"),
+    note="Accuracies are means over learners ± their standard deviation, in % of test examples. A baseline is SGD, momentum or "
+    "Adam, plain or normalised over the minibatch as the learned rule is, with the learning rate and hidden activation that are "
+    "best on dev for this task and number of updates; the best of the six is chosen on *test*, which favours the baselines.",
+)
+SUMMARY = summary("n", "updates n")
+EXPERIMENT = Experiment(
+    "blur",
+    TasksConfig,
+    measure,
+    views=[
+        SUMMARY,
+        Lines(
+            "wins",
+            "n",
+            "rate",
+            "part",
+            rows=wins,
+            styles={"wins": {"color": "black", "linewidth": 2}, "wins and ties": {"color": "black", "linestyle": ":"}},
+            axes={"xlabel": "updates n", "ylabel": "share of the tasks", "ylim": (-0.02, 1.02)},
+            size=(6.5, 3.6),
+            finish=lambda axes: by_updates(axes[0, 0]),
+        ),
+        *(
+            Section(f"After {n} updates", [summary("depth", "hidden layers"), summary("width", "their width")], {"n": n})
+            for n in (10, 100)
+        ),
+        Section("All tasks", [TASKS, differences]),
+    ],
+    presets=PRESETS["tasks"],
+    check=check,
+    title="A learned rule on unseen tasks",
+    terminal=TASKS,
+    after=lambda config, folder: show(SUMMARY.terminal(read_results(folder.path), "all tasks")),
+)
+run = EXPERIMENT.run
