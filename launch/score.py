@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.lines import decode_lines
+from jexplicit.data.inputs import decode_lines, expand_paths
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
-from jexplicit.data.text import Document, Unit, check_reading, expand_paths, line_documents, locate_documents, record_documents
+from jexplicit.data.text import Document, Unit, check_reading, line_documents, locate_documents, record_documents
 from jexplicit.runs.command import run_command
 from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice

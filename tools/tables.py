@@ -3,10 +3,10 @@
     python -m tools.tables
     python -m tools.tables --check    # only says which pages differ
 
-Results NAME are docs/results/NAME.json. Between a marker and its closing marker, such as `<!-- /table -->`, stands what is made:
+Results NAME are docs/results/NAME.json. The text between a marker and its closing marker, such as `<!-- /table -->`, is made:
 
-* `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of some
-  results. Several names are separated by spaces.
+* `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
+  some results. Several names are separated by spaces.
 * `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
 * `<!-- value: icl-two loss predictor=gd++ .4f -->`: a field of the only row with these values, with its format.
 * `<!-- value: icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f -->`: an expression of
@@ -130,7 +130,7 @@ def commands(names: str) -> str:
 
 @functools.cache
 def kept(*names: str) -> Results:
-    """The results of docs/results/: rows have the fields of their configuration, and as `file` and `run` where they are from."""
+    """Results of docs/results/: rows have the fields of their configuration, and their origin as `file` and `run`."""
     runs = [(name, n, run) for name in names for n, run in enumerate(read_results(name))]
     rows = [{**run["config"], **run["shared"], **row, "file": name, "run": n} for name, n, run in runs for row in run["rows"]]
     events: dict[str, list[Row]] = {}

@@ -57,7 +57,9 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
 
     The arrays are copied to the host first: a run can continue on other devices.
     """
-    save_checkpoint(os.path.join(folder, str(number)), {"leaves": [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]})
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf if leaf.size else np.zeros((), leaf.dtype) for leaf in leaves]  # orbax saves no empty arrays
+    save_checkpoint(os.path.join(folder, str(number)), {"leaves": leaves})
     for entry in list(os.scandir(folder)):
         if entry.is_dir() and _series_name.fullmatch(entry.name) and entry.name != str(number):
             shutil.rmtree(entry.path)
@@ -83,10 +85,12 @@ def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return shape == wanted or (wanted == (0,) and len(shape) == 1)
+    return shape == wanted or (wanted == (0,) and len(shape) <= 1)
 
 
 def _place(leaf: Any, like: Any) -> Any:
+    if np.shape(like) == (0,) and np.ndim(leaf) == 0:
+        leaf = np.zeros(0, np.asarray(leaf).dtype)
     return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else np.asarray(leaf)
 
 

@@ -29,7 +29,7 @@ class Results(NamedTuple):
     kept: Mapping[str, Sequence[Row]] | None = None
 
     def events(self, name: str, *last_of: str) -> list[Row]:
-        """The events of this name; of those that agree in the fields `last_of` the last one, since a resumed run repeats some."""
+        """The events of this name; of those with equal fields `last_of` the last one, since a resumed run repeats some."""
         found = self.kept.get(name, []) if self.kept is not None else _events(self.path, _size(self.path), name)
         return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
 

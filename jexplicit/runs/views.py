@@ -1,6 +1,6 @@
 """Views of results: tables and figures, declared once for the terminal, the report of a run and the pages of docs/.
 
-A view is a function `Results -> lines of Markdown`; it draws its figure on the way. Most are one of `Table`, `Lines`, `Bars` and
+A view is a function `Results -> lines of Markdown`, which also draws its figure. Most are one of `Table`, `Lines`, `Bars` and
 `Images`; any other figure is a function of its own.
 """
 
@@ -164,7 +164,7 @@ def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: An
 
 
 class Bars(NamedTuple):
-    """`y` as bars at each `x`, side by side for each `hue`, in a panel for each `panel`; several rows are a mean with its range.
+    """`y` as bars at each `x`, side by side by `hue`, in a panel for each `panel`; several rows are a mean with its range.
 
     Fields as in `Lines`; `form` is the format of the numbers above the bars, and without it there are none.
     """

@@ -118,8 +118,8 @@ EXPERIMENT = Experiment(
                 Column("Newton's steps from M₀ = α I", "newton_steps_identity", ".1f"),
                 Column("from M₀ = α A", "newton_steps_A", ".1f"),
             ],
-            note="A layer of a trained transformer does the work of about three steps of Newton's iteration, on ill-conditioned "
-            "inputs too (Fu et al. 2023); Chebyshev rates predict log₂ 9 = 3.17 steps from α I.",
+            note="A layer of a trained transformer does the work of about three steps of Newton's iteration, also on "
+            "ill-conditioned inputs (Fu et al. 2023); Chebyshev rates predict log₂ 9 = 3.17 steps from α I.",
         ),
         Lines(
             "newton",

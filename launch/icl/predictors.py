@@ -22,8 +22,8 @@ from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe
-from jexplicit.runs.progress import stage
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
 from launch.icl.base import (
     SPECTRUM,
     SWEEP,

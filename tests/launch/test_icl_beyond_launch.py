@@ -3,10 +3,10 @@
 import json
 
 import pytest
-
-from launch.icl import __main__ as icl
 from launch.icl.config import BEYOND, LINEAR, Config, check, effort, selected_experiments
 from launch.icl.report import SECTIONS
+
+from launch.icl import __main__ as icl
 
 SMALL = (
     "--dim 2 --context 3 --seeds 2 --steps 40 --batch-size 16 --validation-tasks 50 --test-tasks 100 --solver-contexts 50 "

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-
-from launch.icl import __main__ as icl
 from launch.icl.config import RECENT, Config, check, selected_experiments
 from launch.icl.report import SECTIONS
 from launch.icl.sections.blocks import falls
+
+from launch.icl import __main__ as icl
 
 SMALL = (
     "--experiment blocks --dim 2 --context 3 --seeds 2 --steps 8 --validation-tasks 30 --test-tasks 1001 --solver-contexts 50 "

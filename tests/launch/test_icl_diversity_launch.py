@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from launch.icl.config import RECENT, Config, effort, selected_experiments
 
 from launch.icl import __main__ as icl
-from launch.icl.config import RECENT, Config, effort, selected_experiments
 
 SMALL = (
     "--experiment task-diversity --dim 2 --context 3 --steps 40 --batch-size 16 --validation-tasks 50 --test-tasks 200 "

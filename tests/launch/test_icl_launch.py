@@ -9,14 +9,14 @@ import time
 
 import numpy as np
 import pytest
+from launch.icl.config import PRESETS, Config, check
+from launch.icl.recipes import init_scale, make_recipe, make_regression, make_tasks
+from launch.icl.sections.linear_regression import steps_saved
 
 from icl import training
 from jexplicit.runs.bounds import check_bounds
 from launch.icl import __main__ as icl
 from launch.icl import training as icl_training
-from launch.icl.config import PRESETS, Config, check
-from launch.icl.recipes import init_scale, make_recipe, make_regression, make_tasks
-from launch.icl.sections.linear_regression import steps_saved
 from launch.icl.tables import terminal_table
 
 SMALL = (

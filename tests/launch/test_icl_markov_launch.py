@@ -3,10 +3,10 @@
 import json
 
 import pytest
-
-from launch.icl import __main__ as icl
 from launch.icl.config import RECENT, Config, effort, selected_experiments
 from launch.icl.sections.markov import phases
+
+from launch.icl import __main__ as icl
 
 SMALL = (
     "--experiment markov --chain-length 8 --steps 40 --batch-size 16 --validation-tasks 50 --test-tasks 100 --devices 1".split()

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from statistics import mean
 from typing import Any
 
-from jexplicit.runs.tables import Column
 from launch.icl.sections.linear_regression import PAPER_GAMMA
 from launch.icl.sections.run_files import first_step
+
+from jexplicit.runs.tables import Column
 from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, read_rows, where
 
 _depths = (1, 2, 3, 4, 5, 6, 8, 10, 12)

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
-from jexplicit.runs.tables import Column
 from launch.icl.sections.run_files import first_steps
+
+from jexplicit.runs.tables import Column
 from tools.declarations import Row, Table, Value, cell, only, pivot, read_events, where
 
 _scalars = {"gd++": "GD++, two scalars a layer", "diagonal": "diagonal, four scalars a layer (Vladymyrov et al. 2024)"}

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from statistics import mean
 
-from jexplicit.runs.tables import Column
 from launch.icl.sections.markov import phases
+
+from jexplicit.runs.tables import Column
 from tools.declarations import Row, Table, Value, only, read_events, where
 
 _predictors = {

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from statistics import mean
 
-from jexplicit.runs.tables import Column
 from launch.icl.sections.newton import steps_per_layer
+
+from jexplicit.runs.tables import Column
 from tools.declarations import Row, Table, Value, cell, pivot, where
 
 _loops = (2, 5, 10, 20, 50)
