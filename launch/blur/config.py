@@ -3,20 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from icl.names import (
-    RATES,
-    TASK_GROUPS,
-    BackwardMode,
-    Families,
-    Feedback,
-    Normalisation,
-    Objective,
-    Output,
-    Over,
-    Pre,
-    Start,
-    Update,
-)
+from icl.blur.design import Design
+from icl.names import RATES, TASK_GROUPS, Families, Normalisation, Objective, Output, Start
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -66,51 +54,16 @@ class LearnersConfig(BlurConfig):
 
 
 @dataclass(frozen=True)
-class MetaTrainingConfig(LearnersConfig):
+class MetaTrainingConfig(Design, LearnersConfig):
     """Design of the learners, and meta-training of their genomes."""
 
     GROUPS: ClassVar = {"states": "genome", "method": "training"}
 
-    states: int = 4
-    """Number of states per neuron, k."""
-    backward: BackwardMode = "additive"
-    """How a neuron combines the backward input with its states. additive: by adding. multiplicative: by multiplying.
-    multiplicative_second_state: by multiplying, with the first state unchanged."""
-    symmetric: bool = True
-    """Whether backward synapses are the transposed forward ones. Otherwise they have their own initial values and updates."""
-    multistate: bool = True
-    """Whether a synapse has one weight per state. Otherwise all states share one weight."""
-    normalise: Normalisation = "both"
-    """Passes in which the pre-activations of hidden layers are normalised."""
-    normalise_output: bool = True
-    """Whether the pre-activations of the output layer are normalised."""
-    over: Over = "batch"
-    """Over what each neuron is normalised. batch: the minibatch. layer: the minibatch and all neurons of the layer. mixed:
-    layer for the first hidden layer, batch for the others."""
     synapse_norm: bool = True
-    """Whether the weights into a neuron are scaled to unit norm when they are read."""
-    oja: bool = False
-    """Add Oja's decay to the update."""
-    update: Update = "hebbian"
-    """Update of a synapse. hebbian: the product of the states before and after it. ridge: the least-squares fit of the
-    minibatch."""
-    aging: bool = False
-    """Learning rates decay with the number of updates."""
-    average: bool = False
-    """Predict with synapses that are averaged over updates."""
-    pre: Pre = "backward"
-    """States before a synapse that its update uses. backward, forward: those after that pass. sequential: layers are updated
-    from first to last, each with the states that the updated synapses below it give."""
     hidden_activation: Activation = "tanh"
     """Activation of the hidden layers, in both passes."""
     output_activation: Output = "softmax"
     """Activation of the output layer's state in the backward pass; logits are read before it."""
-    backward_activation: Activation | None = None
-    """Activation of the hidden layers in the backward pass. Default: --hidden-activation."""
-    derivative: bool = False
-    """The second state of the forward pass is the derivative of the activation."""
-    feedback: Feedback = "label"
-    """What the output layer feeds back: the label, or the derivative of a loss."""
     start: Start = "random"
     """Genomes before meta-training. random: random matrices. backprop: the matrices of gradient descent, with noise. ridge: a
     ridge rule that already learns."""

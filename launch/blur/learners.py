@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from icl.blur.baselines import descent_curves
@@ -12,7 +12,7 @@ from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
 from icl.blur.genome import LearnedRule, load_genome
 from icl.blur.learning import learning_curves
-from icl.blur.rules import Rules
+from icl.blur.design import Rules
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.experiment import Part
@@ -40,15 +40,13 @@ def ready(config: Any) -> None:
     """Refuse bad flags, designs and genomes, before anything is written, and start JAX on the devices of the flags."""
     check(config)
     use_devices(config.devices)
-    if isinstance(config, MetaTrainingConfig):
-        make_rules(config)
     if genome := getattr(config, "genome", None):
         load_genome(genome)
 
 
 def from_fields(kind: Any, config: Any, **others: Any) -> Any:
     """An instance of `kind` with the fields that the config has under the same name, and others."""
-    return kind(**{**{name: getattr(config, name) for name in kind.__annotations__ if hasattr(config, name)}, **others})
+    return kind(**{**{name: getattr(config, name) for name in get_type_hints(kind) if hasattr(config, name)}, **others})
 
 
 def make_rules(config: MetaTrainingConfig) -> Rules:
