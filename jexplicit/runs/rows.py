@@ -156,6 +156,16 @@ def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
     ]
 
 
+def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:
+    """A row for each point of a curve, with its coordinates as `x` and `y`.
+
+    Example:
+        >>> points([1, 2], [0.5, 0.25], series="a")
+        [{'series': 'a', 'x': 1, 'y': 0.5}, {'series': 'a', 'x': 2, 'y': 0.25}]
+    """
+    return [{**fields, "x": a, "y": b} for a, b in zip(x, y, strict=True)]
+
+
 def spread(values: Iterable[float], form: str) -> str:
     """Mean ± standard deviation.
 

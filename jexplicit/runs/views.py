@@ -11,8 +11,8 @@ import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
-from jexplicit.runs.figures import COLOURS, figure, legend_outside, log_ticks
-from jexplicit.runs.rows import Results, Row, groups, where
+from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
+from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 
 View = Callable[[Results], list[str]]
@@ -56,6 +56,34 @@ class Table(NamedTuple):
         return self.columns(rows) if callable(self.columns) else self.columns
 
 
+def pivot_table(
+    by: Sequence[Column],
+    across: str,
+    value: Field,
+    form: str = "",
+    *,
+    scale: float | None = None,
+    heading: str = "{}",
+    rows: Select = {},
+    note: str = "",
+) -> Table:
+    """A table with a line for each value of the fields `by`, and a column for each value of the field `across`.
+
+    Args:
+        by: the first columns; the value of each is a field.
+        across: field whose values head the other columns, in `heading`.
+        value, form, scale: of a cell, as of a `Column`.
+        rows, note: of the table.
+    """
+    fields = [str(column.value) for column in by]
+
+    def columns(lines: list[Row]) -> list[Column]:
+        keys = dict.fromkeys(key for line in lines for key in line if key not in fields)
+        return [*by, *(Column(heading.format(key), cell(key, value), form, scale) for key in keys)]
+
+    return Table(columns, lambda results: pivot(selected(rows, results), fields, across), note)
+
+
 class Section(NamedTuple):
     """Views of some of the rows, below a heading; a section without rows shows nothing.
 
@@ -93,8 +121,10 @@ class Lines(NamedTuple):
     axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
     by_panel: the same for single panels, by title.
     size: inches of a panel.
-    finish: called with the axes, [1, panels], before the figure is saved.
+    finish: called with the axes, [rows, panels], before the figure is saved.
     caption: of the picture.
+    row: field, or function of a row; panels of different values stand below each other.
+    shared_legend: one legend below the panels instead of one in each.
     """
 
     name: str
@@ -110,41 +140,54 @@ class Lines(NamedTuple):
     sharey: bool = False
     finish: Callable[[np.ndarray], Any] | None = None
     caption: str = ""
+    row: Field = ""
+    shared_legend: bool = False
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
         rows = selected(self.rows, results)
-        panels = groups(rows, lambda row: _of(row, self.panel))
-        if not panels:
+        if not rows:
             return []
-        width, height = self.size
-        path = results.path / "figures" / f"{self.name}.png"
-        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=self.sharey) as axes:
-            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
-                self._draw(ax, own)
-                ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes, **self.by_panel.get(title, {})})
-                if ax.get_yscale() == "log":
-                    log_ticks(ax)
-                if ax.get_legend_handles_labels()[0]:
-                    ax.legend(fontsize=8, frameon=False)
-            if "ylabel" not in self.axes:
-                axes[0, 0].set_ylabel(_label(self.y))
-            for ax in axes[0, 1:] if self.sharey else []:
-                ax.set_ylabel("")
+        grid = [groups(own, lambda row: _of(row, self.panel)) for own in groups(rows, lambda row: _of(row, self.row)).values()]
+        columns, (width, height) = max(map(len, grid)), self.size
+        path, size = results.path / "figures" / f"{self.name}.png", (width * columns, height * len(grid))
+        styles = self._styles(rows)
+        with figure(path, len(grid), columns, size=size, sharey="row" if self.sharey else False) as axes:
+            for line, panels in zip(axes, grid, strict=True):
+                for ax in line[len(panels) :]:
+                    ax.axis("off")
+                for ax, (title, own) in zip(line, panels.items(), strict=False):
+                    self._draw(ax, own, styles)
+                    labels = {"xlabel": _label(self.x), "ylabel": _label(self.y) if ax is line[0] else "", "title": title or ""}
+                    ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
+                    if self.sharey and ax is not line[0]:
+                        ax.set_ylabel("")
+                    if ax.get_yscale() == "log":
+                        log_ticks(ax)
+                    if ax.get_legend_handles_labels()[0] and not self.shared_legend:
+                        ax.legend(fontsize=8, frameon=False)
+            if self.shared_legend:
+                legend_below(axes)
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
 
-    def _draw(self, ax: Any, rows: list[Row]) -> None:
-        for n, (hue, own) in enumerate(groups(rows, lambda row: _of(row, self.hue)).items()):
-            style = {"label": str(hue), "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
+    def _styles(self, rows: list[Row]) -> dict[Any, dict[str, Any]]:
+        """Options of `plot` by hue, the same in all panels."""
+        found = {}
+        for n, hue in enumerate(dict.fromkeys(_of(row, self.hue) for row in rows)):
+            cycle = {"color": COLOURS[n % len(COLOURS)], "linestyle": ("-", ":", "-.")[n // len(COLOURS) % 3]}
+            found[hue] = {"label": str(hue), **cycle, **self.styles.get(hue, {})}
+        return found
+
+    def _draw(self, ax: Any, rows: list[Row], styles: Mapping[Any, Mapping[str, Any]]) -> None:
+        for hue, own in groups(rows, lambda row: _of(row, self.hue)).items():
             placed = [row for row in own if _of(row, self.x) is not None]
-            for row in own:
-                if _of(row, self.x) is None:
-                    level = float(np.mean(_of(row, self.y)))
-                    ax.axhline(level, **{"linestyle": "--", "linewidth": 1, **style, "label": f"{style['label']} {level:.4g}"})
+            if levels := [_of(row, self.y) for row in own if _of(row, self.x) is None]:
+                style = {**styles[hue], "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
+                ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']} {np.mean(levels):.4g}"})
             if placed:
-                draw_band(ax, *band(placed, self.x, self.y), **style)
+                draw_band(ax, *band(placed, self.x, self.y), **styles[hue])
 
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
