@@ -268,6 +268,7 @@ class Images(NamedTuple):
     cmap: of matplotlib; None for red and blue around 0.
     scale: whether a scale stands beside each matrix.
     size: inches of a matrix.
+    options: of matplotlib's `imshow` with that colour map, such as vmin and vmax.
     """
 
     name: str
@@ -276,6 +277,7 @@ class Images(NamedTuple):
     scale: bool = True
     size: tuple[float, float] = (2.6, 2.6)
     caption: str = ""
+    options: Mapping[str, Any] = {}
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -289,19 +291,20 @@ class Images(NamedTuple):
                 for ax in row[len(matrices) :]:
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
-                    draw_matrix(ax, values, cmap=self.cmap, scale=self.scale)
+                    draw_matrix(ax, values, cmap=self.cmap, scale=self.scale, **self.options)
                     ax.set_title(title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)
 
 
 def draw_matrix(
-    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True
+    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True, **options: Any
 ) -> None:
     """A matrix as an image, red for positive and blue for negative entries up to `limit`, or in a colour map."""
     limit = limit or max(float(np.abs(values).max()), 1e-12)
     ax.grid(False)
-    image = ax.imshow(values, cmap=cmap) if cmap else ax.imshow(values, cmap="RdBu_r", norm=TwoSlopeNorm(0, -limit, limit))
+    options = {"cmap": cmap, **options} if cmap else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}
+    image = ax.imshow(values, **options)
     ax.set(xticks=[], yticks=[])
     if scale:
         ax.figure.colorbar(image, ax=ax, shrink=0.75)

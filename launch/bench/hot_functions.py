@@ -12,11 +12,10 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from icl.blur.baselines import _by_rate, _grid_curves, _initial_layers
 from icl.blur.data import Examples
-from icl.blur.episodes import mean_scores
-from icl.blur.families import Family, Source
+from icl.blur.episodes import Family, Source, mean_scores
 from icl.blur.genome import random_genome
-from icl.blur.judging.baselines import _descent_curves
 from icl.blur.learning import _learning_curves
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules
@@ -190,8 +189,10 @@ def _curves(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _descents(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    run = jax.jit(functools.partial(_descent_curves, ("sgd", (64, 32, 10), True, "tanh")))
-    return run, (_shape(16), *_seeded(), _examples, _examples)
+    keys, batches = _seeded()
+    layers = jax.eval_shape(functools.partial(_initial_layers, (64, 32, 10), "tanh"), keys)
+    run = jax.jit(functools.partial(_grid_curves, _by_rate("sgd"), (True, "tanh", None), True))
+    return run, (_shape(16), layers, batches, _examples, _examples)
 
 
 def _network(model: Any, inputs: Any, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:

@@ -1,17 +1,16 @@
 """Genomes of designs that differ in one choice each: which differences exceed what another seed would have changed?"""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 from typing import Any
-
-import numpy as np
 
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, groups, where
 from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Table
+from jexplicit.runs.views import Bars, Section, Table, pivot_table
 from launch.blur.config import VARIANTS, AblationConfig
 from launch.blur.data import load_sets, read_sets
 from launch.blur.learners import ACCURACY, learners, main_step, percent, ready, stability
@@ -48,11 +47,12 @@ def measure(config: AblationConfig, folder: RunFolder) -> Iterator[Part]:
         first = next(other for other, same in made.items() if same == design)  # the reference occurs repeatedly
         for seed in range(config.seed, config.seed + config.seeds):
             rule = find_genome(folder, f"{first}/{seed}", dataclasses.replace(design, seed=seed), sets)
-            fields: Any = {"skipped": rule.provenance["skipped"], "meta_seconds": rule.provenance["seconds"]}
+            fields = {"skipped": rule.provenance["skipped"], "meta_seconds": rule.provenance["seconds"]}
             fields |= {"output_normalised": design.normalise_output, "activation": design.hidden_activation}
-            for place, network in places.items():
-                key: Any = {"experiment": "ablation", "genome": name, "seed": seed, "where": place}
-                yield learners(folder, config, rule, *network, fields=fields, **key)
+            for label, place in places.items():
+                key: Any = {"experiment": "ablation", "genome": name, "seed": seed, "where": label}
+                key, rows = learners(folder, config, rule, place, **key)
+                yield key, lambda rows=rows, fields=fields: [{**row, **fields} for row in rows()]
 
 
 # --- views ---------------------------------------------------------------------------------------------------------------
@@ -66,71 +66,54 @@ def compare_seeds(design: Sequence[float], reference: Sequence[float]) -> dict[s
         >>> found["difference"], round(found["error"], 4)
         (0.25, 0.1443)
     """
-    difference = {"difference": fmean(design) - fmean(reference)}
-    if min(len(design), len(reference)) < 2:
-        return difference
-    return difference | {"error": float(np.sqrt(sum(variance(values) / len(values) for values in (design, reference))))}
+    error = sum(variance(values) / len(values) for values in (design, reference)) ** 0.5
+    return {"difference": fmean(design) - fmean(reference), "error": error}
 
 
-def design_lines(results: Results) -> list[Row]:
-    """A line for each design: accuracies by place, and in its own network the difference from the reference."""
-    step, lines = main_step(results.rows), []
-    reference = _accuracies(results.rows, step, "reference", "same")
-    for (name,), own in groups(results.rows, ["genome"]).items():
-        cells = {place: _cell(results.rows, step, name, place) for (place,) in groups(own, ["where"])}
-        lines.append({"design": name, **cells})
-        if len(reference) > 1:
-            lines[-1] |= compare_seeds(_accuracies(own, step, name, "same"), reference)
+def _texts(results: Results) -> list[Row]:
+    """Learners by design and place with a text of their accuracy, and how that differs from the reference's.
+
+    The standard deviation over seeds is a field of transcribed results. `clear` differences exceed twice their standard error.
+    """
+    step = main_step(results.rows)
+
+    def accuracies(name: str, place: str, n: int = step) -> list[float]:
+        return [row["test_accuracy"] for row in where(results.rows, genome=name, where=place, step=n)]
+
+    lines = []
+    for (name, place), own in groups(where(results.rows, step=step), ["genome", "where"]).items():
+        found, later, reference = accuracies(name, place), accuracies(name, place, 100), accuracies("reference", place)
+        spread = stdev(found) if len(found) > 1 else own[0].get("spread_over_seeds")
+        words = [percent(fmean(found)), *([] if spread is None else [f"± {percent(spread)}"])]
+        line = {"design": name, "where": place, "text": " ".join([*words, *([f"({percent(fmean(later))})"] if later else [])])}
+        lines.append(line | (compare_seeds(found, reference) if min(len(found), len(reference)) > 1 else {}))
     return lines
 
 
-def _accuracies(rows: Sequence[Row], step: int, name: str, place: str) -> list[float]:
-    return [row["test_accuracy"] for row in where(rows, genome=name, where=place, step=step)]
-
-
-def _cell(rows: Sequence[Row], step: int, name: str, place: str) -> str:
-    """Accuracy ± the standard deviation over seeds, which transcribed results have as a field, and in brackets after 100."""
-    found, later = _accuracies(rows, step, name, place), _accuracies(rows, 100, name, place)
-    kept = where(rows, genome=name, where=place, step=step)[0].get("spread_over_seeds")
-    spread = variance(found) ** 0.5 if len(found) > 1 else kept
-    words = [percent(fmean(found)), *([f"± {percent(spread)}"] if spread is not None else [])]
-    return " ".join([*words, *([f"({percent(fmean(later))})"] if later else [])])
-
-
-def _columns(lines: Sequence[Row]) -> list[Column]:
-    places = [name for name in lines[0] if name not in ("design", "difference", "error")]
-    compared = [Column("same, less the reference", "difference", "+.1f", 100), Column("± of that", "error", ".1f", 100)]
-    compared += [Column("over twice that", lambda line: "yes" if abs(line["difference"]) > 2 * line["error"] else "")]
-    return [Column("design", "design"), *(Column(place, place) for place in places), *(compared if "error" in lines[0] else [])]
-
-
-DESIGNS = Table(
-    _columns,
-    design_lines,
-    note="Accuracy in % after 10 updates, mean ± standard deviation over seeds of meta-training (after 100 updates in brackets). "
-    "*same*: the network of the meta-training; *larger images*: twice the side; *deeper*: one more hidden layer.",
+DESIGNS = pivot_table([Column("design", "design")], "where", "text", rows=_texts)
+_about = (
+    "Accuracy in % after 10 updates, mean ± standard deviation over seeds of meta-training (after 100 in brackets). *same*: "
+    "the network of the meta-training; *larger images*: twice the side; *deeper*: one more hidden layer."
 )
-EXPERIMENT = Experiment(
-    "blur",
-    AblationConfig,
-    measure,
-    views=[
-        DESIGNS,
-        Bars(
-            "designs",
-            "genome",
-            "test_accuracy",
-            "where",
-            rows=lambda results: where(results.rows, step=main_step(results.rows)),
-            axes={"xlabel": "", "ylabel": f"{ACCURACY}, mean and range of seeds", "ylim": (0, 1)},
-            size=(11, 4.6),
-            finish=lambda axes: axes[0, 0].tick_params(axis="x", rotation=90),
-        ),
-        lambda results: stability(results, where="same", seed=results.config["seed"]),
-        META,
+CLEAR = Table(
+    [
+        *(Column(name, name) for name in ("design", "where")),
+        Column("less the reference, points", "difference", "+.1f", 100),
+        Column("standard error", "error", ".1f", 100),
     ],
-    presets=PRESETS["ablation"],
-    check=ready,
-    title="Designs of learned update rules",
+    lambda results: [line for line in _texts(results) if abs(line.get("difference", 0)) > 2 * line.get("error", 0)],
+    note="Differences from the reference of more than twice their standard error. The others these seeds do not tell apart.",
 )
+_axes = {"xlabel": "", "ylabel": f"{ACCURACY}, mean and range of seeds", "ylim": (0, 1)}
+_bars = functools.partial(Bars, axes=_axes, size=(11, 4.6), finish=lambda axes: axes[0, 0].tick_params("x", rotation=90))
+views = [
+    Section("Accuracy", [DESIGNS], note=_about),
+    Section("Differences", [CLEAR]),
+    _bars(
+        "designs", "genome", "test_accuracy", "where", rows=lambda results: where(results.rows, step=main_step(results.rows))
+    ),
+    stability,
+    META,
+]
+EXPERIMENT = Experiment("blur", AblationConfig, measure, views, PRESETS["ablation"], ready, title="Designs of learned rules")
 run = EXPERIMENT.run

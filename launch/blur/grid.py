@@ -1,28 +1,27 @@
 """Gradient descent at every learning rate and momentum, and the learners of a genome."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from icl.blur.baselines import momentum_grid
-
 from icl.blur.data import Sets
 from icl.blur.genome import load_genome
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Results, Row, groups, where
+from jexplicit.runs.rows import Results, Row, groups, only, where
 from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
+from jexplicit.runs.views import Lines, Section, pivot_table
 from launch.blur.config import GridConfig
 from launch.blur.data import first_examples, load_sets
-from launch.blur.learners import ACCURACY, learner_name, learner_options, learners, network_of, part, ready
+from launch.blur.learners import ACCURACY, learner_name, learner_options, learners, network_of, part, percent, ready
 from launch.blur.presets import PRESETS
 
 
 def measure(config: GridConfig, folder: RunFolder) -> Iterator[Part]:
     """The learners, then every rate and momentum, plain and normalised."""
     sets, rule = load_sets(config), load_genome(config.genome)
-    yield learners(folder, config, rule, sets, config.widths, experiment="grid", genome=config.genome)
+    yield learners(folder, config, rule, (sets, config.widths), experiment="grid", genome=config.genome)
     for normalised in (False, True):
         name = "sgd" + ", normalised" * normalised
         yield part(functools.partial(cells, config, sets, normalised), experiment="grid", baseline=name)
@@ -50,60 +49,43 @@ def cells(config: GridConfig, sets: Sets, normalised: bool) -> list[dict[str, An
 
 
 def compared(results: Results) -> list[Row]:
-    """The rows of descent, and of the learned rule after the same numbers of updates."""
-    steps = tuple({row["step"] for row in results.rows if "momentum" in row})
-    kinds = {"none": "plain descent", "forward": "the same normalisation"}
-    rows = [{**row, "kind": kind} for name, kind in kinds.items() for row in where(results.rows, normalisation=name)]
-    learned = [row for row in where(results.rows, step=steps) if "momentum" not in row]
-    rows += [{**row, "kind": kind, "learning_rate": None} for row in learned for kind in kinds.values()]
-    return [{**r, "panel": f"{r['kind']}, n = {r['step']}"} for r in sorted(rows, key=lambda r: (r["kind"], r["step"]))]
+    """The rows of descent, and in each panel of theirs the learned rule as a level after the same number of updates."""
+    kinds = {"sgd": "plain descent", "sgd, normalised": "the same normalisation"}
+    rows = [
+        {**row, "panel": f"{kinds[row['baseline']]}, n = {row['step']}"} for row in where(results.rows, baseline=tuple(kinds))
+    ]
+    panels = {row["panel"]: row["step"] for row in sorted(rows, key=lambda row: row["panel"])}
+    learned = [{**only(results.rows, baseline=None, step=n), "panel": panel} for panel, n in panels.items()]
+    return [{**row, "learning_rate": row.get("learning_rate") if row.get("baseline") else None} for row in [*learned, *rows]]
 
 
 def best_rates(results: Results) -> list[Row]:
-    """A line for the learned rule, and one for each kind of network and momentum with the best of its learning rates."""
-    lines = []
-    for (name, beta), own in groups(compared(results), lambda row: (learner_name(row), row.get("momentum"))).items():
-        line: dict[Any, Any] = {"learner": name, "momentum": beta}
-        for n, there in groups(own, lambda row: row["step"]).items():
-            best = max(there, key=lambda row: row["test_accuracy"])
-            line |= {n: best["test_accuracy"], f"rate {n}": best["learning_rate"]}
-        lines.append(line)
-    return sorted(lines, key=lambda line: line["momentum"] is not None)
+    """The learned rule, and the best of all learning rates for each kind of network and momentum, by number of updates."""
+    lines = groups(compared(results), lambda row: (learner_name(row), row.get("momentum"), row["step"]))
+    return [{**max(own, key=lambda row: row["test_accuracy"]), "learner": name} for (name, *_), own in lines.items()]
 
 
-def _columns(lines: Sequence[Row]) -> list[Column]:
-    columns = [Column("learner", "learner"), Column("momentum", "momentum", "g")]
-    for n in (n for n in lines[0] if isinstance(n, int)):
-        columns += [Column(f"n = {n}", lambda line, n=n: line[n], ".1f", 100), Column("rate", f"rate {n}", "g")]
-    return columns
+def _hue(row: Row) -> str:
+    return f"momentum {row['momentum']:g}" if row.get("baseline") else learner_name(row)
 
 
-BEST = Table(
-    _columns,
-    best_rates,
-    note="For each momentum the highest test accuracy of all learning rates in %, and that rate: chosen on the test images, "
-    "in favour of descent.",
+def _text(row: Row) -> str:
+    return percent(row["test_accuracy"]) + (f" ({row['learning_rate']:g})" if row["learning_rate"] else "")
+
+
+BEST = pivot_table(
+    [Column("learner", "learner"), Column("momentum", "momentum", "g")],
+    "step",
+    _text,
+    heading="n = {}",
+    rows=best_rates,
 )
-EXPERIMENT = Experiment(
-    "blur",
-    GridConfig,
-    measure,
-    views=[
-        BEST,
-        Lines(
-            "grid",
-            "learning_rate",
-            "test_accuracy",
-            lambda row: f"momentum {row['momentum']:g}" if "momentum" in row else learner_name(row),
-            "panel",
-            rows=compared,
-            axes={"xscale": "log", "xlabel": "learning rate", "ylabel": ACCURACY},
-            sharey=True,
-            shared_legend=True,
-        ),
-    ],
-    presets=PRESETS["grid"],
-    check=ready,
-    title="Learning rates and momenta",
-)
+_axes = {"xscale": "log", "xlabel": "learning rate", "ylabel": ACCURACY}
+_lines = functools.partial(Lines, axes=_axes, sharey=True, shared_legend=True, size=(3.6, 3.4))
+_note = "The highest test accuracy of all learning rates in % (and that rate): chosen on the test images, in favour of descent."
+views = [
+    Section("Best learning rates", [BEST], note=_note),
+    _lines("grid", "learning_rate", "test_accuracy", _hue, "panel", compared),
+]
+EXPERIMENT = Experiment("blur", GridConfig, measure, views, PRESETS["grid"], ready, title="Learning rates and momenta")
 run = EXPERIMENT.run

@@ -11,8 +11,8 @@ import numpy as np
 
 from icl.blur.data import xor
 from icl.blur.descent import Loss, curl, sgd_difference, sgd_genome, sgd_rules, update_jacobian
-from icl.blur.genome import LearnedRule, load_genome
 from icl.blur.design import Rules
+from icl.blur.genome import LearnedRule, load_genome
 from icl.blur.rules import init_synapses
 from jexplicit.nn.names import Activation
 from jexplicit.runs.experiment import Experiment, Part
@@ -91,47 +91,19 @@ def asymmetry(results: Results) -> dict[str, dict[str, np.ndarray]]:
     return {"": {Path(name).stem: np.log10(np.maximum(np.abs(J - J.T), 1e-8)) for name, J in found.items()}}
 
 
-EXPERIMENT = Experiment(
-    "blur",
-    SgdCheckConfig,
-    measure,
-    views=[
-        Section(
-            "Gradient descent as a genome",
-            [
-                Table(
-                    [
-                        *(Column(name, name) for name in ("network", "activation", "loss", "precision")),
-                        Column("after one step", "one_step", ".1e"),
-                        Column("after all steps", "max_difference", ".1e"),
-                        Column("largest change of a weight", "moved", ".1e"),
-                    ],
-                    note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
-                )
-            ],
-            {"experiment": "sgd-check"},
-        ),
-        Section(
-            "Not a gradient",
-            [
-                Table(
-                    [
-                        Column("genome", "genome"),
-                        Column("variables", "variables"),
-                        Column("largest", "curl", ".2e"),
-                        Column("relative to J", "relative_curl", ".3f"),
-                        Column("numerical error (float32)", "numerical_error", ".1e"),
-                    ],
-                    note="Curl of the update on exclusive or: `J - Jᵀ`, with J the Jacobian of the update by the synapses. The "
-                    "figure has the logarithm to base 10 of its entries.",
-                ),
-                Images("curl", asymmetry, cmap="magma", limits=(-8, 0), size=(4.4, 3.7)),
-            ],
-            {"experiment": "curl"},
-        ),
-    ],
-    presets=PRESETS["sgd-check"],
-    check=ready,
-    title="Gradient descent as a learned rule",
+_words = [Column(name, name) for name in ("network", "activation", "loss", "precision")]
+_found = [Column("after one step", "one_step", ".1e"), Column("after all steps", "max_difference", ".1e")]
+DIFFERENCES = Table(
+    [*_words, *_found, Column("largest change of a weight", "moved", ".1e")],
+    note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
 )
+_curl = [Column("genome", "genome"), Column("variables", "variables"), Column("largest", "curl", ".2e")]
+_curl += [Column("relative to J", "relative_curl", ".3f"), Column("numerical error (float32)", "numerical_error", ".1e")]
+CURLS = Table(_curl, note="Curl of the update on exclusive or: `J - Jᵀ`, with J the Jacobian of the update by the synapses.")
+_image = Images("curl", asymmetry, "magma", size=(4.4, 3.7), options={"vmin": -8, "vmax": 0}, caption="log₁₀ |J - Jᵀ|")
+views = [
+    Section("Gradient descent as a genome", [DIFFERENCES], {"experiment": "sgd-check"}),
+    Section("Not a gradient", [CURLS, _image], {"experiment": "curl"}),
+]
+EXPERIMENT = Experiment("blur", SgdCheckConfig, measure, views, PRESETS["sgd-check"], ready, title="Descent as a learned rule")
 run = EXPERIMENT.run

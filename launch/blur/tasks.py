@@ -14,9 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
-from matplotlib.ticker import NullLocator
 
+from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
 from icl.blur.genome import LearnedRule, load_genome
 from icl.blur.judging.suite import Task, select_tasks, task_sets
@@ -24,12 +23,11 @@ from icl.blur.learning import learning_curves
 from icl.names import RATES
 from jexplicit.nn.names import Activation
 from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.figures import COLOURS, figure
 from jexplicit.runs.folder import RunFolder, environment, write_json
-from jexplicit.runs.progress import show, stage
-from jexplicit.runs.rows import Results, Row, groups, pivot, read_results, where
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Section, Table, picture
+from jexplicit.runs.views import Bars, Lines, Section, Table
 from launch.blur.config import TasksConfig
 from launch.blur.data import describe_data
 from launch.blur.learners import by_updates, learner_options, part, ready
@@ -61,45 +59,39 @@ def _task_sets(name: str, seed: int, data_dir: str | None) -> Sets:
     return task_sets(name, seed=seed, data_dir=data_dir)
 
 
+def known_baselines(config: TasksConfig, *folders: Path) -> dict[str, Any]:
+    """The baselines of another run that the flags name, and of run folders that have some."""
+    _, keys = read(config)
+    paths = [*([Path(config.baselines)] if config.baselines else []), *(path for path in folders if (path / _file).exists())]
+    return {name: found for path in paths for name, found in read_baselines(path, config, keys).items()}
+
+
 def check(config: TasksConfig) -> None:
     """Refuse bad tasks, genomes and baselines, before anything is written."""
     select_tasks(config.tasks)
     ready(config)
-    _, keys = read(config)
-    if config.baselines:
-        read_baselines(Path(config.baselines), config, keys)
+    known_baselines(config)
 
 
 def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
     """Baselines, unless they are known, and learners of every task."""
-    rule, (sets, keys) = load_genome(config.genome), read(config)
-    baselines = read_baselines(Path(config.baselines), config, keys) if config.baselines else {}
-    if (folder.path / _file).exists():
-        baselines |= read_baselines(folder.path, config, keys)
+    rule, (sets, keys), baselines = load_genome(config.genome), read(config), known_baselines(config, folder.path)
     for number, (task, data) in enumerate(sets.items(), 1):
         if task.name not in baselines:
             with stage(f"{number}/{len(sets)} baselines of {task.name}"):
-                rows = measure_baselines(config, task, data)
-            baselines[task.name] = {"key": keys[task.name], "rows": rows}
-            write_baselines(folder.path, config, baselines)
+                baselines[task.name] = {"key": keys[task.name], "rows": measure_baselines(config, task, data)}
+            write_json(folder.path / _file, {"settings": shared_settings(config), "tasks": baselines})
         compare = functools.partial(task_rows, config, rule, task, data, baselines[task.name]["rows"])
         yield part(compare, experiment="tasks", genome=config.genome, task=task.name)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
-    write_baselines(folder.path, config, baselines)
+    write_json(folder.path / _file, {"settings": shared_settings(config), "tasks": baselines})
 
 
 def shared_settings(config: TasksConfig) -> dict[str, Any]:
     """What the baselines of all tasks depend on."""
-    versions = environment()["versions"]
-    return {
-        "learners": config.learners,
-        "batch_size": config.batch_size,
-        "seed": config.seed,
-        "updates": list(UPDATES),
-        "optimizers": list(GRID_OPTIMIZERS),
-        "activations": list(ACTIVATIONS),
-        "versions": {name: versions[name] for name in _libraries},
-    }
+    choices = {"updates": list(UPDATES), "optimizers": list(GRID_OPTIMIZERS), "activations": list(ACTIVATIONS)}
+    versions = {name: environment()["versions"][name] for name in _libraries}
+    return {"learners": config.learners, "batch_size": config.batch_size, "seed": config.seed, **choices, "versions": versions}
 
 
 def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
@@ -128,11 +120,6 @@ def read_baselines(path: Path, config: TasksConfig, keys: Mapping[str, Any]) -> 
     return tasks
 
 
-def write_baselines(path: Path, config: TasksConfig, baselines: Mapping[str, Any]) -> None:
-    """Write the baselines of a run; `read_baselines` reads them back."""
-    write_json(path / _file, {"settings": shared_settings(config), "tasks": baselines})
-
-
 def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[str, Any]]:
     """A row for each optimiser, plain and normalised, and each number of updates.
 
@@ -153,13 +140,14 @@ def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[
                 chosen["dev_accuracy"] = mean_and_spread(dev[i, best, :, j], len(sets.dev.X))[0]
                 name = {"n": n, "baseline": optimizer + ", normalised" * normalised}
                 rows.append({**name, **chosen, "test_accuracy": accuracy, "spread": spread})
-    return [{**row, "seconds": time.perf_counter() - start} for row in rows]
+    seconds = time.perf_counter() - start
+    return [{**row, "seconds": seconds} for row in rows]
 
 
 def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, baselines: Sequence[Row]) -> list[dict[str, Any]]:
     """A row for each number of updates: the rule's accuracy, and that of the baseline which is best on the test part."""
     options: Any = {"steps": UPDATES[-1], "at": UPDATES, **learner_options(config, sets)}
-    curves = learning_curves(rule.genome, rule.rules, task.hidden, sets.train, sets.test, **options)
+    curves = learning_curves(*rule[:2], task.hidden, sets.train, sets.test, **options)
     network = {"layers": task.depth, "width": task.width, "depth": task.depth, "hidden": list(task.hidden)}
     network |= {"data": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "learners": config.learners}
     network |= {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
@@ -167,11 +155,10 @@ def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, ba
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
         best = max(where(baselines, n=n), key=lambda row: row["test_accuracy"])
         (ours, spread), theirs = mean_and_spread(accuracies, len(sets.test.X)), best["test_accuracy"]
-        compared = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours}
-        compared |= {"best_baseline": theirs, "baseline_spread": best["spread"], "learning_rate": best["learning_rate"]}
+        compared = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "best_baseline": theirs}
+        compared |= {"baseline_spread": best["spread"], "learning_rate": best["learning_rate"]}
         compared |= {"baseline": f"{best['baseline']}, {best['activation']}, rate {best['learning_rate']:g}"}
-        compared |= {"wins": ours > theirs + _tie, "tie": abs(ours - theirs) <= _tie}
-        rows.append({**network, "n": n, "step": n, **compared})
+        rows.append({**network, "n": n, "step": n, **compared, "wins": ours > theirs + _tie, "tie": abs(ours - theirs) <= _tie})
     return rows
 
 
@@ -196,109 +183,87 @@ def difference(row: Row) -> float:
 
 def summaries(rows: Sequence[Row], by: str) -> list[Row]:
     """For each value of a field: wins, ties, mean and worst difference, and the task with the worst."""
-    if kept := [row for row in rows if "mean" in row]:  # what transcribed results have
+    if kept := [row for row in rows if "mean" in row]:  # transcribed results have these instead
         return kept
     lines = []
     for (value,), own in sorted(groups(rows, [by]).items()):
-        wins, ties, worst = sum(row["wins"] for row in own), sum(row["tie"] for row in own), min(own, key=difference)
-        line = {"genome": own[0]["genome"], by: value, "tasks": len(own), "wins": wins, "ties": ties}
-        found = list(map(difference, own))
-        lines.append(line | {"mean": fmean(found), "median": median(found), "worst": min(found), "worst_task": worst["task"]})
+        found, worst = list(map(difference, own)), min(own, key=difference)
+        counts = {"tasks": len(own), "wins": sum(row["wins"] for row in own), "ties": sum(row["tie"] for row in own)}
+        statistics = {"mean": fmean(found), "median": median(found), "worst": min(found), "worst_task": worst["task"]}
+        lines.append({"genome": own[0]["genome"], by: value, **counts, **statistics})
     return lines
 
 
 def summary(by: str, heading: str) -> Table:
-    """Wins, ties and differences by a field."""
+    """Wins, ties and differences in points by a field."""
     columns = [Column("genome", lambda line: Path(line["genome"]).name), Column(heading, by)]
     columns += [Column(name, name) for name in ("tasks", "wins", "ties")]
-    columns += [Column("mean difference, points", "mean", "+.1f", 100), Column("median", "median", "+.1f", 100)]
-    columns += [Column("worst", "worst", "+.1f", 100), Column("on", "worst_task")]
-    return Table(columns, lambda results: summaries(results.rows, by))
+    columns += [Column(f"{name} difference", name, "+.1f", 100) for name in ("mean", "median", "worst")]
+    columns += [Column("on", "worst_task")]
+    return Table(
+        lambda lines: [column for column in columns if any(map(column.cell, lines))],
+        lambda results: summaries(results.rows, by),
+    )
 
 
-def wins(results: Results) -> list[Row]:
+def shares(results: Results) -> list[Row]:
     """The share of the tasks that the rule wins or ties by number of updates, and by number of hidden layers."""
-    of_depth = {f"wins at depth {d}": results.where(depth=d).rows for d in sorted({row["depth"] for row in results.rows})}
-    lines = [
-        {"n": x["n"], "part": name, "rate": x["wins"] / x["tasks"]}
-        for name, own in of_depth.items()
-        for x in summaries(own, "n")
+    depths = sorted({row["depth"] for row in results.rows})
+    parts = {"wins": results.rows, **{f"wins at depth {depth}": where(results.rows, depth=depth) for depth in depths}}
+    lines = [{**line, "part": name} for name, rows in parts.items() for line in summaries(rows, "n")]
+    either = [
+        {**line, "part": "wins and ties", "wins": line["wins"] + line["ties"]} for line in lines if line["part"] == "wins"
     ]
-    every = summaries(results.rows, "n")
-    lines += [{"n": x["n"], "part": "wins", "rate": x["wins"] / x["tasks"]} for x in every]
-    return lines + [{"n": x["n"], "part": "wins and ties", "rate": (x["wins"] + x["ties"]) / x["tasks"]} for x in every]
+    return [{**line, "share": line["wins"] / line["tasks"]} for line in [*lines, *either]]
 
 
-def differences(results: Results) -> list[str]:
-    """Accuracy of the rule less that of the best baseline by task, ± the standard deviation of the difference over learners.
-
-    Below 5 points the axis is linear, then logarithmic.
-    """
-    names = list(dict.fromkeys(row["task"] for row in results.rows))
-    size = 9.2, 1.4 + 0.2 * len(names)
-    with figure(results.path / "figures" / "tasks.png", columns=2, size=size, sharey=True) as axes:
-        for ax, n in zip(axes[0], (10, 100), strict=True):
-            for row in where(results.rows, n=n):
-                at, points = names.index(row["task"]), 100 * difference(row)
-                spread = 100 * np.hypot(row["spread"], row["baseline_spread"])
-                colour = COLOURS[0 if row["wins"] else -1 if row["tie"] else 1]
-                ax.errorbar(points, at, xerr=spread, fmt="o", color=colour, ecolor=(colour, 0.4), markersize=4)
-            ax.axvline(0, color="black", linewidth=0.8)
-            ax.set(title=f"after {n} updates", xlabel="learned rule - best baseline, points")
-            ax.set_xscale("symlog", linthresh=5)
-            low, high = ax.get_xlim()
-            ax.set_xticks(
-                ticks := [tick for tick in (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50) if low <= tick <= high], ticks
-            )
-            ax.xaxis.set_minor_locator(NullLocator())
-        axes[0, 0].set_yticks(range(len(names)), names, fontsize=9)
-        axes[0, 0].set_ylim(len(names) - 0.4, -0.6)
-    return picture(results, "tasks")
-
-
-def _columns_after(n: int) -> list[Column]:
+def differences(results: Results) -> list[Row]:
+    """Points by task ± the standard deviation of the difference over learners."""
+    found = [
+        (row, difference(row), np.hypot(row["spread"], row["baseline_spread"])) for row in where(results.rows, n=(10, 100))
+    ]
     return [
-        Column(f"rule, n = {n}", lambda line: f"{100 * line[n]['rule_accuracy']:.1f} ± {100 * line[n]['spread']:.1f}"),
-        Column("difference", lambda line: difference(line[n]), "+.1f", 100),
-        Column("best baseline", lambda line: line[n]["baseline"]),
+        {**row, "after": f"after {row['n']} updates", "points": [100 * (mean + sign * spread) for sign in (-1, 0, 1)]}
+        for row, mean, spread in found
     ]
 
 
-TASKS = Table(
-    [Column("task", "task"), *_columns_after(10), *_columns_after(100)],
-    lambda results: pivot([row for row in results.rows if "task" in row], ["task"], "n"),
-    note="Accuracies are means over learners ± their standard deviation, in % of test examples. A baseline is SGD, momentum or "
-    "Adam, plain or normalised over the minibatch as the learned rule is, with the learning rate and hidden activation that are "
-    "best on dev for this task and number of updates; the best of the six is chosen on *test*, which favours the baselines.",
+def _finish(axes: np.ndarray) -> None:
+    axes[0, 0].tick_params("x", rotation=90)
+    axes[0, 0].set_yscale("symlog", linthresh=5)
+    axes[0, 0].set_yticks(ticks := (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50), ticks)
+
+
+def _accuracy(row: Row) -> str:
+    return f"{100 * row['rule_accuracy']:.1f} ± {100 * row['spread']:.1f}"
+
+
+def _columns(lines: Sequence[Row]) -> list[Column]:
+    columns = [Column("task", "task")]
+    for n in (n for n in (10, 100) if n in lines[0]):
+        columns += [Column(f"rule, n = {n}", cell(n, _accuracy)), Column("difference", cell(n, difference), "+.1f", 100)]
+        columns += [Column("best baseline", cell(n, "baseline"))]
+    return columns
+
+
+TASKS = Table(_columns, lambda results: pivot([row for row in results.rows if "task" in row], ["task"], "n"))
+_about = (
+    "Accuracies are means over learners ± their standard deviation, in % of test examples. A baseline is SGD, momentum or "
+    "Adam, plain or normalised over the minibatch, with the learning rate and hidden activation that are best on dev for this "
+    "task and number of updates; the best of the six is chosen on *test*, which favours the baselines."
 )
 SUMMARY = summary("n", "updates n")
-EXPERIMENT = Experiment(
-    "blur",
-    TasksConfig,
-    measure,
-    views=[
-        SUMMARY,
-        Lines(
-            "wins",
-            "n",
-            "rate",
-            "part",
-            rows=wins,
-            styles={"wins": {"color": "black", "linewidth": 2}, "wins and ties": {"color": "black", "linestyle": ":"}},
-            axes={"xlabel": "updates n", "ylabel": "share of the tasks", "ylim": (-0.02, 1.02)},
-            size=(6.5, 3.6),
-            finish=lambda axes: by_updates(axes[0, 0]),
-        ),
-        *(
-            Section(f"After {n} updates", [summary("depth", "hidden layers"), summary("width", "their width")], {"n": n})
-            for n in (10, 100)
-        ),
-        Section("All tasks", [TASKS, differences]),
-    ],
-    presets=PRESETS["tasks"],
-    check=check,
-    title="A learned rule on unseen tasks",
-    terminal=TASKS,
-    after=lambda config, folder: show(SUMMARY.terminal(read_results(folder.path), "all tasks")),
-)
+_black = {"wins": {"color": "black", "linewidth": 2}, "wins and ties": {"color": "black", "linestyle": ":"}}
+_lines = functools.partial(Lines, styles=_black, axes={"ylabel": "share of the tasks"}, size=(6.5, 3.6))
+_bars = functools.partial(Bars, axes={"xlabel": "", "ylabel": "rule less best baseline, points"}, size=(14, 4.5))
+views = [
+    SUMMARY,
+    _lines("wins", "n", "share", "part", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
+    *(
+        Section(f"After {n} updates", [summary("depth", "hidden layers"), summary("width", "width")], {"n": n})
+        for n in (10, 100)
+    ),
+    Section("All tasks", [TASKS, _bars("tasks", "task", "points", "after", rows=differences, finish=_finish)], note=_about),
+]
+EXPERIMENT = Experiment("blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on unseen tasks")
 run = EXPERIMENT.run

@@ -8,7 +8,6 @@ from tools.published import (
     counted_not_trained,
     digits,
     language_models,
-    learned_rules,
     networks,
     speed,
 )
@@ -19,7 +18,6 @@ _modules = (
     digits,
     networks,
     comparisons,
-    learned_rules,
     speed,
 )
 TABLES: Mapping[str, Table] = {name: table for module in _modules for name, table in module.TABLES.items()}
