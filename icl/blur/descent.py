@@ -55,18 +55,9 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
     output = output or (hidden if loss == "squared_error" else "linear")
     if loss == "cross_entropy" and output != "linear":
         raise ValueError(f"cross_entropy of {output} outputs: use linear ones, whose softmax it takes")
-    return Rules(
-        states=2,
-        backward="multiplicative_second_state",
-        multistate=False,
-        normalise="none",
-        normalise_output=False,
-        hidden=hidden,
-        output=output,
-        backward_activation="linear",
-        derivative=True,
-        feedback=loss,
-    )
+    passes: Any = {"states": 2, "multistate": False, "backward": "multiplicative_second_state", "backward_activation": "linear"}
+    passes |= {"normalise": "none", "normalise_output": False, "derivative": True}
+    return Rules(**passes, hidden=hidden, output=output, feedback=loss)
 
 
 def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:

@@ -51,13 +51,7 @@ class EvolutionRecipe(NamedTuple):
 
 
 def evolve(
-    start: Genome,
-    rules: Rules,
-    recipe: EvolutionRecipe,
-    generations: int,
-    train: Examples,
-    dev: Examples,
-    **options: Any,
+    start: Genome, rules: Rules, recipe: EvolutionRecipe, generations: int, train: Examples, dev: Examples, **options: Any
 ) -> SearchResult:
     """Evolve a genome, and return the best of the means of the evaluated generations.
 

@@ -74,11 +74,7 @@ def _text(row: Row) -> str:
 
 
 BEST = pivot_table(
-    [Column("learner", "learner"), Column("momentum", "momentum", "g")],
-    "step",
-    _text,
-    heading="n = {}",
-    rows=best_rates,
+    [Column("learner", "learner"), Column("momentum", "momentum", "g")], "step", _text, heading="n = {}", rows=best_rates
 )
 _axes = {"xscale": "log", "xlabel": "learning rate", "ylabel": ACCURACY}
 _lines = functools.partial(Lines, axes=_axes, sharey=True, shared_legend=True, size=(3.6, 3.4))

@@ -7,7 +7,7 @@ task what identifies its data and network, and rows.
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -44,47 +44,38 @@ _libraries = ("jax", "jaxlib", "numpy", "optax")  # whose versions may change a 
 _tie = 1e-9  # between accuracies that are the same fraction
 
 
-def read(config: TasksConfig) -> tuple[dict[Task, Sets], dict[str, Any]]:
-    """The tasks with their data, and by name what the baselines of each depend on."""
-    with stage("reading"):
-        sets = {task: _task_sets(task.data, config.seed, config.data_dir) for task in select_tasks(config.tasks)}
-    return sets, {
-        task.name: {"data": describe_data(data), "hidden": list(task.hidden), "rates": list(task_rates(task, data))}
-        for task, data in sets.items()
-    }
-
-
 @functools.cache
-def _task_sets(name: str, seed: int, data_dir: str | None) -> Sets:
-    return task_sets(name, seed=seed, data_dir=data_dir)
-
-
-def known_baselines(config: TasksConfig, *folders: Path) -> dict[str, Any]:
-    """The baselines of another run that the flags name, and of run folders that have some."""
-    _, keys = read(config)
-    paths = [*([Path(config.baselines)] if config.baselines else []), *(path for path in folders if (path / _file).exists())]
-    return {name: found for path in paths for name, found in read_baselines(path, config, keys).items()}
+def read(config: TasksConfig) -> list[tuple[Task, Sets, dict[str, Any]]]:
+    """The tasks with their data, and what the baselines of each depend on besides the settings of all."""
+    with stage("reading"):
+        tasks = select_tasks(config.tasks)
+        data = {name: task_sets(name, seed=config.seed, data_dir=config.data_dir) for name in {task.data for task in tasks}}
+    about = {name: describe_data(sets) for name, sets in data.items()}
+    rates = {task: list(task_rates(task, data[task.data])) for task in tasks}
+    return [(t, data[t.data], {"data": about[t.data], "hidden": list(t.hidden), "rates": rates[t]}) for t in tasks]
 
 
 def check(config: TasksConfig) -> None:
     """Refuse bad tasks, genomes and baselines, before anything is written."""
-    select_tasks(config.tasks)
     ready(config)
-    known_baselines(config)
+    read(config)
+    if config.baselines:
+        read_baselines(Path(config.baselines), config)
 
 
 def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
     """Baselines, unless they are known, and learners of every task."""
-    rule, (sets, keys), baselines = load_genome(config.genome), read(config), known_baselines(config, folder.path)
-    for number, (task, data) in enumerate(sets.items(), 1):
+    rule, tasks, file = load_genome(config.genome), read(config), folder.path / _file
+    baselines = read_baselines(Path(config.baselines), config) if config.baselines else {}
+    baselines |= read_baselines(folder.path, config) if file.exists() else {}
+    for number, (task, sets, key) in enumerate(tasks, 1):
         if task.name not in baselines:
-            with stage(f"{number}/{len(sets)} baselines of {task.name}"):
-                baselines[task.name] = {"key": keys[task.name], "rows": measure_baselines(config, task, data)}
-            write_json(folder.path / _file, {"settings": shared_settings(config), "tasks": baselines})
-        compare = functools.partial(task_rows, config, rule, task, data, baselines[task.name]["rows"])
+            with stage(f"{number}/{len(tasks)} baselines of {task.name}"):
+                baselines[task.name] = {"key": key, "rows": measure_baselines(config, task, sets)}
+        write_json(file, {"settings": shared_settings(config), "tasks": baselines})
+        compare = functools.partial(task_rows, config, rule, task, sets, baselines[task.name]["rows"])
         yield part(compare, experiment="tasks", genome=config.genome, task=task.name)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
-    write_json(folder.path / _file, {"settings": shared_settings(config), "tasks": baselines})
 
 
 def shared_settings(config: TasksConfig) -> dict[str, Any]:
@@ -100,8 +91,8 @@ def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
     return RATES[::2] if sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) > _large else RATES
 
 
-def read_baselines(path: Path, config: TasksConfig, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The baselines in a run folder of those tasks whose keys are given; tasks that it lacks are left out.
+def read_baselines(path: Path, config: TasksConfig) -> dict[str, Any]:
+    """The baselines in a run folder of the tasks of the flags; tasks that it lacks are left out.
 
     Raises:
         ValueError: no or damaged baselines there; others settings, versions, data, networks or rates.
@@ -109,15 +100,15 @@ def read_baselines(path: Path, config: TasksConfig, keys: Mapping[str, Any]) -> 
     file, remedy = path / _file, "leave --baselines out, or give a run of tasks with the same flags and versions"
     try:
         found = json.loads(file.read_text())
-        settings, tasks = found["settings"], {name: found["tasks"][name] for name in keys if name in found["tasks"]}
-        wrong = [name for name, task in tasks.items() if not isinstance(task["rows"], list) or task.get("key") != keys[name]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        kept = {task.name: (found["tasks"][task.name], key) for task, _, key in read(config) if task.name in found["tasks"]}
+        differ = [(x, found["settings"].get(x), now) for x, now in shared_settings(config).items()]
+        wrong = [name for name, (task, key) in kept.items() if not isinstance(task["rows"], list) or task.get("key") != key]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} cannot be read as baselines ({error}): {remedy}") from error
-    wanted = shared_settings(config)
-    differ = [f"{name} {settings.get(name)} (now {value})" for name, value in wanted.items() if settings.get(name) != value]
-    if differ := [*differ, *(f"data, network or rates of {name}" for name in wrong)]:
-        raise ValueError(f"{file} was measured with other {'; '.join(differ)}: {remedy}")
-    return tasks
+    others = [f"{name} {was} (now {now})" for name, was, now in differ if was != now]
+    if others := [*others, *(f"data, network or rates of {name}" for name in wrong)]:
+        raise ValueError(f"{file} was measured with other {'; '.join(others)}: {remedy}")
+    return {name: task for name, (task, _) in kept.items()}
 
 
 def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[str, Any]]:
@@ -207,25 +198,15 @@ def summary(by: str, heading: str) -> Table:
 
 
 def shares(results: Results) -> list[Row]:
-    """The share of the tasks that the rule wins or ties by number of updates, and by number of hidden layers."""
-    depths = sorted({row["depth"] for row in results.rows})
-    parts = {"wins": results.rows, **{f"wins at depth {depth}": where(results.rows, depth=depth) for depth in depths}}
-    lines = [{**line, "part": name} for name, rows in parts.items() for line in summaries(rows, "n")]
-    either = [
-        {**line, "part": "wins and ties", "wins": line["wins"] + line["ties"]} for line in lines if line["part"] == "wins"
-    ]
-    return [{**line, "share": line["wins"] / line["tasks"]} for line in [*lines, *either]]
+    """The share of the tasks that the rule wins by number of updates: of all, and by number of hidden layers."""
+    depths = {f"{depth} hidden layers": where(results.rows, depth=depth) for depth in (1, 2, 3)}
+    parts = {"all tasks": results.rows, **depths}
+    return [{**x, "tasks": name, "share": x["wins"] / x["tasks"]} for name, rows in parts.items() for x in summaries(rows, "n")]
 
 
-def differences(results: Results) -> list[Row]:
-    """Points by task ± the standard deviation of the difference over learners."""
-    found = [
-        (row, difference(row), np.hypot(row["spread"], row["baseline_spread"])) for row in where(results.rows, n=(10, 100))
-    ]
-    return [
-        {**row, "after": f"after {row['n']} updates", "points": [100 * (mean + sign * spread) for sign in (-1, 0, 1)]}
-        for row, mean, spread in found
-    ]
+def _points(row: Row) -> list[float]:
+    """The difference, ± its standard deviation over learners."""
+    return [100 * (difference(row) + sign * np.hypot(row["spread"], row["baseline_spread"])) for sign in (-1, 0, 1)]
 
 
 def _finish(axes: np.ndarray) -> None:
@@ -253,17 +234,15 @@ _about = (
     "task and number of updates; the best of the six is chosen on *test*, which favours the baselines."
 )
 SUMMARY = summary("n", "updates n")
-_black = {"wins": {"color": "black", "linewidth": 2}, "wins and ties": {"color": "black", "linestyle": ":"}}
-_lines = functools.partial(Lines, styles=_black, axes={"ylabel": "share of the tasks"}, size=(6.5, 3.6))
-_bars = functools.partial(Bars, axes={"xlabel": "", "ylabel": "rule less best baseline, points"}, size=(14, 4.5))
+_lines = functools.partial(Lines, axes={"ylabel": "share of the tasks"}, size=(6.5, 3.6))
+_axes = {"xlabel": "", "ylabel": "rule less best baseline, points"}
+_bars = functools.partial(Bars, rows={"n": (10, 100)}, axes=_axes, size=(14, 4.5), finish=_finish)
+_fields = {"depth": "hidden layers", "width": "width"}
 views = [
     SUMMARY,
-    _lines("wins", "n", "share", "part", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
-    *(
-        Section(f"After {n} updates", [summary("depth", "hidden layers"), summary("width", "width")], {"n": n})
-        for n in (10, 100)
-    ),
-    Section("All tasks", [TASKS, _bars("tasks", "task", "points", "after", rows=differences, finish=_finish)], note=_about),
+    _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
+    *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], {"n": n}) for n in (10, 100)),
+    Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], note=_about),
 ]
 EXPERIMENT = Experiment("blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on unseen tasks")
 run = EXPERIMENT.run

@@ -89,36 +89,25 @@ def search_genome(config: MetaTrainingConfig, train: Examples, dev: Examples, **
         recipe, generations = make_evolution_recipe(config), sum(config.meta_steps)
         return evolve(start(key, config.states), rules, recipe, generations, train, dev, **options)
     genomes = jax.vmap(lambda key: start(key, config.states))(jax.random.split(key, config.population))
-    recipe, curriculum = make_meta_recipe(config), make_curriculum(config)
+    recipe = _made(MetaRecipe, config, families=FAMILIES.get(config.families or "", ()), learning_rate=config.meta_rate)
+    curriculum = tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
     return meta_train(genomes, rules, recipe, curriculum, train, dev, devices=config.devices, **options)
-
-
-def _shared(kind: Any, config: Any) -> dict[str, Any]:
-    """The fields of `kind` that the config has under the same name."""
-    return {name: getattr(config, name) for name in typing.get_type_hints(kind) if hasattr(config, name)}
 
 
 def make_rules(config: MetaTrainingConfig) -> Rules:
     """The design that the flags describe."""
-    return Rules(**_shared(Rules, config), hidden=config.hidden_activation, output=config.output_activation)
-
-
-def make_meta_recipe(config: MetaTrainingConfig) -> MetaRecipe:
-    """Hyperparameters of meta-training by gradient."""
-    families = FAMILIES[config.families] if config.families else ()
-    others: Any = {"hidden": config.widths, "families": families, "learning_rate": config.meta_rate}
-    return MetaRecipe(**{**_shared(MetaRecipe, config), **others})
+    return _made(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
 
 
 def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:
     """Hyperparameters of evolution, with the T of the last stage."""
-    others: Any = {"hidden": config.widths, "unroll": config.unroll[-1], "learners": config.fitness_learners}
-    return EvolutionRecipe(**{**_shared(EvolutionRecipe, config), **others})
+    return _made(EvolutionRecipe, config, unroll=config.unroll[-1], learners=config.fitness_learners)
 
 
-def make_curriculum(config: MetaTrainingConfig) -> tuple[Stage, ...]:
-    """The stages of meta-training."""
-    return tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
+def _made(kind: Any, config: MetaTrainingConfig, **others: Any) -> Any:
+    """An instance of `kind` with the fields that the config has under the same name, the widths as `hidden`, and others."""
+    shared = {name: getattr(config, name) for name in typing.get_type_hints(kind) if hasattr(config, name)}
+    return kind(**{**shared, "hidden": config.widths, **others})
 
 
 # --- views ---------------------------------------------------------------------------------------------------------------

@@ -80,13 +80,7 @@ def depths(results: Results) -> list[Row]:
     return [{**row, "text": text(row), "after": f"after {row['step']} updates"} for row in rows]
 
 
-DEPTHS = pivot_table(
-    [Column("meta-trained with", "genome")],
-    "layers",
-    "text",
-    heading="run with {}",
-    rows=depths,
-)
+DEPTHS = pivot_table([Column("meta-trained with", "genome")], "layers", "text", heading="run with {}", rows=depths)
 _depths = Lines("depth", "layers", "test_accuracy", "genome", "after", depths)
 _axes = {"ylabel": ACCURACY, "ylim": (0, 1)}
 _curves = functools.partial(Lines, axes=_axes, size=(2.7, 2.5), finish=lambda axes: [by_updates(ax) for ax in axes.flat])
