@@ -291,6 +291,7 @@ class Images(NamedTuple):
     scale: whether a scale stands beside each matrix.
     shared: "row" or "column", whose matrices then have the same limit of red and blue.
     size: inches of a matrix.
+    options: of matplotlib's `imshow` with that colour map, such as vmin and vmax.
     """
 
     name: str
@@ -300,6 +301,7 @@ class Images(NamedTuple):
     shared: str = ""
     size: tuple[float, float] = (2.6, 2.6)
     caption: str = ""
+    options: Mapping[str, Any] = {}
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -316,19 +318,20 @@ class Images(NamedTuple):
                     rows, columns = [*matrices.values()], [line[title] for line in grid.values() if title in line]
                     alike = {"row": rows, "column": columns}.get(self.shared, [])
                     limit = max((float(np.abs(values).max()) for values in alike), default=None)
-                    draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale)
+                    draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale, **self.options)
                     ax.set_title(title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)
 
 
 def draw_matrix(
-    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True
+    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True, **options: Any
 ) -> None:
     """A matrix as an image, red for positive and blue for negative entries up to `limit`, or in a colour map."""
     limit = limit or max(float(np.abs(values).max()), 1e-12)
     ax.grid(False)
-    image = ax.imshow(values, cmap=cmap) if cmap else ax.imshow(values, cmap="RdBu_r", norm=TwoSlopeNorm(0, -limit, limit))
+    options = {"cmap": cmap, **options} if cmap else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}
+    image = ax.imshow(values, **options)
     ax.set(xticks=[], yticks=[])
     if scale:
         ax.figure.colorbar(image, ax=ax, shrink=0.75)

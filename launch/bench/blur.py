@@ -11,8 +11,7 @@ import numpy as np
 from jax import lax
 
 from icl.blur.data import image_sets
-from icl.blur.episodes import Episode, cross_entropy, draw_family_episode, meta_loss
-from icl.blur.families import Source, make_source
+from icl.blur.episodes import Episode, Source, cross_entropy, draw_family_episode, make_source, meta_loss
 from icl.blur.genome import Genome, random_genome
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules, init_synapses

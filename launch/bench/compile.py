@@ -21,8 +21,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from icl.blur.data import Examples
-from icl.blur.episodes import mean_scores
-from icl.blur.families import Family, Source
+from icl.blur.episodes import Family, Source, mean_scores
 from icl.blur.genome import random_genome
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import reference_blur as reference
 from interruption import resumed_after
@@ -54,8 +55,7 @@ from icl.blur import (
     xor,
 )
 from icl.blur.meta import MetaState, meta_optimizer
-from icl.blur.rules import output_states
-from icl.blur.states import normalise, unit_synapses
+from icl.blur.rules import normalise, output_states, unit_synapses
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)
@@ -394,7 +394,7 @@ def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
     slope = jax.jit(jax.grad(lambda genome: curve(genome).size[-1]))(jax.tree.map(lambda leaf: leaf[0], starts))
     assert float(jnp.abs(slope.pre).max()) > 0  # the size of the synapses depends on the update
     layers = [{"W": jnp.ones((3, 2), np.float32), "b": jnp.zeros(2, np.float32), "m": jnp.ones(2, np.float32)}]
-    descent = jax.vmap(lambda rate: descent_curve("sgd", rate, layers, batches, train, test, normalised=True))
+    descent = jax.vmap(lambda rate: descent_curve(optax.sgd(rate), layers, batches, train, test, normalised=True))
     assert jax.jit(descent)(rates).shape == (2, 3)
     scores = functools.partial(mean_scores, rules=SMALL, family=family, unroll=2, query_size=4, learners=1)
     assert jnp.isfinite(jax.jit(jax.grad(lambda genomes: scores(genomes, key, source)[0].sum()))(starts).nu).all()

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from icl.blur import backprop_genome, descent_curves, learning_curves, sgd_rules
+from icl.blur.baselines import GRID_OPTIMIZERS, coefficients, descent_grid, one_formula
 from icl.blur.data import Examples
-from icl.blur.judging.baseline_grid import GRID_OPTIMIZERS, coefficients, descent_grid, one_formula
 from icl.blur.judging.points import PLANES, mixture, plane
 from icl.blur.judging.suite import DATA, DEPTHS, SUITE, WIDTHS, select_tasks, task_sets
 from icl.names import TASK_GROUPS

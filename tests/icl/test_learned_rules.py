@@ -21,7 +21,6 @@ from icl.blur import (
     Synapse,
     backprop_genome,
     episodes,
-    families,
     image_sets,
     learn,
     learner,
@@ -40,7 +39,7 @@ from jexplicit.data.images import read_images
 ridge_update = jax.jit(ridge.ridge_update, static_argnames="iterations")
 init_synapses = jax.jit(passes.init_synapses, static_argnums=(2, 3))
 predict = jax.jit(passes.predict, static_argnums=1)
-draw_task = jax.jit(families.draw_task, static_argnums=1)
+draw_task = jax.jit(episodes.draw_task, static_argnums=1)
 draw_family_episode = jax.jit(episodes.draw_family_episode, static_argnums=1, static_argnames=("unroll", "query_size"))
 RULES = Rules(
     states=2,

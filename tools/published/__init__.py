@@ -7,7 +7,6 @@ from tools.published import (
     comparisons,
     counted_not_trained,
     language_models,
-    learned_rules,
     networks,
 )
 
@@ -16,7 +15,6 @@ _modules = (
     counted_not_trained,
     networks,
     comparisons,
-    learned_rules,
 )
 TABLES: Mapping[str, Table] = {name: table for module in _modules for name, table in module.TABLES.items()}
 VALUES: Mapping[str, Value] = {name: value for module in _modules for name, value in module.VALUES.items()}
