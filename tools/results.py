@@ -31,7 +31,7 @@ from jexplicit.runs.command import Command
 from jexplicit.runs.flags import Flag, flags
 from jexplicit.runs.results import read_events, read_rows, read_stored
 from launch.cli import COMMANDS
-from launch.judge.report import by_model
+from launch.judge.run import by_model
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 Row = Mapping[str, Any]

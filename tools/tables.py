@@ -6,7 +6,8 @@
 Results NAME are docs/results/NAME.json. The text between a marker and its closing marker, such as `<!-- /table -->`, is made:
 
 * `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
-  some results. Several names are separated by spaces.
+  some results. Several names are separated by spaces; values that its rows have may follow them, and the columns to show:
+  `launch.lm.views:RESULTS of babylm radius=1 method=bigram,explicit with model, train, dev`.
 * `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
 * `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
 * `<!-- value: icl-two loss predictor=gd++ .4f -->`: a field of the only row with these values, with its format.
@@ -76,9 +77,14 @@ def differences(page: Path) -> str:
 
 
 def table(address: str) -> str:
-    """The Markdown of `VIEW of NAMES`, or of NAME alone: its rows as they are."""
-    view, _, names = address.rpartition(" of ")
-    return "\n".join((find(view) if view else _AS_WRITTEN)(kept(*names.split()))).strip()
+    """The Markdown of `VIEW of NAMES`, of some rows (`field=value`) and with some columns, or of NAME alone."""
+    found, _, headings = address.partition(" with ")
+    view, _, names = found.rpartition(" of ")
+    words = shlex.split(names)
+    results = kept(*(word for word in words if "=" not in word))
+    results = results.where(**dict(map(_condition, (word for word in words if "=" in word))))
+    shown = find(view) if view else _AS_WRITTEN
+    return "\n".join((shown.with_columns(headings.split(", ")) if headings else shown)(results)).strip()
 
 
 def value(address: str) -> str:
@@ -154,11 +160,17 @@ def find(address: str) -> Any:
 
 
 def _condition(word: str) -> tuple[str, Any]:
+    """`field=value`, or `field=value,value` for any of some values."""
     name, _, text = word.partition("=")
+    values = tuple(map(_parsed, text.split(",")))
+    return name, values if len(values) > 1 else values[0]
+
+
+def _parsed(text: str) -> Any:
     try:
-        return name, json.loads(text)
+        return json.loads(text)
     except ValueError:
-        return name, text
+        return text
 
 
 def _commands(runs: Sequence[Row], note: str) -> list[str]:

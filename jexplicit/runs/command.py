@@ -63,6 +63,17 @@ def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Seque
     return 2
 
 
+def entry_point(
+    run: Callable[[C], Any] | str, config: type[C], description: str | None, presets: Mapping[str, Preset] | None = None
+) -> Callable[..., int]:
+    """`main(argv=None)` of a command, for its module to end with; see `run_command`."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run_command(run, config, presets=presets, description=description or "", argv=argv)
+
+    return main
+
+
 def run_command(
     run: Callable[[C], Any] | str,
     config: type[C],

@@ -78,14 +78,14 @@ def plain_ticks(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def log_ticks(ax: Any) -> None:
-    """Plain numbers on a log axis, more of them the fewer decades it spans."""
-    low, high = ax.get_ylim()
-    decades = np.log10(high / low) if low > 0 else np.inf
+def log_ticks(ax: Any, which: str = "y") -> None:
+    """Plain numbers on a log axis, x or y, more of them the fewer decades it spans."""
+    low, high = getattr(ax, f"get_{which}lim")()
+    decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
     subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
-    ax.yaxis.set_major_locator(LogLocator(subs=subs))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _show_zeros(ax: Any) -> None:

@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from jexplicit.runs.results import read_config, read_events, read_rows
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Results(NamedTuple):
@@ -70,11 +71,12 @@ def only(rows: Iterable[Row], **fields: Any) -> Row:
     return found[0]
 
 
-def groups(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> dict[Any, list[Row]]:
-    """The rows by the values of some fields, or by a function of the row."""
-    found: dict[Any, list[Row]] = {}
+def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[Any, list[T]]:
+    """The rows by the values of some fields, or anything by a function of it."""
+    found: dict[Any, list[T]] = {}
     for row in rows:
-        found.setdefault(by(row) if callable(by) else tuple(_hashable(row.get(name)) for name in by), []).append(row)
+        key = by(row) if callable(by) else tuple(_hashable(cast(Row, row).get(name)) for name in by)
+        found.setdefault(key, []).append(row)
     return found
 
 
@@ -109,7 +111,7 @@ def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], 
     """
     lines: dict[tuple[Any, ...], dict[Any, Any]] = {}
     for row in rows:
-        line = lines.setdefault(tuple(row.get(name) for name in by), {name: row.get(name) for name in by})
+        line = lines.setdefault(tuple(_hashable(row.get(name)) for name in by), {name: row.get(name) for name in by})
         line[row.get(across) if isinstance(across, str) else across(row)] = row
     return list(lines.values())
 

@@ -38,9 +38,9 @@ def picture(results: Results, name: str, caption: str = "") -> list[str]:
 
 
 class Table(NamedTuple):
-    """A table of rows; a table without rows shows nothing.
+    """A table of rows; a table without rows shows nothing, and a column in which no row has a value is left out.
 
-    columns: its columns, or a function of the rows, where they depend on these; default, the fields of the first row.
+    columns: its columns, or a function of the rows, where they depend on these; without any, the fields of the first row.
     rows: fields of the rows to show, or a function of the results.
     note: a sentence below the table.
     """
@@ -59,8 +59,13 @@ class Table(NamedTuple):
         rows = selected(self.rows, results)
         return rich_table(self._columns(rows), rows, title=title)
 
+    def with_columns(self, headings: Sequence[str]) -> "Table":
+        """The same with these columns alone, and without the sentence below it."""
+        return self._replace(columns=lambda rows: [c for c in self._columns(rows) if c.heading in headings], note="")
+
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
-        return self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
+        columns = self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
+        return [column for column in columns if not rows or any(map(column.cell, rows))]
 
 
 def pivot_table(
@@ -131,7 +136,8 @@ class Lines(NamedTuple):
     finish: called with the axes, [rows, panels], before the figure is saved.
     caption: of the picture.
     row: field, or function of a row; panels of different values stand below each other.
-    shared_legend: one legend below the panels instead of one in each.
+    wrap: how many panels stand side by side; 0 for all.
+    legend: "below" or "right" of all panels, for one legend instead of one in each.
     """
 
     name: str
@@ -148,7 +154,8 @@ class Lines(NamedTuple):
     finish: Callable[[np.ndarray], Any] | None = None
     caption: str = ""
     row: Field = ""
-    shared_legend: bool = False
+    wrap: int = 0
+    legend: str = ""
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -156,9 +163,13 @@ class Lines(NamedTuple):
         if not rows:
             return []
         grid = [groups(own, lambda row: _of(row, self.panel)) for own in groups(rows, lambda row: _of(row, self.row)).values()]
+        if self.wrap:
+            panels = [(line, [*line][n : n + self.wrap]) for line in grid for n in range(0, len(line), self.wrap)]
+            grid = [{title: line[title] for title in titles} for line, titles in panels]
         columns, (width, height) = max(map(len, grid)), self.size
-        path, size = results.path / "figures" / f"{self.name}.png", (width * columns, height * len(grid))
+        size = width * columns + 1.6 * (self.legend == "right"), height * len(grid)
         styles = self._styles(rows)
+        path = results.path / "figures" / f"{self.name}.png"
         with figure(path, len(grid), columns, size=size, sharey="row" if self.sharey else False) as axes:
             for line, panels in zip(axes, grid, strict=True):
                 for ax in line[len(panels) :]:
@@ -173,10 +184,12 @@ class Lines(NamedTuple):
                         log_places(ax, {x for row in own if isinstance(x := _of(row, self.x), int | float)})
                     if ax.get_yscale() == "log":
                         log_ticks(ax)
-                    if ax.get_legend_handles_labels()[0] and not self.shared_legend:
+                    if ax.get_legend_handles_labels()[0] and not self.legend:
                         ax.legend(fontsize=8, frameon=False)
-            if self.shared_legend:
+            if self.legend == "below":
                 legend_below(axes, ncols=max(1, int(size[0] / 2.4)))
+            if self.legend == "right":
+                legend_below(axes, loc="outside right upper", ncols=1)
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
@@ -197,7 +210,8 @@ class Lines(NamedTuple):
             placed = [row for row in own if _of(row, self.x) is not None]
             if levels := [_of(row, self.y) for row in own if _of(row, self.x) is None]:
                 style = {**styles[hue], "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
-                ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']} {np.mean(levels):.4g}"})
+                number = "" if self.legend == "right" else f" {np.mean(levels):.4g}"  # which differs between panels
+                ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']}{number}"})
             if placed:
                 xs, numbers = band(placed, self.x, self.y)
                 draw_band(ax, xs, numbers, **{"marker": "o" if len(xs) <= _few else "", "markersize": 4, **styles[hue]})

@@ -77,7 +77,7 @@ BEST = pivot_table(
     [Column("learner", "learner"), Column("momentum", "momentum", "g")], "step", _text, heading="n = {}", rows=best_rates
 )
 _axes = {"xscale": "log", "xlabel": "learning rate", "ylabel": ACCURACY}
-_lines = functools.partial(Lines, axes=_axes, sharey=True, shared_legend=True, size=(3.6, 3.4))
+_lines = functools.partial(Lines, axes=_axes, sharey=True, legend="below", size=(3.6, 3.4))
 _note = "The highest test accuracy of all learning rates in % (and that rate): chosen on the test images, in favour of descent."
 views = [
     Section("Best learning rates", [BEST], note=_note),

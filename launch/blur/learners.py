@@ -205,5 +205,5 @@ def stability(results: Results) -> list[str]:
         for ax in axes[0]:
             by_updates(ax, max(results.config["unroll"]))
 
-    draw = functools.partial(Lines, size=(5, 3.6), axes={"ylabel": ""}, finish=finish, shared_legend=True)
+    draw = functools.partial(Lines, size=(5, 3.6), axes={"ylabel": ""}, finish=finish, legend="below")
     return draw("stability", "n", "value", "genome", "measure", lambda _: rows)(results)

@@ -158,7 +158,7 @@ META = Section(
     "Meta-training",
     [
         Table([*_columns, Column("seconds", "seconds", ".0f")], meta_results),
-        Lines("meta", "step", "accuracy", "search", rows=meta_events, axes=_axes, size=(7, 3.6), shared_legend=True),
+        Lines("meta", "step", "accuracy", "search", rows=meta_events, axes=_axes, size=(7, 3.6), legend="below"),
     ],
 )
 

@@ -87,7 +87,7 @@ _curves = functools.partial(Lines, axes=_axes, size=(2.7, 2.5), finish=lambda ax
 views = [
     Section(
         "A genome in other networks",
-        [ACCURACIES, _curves("transfer", "n", "accuracy", "learner", "where", curves, row="line", shared_legend=True)],
+        [ACCURACIES, _curves("transfer", "n", "accuracy", "learner", "where", curves, row="line", legend="below")],
         {"experiment": "transfer"},
         ABOUT,
     ),

@@ -153,6 +153,6 @@ NOTE = """Half the squared error after the whole prompt, in % of E[f²]. Garg et
 steps): near least squares on linear functions and Lasso on sparse ones, better than greedy trees on trees."""
 VIEWS = [
     CLASSES._replace(note=NOTE),
-    Lines("function_classes", "x", "y", "predictor", "task", drawn, STYLES, AXES, row="row", sharey=True, shared_legend=True),
+    Lines("function_classes", "x", "y", "predictor", "task", drawn, STYLES, AXES, row="row", sharey=True, legend="below"),
 ]
 EXPERIMENT = Experiment("function-classes", FunctionFlags, measure, VIEWS, check=check, title="Classes of functions")

@@ -280,9 +280,7 @@ _styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyl
 AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
 LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
 BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
-FIGURE = Lines(
-    "mesa", "x", "y", "predictor", "panel", drawn, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", shared_legend=True
-)
+FIGURE = Lines("mesa", "x", "y", "predictor", "panel", drawn, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below")
 KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
 ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})

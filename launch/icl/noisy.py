@@ -196,6 +196,6 @@ descent (Ahn et al. 2023); GD++ is as good as ridge regression with one penalty 
 VIEWS = [
     *(measures(rows=lambda results, task=task: over_seeds(results.where(task=task))) for task in (ANISOTROPIC, MIXED)),
     NOISE._replace(note=NOTE),
-    Lines("noisy", "layers", "adjusted_loss", "predictor", "", by_layers, STYLES, AXES, size=(5.6, 4.2), shared_legend=True),
+    Lines("noisy", "layers", "adjusted_loss", "predictor", "", by_layers, STYLES, AXES, size=(5.6, 4.2), legend="below"),
 ]
 EXPERIMENT = Experiment("noisy", Noisy, measure, VIEWS, title="Noise")

@@ -142,9 +142,7 @@ def drawn(results: Results, layers: int) -> Iterator[Row]:
 def figures(results: Results) -> list[str]:
     """A figure for each number of layers."""
     panels = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}
-    draw = functools.partial(
-        Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, shared_legend=True
-    )
+    draw = functools.partial(Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, legend="below")
     depths = sorted({row["layers"] for row in results.rows})
     return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(drawn, layers=K))(results)]
 

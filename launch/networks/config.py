@@ -20,7 +20,7 @@ from jexplicit.nn.names import (
 )
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
-from launch.shards import check_text_flags
+from launch.text import check_text_flags
 
 Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 Limit = Annotated[int, Bounds(at_least=30)] | None

@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from tools.declarations import Table, Value
 from tools.published import (
     comparisons,
-    counted_not_trained,
-    language_models,
     networks,
 )
 
 _modules = (
-    language_models,
-    counted_not_trained,
     networks,
     comparisons,
 )
