@@ -82,7 +82,7 @@ def table(address: str) -> str:
     view, _, names = found.rpartition(" of ")
     words = shlex.split(names)
     results = kept(*(word for word in words if "=" not in word))
-    results = results.where(**dict(map(_condition, (word for word in words if "=" in word))))
+    results = results.where(**dict(map(_alternatives, (word for word in words if "=" in word))))
     shown = find(view) if view else _AS_WRITTEN
     return "\n".join((shown.with_columns(headings.split(", ")) if headings else shown)(results)).strip()
 
@@ -160,10 +160,15 @@ def find(address: str) -> Any:
 
 
 def _condition(word: str) -> tuple[str, Any]:
-    """`field=value`, or `field=value,value` for any of some values."""
+    """`field=value`."""
     name, _, text = word.partition("=")
-    values = tuple(map(_parsed, text.split(",")))
-    return name, values if len(values) > 1 else values[0]
+    return name, _parsed(text)
+
+
+def _alternatives(word: str) -> tuple[str, Any]:
+    """`field=value,value`, any of some values."""
+    name, _, text = word.partition("=")
+    return name, tuple(map(_parsed, text.split(",")))
 
 
 def _parsed(text: str) -> Any:
