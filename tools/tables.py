@@ -33,13 +33,10 @@ import tyro
 from jexplicit.runs import views
 from jexplicit.runs.rows import Results, Row, only, where
 from jexplicit.runs.tables import Column
-from tools.declarations import Table, Value
-from tools.published import TABLES, VALUES
 from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]
 _AS_WRITTEN = views.Table(lambda rows: [Column(name, name) for name in rows[0] if name not in ("file", "run")])
-DECLARED: Mapping[str, Mapping[str, Table | Value]] = {"table": TABLES, "value": VALUES}
 _opening = re.compile(r"<!-- (table|value|commands): ")
 marked = re.compile(
     r"(?P<open><!-- (?P<kind>table|value|commands): (?P<name>.+?) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S
@@ -186,13 +183,8 @@ def _commands(runs: Sequence[Row], note: str) -> list[str]:
 
 
 def _fill(found: re.Match[str]) -> str:
-    kind, name = found["kind"], found["name"]
-    if declared := DECLARED.get(kind, {}).get(name):
-        text = declared.text()
-    elif " " not in name and kind == "value":
-        raise ValueError(f"{found['open']}: no {kind} has this name: the head of tools/tables.py says what a marker may be")
-    else:
-        text = {"table": table, "value": value, "commands": commands}[kind](name)
+    kind = found["kind"]
+    text = {"table": table, "value": value, "commands": commands}[kind](found["name"])
     return found["open"] + (text if kind == "value" else f"\n\n{text}\n\n") + found["close"]
 
 

@@ -187,7 +187,7 @@ class Lines(NamedTuple):
                     if ax.get_legend_handles_labels()[0] and not self.legend:
                         ax.legend(fontsize=8, frameon=False)
             if self.legend == "below":
-                legend_below(axes, ncols=max(1, int(size[0] / 2.4)))
+                legend_below(axes, ncols=max(2, round(size[0] / 2.2)))
             if self.legend == "right":
                 legend_below(axes, loc="outside right upper", ncols=1)
             if self.finish:
@@ -300,7 +300,7 @@ class Images(NamedTuple):
     """Matrices as a grid of pictures: red and blue for positive and negative entries, or one colour map.
 
     name: of the figure's file.
-    grid: the results -> {label of the row: {title: matrix}}.
+    grid: the results -> {label of the row: {title: matrix}}; a number is no title.
     cmap: of matplotlib; None for red and blue around 0.
     scale: whether a scale stands beside each matrix.
     shared: "row" or "column", whose matrices then have the same limit of red and blue.
@@ -309,7 +309,7 @@ class Images(NamedTuple):
     """
 
     name: str
-    grid: Callable[[Results], Mapping[str, Mapping[str, np.ndarray]]]
+    grid: Callable[[Results], Mapping[str, Mapping[Any, np.ndarray]]]
     cmap: str | None = None
     scale: bool = True
     shared: str = ""
@@ -333,7 +333,7 @@ class Images(NamedTuple):
                     alike = {"row": rows, "column": columns}.get(self.shared, [])
                     limit = max((float(np.abs(values).max()) for values in alike), default=None)
                     draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale, **self.options)
-                    ax.set_title(title, fontsize=9)
+                    ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)
 
