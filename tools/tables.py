@@ -23,7 +23,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -60,11 +60,6 @@ def filled(text: str) -> str:
         if opening.start() not in complete:
             raise ValueError(f"{text[opening.start() :].split('-->')[0]}-->: close it with <!-- /{opening[1]} -->")
     return marked.sub(_fill, text)
-
-
-def used(text: str) -> Iterable[tuple[str, str]]:
-    """The markers of a page: kind and name."""
-    return ((found["kind"], found["name"]) for found in marked.finditer(text))
 
 
 def differences(page: Path) -> str:

@@ -102,6 +102,7 @@ def _show_zeros(ax: Any) -> None:
 
 def _whole_ticks(ax: Any) -> None:
     """Ticks of whole numbers alone on a linear axis whose lines have no others, such as layers."""
-    numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.full(1, 0.5)])
-    if isinstance(locator := ax.xaxis.get_major_locator(), MaxNLocator) and not (numbers % 1).any():
+    numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
+    locator = ax.xaxis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
         locator.set_params(integer=True)
