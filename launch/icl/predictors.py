@@ -64,9 +64,9 @@ Predict = Callable[[Any, Sequence], Array]
 
 
 class Job(NamedTuple):
-    """A run: its flags and its folder."""
+    """A run: its folder, and its flags, also those of the experiment."""
 
-    config: Flags
+    config: Any
     folder: RunFolder
 
 
