@@ -78,7 +78,7 @@ def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
         params = train_or_load(config, folder, model, init, problem, recipe, evaluation, effort=runs, every=every)
         networks[name], entries[name] = split_seeds(params), training_rows(folder, model)
     about = {"task": "sine", "recurrent": layers == 1, "dim": 1, "context": config.context, "test_tasks": batch.y_q.shape[1]}
-    rows = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
+    rows: list[Row] = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     with stage("testing nonlinear"):
         save_waves(config, folder, problem, {name: seeds[0] for name, seeds in networks.items()})
         predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
