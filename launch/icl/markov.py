@@ -224,7 +224,8 @@ def phases(results: Results) -> list[Row]:
 
 def drawn(results: Results) -> list[Row]:
     """Losses by step with those of the closed forms, then the divergence of each model from the closed forms."""
-    return [{**row, "row": "loss"} for row in curves(results, MODELS)] + [
+    losses: list[Row] = [{**row, "row": "loss"} for row in curves(results, MODELS)]
+    return losses + [
         {"row": "KL", "label": f"{label}: KL", "step": e["step"], "loss": e[f"kl_{name}"], "series": name}
         for label, model in MODELS.items()
         for e in curve(results, model)
