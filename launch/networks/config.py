@@ -103,8 +103,8 @@ class Text(Common):
     corpus: Literal["docs", "text"] = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files (compressed or not), pipes, globs or folders. The end of every document is predicted too. Without --dev, documents
-    are shuffled and split 80/10/10 into train, dev and test."""
+    """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
+    documents are shuffled and split 80/10/10 into train, dev and test."""
     dev: tuple[str, ...] = ()
     """Text that the best epoch is chosen on; requires --test."""
     test: tuple[str, ...] = ()
