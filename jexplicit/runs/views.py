@@ -17,14 +17,17 @@ from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 
 View = Callable[[Results], list[str]]
-Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]]  # fields that rows have, or a function that makes rows
+# Fields that rows have, a function that makes rows, or rows.
+Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]
 Field = str | Callable[[Row], Any]
 ALL: Mapping[str, Any] = {}
 
 
 def selected(rows: Select, results: Results) -> list[Row]:
     """The rows that a view shows."""
-    return list(rows(results)) if callable(rows) else where(results.rows, **rows)
+    if isinstance(rows, Mapping):
+        return where(results.rows, **rows)
+    return list(rows(results) if callable(rows) else rows)
 
 
 def picture(results: Results, name: str, caption: str = "") -> list[str]:
@@ -272,6 +275,7 @@ class Images(NamedTuple):
     grid: the results -> {label of the row: {title: matrix}}.
     cmap: of matplotlib; None for red and blue around 0.
     scale: whether a scale stands beside each matrix.
+    shared: whether the matrices of a column have one scale.
     size: inches of a matrix.
     """
 
@@ -281,6 +285,7 @@ class Images(NamedTuple):
     scale: bool = True
     size: tuple[float, float] = (2.6, 2.6)
     caption: str = ""
+    shared: bool = False
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -294,7 +299,8 @@ class Images(NamedTuple):
                 for ax in row[len(matrices) :]:
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
-                    draw_matrix(ax, values, cmap=self.cmap, scale=self.scale)
+                    of_column = [np.abs(line[title]).max() for line in grid.values()] if self.shared else []
+                    draw_matrix(ax, values, max(of_column, default=None), cmap=self.cmap, scale=self.scale)
                     ax.set_title(title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)

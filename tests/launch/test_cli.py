@@ -86,7 +86,7 @@ def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matt
     assert min(seconds) < 0.5  # promised; it takes 0.1 s
 
 
-HELP = "lm score next sample explain export judge compare digits classify icl shards beam".split()
+HELP = "lm score next sample explain export judge compare digits classify shards beam".split()
 
 
 EACH = """
