@@ -20,7 +20,7 @@ from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console
-from jexplicit.runs.rows import Results, Row, read_results, where
+from jexplicit.runs.rows import Row, read_results, where
 from jexplicit.runs.tables import rich_table
 from jexplicit.runs.views import Section, Table, View
 

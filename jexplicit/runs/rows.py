@@ -29,7 +29,7 @@ class Results(NamedTuple):
     kept: Mapping[str, Sequence[Row]] | None = None
 
     def events(self, name: str, *last_of: str) -> list[Row]:
-        """The events of this name; of those that agree in the fields `last_of` the last one, since a resumed run repeats some."""
+        """The events of this name; of those with equal fields `last_of` the last one, since a resumed run repeats some."""
         found = self.kept.get(name, []) if self.kept is not None else _events(self.path, _size(self.path), name)
         return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
 
@@ -154,6 +154,16 @@ def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
         for row in found
         if row.get(name) is not None
     ]
+
+
+def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:
+    """A row for each point of a curve, with its coordinates as `x` and `y`.
+
+    Example:
+        >>> points([1, 2], [0.5, 0.25], series="a")
+        [{'series': 'a', 'x': 1, 'y': 0.5}, {'series': 'a', 'x': 2, 'y': 0.25}]
+    """
+    return [{**fields, "x": a, "y": b} for a, b in zip(x, y, strict=True)]
 
 
 def spread(values: Iterable[float], form: str) -> str:

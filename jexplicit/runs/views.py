@@ -1,9 +1,10 @@
 """Views of results: tables and figures, declared once for the terminal, the report of a run and the pages of docs/.
 
-A view is a function `Results -> lines of Markdown`; it draws its figure on the way. Most are one of `Table`, `Lines`, `Bars` and
+A view is a function `Results -> lines of Markdown`, which also draws its figure. Most are one of `Table`, `Lines`, `Bars` and
 `Images`; any other figure is a function of its own.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,14 +12,15 @@ import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
-from jexplicit.runs.figures import COLOURS, figure, legend_outside, log_ticks
-from jexplicit.runs.rows import Results, Row, groups, where
+from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
+from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 
 View = Callable[[Results], list[str]]
 # Fields that rows have, a function that makes rows, or rows.
 Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]
 Field = str | Callable[[Row], Any]
+ALL: Mapping[str, Any] = {}
 
 
 def selected(rows: Select, results: Results) -> list[Row]:
@@ -36,12 +38,12 @@ def picture(results: Results, name: str, caption: str = "") -> list[str]:
 class Table(NamedTuple):
     """A table of rows; a table without rows shows nothing.
 
-    columns: its columns, or a function of the rows, where they depend on these.
+    columns: its columns, or a function of the rows, where they depend on these; default, the fields of the first row.
     rows: fields of the rows to show, or a function of the results.
     note: a sentence below the table.
     """
 
-    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]]
+    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]] = ()
     rows: Select = {}
     note: str = ""
 
@@ -56,7 +58,35 @@ class Table(NamedTuple):
         return rich_table(self._columns(rows), rows, title=title)
 
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
-        return self.columns(rows) if callable(self.columns) else self.columns
+        return self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
+
+
+def pivot_table(
+    by: Sequence[Column],
+    across: str,
+    value: Field,
+    form: str = "",
+    *,
+    scale: float | None = None,
+    heading: str = "{}",
+    rows: Select = ALL,
+    note: str = "",
+) -> Table:
+    """A table with a line for each value of the fields `by`, and a column for each value of the field `across`.
+
+    Args:
+        by: the first columns; the value of each is a field.
+        across: field whose values head the other columns, in `heading`.
+        value, form, scale: of a cell, as of a `Column`.
+        rows, note: of the table.
+    """
+    fields = [str(column.value) for column in by]
+
+    def columns(lines: list[Row]) -> list[Column]:
+        keys = dict.fromkeys(key for line in lines for key in line if key not in fields)
+        return [*by, *(Column(heading.format(key), cell(key, value), form, scale) for key in keys)]
+
+    return Table(columns, lambda results: pivot(selected(rows, results), fields, across), note)
 
 
 class Section(NamedTuple):
@@ -96,8 +126,10 @@ class Lines(NamedTuple):
     axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
     by_panel: the same for single panels, by title.
     size: inches of a panel.
-    finish: called with the axes, [1, panels], before the figure is saved.
+    finish: called with the axes, [rows, panels], before the figure is saved.
     caption: of the picture.
+    row: field, or function of a row; panels of different values stand below each other.
+    shared_legend: one legend below the panels instead of one in each.
     """
 
     name: str
@@ -113,41 +145,57 @@ class Lines(NamedTuple):
     sharey: bool = False
     finish: Callable[[np.ndarray], Any] | None = None
     caption: str = ""
+    row: Field = ""
+    shared_legend: bool = False
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
         rows = selected(self.rows, results)
-        panels = groups(rows, lambda row: _of(row, self.panel))
-        if not panels:
+        if not rows:
             return []
-        width, height = self.size
-        path = results.path / "figures" / f"{self.name}.png"
-        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=self.sharey) as axes:
-            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
-                self._draw(ax, own)
-                ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes, **self.by_panel.get(title, {})})
-                if ax.get_yscale() == "log":
-                    log_ticks(ax)
-                if ax.get_legend_handles_labels()[0]:
-                    ax.legend(fontsize=8, frameon=False)
-            if "ylabel" not in self.axes:
-                axes[0, 0].set_ylabel(_label(self.y))
-            for ax in axes[0, 1:] if self.sharey else []:
-                ax.set_ylabel("")
+        grid = [groups(own, lambda row: _of(row, self.panel)) for own in groups(rows, lambda row: _of(row, self.row)).values()]
+        columns, (width, height) = max(map(len, grid)), self.size
+        path, size = results.path / "figures" / f"{self.name}.png", (width * columns, height * len(grid))
+        styles = self._styles(rows)
+        with figure(path, len(grid), columns, size=size, sharey="row" if self.sharey else False) as axes:
+            for line, panels in zip(axes, grid, strict=True):
+                for ax in line[len(panels) :]:
+                    ax.axis("off")
+                for ax, (title, own) in zip(line, panels.items(), strict=False):
+                    self._draw(ax, own, styles)
+                    labels = {"xlabel": _label(self.x), "ylabel": _label(self.y) if ax is line[0] else "", "title": title or ""}
+                    ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
+                    if self.sharey and ax is not line[0]:
+                        ax.set_ylabel("")
+                    if ax.get_yscale() == "log":
+                        log_ticks(ax)
+                    if ax.get_legend_handles_labels()[0] and not self.shared_legend:
+                        ax.legend(fontsize=8, frameon=False)
+            if self.shared_legend:
+                legend_below(axes, ncols=max(1, int(size[0] / 2.4)))
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
 
-    def _draw(self, ax: Any, rows: list[Row]) -> None:
-        for n, (hue, own) in enumerate(groups(rows, lambda row: _of(row, self.hue)).items()):
-            style = {"label": str(hue), "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
+    def _styles(self, rows: list[Row]) -> dict[Any, dict[str, Any]]:
+        """Options of `plot` by hue, the same in all panels."""
+        hues = dict.fromkeys(_of(row, self.hue) for row in rows)
+        lines = [{"linestyle": line, "color": colour} for line in ("-", ":", "-.") for colour in COLOURS]
+        free = itertools.cycle(lines)
+        return {
+            hue: {"label": str(hue), **({} if "color" in own else next(free)), **own}
+            for hue in hues
+            for own in [self.styles.get(hue, {})]
+        }
+
+    def _draw(self, ax: Any, rows: list[Row], styles: Mapping[Any, Mapping[str, Any]]) -> None:
+        for hue, own in groups(rows, lambda row: _of(row, self.hue)).items():
             placed = [row for row in own if _of(row, self.x) is not None]
-            for row in own:
-                if _of(row, self.x) is None:
-                    level = float(np.mean(_of(row, self.y)))
-                    ax.axhline(level, **{"linestyle": "--", "linewidth": 1, **style, "label": f"{style['label']} {level:.4g}"})
+            if levels := [_of(row, self.y) for row in own if _of(row, self.x) is None]:
+                style = {**styles[hue], "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
+                ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']} {np.mean(levels):.4g}"})
             if placed:
-                draw_band(ax, *band(placed, self.x, self.y), **style)
+                draw_band(ax, *band(placed, self.x, self.y), **styles[hue])
 
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -167,7 +215,7 @@ def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: An
 
 
 class Bars(NamedTuple):
-    """`y` as bars at each `x`, side by side for each `hue`, in a panel for each `panel`; several rows are a mean with its range.
+    """`y` as bars at each `x`, side by side by `hue`, in a panel for each `panel`; several rows are a mean with its range.
 
     Fields as in `Lines`; `form` is the format of the numbers above the bars, and without it there are none.
     """
