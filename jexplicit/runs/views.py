@@ -201,7 +201,7 @@ def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.n
 def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
     """The mean of the numbers at each x as a line, their range as a band."""
     low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
-    ax.plot(x, mean, **style)
+    ax.plot(x, mean, **{"marker": "." if len(x) == 1 else None, **style})
     if any(len(values) > 1 for values in numbers):
         ax.fill_between(x, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
 
