@@ -222,7 +222,7 @@ def phases(results: Results) -> list[Row]:
     return found
 
 
-def drawn(results: Results) -> list[Row]:
+def figure_rows(results: Results) -> list[Row]:
     """Losses by step with those of the closed forms, then the divergence of each model from the closed forms."""
     losses: list[Row] = [{**row, "row": "loss"} for row in curves(results, MODELS)]
     return losses + [
@@ -266,7 +266,7 @@ PHASES = Table(rows=phases)
 VIEWS = [
     CHAINS._replace(note=NOTE),
     PHASES,
-    Lines("markov", "step", "loss", "series", "label", drawn, axes=AXES, row="row", sharey=True),
+    Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True),
     attention,
 ]
 EXPERIMENT = Experiment("markov", Markov, measure, VIEWS, title="Markov chains")

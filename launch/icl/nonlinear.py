@@ -125,7 +125,7 @@ def save_waves(config: Nonlinear, folder: RunFolder, problem: NonlinearRegressio
     np.savez_compressed(folder.path / f"waves_K{problem.depth}.npz", **jax.device_get(arrays))
 
 
-def drawn(results: Results, layers: int) -> Iterator[Row]:
+def figure_rows(results: Results, layers: int) -> Iterator[Row]:
     """Losses by step, and the predictions for a few waves before and after attention (paper, Fig. 4)."""
     waves, zero = results.arrays(f"waves_K{layers}.npz"), where(results.rows, predictor="zero")[0]["loss"]
     for name in ("trained", "control"):
@@ -146,7 +146,7 @@ def figures(results: Results) -> list[str]:
     panels = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}
     draw = functools.partial(Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, legend="below")
     depths = sorted({row["layers"] for row in results.rows})
-    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(drawn, layers=K))(results)]
+    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(figure_rows, layers=K))(results)]
 
 
 NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
