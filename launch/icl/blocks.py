@@ -73,10 +73,10 @@ def measure(config: BlockFlags, folder: RunFolder) -> Iterator[Part]:
             functools.partial(untrained, config, folder, model),
         )
     for kind in config.block_kinds:
-        yield {"training_tasks": None, **about(kind)}, functools.partial(train_blocks, config, folder, many, kind)
+        yield {"training_tasks": None, **about(kind)}, functools.partial(fit_blocks, config, folder, many, kind)
     kind = config.block_kinds[0]
     for size in config.block_tasks:
-        yield {"training_tasks": size, **about(kind)}, functools.partial(train_blocks, config, folder, few, kind, size)
+        yield {"training_tasks": size, **about(kind)}, functools.partial(fit_blocks, config, folder, few, kind, size)
 
 
 def about(kind: BlockKind) -> dict[str, Any]:
@@ -105,9 +105,7 @@ def untrained(config: BlockFlags, folder: RunFolder, model: Model) -> Iterable[R
     return measure_families(job, model, [*descent_families(job, model), constructed, ridge_family(model.tasks)])
 
 
-def train_blocks(
-    config: BlockFlags, folder: RunFolder, model: Model, kind: BlockKind, tasks: int | None = None
-) -> Iterable[Row]:
+def fit_blocks(config: BlockFlags, folder: RunFolder, model: Model, kind: BlockKind, tasks: int | None = None) -> Iterable[Row]:
     """Blocks of every seed, trained on fresh tasks, or on so many of them, which the batches take in turn."""
     job, runs, blocks, heads = Job(config, folder), effort(config, 3000, 2), model.layers, config.blocks[1]
     batch_size = min(config.block_batch_size, tasks or config.block_batch_size)

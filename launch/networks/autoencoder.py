@@ -33,7 +33,7 @@ from jexplicit.runs.experiment import Part as Step
 from jexplicit.runs.figures import figure, legend_outside, plt
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, mean_and_deviation, means, where
+from jexplicit.runs.rows import Results, Row, groups, mean_std, means, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Images, Section, Table, picture, pivot_table
 from launch.networks.config import AutoencoderConfig, Training, checked
@@ -220,7 +220,7 @@ def _anomalies(results: Results) -> list[Row]:
     return [
         {
             "name": name,
-            **{label: mean_and_deviation([row[field] for row in own], form) for label, (field, form) in shown.items()},
+            **{label: mean_std([row[field] for row in own], form) for label, (field, form) in shown.items()},
         }
         for (name,), own in found.items()
     ]

@@ -35,7 +35,7 @@ from jexplicit.runs.figures import figure
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.memory import check_memory
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, mean_and_deviation, where
+from jexplicit.runs.rows import Results, Row, groups, mean_std, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Table, picture, pivot_table
 from launch.networks import data
@@ -257,7 +257,7 @@ def _stacks(results: Results) -> Iterator[Row]:
     found = groups(where(results.rows, start=("cold", "layers")), ["model", "learning_rate", "start"])
     for (_, _, start), own in sorted(found.items()):
         for field, when in (("first_loss", "before training"), ("dev_loss", "after")):
-            loss = mean_and_deviation([row[field] for row in own], ".3f")
+            loss = mean_std([row[field] for row in own], ".3f")
             yield {**own[0], "when": f"{start.replace('layers', 'solved')}: {when}", "loss": loss}
 
 
