@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import read_shards
-from jexplicit.data.text import list_files
+from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
 from jexplicit.runs.bounds import Bounds, PositiveInt
-from jexplicit.runs.command import Preset, run_command
+from jexplicit.runs.command import Preset, entry_point
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
-from launch.shards import Text, check, describe, open_corpus, tokenizer_in
+from launch.shards import Source, describe, open_corpus, tokenizer_in
+from launch.text import check_corpus
 
 if TYPE_CHECKING:
     from jexplicit.counts.beam import Part
 
 
-@dataclass(frozen=True)
-class Config(Text):
+@dataclass(frozen=True, kw_only=True)
+class Config(Source):
     """Tokenise and count text of any size with Apache Beam."""
 
     GROUPS: ClassVar = {"radius": "counts", "runner": "machine"}
@@ -68,8 +69,8 @@ def run(config: Config) -> dict[str, Any]:
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
-    check(config)
-    parse_bytes(config.memory)
+    check_corpus(config)
+    memory = parse_bytes(config.memory)
     corpus = open_corpus(config)
     parts = parts_of(config, corpus)
     tokenizer, documents = tokenizer_in(config, corpus)
@@ -78,19 +79,16 @@ def run(config: Config) -> dict[str, Any]:
             parts,
             tokenizer,
             config.out,
-            radius=config.radius,
-            column_shards=config.column_shards,
-            order=config.order,
-            memory=parse_bytes(config.memory),
-            runner=config.runner,
+            **{name: getattr(config, name) for name in ("radius", "column_shards", "order", "runner")},
+            memory=memory,
             options=shlex.split(config.options),
         )
         progress(documents, documents)
     for part in ("train", "dev"):
         describe(Path(config.out, part), read_shards(Path(config.out, part)))
     pairs = [int(table.nnz) for table in read_tables(Path(config.out, "counts"))]
-    listed = " ".join(map(str, pairs))
-    console.print(f"  {Path(config.out, 'counts')}: distinct pairs 1 .. {config.radius} apart: {listed}", soft_wrap=True)
+    listed = f"distinct pairs 1 .. {config.radius} apart: {' '.join(map(str, pairs))}"
+    console.print(f"  {Path(config.out, 'counts')}: {listed}", soft_wrap=True)
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 
@@ -99,7 +97,7 @@ def parts_of(config: Config, corpus: Corpus) -> "list[Part]":
     from jexplicit.counts.beam import file_parts, list_parts, tfds_parts
 
     if config.train:
-        train, dev = list_files(config.train, config.dev)
+        train, dev = train_and_dev_files(config.train, config.dev)
         reading: Any = {"size": config.part_bytes, "field": config.field, "documents": config.documents}
         return file_parts("train" if dev else "all", train, **reading) + file_parts("dev", dev, **reading)
     size = config.part_documents
@@ -109,9 +107,7 @@ def parts_of(config: Config, corpus: Corpus) -> "list[Part]":
     return list_parts("train", list(corpus.train), size=size) + list_parts("dev", list(corpus.dev), size=size)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv)
+main = entry_point(run, Config, __doc__, PRESETS)
 
 
 if __name__ == "__main__":

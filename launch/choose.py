@@ -1,4 +1,4 @@
-"""Which language model a command uses: the same flags for launch.sample, score, explain and export.
+"""Which language models a command uses: the same flags for launch.sample, score, next, explain, export, compare and judge.
 
 JAX is imported where a model is loaded, so that `--help` does without.
 """
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.markup import escape
 
-from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.names import Features, History, Method
 from jexplicit.runs.compiled import keep_compiled
 from jexplicit.runs.progress import console
@@ -39,23 +38,6 @@ class ModelChoice:
     """What a mixture sees beyond its context: none, document, window:W or all."""
 
 
-def warn_unknown(tokenizer: Tokenizer, text: str) -> None:
-    """Say which symbols of a text the model has never seen."""
-    if unknown := tokenizer.unknown_symbols(text):
-        seen = escape(repr(unknown))
-        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
-
-
-def visible(piece: str) -> str:
-    """A token as a table and a figure show it: line breaks and other characters without a form of their own are escaped.
-
-    Example:
-        >>> print(visible("\\n"), visible("▁the"))
-        \\n ▁the
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)
-
-
 @dataclass(frozen=True)
 class ModelChoices:
     """Which models of runs: all that have one of the values of each flag."""
@@ -70,6 +52,25 @@ class ModelChoices:
     """Context lengths K of the models, in tokens."""
     history: tuple[History, ...] = ()
     """What mixtures see beyond their contexts: none, document, window:W or all."""
+
+
+def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
+    """The model that the flags choose, named on the terminal, with the symbols of a text that it has never seen.
+
+    Raises:
+        ValueError: no such model.
+    """
+    from jexplicit.lm.checkpoints import load_model, model_name
+
+    keep_compiled()
+    saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
+    perplexity = saved.about.get("dev_perplexity")
+    quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
+    console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
+    if unknown := saved.tokenizer.unknown_symbols(text):
+        seen = escape(repr(unknown))
+        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
+    return saved
 
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
@@ -87,30 +88,21 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
 
     keep_compiled()
     wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
-    if Path(run).expanduser().is_file() or (best and not wanted):
-        saved = load_model(run)
-        other = [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]
-        if other:
-            raise ValueError(
-                f"{run} holds one model, with {', '.join(other)}: leave out --{', --'.join(wanted)}, or give its run folder"
-            )
-        yield saved
+    if not Path(run).expanduser().is_file() and (wanted or not best):
+        yield from (load_row(run, row) for row in model_rows(run, **wanted))
         return
-    for row in model_rows(run, **wanted):
-        yield load_row(run, row)
+    saved = load_model(run)
+    if other := [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]:
+        flags = ", --".join(wanted)
+        raise ValueError(f"{run} holds one model, with {', '.join(other)}: leave out --{flags}, or give its run folder")
+    yield saved
 
 
-def load_choice(config: ModelChoice) -> "TextModel":
-    """The model that the flags choose, named on the terminal.
+def visible(piece: str) -> str:
+    """A token as a table and a figure show it: line breaks and other characters without a form of their own are escaped.
 
-    Raises:
-        ValueError: no such model.
+    Example:
+        >>> print(visible("\\n"), visible("▁the"))
+        \\n ▁the
     """
-    from jexplicit.lm.checkpoints import load_model, model_name
-
-    keep_compiled()
-    saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
-    perplexity = saved.about.get("dev_perplexity")
-    quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
-    console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
-    return saved
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)

@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif name == COMPLETION:
             print_completion(rest)
         elif name in COMMANDS:
-            return _main_of(name, rest)
+            sys.argv = [f"jexplicit {name}", *rest]  # its name is a part of the program's
+            return importlib.import_module(COMMANDS[name].module).main(rest)
         else:
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(COMMANDS)}"
@@ -69,12 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
-
-
-def _main_of(name: str, argv: list[str]) -> int:
-    """Run a command as if its name were part of the program's."""
-    sys.argv = [f"jexplicit {name}", *argv]
-    return importlib.import_module(COMMANDS[name].module).main(argv)
 
 
 @dataclass(frozen=True)
@@ -91,13 +86,12 @@ def print_completion(shell: list[str]) -> None:
     commands = {}
     for name, entry in COMMANDS.items():
         module = importlib.import_module(entry.module)
-        kinds = getattr(module, "COMMANDS", None)
-        if kinds is None:
-            config = getattr(module, "Config", _ForeignFlags)
-            commands[name] = flag_groups(config, presets=getattr(module, "PRESETS", ()))
-        else:
+        if kinds := getattr(module, "COMMANDS", None):
             flags = {kind: flag_groups(command.config, presets=command.presets) for kind, command in kinds.items()}
             commands[name] = Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in flags.items())]  # noqa: UP007
+        else:
+            config = getattr(module, "Config", _ForeignFlags)
+            commands[name] = flag_groups(config, presets=getattr(module, "PRESETS", ()))
     arguments = ["--tyro-print-completion", *shell]
     tyro.extras.subcommand_cli_from_dict(commands, prog="jexplicit", args=arguments, config=FLAT)
 

@@ -17,15 +17,16 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.runs.command import run_command
+from jexplicit.runs.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
-from launch.choose import ModelChoice, load_choice, visible, warn_unknown
+from launch.choose import ModelChoice, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
 
 _shown = 4  # columns: more do not fit a terminal
+_tokens_per_line, _most_lines = 25, 12  # of the heat map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,68 +49,73 @@ def run(config: Config) -> dict[str, Any]:
     """Load, attribute, print a table and draw the heat map."""
     from jexplicit.lm.attribution import explain
     from jexplicit.lm.evaluation import read_text
-    from launch.lm.figures import attribution_map
 
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
-    model, tokenizer, _ = load_choice(config)
-    warn_unknown(tokenizer, config.text)
-    figure = figure_path(config)
+    model, tokenizer, _ = load_choice(config, config.text)
+    folder = Path(config.run).expanduser()
+    place = (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
+    figure = check_writable(place if config.figure is None else config.figure, "--figure")
+    if figure.suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--figure {figure}: give a name that ends in .png, .pdf or .svg")
     text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
     why = explain(model, text.X, text.Y, past=text.past)
     why = why.by_token(model.radius) if config.by == "token" else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(attribution_table(predicted, context, why))
-    seen = [[visible(token) for token in tokens] for tokens in context], [visible(token) for token in predicted]
-    attribution_map(why.names, *seen, why.evidence, figure)
+    draw_attribution(predicted, context, why, figure)
     show(f"heat map {figure}")
-    return {
-        "rows": list(why.names),
-        "figure": str(figure),
-        "predictions": [
-            {"token": token, "context": tokens, "logits": u.tolist(), "evidence": e.tolist(), "log_probability": float(p)}
-            for token, tokens, u, e, p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True)
-        ],
-    }
-
-
-def figure_path(config: Config) -> Path:
-    """Where the heat map goes.
-
-    Raises:
-        ValueError: a place where nothing can be written, or a kind of file that matplotlib does not write.
-    """
-    folder = Path(config.run).expanduser()
-    place = (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
-    path = check_writable(place if config.figure is None else config.figure, "--figure")
-    if path.suffix not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--figure {path}: give a name that ends in .png, .pdf or .svg")
-    return path
+    parts = zip(predicted, context, why.logits.tolist(), why.evidence.tolist(), why.log_probability.tolist(), strict=True)
+    names = ("token", "context", "logits", "evidence", "log_probability")
+    predictions = [dict(zip(names, part, strict=True)) for part in parts]
+    return {"rows": list(why.names), "figure": str(figure), "predictions": predictions}
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
     """A row per prediction: its probability, and what speaks most for or against it, with its logit and evidence (nats)."""
     G = len(why.names)
-    title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if G > _shown else "")
-    table = Table(title=title, title_justify="left", show_lines=True)
-    table.add_column("predicted", style="bold")
-    table.add_column("p", justify="right")
-    for n in range(min(G, _shown)):
-        table.add_column(why.names[n] if G <= _shown else "")
+    few = G <= _shown  # which have columns of their own
+    title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if not few else "")
+    table = Table(
+        "predicted", "p", *(why.names[:G] if few else [""] * _shown), title=title, title_justify="left", show_lines=True
+    )
+    table.columns[0].style, table.columns[1].justify = "bold", "right"
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
-        order = range(G) if G <= _shown else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
-        cells = [
-            f"{why.names[g] + ' ' if G > _shown else ''}{visible(row[g])}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for g in order
-        ]
+        order = range(G) if few else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
+        names = [visible(row[g]) if few else f"{why.names[g]} {visible(row[g])}" for g in order]
+        cells = [f"{name}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for name, g in zip(names, order, strict=True)]
         table.add_row(visible(i), f"{np.exp(log_p):.4f}", *cells)
     return table
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, description=__doc__ or "", argv=argv)
+def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
+    """Heat map [M, G] of the evidence in nats; long texts wrap as lines of text do."""
+    from jexplicit.runs.figures import figure
 
+    M, G = why.evidence.shape
+    tokens = max(_tokens_per_line, -(-M // _most_lines))  # of a line
+    lines, columns = -(-M // tokens), min(M, tokens)
+    limit = max(float(np.abs(why.evidence).max()), 1e-6)
+    with figure(path, lines, size=(min(max(5.0, 0.55 * columns + 1.6), 40.0), lines * (0.45 * G + 1.1) + 0.9)) as axes:
+        for line, ax in enumerate(axes[:, 0]):
+            there = range(line * tokens, min((line + 1) * tokens, M))
+            ax.grid(False)
+            ax.imshow(why.evidence[there].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+            ax.set(xlim=(-0.5, columns - 0.5))  # cells of one width, in a short last line too
+            labels = [visible(predicted[m]) for m in there]
+            ax.set_xticks(range(len(there)), labels, rotation=60, ha="right", fontsize=8, parse_math=False)
+            ax.set_yticks(range(G), why.names, fontsize=8)
+            for m, g in np.ndindex(len(there) if tokens <= 70 else 0, G):  # longer lines leave no room for labels
+                colour = "white" if abs(why.evidence[there[m], g]) > 0.6 * limit else "black"
+                style = {"ha": "center", "va": "center", "fontsize": 6, "color": colour, "parse_math": False}
+                ax.text(m, g, visible(context[there[m]][g]), **style)
+        axes[0, 0].set(title="evidence of each context token (nats)")
+        axes[-1, 0].set(xlabel="token that came")
+        axes[0, 0].figure.colorbar(axes[0, 0].images[0], ax=list(axes[:, 0]), shrink=0.8)
+
+
+main = entry_point(run, Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

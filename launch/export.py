@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jexplicit.lm.arpa.words import is_arpa
-from jexplicit.runs.command import run_command
+from jexplicit.runs.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import console, show
 from launch.choose import ModelChoice, load_choice
@@ -33,18 +33,13 @@ def run(config: Config) -> dict[str, Any]:
     saved = load_choice(config)
     export_model(out, saved)
     if is_arpa(out) and not saved.model.eos:
-        console.print(
-            "[yellow]warning:[/] the model was fitted without --eos: </s> has log10 p = -99; score without it (eos=False)"
-        )
-    size = out.stat().st_size
-    show(f"{out}, {size / 1e6:.1f} MB")
-    return {"out": str(out), "bytes": size}
+        remedy = "</s> has log10 p = -99; score without it (eos=False)"
+        console.print(f"[yellow]warning:[/] the model was fitted without --eos: {remedy}")
+    show(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+    return {"out": str(out), "bytes": out.stat().st_size}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, description=__doc__ or "", argv=argv)
-
+main = entry_point(run, Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import run_command
+from jexplicit.runs.command import entry_point
 from jexplicit.runs.progress import show
 from jexplicit.runs.tables import Column, rich_table
-from launch.choose import ModelChoice, load_choice, visible, warn_unknown
+from launch.choose import ModelChoice, load_choice, visible
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,18 @@ def run(config: Config) -> dict[str, Any]:
     """Load, predict, print a table."""
     from jexplicit.lm.generation import next_token, prompt_ids
 
-    model, tokenizer, _ = load_choice(config)
-    warn_unknown(tokenizer, config.prompt)
+    model, tokenizer, _ = load_choice(config, config.prompt)
     log_p = next_token(model, *prompt_ids(tokenizer, config.prompt))
-    likeliest = np.argsort(-log_p, kind="stable")[: config.top]
+    likeliest = [int(i) for i in np.argsort(-log_p, kind="stable")[: config.top] if np.isfinite(log_p[i])]
     found = [
-        {"token": tokenizer.piece(int(i)), "id": int(i), "probability": float(np.exp(p)), "log_probability": float(p)}
-        for i, p in zip(likeliest, log_p[likeliest], strict=True)
-        if np.isfinite(p)
+        {"token": tokenizer.piece(i), "id": i, "probability": float(np.exp(log_p[i])), "log_probability": float(log_p[i])}
+        for i in likeliest
     ]
     show(rich_table(COLUMNS, found))
     return {"prompt": config.prompt, "next": found}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, description=__doc__ or "", argv=argv)
-
+main = entry_point(run, Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jexplicit.runs.command import run_command
+from jexplicit.runs.command import entry_point
 from jexplicit.runs.progress import show
-from launch.choose import ModelChoice, load_choice, warn_unknown
+from launch.choose import ModelChoice, load_choice
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ def run(config: Config) -> dict[str, Any]:
 
     from jexplicit.lm.generation import generate_text
 
-    model, tokenizer, _ = load_choice(config)
-    warn_unknown(tokenizer, config.prompt)
+    model, tokenizer, _ = load_choice(config, config.prompt)
     options = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
     prompts = [config.prompt] * config.count
     texts = generate_text(jax.random.key(config.seed), model, tokenizer, prompts, config.length, **options)
@@ -50,10 +49,7 @@ def run(config: Config) -> dict[str, Any]:
     return {"prompt": config.prompt, "texts": texts}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, description=__doc__ or "", argv=argv)
-
+main = entry_point(run, Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

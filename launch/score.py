@@ -16,31 +16,27 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.lines import decode_lines
+from jexplicit.data.inputs import decode_lines, expand_paths
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
-from jexplicit.data.text import Document, Unit, check_reading, expand_paths, line_documents, locate_documents, record_documents
-from jexplicit.runs.command import run_command
+from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
+from jexplicit.runs.command import entry_point
 from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice
+from launch.text import Reading
 
 _stdin = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ModelChoice):
+class Config(Reading, ModelChoice):
     """Log-probabilities of a text under a saved language model, as JSON lines."""
 
     GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]
-    """Text to score: files, .gz files, globs or folders; plain text, or records (see --field). - reads standard input: plain
-    text, or JSON lines with --field."""
-    field: str | None = None
-    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
-    documents: Unit = "line"
-    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
-    file."""
+    """Text to score: files, compressed or not, globs or folders; plain text, or records (see --field). - reads standard input:
+    plain text, or JSON lines with --field."""
     id_field: str | None = None
     """For files of records: a field to copy to every printed line as `id`."""
     per: Literal["document", "token"] = "document"
@@ -59,25 +55,25 @@ def run(config: Config) -> dict[str, Any]:
     documents = list(read_documents(config))
     if not documents:
         raise ValueError("--text -: standard input holds no text")
+    texts, lines = [document.text for document in documents], []
     with stage("scoring", "positions") as progress:
-        scores = saved.score_tokens([document.text for document in documents], progress=progress)
-    several, lines = len(set(config.text)) > 1 or len(files) > 1, []
+        scores = saved.score_tokens(texts, progress=progress)
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
-        place = {"file": document.file} if several else {}
-        place |= {"line": document.line, **({} if config.id_field is None else {"id": document.id})}
+        place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
+        place |= {"line": document.line} | ({} if config.id_field is None else {"id": document.id})
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
-            found = [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
+            lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
         else:
-            found = [{"document": n, **place, "tokens": pieces, "log_probabilities": numbers, **_summary(log_p)}]
-        lines += found
-        for line in found:
-            show(json.dumps(line, ensure_ascii=False, default=str))
+            lines.append({"document": n, **place, "tokens": pieces, "log_probabilities": numbers, **_summary(log_p)})
+    show(*(json.dumps(line, ensure_ascii=False, default=str) for line in lines))
     every = np.concatenate([log_p for _, log_p in scores])
     unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
-    whole: dict[str, Any] = {"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / len(every)}
-    whole |= {"history": saved.about.get("history", "none"), **_summary(every)}
-    whole |= comparable_measures(-float(every.sum(dtype=np.float64)), text_sizes([document.text for document in documents]))
+    whole = {
+        **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / len(every)},
+        **{"history": saved.about.get("history", "none"), **_summary(every)},
+        **comparable_measures(-float(every.sum(dtype=np.float64)), text_sizes(texts)),
+    }
     show(json.dumps(whole))
     return {**whole, "lines": lines}
 
@@ -96,17 +92,16 @@ def check(config: Config) -> None:
 
 def read_documents(config: Config) -> Iterator[Document]:
     """The documents of standard input and of files, as often as they are named."""
+    fields: Any = {"field": config.field, "id_field": config.id_field}
     for path in config.text:
-        if path == _stdin:
-            lines = decode_lines(sys.stdin.buffer, "standard input")
-            if config.field is None:
-                yield from line_documents(lines, _stdin, config.documents)
-            else:
-                records = json_records(lines, "standard input")
-                yield from record_documents(records, "standard input", field=config.field, id_field=config.id_field)
-        else:
+        if path != _stdin:
             for file in expand_paths(path):
-                yield from locate_documents(file, field=config.field, documents=config.documents, id_field=config.id_field)
+                yield from locate_documents(file, documents=config.documents, **fields)
+        elif config.field is None:
+            yield from line_documents(decode_lines(sys.stdin.buffer, "standard input"), _stdin, config.documents)
+        else:
+            records = json_records(decode_lines(sys.stdin.buffer, "standard input"), "standard input")
+            yield from record_documents(records, "standard input", **fields)
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:
@@ -117,10 +112,7 @@ def _summary(log_p: np.ndarray) -> dict[str, Any]:
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return run_command(run, Config, description=__doc__ or "", argv=argv)
-
+main = entry_point(run, Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of backend)
@@ -51,6 +51,7 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
             yield axes
             for ax in axes.flat:
                 _show_zeros(ax)
+                _whole_ticks(ax)
             path.parent.mkdir(parents=True, exist_ok=True)
             fig.savefig(path)
         finally:
@@ -77,11 +78,10 @@ def plain_ticks(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def log_ticks(ax: Any, axis: Any = None) -> None:
-    """Plain numbers on a log axis, default the vertical one: more of them the fewer decades it spans."""
-    axis = axis or ax.yaxis
-    low, high = axis.get_view_interval()
-    decades = np.log10(high / low) if low > 0 else np.inf
+def log_ticks(ax: Any, which: str = "y") -> None:
+    """Plain numbers on a log axis, x or y, more of them the fewer decades it spans."""
+    low, high = getattr(ax, f"get_{which}lim")()
+    decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
     subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_minor_locator(NullLocator())
@@ -98,3 +98,11 @@ def _show_zeros(ax: Any) -> None:
         positive = data[(data > 0) & np.isfinite(data)]
         set_scale = (ax.set_xscale, ax.set_yscale)[n]
         set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
+
+
+def _whole_ticks(ax: Any) -> None:
+    """Ticks of whole numbers alone on a linear axis whose lines have no others, such as layers."""
+    numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
+    locator = ax.xaxis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
+        locator.set_params(integer=True)

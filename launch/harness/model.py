@@ -20,6 +20,7 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text
 from jexplicit.lm.model import dense_where_small
+from jexplicit.runs.rows import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once
 _longest = 256  # tokens, where a task does not say
@@ -40,19 +41,10 @@ class JexplicitModel(LM):
     """
 
     def __init__(
-        self,
-        run: str,
-        method: str | None = None,
-        features: str | None = None,
-        radius: int | None = None,
-        history: str | None = None,
-        seed: int = 0,
-        batch_size: Any = None,
-        max_batch_size: Any = None,
-        device: Any = None,
+        self, run: str, seed: int = 0, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **wanted: Any
     ):
         super().__init__()
-        self.saved = load_model(run, method=method, features=features, radius=radius, history=history)
+        self.saved = load_model(run, **wanted)
         self.model = dense_where_small(self.saved.model)
         self.key = jax.random.key(seed)
 
@@ -71,14 +63,11 @@ class JexplicitModel(LM):
     def generate_until(self, requests: list[Any]) -> list[str]:
         """Continuations, each up to the first of its stop strings; the likeliest token every time unless a task samples."""
         texts = [""] * len(requests)
-        groups: dict[tuple, list[int]] = {}
-        for n, request in enumerate(requests):
-            groups.setdefault(_options(request.args[1]), []).append(n)
-        for (length, *options), which in groups.items():
+        for (length, *options), which in groups(range(len(requests)), lambda n: _options(requests[n].args[1])).items():
             named = dict(zip(("temperature", "top_k", "top_p"), options, strict=True))
             for some in _batches(which):
-                prompts = [requests[n].args[0] for n in some]
-                said = generate_text(self.key, self.model, self.saved.tokenizer, _padded(prompts, ""), length, **named)
+                prompts = [requests[n].args[0] for n in some] + [""] * (_together - len(some))
+                said = generate_text(self.key, self.model, self.saved.tokenizer, prompts, length, **named)
                 for n, text in zip(some, said, strict=False):
                     texts[n] = _cut(text, requests[n].args[1].get("until") or ())
         return texts
@@ -103,20 +92,15 @@ class JexplicitModel(LM):
 
     def _are_greedy(self, pairs: Sequence[tuple[np.ndarray, int]]) -> list[bool]:
         """Whether each continuation is the likeliest token every time; only those that were so far are asked again."""
-        greedy, step = [True] * len(pairs), 0
+        greedy, banned, step = [True] * len(pairs), (self.saved.tokenizer.unk_id,), 0
         while open_ := [n for n, (ids, start) in enumerate(pairs) if greedy[n] and start + step < len(ids)]:
             for some in _batches(open_):
-                prompts = [pairs[n][0][: pairs[n][1] + step] for n in some]
-                for n, said in zip(some, self._likeliest(prompts), strict=False):
-                    greedy[n] = bool(said == pairs[n][0][pairs[n][1] + step])
+                prompts = [pairs[n][0][: pairs[n][1] + step] for n in some] + [np.zeros(0, np.int64)] * (_together - len(some))
+                said = generate(self.key, self.model, prompts, 1, temperature=0.0, banned=banned)[:, 0]
+                for n, token in zip(some, said, strict=False):
+                    greedy[n] = bool(token == pairs[n][0][pairs[n][1] + step])
             step += 1
         return greedy
-
-    def _likeliest(self, prompts: list[np.ndarray]) -> np.ndarray:
-        """The token that greedy generation takes after each of a batch of prompts."""
-        banned = (self.saved.tokenizer.unk_id,)
-        padded = _padded(prompts, np.zeros(0, np.int64))
-        return generate(self.key, self.model, padded, 1, temperature=0.0, banned=banned)[:, 0]
 
 
 def _options(given: dict[str, Any]) -> tuple:
@@ -133,7 +117,3 @@ def _cut(text: str, until: str | Sequence[str]) -> str:
 
 def _batches(which: list[int]) -> Iterator[list[int]]:
     return (which[first : first + _together] for first in range(0, len(which), _together))
-
-
-def _padded(prompts: list[Any], empty: Any) -> list[Any]:
-    return prompts + [empty] * (_together - len(prompts))

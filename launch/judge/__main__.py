@@ -9,14 +9,10 @@ its own: even with --history all, a model sees only that sentence.
 
 import sys
 
-from jexplicit.runs.command import run_command
+from jexplicit.runs.command import entry_point
 from launch.judge.config import Config
 
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; JAX is imported once the arguments are read."""
-    return run_command("launch.judge.run", Config, description=__doc__ or "", argv=argv)
-
+main = entry_point("launch.judge.run", Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

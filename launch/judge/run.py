@@ -1,56 +1,118 @@
 """The whole job of launch.judge: pairs -> differences of log-probability, model by model -> accuracies, figure, report."""
 
+import functools
+import itertools
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from jexplicit.data.pairs import MinimalPair, read_pairs
 from jexplicit.lm.minimal_pairs import judgement, preferences
 from jexplicit.lm.names import label
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.folder import RunFolder, present_run
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Results, Row, cell, groups, pivot
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Bars, Section, Table
 from launch.choose import load_choices
 from launch.judge.config import Config
-from launch.judge.report import by_model, results_table, write_report
+
+_name = ("method", "features", "radius", "history", "bits")  # what tells the models of a run apart
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Pairs -> differences of log-probability, model by model -> accuracies, figure, report."""
-    start = time.perf_counter()
-    pairs = read_pairs(config.pairs)
-    models = load_choices(config.run, config)
-    first = next(models)  # what cannot be loaded is refused before a folder is made
-    folder = RunFolder(config.out, config, resume=config.resume, extend=("method", "features", "radius", "history"))
-    for saved in (first, *models):
-        if not any(name_of(saved).items() <= row.items() for row in folder.rows()):
-            folder.add_rows(judge(saved, pairs))
-    report = write_report(folder.path)
-    presented = present_run(folder, results_table(folder.rows()), report, start)
-    return {**presented, "models": by_model(folder.rows())}
+    """Judge the models; what cannot be loaded is refused before a folder is made."""
+    pairs, models = read_pairs(config.pairs), load_choices(config.run, config)
+    models = itertools.chain([next(models)], models)
+
+    def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
+        for saved in models:
+            yield {name: saved.about[name] for name in _name if name in saved.about}, functools.partial(judge, saved, pairs)
+
+    found = Experiment("judge", Config, measure, VIEWS, extend=_name[:4], title="Minimal pairs").run(config)
+    return {**found, "models": by_model(found["rows"])}
 
 
-def judge(saved: TextModel, pairs: list[MinimalPair]) -> list[dict[str, Any]]:
+def judge(saved: TextModel, pairs: Sequence[MinimalPair]) -> list[Row]:
     """A row per paradigm: how often one model is right."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     with stage(f"judging with {label(saved.about)}", "positions") as progress:
         differences = preferences(saved.model, saved.tokenizer, pairs, progress=progress)
-    seconds = time.perf_counter() - began
-    paradigms: dict[str, list[int]] = {}
-    for n, pair in enumerate(pairs):
-        paradigms.setdefault(pair.paradigm, []).append(n)
+    seconds = (time.perf_counter() - start) / len(pairs)
+    rows = []
+    for paradigm, which in groups(range(len(pairs)), lambda n: pairs[n].paradigm).items():
+        about = {"paradigm": paradigm, "field": pairs[which[0]].field, "term": pairs[which[0]].term}
+        rows.append({**about, **judgement(differences[which])._asdict(), "seconds": seconds * len(which)})
+    return rows
+
+
+def by_model(rows: Iterable[Row]) -> list[Row]:
+    """A row per model: accuracy and ties over all pairs, and in `fields` the accuracy of each field."""
+
+    def mean(rows: Sequence[Row], name: str = "accuracy") -> float:
+        return float(np.average([row[name] for row in rows], weights=[row["pairs"] for row in rows]))
+
+    found = []
+    for model, own in groups(rows, label).items():
+        sums = {name: sum(row[name] for row in own) for name in ("pairs", "seconds")}
+        fields = {field: mean(some) for field, some in groups(own, lambda row: row["field"] or "no field").items()}
+        name = {key: own[0][key] for key in _name if key in own[0]}
+        found.append({"model": model, **name, "accuracy": mean(own), "ties": mean(own, "ties"), **sums, "fields": fields})
+    return found
+
+
+def _models(results: Results) -> list[Row]:
+    """The models of a run, or of kept results that have them already, beside what is known of their perplexity."""
+    known = {label(row): row for row in results.rows if "accuracy" not in row}
+    judged = [row for row in results.rows if "accuracy" in row]
+    models = by_model(judged) if all("paradigm" in row for row in judged) else judged
+    return [{**known.get(row["model"], {}), **row} for row in models]
+
+
+def _by_field(results: Results) -> list[Row]:
     return [
-        {
-            "paradigm": paradigm,
-            "field": pairs[which[0]].field,
-            "term": pairs[which[0]].term,
-            **judgement(differences[which])._asdict(),
-            **name_of(saved),
-            "seconds": seconds * len(which) / len(pairs),
-        }
-        for paradigm, which in paradigms.items()
+        {"model": f"{row['model']} ({row['ties']:.0%} ties)", "field": field.replace("_", "\n"), "accuracy": accuracy}
+        for row in _models(results)
+        for field, accuracy in {**dict(sorted(row["fields"].items())), "all": row["accuracy"]}.items()
     ]
 
 
-def name_of(saved: TextModel) -> dict[str, Any]:
-    """What tells the models of a run apart."""
-    return {name: saved.about[name] for name in ("method", "features", "radius", "history", "bits") if name in saved.about}
+def _percent(heading: str, value: Any) -> Column:
+    return Column(heading, value, ".1f", 100)
+
+
+def _of_fields(models: list[Row]) -> Sequence[Column]:
+    fields = dict.fromkeys(field for row in models for field in row.get("fields", {}))
+    perplexities = Column("dev perplexity", "dev_perplexity", ".1f"), Column("bits per byte", "bits_per_byte", ".3f")
+    first = Column("model", "model"), *(_percent(field.replace("_", " "), cell("fields", field)) for field in fields)
+    last = Column("pairs", "pairs", ","), Column("seconds", "seconds", ".1f"), *perplexities
+    return [*first, _percent("all", "accuracy"), _percent("ties", "ties"), *last]
+
+
+def _of_models(lines: list[Row]) -> Sequence[Column]:
+    models = [_percent(name, cell(name, "accuracy")) for name, row in lines[0].items() if isinstance(row, dict)]
+    return [Column("paradigm", "paradigm"), Column("field", "field"), Column("pairs", "pairs", "d"), *models]
+
+
+MODELS = Table(
+    _of_fields,
+    _models,
+    note="Accuracy in per cent: the acceptable sentence is the likelier one; ties count half, chance is 50. Every sentence is "
+    "scored on its own. *n* pairs have a standard error of at most 50 / √n.",
+)
+PARADIGMS = Table(_of_models, lambda results: pivot(results.rows, ["paradigm", "field", "pairs"], label))
+ACCURACY = Bars(
+    "accuracy",
+    "field",
+    "accuracy",
+    "model",
+    rows=_by_field,
+    axes={"ylim": (0, 1), "xlabel": ""},
+    size=(9, 3.6),
+    finish=lambda axes: axes[0, 0].axhline(0.5, color="black", linewidth=0.8, linestyle="--"),  # chance
+)
+VIEWS = (MODELS, ACCURACY, Section("Paradigms", [PARADIGMS]))

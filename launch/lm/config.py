@@ -1,42 +1,26 @@
 """The configuration of launch.lm and its presets. They need no JAX, nor does `--help`."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.data.corpora import Split
-from jexplicit.data.text import Unit
-from jexplicit.lm.names import (
-    CHARACTER_ROWS,
-    CLASS_ROWS,
-    GRAMMAR_ROWS,
-    SUBWORD_ROWS,
-    Features,
-    History,
-    Method,
-    Smoothing,
-)
+from jexplicit.lm.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method, Smoothing
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
+from launch.text import Text
 
 # What a finished run may be continued with: more models, samples or an export.
 GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample", "paper")
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Text):
     """Fit single-layer language models in closed form from one counting pass, and evaluate them."""
 
-    GROUPS: ClassVar = {
-        "out": "run",
-        "corpus": "text",
-        "features": "models",
-        "smoothing": "smoothed",
-        "epochs": "trained",
-        "optimum_iterations": "optimum",
-        "train_sample": "measurements",
-        "devices": "machine",
-        "coordinator": "processes",
-        "seed": "run",
+    GROUPS: ClassVar = {"corpus": "text", "features": "models", "smoothing": "smoothed", "epochs": "trained"} | {
+        **{"optimum_iterations": "optimum", "train_sample": "measurements"},
+        **{"devices": "machine", "coordinator": "processes", "seed": "run"},
     }
 
     out: str
@@ -45,26 +29,11 @@ class Config:
     """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
     package, for millions of words without a download. text: the files of --train (implied by it). shards:DIR: what
     launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, which must be installed."""
-    train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
-    dev: tuple[str, ...] = ()
-    """Held-out text. Default: a part of the training text, see --split."""
     split: Split = "blocks"
     """How the training text is split without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
     of the characters is held out."""
-    field: str | None = None
-    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
-    documents: Unit = "line"
-    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
-    file."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and at most a tenth as many dev documents."""
-    tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
-    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
-    tokenizer.json."""
-    vocab_size: PositiveInt | None = None
-    """Vocabulary size, including <pad> and <unk>. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
     features: tuple[Features, ...] = ("sum", "cat")
     """How the K context tokens are combined. sum: one table shared by all offsets. cat: one table per offset."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
@@ -173,123 +142,71 @@ class Config:
     resume: bool = False
     """Continue the interrupted run in --out, with its own configuration."""
 
+    @property
+    def shards(self) -> Path | None:
+        """The folder DIR of --corpus shards:DIR."""
+        kind, _, folder = self.corpus.partition(":")
+        return Path(folder) if kind == "shards" else None
 
-_TINY = Config(out="runs/tiny", limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1)
-PRESETS = {
-    "tiny": Preset(_TINY, "500 documents of docs, vocabulary 512; 10 s on 2 CPU cores. Dev perplexity of cat, K = 2: 32."),
-    "demo": Preset(
-        Config(out="runs/demo"),
+
+_TRAINED = ("explicit", "cold", "warm")
+_MIXTURE: Any = {"corpus": "text", "methods": ("ngram", "mixture"), "radius": (1,), "history": ("none", "all")}
+_SAMPLES: Any = {"corpus": "text", "tables": "sparse", "train_sample": 20_000, "dev_sample": 20_000}
+_PRESETS: dict[str, tuple[str, Any]] = {
+    "tiny": (
+        "500 documents of docs, vocabulary 512; 10 s on 2 CPU cores. Dev perplexity of cat, K = 2: 32.",
+        dict(limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1),
+    ),
+    "demo": (
         "docs with the default flags; 25 s on 2 CPU cores. Dev perplexity of cat, K = 1, 2, 4: 185, 490, 8500.",
+        {},
     ),
-    "starts": Preset(
-        Config(
-            out="runs/starts",
-            methods=("explicit", "cold", "warm", "optimum"),
-            learning_rate=0.1,
-            patience=3,
-            optimum_iterations=40,
-            paper=True,
-        ),
-        "docs, all models of the paper's Table 1: explicit, cold and warm starts, and the optimum. The corpus is 30 "
-        "times smaller than the paper's, so 32 epochs are too few steps for the paper's learning rate of 0.01; here it "
-        "is 0.1.",
+    "starts": (
+        "docs, all models of the paper's Table 1; learning rate 0.1, because the corpus is 30 times smaller than the paper's.",
+        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, optimum_iterations=40, paper=True),
     ),
-    "mixture": Preset(
-        Config(
-            out="runs/mixture",
-            methods=("explicit", "log-linear", "ngram", "mixture"),
-            radius=(1, 2, 4, 8),
-            history=("none", "all"),
-        ),
+    "mixture": (
         "docs, models that generalise: smoothed rows with fitted exponents, contexts of several tokens, the recent past.",
+        dict(methods=("explicit", "log-linear", "ngram", "mixture"), radius=(1, 2, 4, 8), history=("none", "all")),
     ),
-    "shakespeare": Preset(
-        Config(
-            out="runs/shakespeare",
-            corpus="text",
-            documents="file",
-            split="end",
-            tokenizer="char",
-            methods=("ngram", "mixture"),
-            radius=(1,),
-            rows=CHARACTER_ROWS,
-            history=("none", "window:256"),
-            calibration_positions=100_000,
-        ),
-        "tiny Shakespeare by character, with --train input.txt; the first 90 % is counted and the last 10 % predicted, "
-        "the split of nanoGPT; 2 minutes and 2.3 GB on 2 CPU cores. Dev loss 1.446 nats per character; 1.399 when it "
-        "also sees the last 256 characters.",
+    "shakespeare": (
+        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 2 minutes and 2.3 GB on 2 CPU cores. "
+        "Dev loss 1.446 nats per character; 1.399 when it also sees the last 256 characters.",
+        _MIXTURE
+        | dict(documents="file", split="end", tokenizer="char", rows=CHARACTER_ROWS, calibration_positions=100_000)
+        | dict(history=("none", "window:256")),
     ),
-    "words": Preset(
-        Config(
-            out="runs/words",
-            corpus="text",
-            tokenizer="word",
-            vocab_size=10_000,
-            eos=True,
-            methods=("ngram", "mixture"),
-            radius=(1,),
-            rows=CLASS_ROWS,
-            history=("none", "all"),
-        ),
-        "words, one document per line and its end predicted, with --train and --dev; vocabulary 10,000. On a million "
-        "words of subtitles the mixture has 0.63 times the perplexity of the Kneser-Ney 5-gram; 0.50 times when it also "
-        "sees the preceding text.",
+    "words": (
+        "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of subtitles the mixture "
+        "has 0.63 times the perplexity of the Kneser-Ney 5-gram; 0.50 times when it also sees the preceding text.",
+        _MIXTURE | dict(tokenizer="word", vocab_size=10_000, eos=True, rows=CLASS_ROWS),
     ),
-    "babylm-mixture": Preset(
-        Config(
-            out="runs/babylm-mixture",
-            corpus="text",
-            methods=("ngram", "mixture"),
-            radius=(1,),
-            rows=CLASS_ROWS,
-            history=("none", "all"),
-            calibration_positions=30_000,
-        ),
-        "your own text in 4098 subwords, with --train and --dev; 10 M words take 3 minutes and 8 GB on 2 CPU cores to "
-        "count and fit. Dev perplexity: 5-gram 60.3, mixture 49.5, mixture that also sees the preceding text 34.0.",
+    "babylm-mixture": (
+        "your own text in 4098 subwords, with --train and --dev; 10 M words take 3 minutes and 8 GB on 2 CPU cores to count "
+        "and fit. Dev perplexity: 5-gram 60.3, mixture 49.5, mixture that also sees the preceding text 34.0.",
+        _MIXTURE | dict(rows=CLASS_ROWS, calibration_positions=30_000),
     ),
-    "grammar": Preset(
-        Config(
-            out="runs/grammar",
-            corpus="text",
-            vocab_size=30_000,
-            methods=("mixture",),
-            radius=(1,),
-            rows=GRAMMAR_ROWS,
-            calibration="pairs",
-            calibration_positions=10_000,
-            tables="sparse",
-            train_sample=20_000,
-            dev_sample=20_000,
-        ),
-        "a model for minimal pairs of grammar, with --train and --dev: a 4-gram over classes, where each frequent "
-        "subword is its own class, with exponents fitted to tell held-out sentences from copies in which one word was "
-        "moved, removed, inserted or replaced; 10 M words take 10 minutes on 2 busy CPU cores. BLiMP: 61.2 %; a "
-        "Kneser-Ney 5-gram has 54.2 %.",
+    "grammar": (
+        "a 4-gram over classes for minimal pairs of grammar, fitted on corrupted sentences, with --train and --dev; 10 M "
+        "words take 10 minutes on 2 busy CPU cores. BLiMP: 61.2 %; a Kneser-Ney 5-gram has 54.2 %.",
+        _SAMPLES
+        | dict(vocab_size=30_000, methods=("mixture",), radius=(1,), rows=GRAMMAR_ROWS)
+        | dict(calibration="pairs", calibration_positions=10_000),
     ),
-    "large": Preset(
-        Config(
-            out="runs/large",
-            corpus="text",
-            vocab_size=128_000,
-            tables="sparse",
-            radius=(1, 2),
-            train_sample=20_000,
-            dev_sample=20_000,
-        ),
-        "a vocabulary of 128,000 on your own text, with --train and --dev; 10 M words take 2 minutes on 2 CPU cores, "
-        "half of them for the tokenizer. Dev perplexity of cat, K = 1, 2: 490, 2091.",
+    "large": (
+        "a vocabulary of 128,000 on your own text, with --train and --dev; 10 M words take 2 minutes on 2 CPU cores, half of "
+        "them for the tokenizer. Dev perplexity of cat, K = 1, 2: 490, 2091.",
+        _SAMPLES | dict(vocab_size=128_000, radius=(1, 2)),
     ),
-    "babylm": Preset(
-        Config(out="runs/babylm", corpus="text", samples=8, paper=True),
-        "the paper's experiment on your own text, with --train and --dev; 10 M words take 1 minute and 2 GB on 2 CPU "
-        "cores. Dev perplexity of cat, K = 1, 2, 4: 134, 204, 1320.",
+    "babylm": (
+        "the paper's experiment on your own text, with --train and --dev; 10 M words take 1 minute and 2 GB on 2 CPU cores. "
+        "Dev perplexity of cat, K = 1, 2, 4: 134, 204, 1320.",
+        dict(corpus="text", samples=8, paper=True),
     ),
-    "table1": Preset(
-        Config(out="runs/table1", corpus="text", methods=("explicit", "cold", "warm"), samples=0, paper=True),
-        "Table 1 with the paper's settings on your own text, with --train and --dev: Adagrad, learning rate 0.01, 32 "
-        "epochs, K = 1, 2, 4. With 10 M words an epoch takes 4 minutes to half an hour on 2 CPU cores, and the whole "
-        "run two days: use an accelerator, or --epochs 2.",
+    "table1": (
+        "Table 1 with the paper's settings on your own text, with --train and --dev. With 10 M words an epoch takes 4 "
+        "minutes to half an hour on 2 CPU cores, and the whole run two days: use an accelerator, or --epochs 2.",
+        dict(corpus="text", methods=_TRAINED, samples=0, paper=True),
     ),
 }
+PRESETS = {name: Preset(Config(out=f"runs/{name}", **fields), note) for name, (note, fields) in _PRESETS.items()}

@@ -79,7 +79,7 @@ def _thousandth(axes: np.ndarray) -> None:
         ax.axhline(1e-3, color="black", linestyle="--", linewidth=1)
 
 
-CURVES = Lines("curves", "step", "dev_loss", "name", rows=_curves, axes=_axes["curves"], size=(6.4, 4.2), shared_legend=True)
+CURVES = Lines("curves", "step", "dev_loss", "name", rows=_curves, axes=_axes["curves"], size=(6.4, 4.2), legend="below")
 HISTOGRAMS = Lines(
     "histograms",
     "at",
@@ -90,7 +90,7 @@ HISTOGRAMS = Lines(
     row="line",
     axes=_axes["histograms"],
     size=(3.4, 1.9),
-    shared_legend=True,
+    legend="below",
 )
 RATIOS = Lines("ratios", "step", "ratio", "array", "name", _ratios, axes=_axes["ratios"], sharey=True, finish=_thousandth)
 LAYERS = Table(

@@ -11,6 +11,7 @@ from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_t
 from jexplicit.lm.fits.fit import DENSE, METHODS, choose_tables, fit_model
 from jexplicit.lm.fits.mixture_rows import check_rows
 from jexplicit.lm.fits.training_text import RADIUS, Options, TrainingText, Watch
+from jexplicit.lm.measures import positions_in_all
 from jexplicit.lm.model import Features, History
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
@@ -72,6 +73,8 @@ def fit(
     if method == "mixture":
         check_rows(settings.rows)
     read = _read_texts(texts, field, documents)
+    if not any(text.strip() for text in read):
+        raise ValueError(f"no text in {len(read)} documents: give some")
     own = make_tokenizer(tokenizer, read, vocab_size)
     stream = encode_documents(own, read)
     if len(stream) < 2:
@@ -87,11 +90,11 @@ def fit(
     model, info = fit_model(method, text, settings, watch)
     about = {
         "method": method,
-        "features": "none" if method in _no_features else settings.features,
+        "features": "none" if method in _no_features else "cat" if method == "mixture" else settings.features,
         "radius": max(1, model.radius),
         "history": settings.history,
         "vocab_size": N,
-        "train_tokens": len(stream),
+        "train_tokens": positions_in_all(stream),
         "tokenizer": own.kind if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS else str(tokenizer),
         **info,
     }

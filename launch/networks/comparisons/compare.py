@@ -19,7 +19,7 @@ from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, spread, where
+from jexplicit.runs.rows import Results, Row, groups, mean_std, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture, pivot_table
 from jexplicit.solvers.metrics import recall_by_class
@@ -127,7 +127,7 @@ def summaries(results: Results, **fields: Any) -> list[Row]:
         line = {**own[0], "variant": own[0]["variant"].replace("_", " ")}
         for name, (scale, form) in _summarised.items():
             values = [scale * row[name] for row in own if row.get(name) is not None]
-            line[name] = spread(values, form) if len(values) == len(own) else "all rates diverge"
+            line[name] = mean_std(values, form) if len(values) == len(own) else "all rates diverge"
         lines.append(line)
     return lines
 
@@ -252,7 +252,7 @@ SENSITIVITIES = pivot_table([Column("objective", "objective")], "what", "cell", 
 NOISE = pivot_table([Column("batch", "size", "d")], "what", "cell", rows=_noise)
 RECALLS = pivot_table([Column("class (training examples)", "name")], "class", "cell", rows=_recalls)
 _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (%)"}, "by_panel": _by_panel, "size": (4.6, 3.2)}
-COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", shared_legend=True, **_shown)
+COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
 _log = {"xscale": "log", "yscale": "log", "xlabel": "batch size", "ylabel": "||g_B - g|| / ||g||"}
 _drawn = {f"{when}: drawn": {"marker": "o", "linestyle": ""} for when in _when.values()}
 ERRORS = Lines("noise", "size", "error", "what", rows=_errors, styles=_drawn, axes=_log)

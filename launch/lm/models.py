@@ -1,0 +1,158 @@
+"""The models of a launch.lm run: which it has, and how each is fitted, saved and measured."""
+
+import functools
+import itertools
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jexplicit.counts.dense import Counts
+from jexplicit.data.cache import TokenizedCorpus
+from jexplicit.data.contexts import contexts
+from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
+from jexplicit.lm.evaluation import evaluate, sampled_positions
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
+from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.measures import comparable_measures, positions_in_all
+from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
+from jexplicit.lm.names import label
+from jexplicit.lm.rows.explicit import target_counts, with_targets
+from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.host import peak_bytes
+from jexplicit.runs.processes import is_first
+from jexplicit.runs.progress import console, stage
+from jexplicit.runs.rows import Row, where
+from launch.lm.config import Config
+from launch.lm.views import scaling_file
+
+_positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
+_once_at_1 = ("delta", "mean-cooccurrence", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
+
+
+class Job(NamedTuple):
+    """What every measured model needs."""
+
+    config: Config
+    folder: RunFolder
+    text: TokenizedCorpus
+    training: TrainingText
+    mesh: Mesh
+    tables: str  # dense, sparse or sharded
+    about: Row  # fields that all rows share
+    dev_counts: Counts | None  # of dense tables, at K = 1
+
+
+def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
+    """What tells the rows of a run apart, in their order: the baselines, then every method with all that it varies by."""
+    for method in ("unigram", "bigram", *(method for method in config.methods if method not in ("unigram", "bigram"))):
+        name = {"method": method, "features": "none", "radius": 1, "history": "none"}
+        if method in ("unigram", "bigram"):
+            yield name
+        elif method == "ngram":
+            yield {**name, "radius": len(CHAIN)}
+        elif method == "mixture":
+            mixture = {**name, "features": "cat", "radius": rows_radius(config.rows)}
+            yield from ({**mixture, "history": history} for history in config.history)
+        else:
+            bits = [{"bits": bits} for bits in config.bits] if method in ("bitcipher", "word-vectors") else [{}]
+            radii = [
+                K for K in config.radius if K <= 2 or method != "optimum"
+            ]  # others have no partition functions from counts
+            for features, radius, own in itertools.product(config.features, radii, bits):
+                yield {**name, "features": features, "radius": radius, **own}
+
+
+def measure_model(job: Job, name: dict[str, Any]) -> list[Row]:
+    """Fit, save and evaluate one model."""
+    config, method = job.config, name["method"]
+    if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
+        return [{**twins[0], "peak_bytes": peak_bytes()}]
+    watch = watch_of(job, name)
+    fitted = fit_model(method, job.training, options_of(config, name), watch)
+    model, more = fitted.model, fitted.info
+    if method not in FROM_COUNTS and is_first():
+        save_run_model(job.folder.path, name, model)
+    if method == "explicit" and is_token_model(model):
+        more = more | measure_scaling(job, model)
+        if {"cold", "warm", "optimum"} & set(config.methods):
+            X, Y = contexts(job.training.in_memory, model.radius, eos=model.eos)  # a sample would measure the sample
+            with stage("KKT residual"):
+                more["kkt_residual"] = kkt_residual(model, X, Y, mesh=job.mesh)
+    measured = evaluate_model(job, name, model)
+    if watch.checkpoints:
+        shutil.rmtree(watch.checkpoints, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
+    shared = {"seconds": more["solve_seconds"], "bytes": model.nbytes, "tables": job.tables, **job.about}
+    return [{**measured, **shared, **more, "peak_bytes": peak_bytes()}]
+
+
+def options_of(config: Config, name: Row) -> Options:
+    """What a fit is told: the flags, and what models vary by as the name says."""
+    names = {field.name for field in fields(Options)} - {"features", "radius", "history", "bits"}
+    own = {key: value for key, value in name.items() if key != "method" and value != "none"}
+    flags: dict[str, Any] = {key: getattr(config, key) for key in names}
+    return Options(**{**flags, **own, "train_sample": config.train_sample or None})
+
+
+def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:
+    """The perplexities of a model on train and dev, and what compares across tokenizers."""
+    config, start = job.config, time.perf_counter()
+    one_by_one, dense = len(model.rows) > 1, job.tables == "dense"
+    with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
+        shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
+        read = dense_where_small(model) if one_by_one else model  # once for both texts
+        drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None
+        train = evaluate(read, job.text.train, counts=counts, sample=drawn or None, **shared)
+        drawn = None if dense else config.dev_sample or None
+        dev = evaluate(read, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
+    in_all = positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
+    return {
+        "train_perplexity": train.perplexity,
+        "dev_loss": dev.loss,
+        "dev_perplexity": dev.perplexity,
+        "train_positions": train.positions,
+        "dev_positions": dev.positions,
+        **comparable_measures(dev.loss * in_all, job.text.dev_sizes),
+        "eval_seconds": time.perf_counter() - start,
+    }
+
+
+def watch_of(job: Job, name: Row) -> Watch:
+    """Progress on the terminal, events in the run folder, and a folder to resume from."""
+
+    def log(**event: Any) -> None:
+        job.folder.log(**event)
+        if event["event"] in ("epoch", "sweep") and (number := event[event["event"]]):
+            parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
+            console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
+
+    checkpoints = job.folder.path / "checkpoints" / "fits" / model_name(name)
+    return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=checkpoints, events=job.folder.events)
+
+
+def measure_scaling(job: Job, model: LanguageModel) -> dict[str, Any]:
+    """The line of the scaling assumption; the first process puts its points into the run folder, for the figure."""
+    config, radius, features = job.config, model.radius, cast(Features, model.features)
+    C = job.training.counts(1)
+    if radius == 1:  # all contexts, and how often each counts
+        n = with_targets(C[0], eos=config.eos).sum(axis=1, dtype=np.int64)
+        X, times = np.flatnonzero(n)[:, None], n[n > 0]
+    else:
+        options: Any = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
+        draw = functools.partial(sampled_positions, job.text.train, radius, job.training.vocab_size, **options)
+        # Sum and Cat have the same
+        X, times = job.training.once(("contexts of the scaling assumption", radius), lambda: draw()[0]), None
+    f = target_counts(C, eos=config.eos)
+    log_means = log_mean_cooccurrences(model, f, X, times)
+    if is_first():
+        path = job.folder.path / scaling_file(features, radius)
+        path.parent.mkdir(exist_ok=True)
+        np.savez_compressed(path, f=f, log_means=log_means)
+    return {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}

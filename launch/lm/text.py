@@ -1,0 +1,196 @@
+"""The text of a run as tokens, and its counts: read, tokenised and counted, or loaded where that was done before."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jexplicit.counts.context_ranges import Disk
+from jexplicit.counts.dense import count
+from jexplicit.counts.files import read_tables
+from jexplicit.counts.merging import SparseCounts, dense_counts
+from jexplicit.counts.sharded import as_sparse, count_sharded
+from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.stream import Saving
+from jexplicit.data import sources
+from jexplicit.data.cache import TokenizedCorpus, cached_streams
+from jexplicit.data.contexts import PAD
+from jexplicit.data.corpora import Corpus
+from jexplicit.data.shards import read_shards
+from jexplicit.data.sizes import read_sizes
+from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.checkpoints import (
+    has_counts,
+    has_sparse_counts,
+    load_counts,
+    load_sparse_counts,
+    save_counts,
+    save_sparse_counts,
+    save_tokenizer,
+)
+from jexplicit.lm.fits.fit import choose_tables
+from jexplicit.lm.fits.training_text import RADIUS, TrainingText
+from jexplicit.lm.rows.words import letters_of
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
+from jexplicit.runs.memory import within_memory
+from jexplicit.runs.processes import agree, is_first, meet
+from jexplicit.runs.progress import console, stage
+from launch.lm.config import Config
+
+_of_tables = {  # methods that have models of such tables
+    "sparse": ("unigram", "bigram", "explicit", "ngram", "mixture", "bitcipher"),
+    "sharded": ("explicit",),
+}
+
+
+def read_corpus(config: Config) -> Corpus[list[str]]:
+    """The documents of the corpus, in memory."""
+    with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
+        options: Any = {"field": config.field, "documents": config.documents, "split": config.split, "keep": True}
+        corpus = sources.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
+        return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
+
+
+def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[str, Any]]:
+    """Streams of token ids, and where they come from: the fields `corpus` and `corpus_sha256` of the rows.
+
+    Of several processes the first one tokenises, and the others then find its tokens in the cache. The tokenizer is saved.
+
+    Raises:
+        ValueError: shards of another tokenizer than the one beside them; a run that is resumed counted another text.
+    """
+    if config.shards:
+        tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
+        train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
+        if others := [shards.folder for shards in (train, dev) if shards.tokenizer != tokenizer.sha256]:
+            raise ValueError(f"{others[0]} holds tokens of another tokenizer than tokenizer.model beside it: write both again")
+        name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
+        text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
+    else:
+        if not is_first():
+            meet("tokens")
+        corpus = read_corpus(config)
+        name, sha256, of_all = corpus.name, corpus.sha256, corpus.sha256
+        with stage("tokenising", "documents") as progress:
+            text = cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
+        if is_first():
+            meet("tokens")
+    agree("text", of_all)
+    _keep(folder, text.tokenizer, name, {"corpus_sha256": sha256, "tokenizer_sha256": text.tokenizer.sha256})
+    return text, {"corpus": name, "corpus_sha256": sha256}
+
+
+def _keep(folder: RunFolder, tokenizer: Tokenizer, name: str, now: dict[str, str]) -> None:
+    """Note whose text a run counts, and refuse to resume a run of another one."""
+    for before in folder.events("text"):
+        if other := [part for part in now if before[part] != now[part]]:
+            was = ", ".join(f"{part} {before[part][:12]} (now {now[part][:12]})" for part in other)
+            raise ValueError(f"{folder.path} was started on another text, {was}: restore the text, or choose another --out")
+    if not folder.events("text"):
+        folder.log(event="text", corpus=name, **now)
+    if is_first():
+        save_tokenizer(folder.path, tokenizer)
+
+
+def kind_of_tables(config: Config, vocab_size: int) -> str:
+    """dense, sparse or sharded: what --tables says, or, of auto, dense where a method needs such tables and they fit."""
+    budget = parse_bytes(config.memory) if config.memory else host_bytes()
+    auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
+    return auto if config.tables == "auto" else config.tables
+
+
+def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
+    """Refuse methods without a model of such tables, and text that is too small or has too short documents.
+
+    Raises:
+        ValueError: with the methods and the tables, or with what the text has.
+    """
+    if others := set(config.methods) - set(_of_tables.get(tables, config.methods)):
+        raise ValueError(
+            f"--methods {' '.join(sorted(others))} with {tables} tables: these work only with {', '.join(_of_tables[tables])}; "
+            "use --tables dense or a smaller --vocab-size"
+        )
+    if isinstance(text.train, np.ndarray):  # shards are too many to look through
+        lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
+        if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number
+            raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
+        if max(config.radius) > lengths.max():
+            raise ValueError(
+                f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that"
+            )
+
+
+def contexts_folder(run: Path) -> Path:
+    """Where contexts of several tokens are counted on disk, within --memory."""
+    return run / "checkpoints" / "contexts"
+
+
+def most_offsets(config: Config) -> int:
+    """The largest distance at which pairs are counted."""
+    return max(*config.radius, RADIUS if "mixture" in config.methods else 1)
+
+
+def count_or_load(
+    config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
+) -> tuple[TrainingText, float]:
+    """The text with its counts, of this run or of the run that it resumes, and the seconds that they took."""
+    K, N, path = most_offsets(config), text.tokenizer.vocab_size, folder.path
+    # contexts that launch.beam left beside its shards have no ends of documents
+    beside = config.shards / "contexts" if config.shards and not config.eos else None
+    beside = beside if beside and beside.is_dir() else None
+    memory = parse_bytes(config.memory) if config.memory else None
+    on_disk = memory or (int(host_bytes() / 4) if beside else None)
+    shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
+    shape |= {"disk": Disk(contexts_folder(path), on_disk) if on_disk else None, "contexts": beside}
+
+    def training(counts: Any) -> TrainingText:
+        name = {"dense": "counts", "sparse": "sparse_counts", "sharded": "sharded_counts"}[kind]
+        return TrainingText(text.train, N, **{name: counts}, **shape)
+
+    has, load = (has_counts, load_counts) if kind == "dense" else (has_sparse_counts, load_sparse_counts)
+    if kind != "sharded" and has(path) and len(counts := load(path)) >= K:
+        return training(counts), folder.events("count")[-1]["seconds"]
+    saving = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds)
+    start = time.perf_counter()
+    with stage(f"counting, {kind} tables", "positions") as progress:
+        options: Any = {"radius": K, "vocab_size": N, "progress": progress}
+        counts: Any
+        if kind == "sharded":
+            counts = count_sharded(text.train, mesh=mesh, **options)
+        elif beside := counts_beside_shards(config, text.tokenizer, K):
+            counts = beside if kind == "sparse" else dense_counts(beside)
+        elif kind == "sparse":
+            counts = count_sparse(text.train, memory=memory, saving=saving, **options)
+        else:
+            devices = within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
+            counts = count(text.train, mesh=devices, saving=saving, **options)
+        counted = training(counts)
+    seconds = time.perf_counter() - start
+    folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes(), tables=kind)
+    if kind == "dense":
+        save_counts(path, counts)
+    else:
+        save_sparse_counts(path, as_sparse(counts) if kind == "sharded" else counts)
+    if is_first():
+        shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
+    return counted, seconds
+
+
+def counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
+    """C_1 .. C_K that launch.beam left beside its shards; none where there are none, or of fewer offsets.
+
+    Raises:
+        ValueError: damaged counts, or those of another tokenizer.
+    """
+    folder = config.shards / "counts" if config.shards else None
+    if not folder or not folder.is_dir():
+        return ()
+    tables = read_tables(folder, tokenizer=tokenizer.sha256)[:radius]
+    if len(tables) < radius:
+        console.print(f"  {folder} holds offsets 1 to {len(tables)} of the {radius} needed: counting again")
+        return ()
+    return tables

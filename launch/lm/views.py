@@ -1,0 +1,338 @@
+"""Tables and figures of a launch.lm run, from its rows and events; those of the documentation are the same."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import NullLocator
+
+from jexplicit.lm.fits.ablation import kind_name
+from jexplicit.lm.names import label
+from jexplicit.runs.figures import figure
+from jexplicit.runs.rows import Results, Row, cell, groups, melt, pivot, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture
+from launch.compare import COLUMNS
+
+# Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
+PAPER_TABLE = {
+    ("cold", "sum"): {1: (51.4, 56.4), 2: (47.6, 56.3), 4: (60.7, 75.0)},
+    ("cold", "cat"): {1: (51.4, 56.4), 2: (30.0, 35.6), 4: (24.6, 31.6)},
+    ("explicit", "sum"): {1: (85.4, 91.8), 2: (104.0, 121.5), 4: (144.0, 176.9)},
+    ("explicit", "cat"): {1: (85.4, 91.8), 2: (52.0, 61.8), 4: (40.3, 55.4)},
+    ("warm", "sum"): {1: (40.1, 45.7), 2: (41.0, 51.3), 4: (53.8, 72.2)},
+    ("warm", "cat"): {1: (40.1, 45.7), 2: (25.8, 33.0), 4: (20.7, 31.2)},
+}
+_much = 0.01  # of the dev documents in train: worth a warning
+_parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
+_trained, _swept = ("delta", "mean-cooccurrence", "intercept", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
+_general = (*_swept, "ngram", "mixture", "bitcipher", "word-vectors")
+_log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
+_linear = {**_log, "xscale": "linear"}
+
+
+def scaling_file(features: str, radius: int) -> str:
+    """Where a run keeps the points of the scaling assumption of one model: f [N] and log_means [N]."""
+    return f"scaling/{features}_{radius}.npz"
+
+
+def repetition(row: Row) -> str:
+    """What to say where at least 1 % of the dev documents stand in train; empty where fewer do, or where it is not known."""
+    if (row.get("dev_in_train") or 0) < _much:
+        return ""
+    shares = f"{row['dev_in_train']:.1%} of the dev documents, {row['dev_bytes_in_train']:.1%} of the dev bytes,"
+    return f"{shares} stand in train word for word: the dev numbers are better than those of new text"
+
+
+def _about(results: Results) -> list[str]:
+    """The text of a run, and what makes the numbers on its dev part too good: unknown tokens, and documents of train."""
+    row, warning, unknown = results.rows[0], repetition(results.rows[0]), results.rows[0]["unknown_share"]
+    about = f"{row['corpus_about']}; " if row.get("corpus_about") else ""
+    sizes = f"{row['train_tokens']:,} train and {row['dev_tokens']:,} dev tokens, sha256 `{row['corpus_sha256'][:16]}`"
+    counting = f"{results.config['tokenizer']} vocabulary of {row['vocab_size']:,}, counted in {row['count_seconds']:.2f} s"
+    lines = [f"Corpus `{row['corpus']}` ({about}{sizes}); {counting}.", f"{unknown:.2%} of the dev tokens are `<unk>`."]
+    lines += ["What is unknown makes bits per byte too small."] if unknown else []
+    return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
+
+
+def _samples(results: Results) -> list[str]:
+    path = results.path / "samples.json"
+    texts = json.loads(path.read_text()) if path.exists() else []  # a run that failed has none
+    return ["## Sampled text", "", *(f"```text\n{text}\n```\n" for text in texts)] if texts else []
+
+
+def _when(methods: Sequence[str], view: View) -> View:
+    """A view of runs that have one of these methods."""
+    return lambda results: view(results) if results.where(method=tuple(methods)).rows else []
+
+
+def _model(row: Row) -> str:
+    return "Sum = Cat, K = 1" if row["radius"] == 1 else f"{row['features'].capitalize()}, K = {row['radius']}"
+
+
+def _beside_paper(results: Results) -> list[Row]:
+    """The rows, where the run asks for it with the pair `paper` of the paper's Table 1."""
+    table = PAPER_TABLE if results.config.get("paper") else {}
+    return [{**row, "paper": table.get((row["method"], row["features"]), {}).get(row["radius"])} for row in results.rows]
+
+
+def _paper(part: int, *methods: str) -> Column:
+    """The paper's number, of these methods: it has trained models after their last epoch, not after the best."""
+    return Column("paper", lambda row: row["paper"][part] if row["paper"] and row["method"] in methods else None, ".1f")
+
+
+_fitted = Column("fitted numbers", "scalars", "d")
+RESULTS = Table(
+    [
+        Column("model", label),
+        Column("train", "train_perplexity", ".1f"),
+        _paper(0, "explicit"),
+        Column("dev", "dev_perplexity", ".1f"),
+        _paper(1, "explicit"),
+        Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
+        Column("bits per byte", "bits_per_byte", ".3f"),
+        Column("word perplexity", "word_perplexity", ",.1f"),
+        _fitted,
+        Column("held out", "held_out_perplexity", ",.1f"),
+        Column("positions", "train_positions", ","),
+        Column("MB", "bytes", ",.1f", scale=1e-6),
+        Column("solve s", "solve_seconds", ".2f"),
+        Column("eval s", "eval_seconds", ".2f"),
+    ],
+    _beside_paper,
+    note="""\
+Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
+per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness.""",
+)
+
+
+def _trained_models(results: Results) -> list[Row]:
+    """The explicit solution and the trained models; a cold start with the epoch at which its train loss is as low."""
+    rows = where(_beside_paper(results), method=("explicit", *_trained))
+    goals = {_model(row): row["train_perplexity"] for row in where(rows, method="explicit")}
+    curves, reached = where(_epochs(results), method="cold"), {}
+    for epoch in curves:
+        if epoch["train_perplexity"] <= goals.get(_model(epoch), 0):
+            reached.setdefault(_model(epoch), f"epoch {epoch['epoch']}, {epoch['seconds']:.0f} s")
+    never = "not reached" if curves else ""
+    return [{**row, "reached": reached.get(_model(row), never) if row["method"] == "cold" else ""} for row in rows]
+
+
+def _epochs(results: Results) -> list[Row]:
+    return results.events("epoch", "method", "features", "radius", "epoch")
+
+
+TRAINED = Table(
+    [
+        Column("model", label),
+        Column("epochs", "epochs", "d"),
+        Column("last train", "last_train_perplexity", ".1f"),
+        _paper(0, "cold", "warm"),
+        Column("last dev", "last_dev_perplexity", ".1f"),
+        _paper(1, "cold", "warm"),
+        Column("best epoch", "best_epoch", "d"),
+        Column("best train", "train_perplexity", ".1f"),
+        Column("best dev", "dev_perplexity", ".1f"),
+        Column("KKT residual", "kkt_residual", ".4f"),
+        Column("seconds", "seconds", ".1f"),
+        Column("positions/s", "positions_per_second", ",.0f"),
+        Column("break-even", "reached"),
+        Column("floor", "floor", "g"),
+    ],
+    _trained_models,
+    note="""\
+*Best* is the epoch with the lowest dev perplexity; 0 is the start. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`, the share of
+co-occurrences that a model misplaces. *Break-even*: a cold start has the train perplexity of the explicit solution, which took
+one pass. *Floor* is what the optimum has in place of a count of 0; its dev perplexity depends on it. The paper's numbers are of
+its own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit solution *is* the bigram maximum
+likelihood but for a pseudo-count, so no training lowers its perplexity from 85.4 to 40.1.""",
+)
+
+
+def _of_methods(lines: list[Row]) -> Sequence[Column]:
+    def pair(row: Row) -> str:
+        return f"{row['train_perplexity']:.1f} / {row['dev_perplexity']:.1f}"
+
+    methods = dict.fromkeys(name for line in lines for name in line if name != "model")
+    epochs, delta = Column("epochs", cell("cold", "epochs"), "d"), Column("δ", cell("delta", "delta"), ".3f")
+    return [Column("model", "model"), epochs, *(Column(method, cell(method, pair)) for method in methods), delta]
+
+
+BY_METHOD = Table(  # train / dev perplexity
+    _of_methods,
+    lambda results: pivot(
+        [{**row, "model": _model(row)} for row in results.rows if row["method"] in ("explicit", *_trained, *_swept)],
+        ["model"],
+        "method",
+    ),
+)
+
+
+def _of_radii(lines: list[Row]) -> Sequence[Column]:
+    def fitted(line: Row) -> str:
+        numbers = sorted(row["scalars"] for row in line.values() if isinstance(row, dict))
+        return f"{numbers[0]} to {numbers[-1]}" if numbers[-1] > numbers[0] else f"{numbers[0]}"
+
+    features, history = (Column(name, lambda row, name=name: row[name].replace("none", "")) for name in ("features", "history"))
+    names = [Column("method", "method"), features, history, Column("bits", "bits", "d")]
+    radii = sorted({K for line in lines for K in line if isinstance(K, int)})
+    columns = (Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in radii)
+    tables = Column("MB at K = 2", cell(2, "bytes"), ".1f", scale=1e-6)
+    return [*names, *columns, Column("fitted numbers", fitted), tables]
+
+
+BY_RADIUS = Table(  # dev perplexity
+    _of_radii, lambda results: pivot(results.rows, ["method", "features", "history", "bits"], "radius")
+)
+
+
+def _row_kinds(results: Results) -> list[Row]:
+    """What each kind of row buys a mixture of every history; what a resumed run measured again counts once."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in results.events("step", "history", "step"):
+        name = kind_name(event["kind"]) if event.get("kind") else event["step"]
+        found = {"scalars": event["scalars"], "added": event["held_out_perplexity"]}
+        lines[event["history"], name] = {"history": event["history"], "rows": name, **found}
+    whole: Row = {}
+    for event in results.events("ablation"):
+        kind = event.get("without")
+        whole, name = (whole, kind_name(kind)) if kind else (event, "nothing")
+        line = lines.setdefault((event["history"], name), {"history": event["history"], "rows": name})
+        line["scalars"] = whole["scalars"] - event["scalars"] if kind else event["scalars"]
+        line["left_out"] = event["held_out_perplexity"]
+        line["increase"] = event["held_out_perplexity"] / whole["held_out_perplexity"] - 1 if kind else None
+    histories = list(dict.fromkeys(history for history, _ in lines))
+    return sorted(lines.values(), key=lambda line: (histories.index(line["history"]), line["rows"] == "nothing"))
+
+
+ROW_KINDS = Table(
+    [
+        Column("history", "history"),
+        Column("rows", "rows"),
+        _fitted,
+        Column("added", "added", ".2f"),
+        Column("left out", "left_out", ".2f"),
+        Column("increase", "increase", "+.1%"),
+    ],
+    _row_kinds,
+    note="""\
+*Added*: perplexity with this kind and those above it, from the n-gram model on. *Left out*: with all kinds but this one. The
+positions are those that exponents are fitted on, so a kind with many fitted numbers looks a little better than it is.""",
+)
+
+
+def _perplexities(results: Results) -> list[Row]:
+    """Train and dev perplexity of the explicit solution and the baselines, with the paper's on request."""
+    rows, found = where(_beside_paper(results), method=("unigram", "bigram", "explicit")), []
+    for row in rows if where(rows, method="explicit") else []:
+        name = f"explicit, {row['features'].capitalize()}" if row["method"] == "explicit" else row["method"]
+        found.append({**row, "model": name, "radius": row["radius"] if row["method"] == "explicit" else None})
+        if row["paper"]:
+            found.append({**found[-1], "model": f"paper's {name}", **dict(zip(_parts, row["paper"], strict=True))})
+    return melt(found, _parts)
+
+
+def _levels(results: Results) -> list[Row]:
+    """Dev perplexity by K in a panel for each kind of features; models of several tokens are levels in both."""
+    rows = where(results.rows, method=("explicit", *_trained, *_swept))
+    seen = where(results.rows, method=("bigram", "ngram", "mixture"), history=("none", "all"))
+    levels = [{**row, "method": row["method"] + ", history all" * (row["history"] == "all"), "radius": None} for row in seen]
+    panels = [features for features in ("sum", "cat") if where(rows, features=features)]
+    return [{**row, "panel": name.capitalize()} for name in panels for row in [*where(rows, features=name), *levels]]
+
+
+def _loss_curves(results: Results) -> list[Row]:
+    """The epochs of each panel; at K = 1, where Sum and Cat are one model, trained once, in the panels of both."""
+    events = _epochs(results)
+    return [
+        {**row, "panel": f"{features.capitalize()}, {row['measure']}", "model": f"{row['method']}, K = {row['radius']}"}
+        for features in ("sum", "cat")
+        if where(events, features=features)
+        for row in melt((event for event in events if event["features"] == features or event["radius"] == 1), _parts)
+    ]
+
+
+def _compute(results: Results) -> list[Row]:
+    """Perplexity against passes over the data, and against seconds; a warm start has counted before its first epoch."""
+    rows: list[Row] = []
+    for (features, K), events in groups(_epochs(results), ["features", "radius"]).items():
+        solved = where(results.rows, method="explicit", features=features, radius=K)
+        spent = sum(row["count_seconds"] + row["solve_seconds"] for row in solved)
+        for against, field, before in (("passes", "epoch", 1), ("seconds, counting included", "seconds", spent)):
+            warm = [{**event, "x": event[field] + before} for event in where(events, method="warm")]
+            cold = [{**event, "x": event[field]} for event in where(events, method="cold") if event["epoch"]]
+            rows += [
+                {**row, "panel": f"{_model(row)}: {against}", "model": f"{row['method']}, {row['measure']}"}
+                for row in melt([*cold, *warm, *({**row, "x": before} for row in solved)], _parts)
+            ]
+    return rows
+
+
+def _scaling(results: Results) -> list[str]:
+    """The scaling assumption (paper, Fig. 1 left): f_i against the mean co-occurrence, with the fitted line."""
+    rows = [row for row in results.rows if "scaling_slope" in row]
+    if not rows:
+        return []
+    columns, lines = min(len(rows), 3), -(-len(rows) // 3)
+    with figure(results.path / "figures" / "scaling.png", lines, columns, size=(3.6 * columns, 3.3 * lines)) as axes:
+        for ax in axes.flat[len(rows) :]:
+            ax.set_visible(False)
+        for ax, row in zip(axes.flat, rows, strict=False):
+            points, slope = results.arrays(scaling_file(row["features"], row["radius"])), row["scaling_slope"]
+            f = points["f"][points["f"] > 0].astype(float)
+            means = np.exp(points["log_means"][points["f"] > 0].astype(float))
+            ax.hexbin(f, means, xscale="log", yscale="log", gridsize=45, mincnt=1, cmap="viridis", norm=LogNorm())
+            ends = np.array([f.min(), f.max()])
+            ax.plot(ends, np.exp(row["scaling_intercept"]) * ends**slope, color="#d55e00", label=f"fitted slope {slope:.3f}")
+            level = np.exp(np.log(means).mean() - np.log(f).mean())
+            ax.plot(ends, level * ends, "--", color="black", linewidth=1, label="slope 1 (assumed)")
+            ax.set(title=_model(row), xlabel="token count $f_i$", ylabel=r"$\langle E_G[F_i] \rangle$")
+            for axis in (ax.xaxis, ax.yaxis):  # of six panels they take seconds to lay out
+                axis.set_minor_locator(NullLocator())
+            ax.legend(fontsize=8, loc="lower right")
+    return picture(results, "scaling", "scaling assumption")
+
+
+def _sweeps(results: Results) -> list[Row]:
+    return melt(results.events("sweep", "features", "radius", "sweep"), _parts)
+
+
+def _left_out(results: Results) -> list[Row]:
+    return [line for line in _row_kinds(results) if line.get("increase") is not None]
+
+
+def _exponents(results: Results) -> list[Row]:
+    rows = where(results.rows, method="log-linear")
+    return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
+
+
+PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
+LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, legend="right")
+COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
+METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
+EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
+SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _sweeps, axes=_linear)
+BITS = Lines("bits", "bits", "dev_perplexity", _model, rows={"method": "bitcipher"}, axes=_log)
+ROWS = Bars("rows", "rows", "increase", "history", rows=_left_out, axes={"ylabel": "rise of perplexity"}, size=(9.6, 3.6))
+SLOPES = Table(
+    [
+        Column("model", label),
+        Column("fitted slope", "scaling_slope", ".3f"),
+        Column("correlation", "scaling_correlation", ".3f"),
+        Column("slope of the exponents", "implied_slope", ".3f"),
+    ],
+    lambda results: [row for row in results.rows if {"scaling_slope", "implied_slope"} & set(row)],
+    note="The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 11-14).",
+)
+COMPARED = Table(COLUMNS, lambda results: [row for row in results.rows if "model" in row])  # of launch.compare
+VIEWS: Sequence[View] = (
+    _about,
+    RESULTS,
+    PERPLEXITY,
+    _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, LOSS_CURVES, COMPUTE])),
+    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS, BITS])),
+    _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
+    _samples,
+)

@@ -1,0 +1,91 @@
+"""Small runs of launch.lm that several files of tests read; each is made once in a process."""
+
+import atexit
+import functools
+import gzip
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jexplicit import encode_documents
+from launch.lm import __main__ as lm
+
+WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
+METHODS = "explicit cold warm optimum log-linear iterative-scaling bitcipher ngram mixture".split()
+SMALL = "--tokenizer word --radius 1 2 --samples 1 --scaling-sample 200 --train-sample 1000 --calibration-positions 300".split()
+OPTIONS = "--bits 8 --sweeps 2 --epochs 3 --batch-size 700 --optimum-iterations 30 --history none all".split()
+
+
+def small_text(lines: int, seed: int) -> list[str]:
+    """Lines of a chain whose next step depends on the last two words, so that contexts of several tokens help."""
+    rng, out = np.random.default_rng(seed), []
+    for _ in range(lines):
+        words = [int(rng.integers(len(WORDS))), int(rng.integers(len(WORDS)))]
+        for _ in range(10):
+            words.append((words[-1] + words[-2] * (rng.random() < 0.7) + int(rng.integers(1, 3))) % len(WORDS))
+        out.append(" ".join(WORDS[w] for w in words))
+    return out
+
+
+TRAIN = small_text(300, seed=0)
+DEV = [*small_text(58, seed=1), TRAIN[0], "ünseen wörds"]  # a copy of train, and words that it does not have
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder for the runs of this process, with the text."""
+    path = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    (path / "train.txt").write_text("\n".join(TRAIN) + "\n")
+    with gzip.open(path / "dev.txt.gz", "wt") as file:
+        file.write("\n".join(DEV) + "\n")
+    return path
+
+
+def text_flags() -> list[str]:
+    return ["--train", f"{folder()}/train.txt", "--dev", f"{folder()}/*.gz"]
+
+
+def run(out: Path, *flags: str) -> int:
+    """launch.lm on the text, with a cache of its own, and little of it read position by position."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JEXPLICIT_CACHE_DIR", str(folder() / "cache"))
+        patch.setattr("launch.lm.models._positions_one_by_one", 500)
+        return lm.main(["--out", str(out), *flags])
+
+
+@functools.cache
+def finished() -> Path:
+    """A run of most methods, with its best model in model.safetensors beside it."""
+    out, export = folder() / "run", str(folder() / "model.safetensors")
+    assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS, "--paper", "--export", export) == 0
+    return out
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return json.loads((out / "results.json").read_text())["rows"]
+
+
+def without_costs(out: Path) -> list[dict[str, Any]]:
+    costs = ("seconds", "peak_bytes", "per_second")
+    return [{name: value for name, value in row.items() if not name.endswith(costs)} for row in rows(out)]
+
+
+def by_model(out: Path) -> dict[tuple, dict[str, Any]]:
+    """Rows by method, features and radius, and by history where a model reads the text before."""
+    seen = {"none": ()}
+    return {(r["method"], r["features"], r["radius"], *seen.get(r["history"], (r["history"],))): r for r in rows(out)}
+
+
+def events(out: Path, name: str) -> list[dict[str, Any]]:
+    every = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [event for event in every if event["event"] == name]
+
+
+def dev_stream(tokenizer) -> np.ndarray:
+    return encode_documents(tokenizer, DEV)

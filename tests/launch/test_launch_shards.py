@@ -1,0 +1,231 @@
+"""launch.lm on text in shards, with tables of every kind, and with contexts counted on disk: the numbers of a run in memory.
+
+Tables are float32, and sums of 10^3 terms of them are compared: rounding stays below 10^3 x 6e-8.
+"""
+
+import numpy as np
+import pytest
+from lm_runs import rows
+
+from jexplicit import encode_documents, evaluate, load_model
+from jexplicit.counts import context_ranges
+from jexplicit.counts.context_ranges import Disk
+from jexplicit.counts.files import write_tables, write_tables_index
+from jexplicit.counts.merging import merge_sparse
+from jexplicit.counts.sparse import count_sparse
+from jexplicit.data.shards import Shards, read_shards
+from jexplicit.data.text import text_corpus
+from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
+from launch import shards
+from launch.lm import __main__ as lm
+
+FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0".split()
+CONTEXTS = "--methods ngram mixture --rows offsets contexts-4 gaps --radius 1 --train-sample 500 --samples 0 --seed 1".split()
+SAME = ("method", "train_perplexity", "dev_perplexity", "exponents", "held_out_perplexity")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Lines of words that depend on each other."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("text") / "text.txt"
+    words = rng.zipf(1.5, (300, 12)) % 40
+    words[:, 1::2] = (words[:, ::2] + rng.integers(0, 3, (300, 6))) % 40
+    path.write_text("\n".join(" ".join(f"w{w}" for w in line) for line in words))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(text):
+    """Its shards."""
+    flags = ["--tokenizer", "word", "--shard-tokens", "1000"]
+    assert shards.main(["--train", str(text), "--out", str(text.parent / "shards"), *flags]) == 0
+    return text.parent / "shards"
+
+
+@pytest.fixture(scope="module")
+def dense(text):
+    assert lm.main(["--train", str(text), "--tokenizer", "word", "--out", str(text.parent / "dense"), *FLAGS]) == 0
+    return rows(text.parent / "dense")
+
+
+def linked(folder, path):
+    """The shards without what lies beside them."""
+    path.mkdir()
+    for part in ("train", "dev", "tokenizer.model"):
+        (path / part).symlink_to(folder / part)
+    return path
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+# Tables
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "sharded"])
+def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tmp_path):
+    out = tmp_path / "run"
+    assert lm.main(["--corpus", f"shards:{folder}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
+    expected = {(row["method"], row["features"], row["radius"]): row for row in dense}
+    found = rows(out)
+    assert len(found) == (4 if kind == "sharded" else 6)
+    for row in found:
+        same = expected[row["method"], row["features"], row["radius"]]
+        for part in ("train_perplexity", "dev_perplexity", "bits_per_byte", "word_perplexity", "unknown_share"):
+            assert row[part] == pytest.approx(same[part], rel=1e-4)
+        assert (row["train_tokens"], row["dev_tokens"]) == (same["train_tokens"], same["dev_tokens"])
+    assert (out / "report.md").exists() and not (out / "checkpoints" / "counting").exists()
+    if kind == "sparse":  # which saves its counts
+        (out / "results.json").unlink()
+        assert lm.main(["--out", str(out), "--resume"]) == 0
+        assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
+
+
+def test_text_in_shards_is_not_read_again_for_what_is_known(folder, tmp_path, monkeypatch):
+    read, slice_of = [], Shards.__getitem__
+
+    def reading(stream, where):
+        tokens = slice_of(stream, where)
+        read.append(len(tokens) / len(stream) if stream.folder.name == "train" else 0)
+        return tokens
+
+    monkeypatch.setattr(Shards, "__getitem__", reading)
+    flags = [*FLAGS, "--tables", "dense", "--features", "sum", "cat"]
+    assert lm.main(["--corpus", f"shards:{folder}", "--out", str(tmp_path / "run"), *flags]) == 0
+    # once to count; once for each of the 4 models at K = 1, which compares the counts; twice for each of the 2 at K = 2, and
+    # twice for the scaling assumption of both, which draw positions
+    assert round(sum(read)) == 1 + 4 + 2 * 2 + 2
+
+
+@pytest.mark.parametrize("kind", [pytest.param("dense", marks=pytest.mark.slow), "sparse"])
+def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
+    """As launch.beam leaves them: made here without Beam, from two parts of the text."""
+    tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
+    middle, N = int(np.flatnonzero(stream == 0)[100]), tokenizer.vocab_size
+    counts = merge_sparse(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
+    beside = linked(folder, tmp_path / "shards")
+    (beside / "counts").mkdir()
+    write_tables(beside / "counts", counts)
+    write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
+    flags = ["--corpus", f"shards:{beside}", "--tables", kind, *FLAGS]
+    assert lm.main(["--out", str(tmp_path / "run"), *flags]) == 0
+    found = [row["dev_perplexity"] for row in rows(tmp_path / "run")]
+    assert found == pytest.approx([row["dev_perplexity"] for row in dense], rel=1e-4)
+    cut(next((beside / "counts").glob("*.npz")))
+    assert lm.main(["--out", str(tmp_path / "again"), *flags]) == 2
+
+
+@pytest.mark.parametrize("kind", ["sparse", "sharded"])
+def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_path):
+    out, file = tmp_path / "run", tmp_path / "model.safetensors"
+    flags = ["--train", str(text), "--tokenizer", "word", "--tables", kind, "--export", str(file), *FLAGS]
+    assert lm.main(["--out", str(out), *flags]) == 0
+    best = min(rows(out), key=lambda row: row["dev_perplexity"])
+    for saved in (load_model(out), load_model(file)):
+        assert {name: saved.about[name] for name in ("method", "features", "radius")}.items() <= best.items()
+        dev = list(text_corpus((str(text),), ()).dev)
+        found = evaluate(saved.model, encode_documents(saved.tokenizer, dev)).perplexity
+        assert found == pytest.approx(best["dev_perplexity"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_methods_of_sparse_rows_need_no_dense_tables(text, tmp_path):
+    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "mixture", "bitcipher", "--bits", "12", *FLAGS]
+    assert lm.main([*flags, "--out", str(tmp_path / "dense"), "--tables", "dense"]) == 0
+    assert lm.main([*flags, "--out", str(tmp_path / "auto")]) == 0
+    for one, other in zip(rows(tmp_path / "auto"), rows(tmp_path / "dense"), strict=True):
+        assert (one["tables"], other["tables"]) == ("sparse", "dense") and one["method"] == other["method"]
+        assert one["dev_perplexity"] == pytest.approx(other["dev_perplexity"], rel=1e-4)
+
+
+def test_shards_beside_another_tokenizer_are_refused(folder, tmp_path, capsys):
+    mixed = linked(folder, tmp_path / "mixed")
+    (mixed / "tokenizer.model").unlink()
+    train_tokenizer(["other words"], kind="word").save(mixed / "tokenizer.model")
+    assert lm.main(["--corpus", f"shards:{mixed}", "--out", str(tmp_path / "run"), *FLAGS]) == 2
+    assert "holds tokens of another tokenizer" in " ".join(capsys.readouterr().err.split())
+
+
+# Contexts on disk
+
+
+def numbers(out):
+    return [{name: row.get(name) for name in SAME} for row in rows(out)]
+
+
+@pytest.fixture(scope="module")
+def in_memory(folder):
+    out = folder.parent / "in_memory"
+    assert lm.main(["--corpus", f"shards:{folder}", "--out", str(out), *CONTEXTS]) == 0
+    return numbers(out)
+
+
+@pytest.fixture
+def several_ranges(monkeypatch):
+    """What 2 MB hold of so small a text is a part of it."""
+    monkeypatch.setattr(context_ranges, "_bytes_per_position", 2500)
+
+
+def on_disk(folder, out, *more):
+    return lm.main(["--corpus", f"shards:{folder}", "--memory", "2MB", "--out", str(out), *CONTEXTS, *more])
+
+
+@pytest.mark.slow
+def test_a_run_beyond_memory_has_the_numbers_of_one_in_memory(folder, in_memory, several_ranges, tmp_path):
+    """As one that is killed and continued has, too."""
+    assert on_disk(folder, tmp_path / "run") == 0
+    assert numbers(tmp_path / "run") == in_memory
+    assert not (tmp_path / "run" / "checkpoints" / "contexts").exists()
+
+
+def test_a_killed_run_continues_from_the_ranges_that_are_whole(folder, in_memory, several_ranges, tmp_path, monkeypatch):
+    out, counted, save_arrays = tmp_path / "run", [], context_ranges.save_arrays
+    offsets, levels_of = [], context_ranges._levels_of
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: offsets.append(a[3]) or levels_of(*a))
+
+    def save_and_be_killed(path, arrays):
+        if len(counted) == 5:
+            raise KeyboardInterrupt
+        counted.append(path)
+        save_arrays(path, arrays)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(context_ranges, "save_arrays", save_and_be_killed)
+        assert on_disk(folder, out) != 0
+    assert {path for path in counted if path.exists()} == set(counted) and len(set(counted)) == 5
+    monkeypatch.setattr(context_ranges, "save_arrays", lambda path, arrays: counted.append(path) or save_arrays(path, arrays))
+    assert lm.main(["--resume", "--out", str(out)]) == 0
+    assert len(set(counted)) == len(counted)  # none twice
+    assert offsets.count((1, 2, 3, 4)) > 4 and offsets.count((2, 3)) > 4  # of the whole text, and without what is held out
+    assert numbers(out) == in_memory
+    assert not (out / "checkpoints" / "contexts").exists()
+
+
+def test_contexts_beside_the_shards_are_taken(folder, in_memory, several_ranges, tmp_path, monkeypatch):
+    """As launch.beam leaves them: made here without Beam."""
+    beside = linked(folder, tmp_path / "shards")
+    stream = read_shards(beside / "train")
+    disk = Disk(beside / "contexts", 2_000_000).of((1, 2, 3, 4))
+    files = context_ranges.count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=stream.vocab_size, disk=disk)
+    counted, levels_of = [], context_ranges._levels_of
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append((len(a[0]), a[3])) or levels_of(*a))
+    flags = ["--corpus", f"shards:{beside}", *CONTEXTS, "--methods", "ngram"]
+    assert lm.main(["--out", str(tmp_path / "run"), *flags]) == 0
+    assert not counted and numbers(tmp_path / "run") == in_memory[:3]
+    assert all(path.exists() for path in files)
+    cut(files[0])
+    assert lm.main(["--out", str(tmp_path / "again"), *flags]) == 2
+
+
+def test_memory_that_contexts_do_not_fit_into_is_refused(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(context_ranges, "_bytes_per_position", 10**6)
+    assert on_disk(folder, tmp_path / "run", "--quiet") == 2
+    assert "memory of 2000000 bytes: contexts of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [("classes",), ("offsets", "words")])
+def test_rows_that_need_the_text_in_memory_are_refused(names, folder, tmp_path, capsys):
+    flags = ["--corpus", f"shards:{folder}", "--methods", "mixture", "--rows", *names, "--out", str(tmp_path / "run")]
+    assert lm.main(flags) == 2
+    assert f"--rows {names[-1]} with --corpus shards:DIR: use --rows offsets contexts-4" in capsys.readouterr().err
