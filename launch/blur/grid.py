@@ -66,7 +66,7 @@ def best_rates(results: Results) -> list[Row]:
 
 
 def _hue(row: Row) -> str:
-    return f"momentum {row['momentum']:g}" if row.get("baseline") else learner_name(row)
+    return f"momentum {row['momentum']:g}" if row.get("baseline") else f"{learner_name(row)}, n = {row['step']}"
 
 
 def _text(row: Row) -> str:

@@ -137,7 +137,7 @@ def learning(results: Results) -> list[str]:
     ]
     for event in results.events("descent", "baseline"):
         optimizer, _, normalised = event["baseline"].partition(", ")
-        event |= {"every": list(zip(*event["curves"], strict=True)), "panel": panels[bool(normalised)]}
+        event = {**event, "every": list(zip(*event["curves"], strict=True)), "panel": panels[bool(normalised)]}
         series = {f"{optimizer}, best rate for each n": "best"} | ({"sgd, all rates": "every"} if optimizer == "sgd" else {})
         rows += [{**r, "learner": label, "y": r[name]} for label, name in series.items() for r in curve_rows([event], name)]
 
