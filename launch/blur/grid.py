@@ -6,7 +6,7 @@ from typing import Any
 
 from icl.blur.baselines import momentum_grid
 from icl.blur.data import Sets
-from icl.blur.genome import load_genome
+from icl.blur.genome_files import load_genome
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, groups, only, where
