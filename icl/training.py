@@ -7,8 +7,6 @@ arrays and are split over the devices, which never wait for each other.
 """
 
 import functools
-import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -21,8 +19,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_cpu, serial_kernels
+from jexplicit.runs.iterate import History, iterate
 
 
 @runtime_checkable
@@ -204,36 +202,29 @@ def train_layers(
     keys = jnp.stack([jax.random.key(seeds[n]) for n in filled])
     state = jax.device_get(TrainingState(params, _optimizer_state(recipe, params)))
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # a checkpoint is restored to the same placement
-    done, losses, history, before = 0, np.zeros((S, 0), np.float32), [], 0.0
-    if checkpoints is not None and (found := load_latest(checkpoints, _saved(state, losses.ravel(), {}))):
-        state, note = found["state"], json.loads(found["note"].tobytes())
-        done, history, before = note["done"], note["history"], note["seconds"]
-        losses = found["losses"].reshape(S, done)
-    start = saved = time.perf_counter()
 
-    def record(step: int) -> None:
-        entry: dict[str, Any] = {"step": step, "seconds": before + time.perf_counter() - start}
-        if history:
-            entry["training_loss"] = losses[:, history[-1]["step"] :].mean(axis=1, dtype=np.float64).tolist()
-        history.append(entry | dict(evaluate(_first(state.params, S)) if evaluate else {}))
-        if on_evaluation:
-            on_evaluation(history[-1])
+    def step(state: tuple[TrainingState, np.ndarray], history: History) -> tuple[Any, dict[str, Any]]:
+        (layers, losses), entry = state, {"step": 0}
+        if history:  # the first entry is of the start
+            done = history[-1]["step"]
+            n = min(every, steps - done)
+            layers, new = training_steps(problem, recipe, n, mesh)(layers, keys, jnp.asarray(done, jnp.int32))
+            new = _finite(np.asarray(new)[:S], seeds, done)
+            losses = np.concatenate([losses.reshape(S, done), new], axis=1).ravel()
+            entry = {"step": done + n, "training_loss": new.mean(axis=1, dtype=np.float64).tolist()}
+            if progress:
+                progress(S * (done + n), S * steps)
+        return (layers, losses), entry | dict(evaluate(_first(layers.params, S)) if evaluate else {})
 
-    if not history:
-        record(0)
-    while done < steps:
-        n = min(every, steps - done)
-        state, new = training_steps(problem, recipe, n, mesh)(state, keys, jnp.asarray(done, jnp.int32))
-        losses = np.concatenate([losses, _finite(np.asarray(new)[:S], seeds, done)], axis=1)
-        done += n
-        record(done)
-        if progress:
-            progress(S * done, S * steps)
-        if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds and done < steps:
-            note = {"done": done, "history": history, "seconds": before + time.perf_counter() - start}
-            save_latest(checkpoints, done, _saved(state, losses.ravel(), note))
-            saved = time.perf_counter()
-    return TrainingResult(_first(state.params, S), history, losses)
+    (state, losses), history = iterate(
+        step,
+        (state, np.zeros(0, np.float32)),
+        done=lambda history: bool(history) and history[-1]["step"] >= steps,
+        checkpoints=checkpoints,
+        checkpoint_seconds=checkpoint_seconds,
+        callback=on_evaluation,
+    )
+    return TrainingResult(_first(state.params, S), history, losses.reshape(S, steps))
 
 
 def _default_block(batch: int, on_cpu: bool) -> int:
@@ -252,7 +243,3 @@ def _finite(losses: np.ndarray, seeds: list[int], first: int) -> np.ndarray:
             f"loss {losses[n, step]} of seed {seeds[n]} at step {first + step}: lower the learning rate, or set a token clip"
         )
     return losses
-
-
-def _saved(state: TrainingState, losses: np.ndarray, note: dict[str, Any]) -> dict[str, Any]:
-    return {"state": state, "losses": losses, "note": np.frombuffer(json.dumps(note).encode() if note else b"", np.uint8)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import read_shards
-from jexplicit.data.text import list_files
+from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
 from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.command import Preset, entry_point
@@ -97,7 +97,7 @@ def parts_of(config: Config, corpus: Corpus) -> "list[Part]":
     from jexplicit.counts.beam import file_parts, list_parts, tfds_parts
 
     if config.train:
-        train, dev = list_files(config.train, config.dev)
+        train, dev = train_and_dev_files(config.train, config.dev)
         reading: Any = {"size": config.part_bytes, "field": config.field, "documents": config.documents}
         return file_parts("train" if dev else "all", train, **reading) + file_parts("dev", dev, **reading)
     size = config.part_documents

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.lines import decode_lines
+from jexplicit.data.inputs import decode_lines, expand_paths
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
-from jexplicit.data.text import Document, check_reading, expand_paths, line_documents, locate_documents, record_documents
+from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
 from jexplicit.runs.command import entry_point
 from jexplicit.runs.progress import show, stage
 from launch.choose import ModelChoice, load_choice
@@ -35,8 +35,8 @@ class Config(Reading, ModelChoice):
     GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]
-    """Text to score: files, .gz files, globs or folders; plain text, or records (see --field). - reads standard input: plain
-    text, or JSON lines with --field."""
+    """Text to score: files, compressed or not, globs or folders; plain text, or records (see --field). - reads standard input:
+    plain text, or JSON lines with --field."""
     id_field: str | None = None
     """For files of records: a field to copy to every printed line as `id`."""
     per: Literal["document", "token"] = "document"

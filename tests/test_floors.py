@@ -31,7 +31,6 @@ FLOORS = {
     "jexplicit.lm.rows": 4.2,
     "jexplicit.lm.fits": 4.4,
     "jexplicit.lm": 4.3,
-    "jexplicit.api": 4.4,
     "icl": 5,
     "launch": 6,
 }
@@ -133,6 +132,7 @@ def test_a_floor_imports_only_from_its_own_and_lower_floors():
     violations = {
         f"{module} (floor {floor(module)}) imports {other} (floor {floor(other)})"
         for module, others in imports().items()
+        if not is_package(module)  # these name what their users import, for type checkers
         for other in others
         if floor(other) > floor(module)
     }

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jexplicit.runs.devices import data_mesh
-from launch.bench.hot_functions import HOT_FUNCTIONS
+from launch.bench.compile import HOT_FUNCTIONS
 
 
 def programs(name, *platforms):

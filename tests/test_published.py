@@ -9,14 +9,10 @@ from PIL import Image
 
 from launch.lm.config import PRESETS, Config
 from launch.networks.config import CompareConfig
-from tools import headline, sentences, tables
-from tools.declarations import Value, only, pivot, sources
-from tools.published.sentences import QUOTED, SAID
-from tools.results import RESULTS, command_line, keep, read_results
+from tools import headline, tables
+from tools.results import command_line, keep, read_results
 
 PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
-DECLARED = [(kind, name) for kind, declared in tables.DECLARED.items() for name in declared]
-USED = {marker for page in PAGES.values() for marker in tables.used(page.read_text())}
 ENVIRONMENT = {
     "command": ["python", "-m", "launch.lm", "--preset", "tiny", "--resume"],
     "python": "3.11.7",
@@ -55,46 +51,6 @@ def test_a_page_has_the_numbers_of_its_results(page):
     assert not tables.differences(PAGES[page]), "run `make tables`"
 
 
-@pytest.mark.parametrize(("kind", "name"), DECLARED)
-def test_what_is_declared_stands_in_a_page(kind, name):
-    assert (kind, name) in USED
-
-
-def test_every_file_of_results_is_used():
-    named = {file for declared in tables.DECLARED.values() for made in declared.values() for file in made.files}
-    assert {path.stem for path in RESULTS.iterdir()} == named | {some.file for said in SAID.values() for some in said}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_decimals_in_sentences_are_numbers_of_results(page):
-    assert not sentences.unfounded_of(PAGES[page]), "correct them, or say in tools/published/sentences.py where they are from"
-
-
-@pytest.mark.parametrize("page", {**SAID, **QUOTED})
-def test_a_page_says_what_is_declared_for_its_sentences(page):
-    decimals = {found.decimal for found in sentences.decimals(PAGES[page].read_text())}
-    assert decimals.issuperset(QUOTED.get(page, ()))
-    for some in SAID.get(page, ()):
-        assert any(sentences.shows(decimal, number) for decimal in decimals for number in some.found()), some
-
-
-@pytest.mark.parametrize(
-    ("page", "found"),
-    [
-        ("It has 98.01 %, a loss of 0.076 and a gain of 1.2e-7.", []),
-        ("It has 97.88 %.", ["97.88"]),
-        ("It ends at 0.075.", ["0.075"]),
-        ("A table | 1,234.5 |", ["1,234.5"]),
-        ("The paper has 91.68.", []),
-        ("`0.1`, K=0.1, version 3.11.7, [here](a0.1.md)\n```\n0.1\n```\n", []),
-        ("<!-- value: x -->2.5<!-- /value -->, and again 2.5", []),
-        ("<!-- value: x -->2.5<!-- /value -->\n## Else\n2.5", ["2.5"]),
-    ],
-)
-def test_a_decimal_that_is_of_no_results_is_found(page, found):
-    assert [wrong.decimal for wrong in sentences.unfounded(page, [0.9801, 0.0764, -1.21e-7], {"91.68"})] == found
-
-
 def test_the_picture_shows_the_results(tmp_path):
     headline.draw(tmp_path / "headline.png")
     drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", headline.PICTURE))
@@ -102,22 +58,55 @@ def test_the_picture_shows_the_results(tmp_path):
     assert drawn.shape == kept.shape and (np.abs(drawn - kept) > 64).sum() < 20, "run python -m tools.headline"
 
 
-def test_a_page_is_filled_between_its_markers(monkeypatch):
-    monkeypatch.setitem(tables.DECLARED, "value", {"x": Value("none", "x", ".1f", {})})
-    monkeypatch.setattr(Value, "text", lambda self: "2.5")
-    page = "a <!-- value: x -->1<!-- /value --> b <!-- value: x --><!-- /value -->"
-    assert tables.filled(page) == "a <!-- value: x -->2.5<!-- /value --> b <!-- value: x -->2.5<!-- /value -->"
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Results of two runs, of which one has a seed more."""
+    rows = [{"method": m, "seed": n, "loss": loss} for m, n, loss in (("a", 0, 1.0), ("a", 1, 2.0), ("b, c", 0, 0.123))]
+    run = {"command": "jexplicit x", "config": {"K": 2}, "shared": {"data": "d"}, "rows": rows, "events": {"step": [{"n": 1}]}}
+    about = {"machine": "2 cores", "versions": {"jax": "1"}, "date": "today"}
+    (tmp_path / "one.json").write_text(json.dumps({"runs": [run | about]}))
+    monkeypatch.setattr(tables, "read_results", lambda name: read_results(name, tmp_path))
+    tables.kept.cache_clear()
+    yield tmp_path
+    tables.kept.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("one loss method=a seed=1 .2f", "2.00"),
+        ('one loss method="b, c" .1f', "0.1"),
+        ('one = mean("loss", method="a") : .1f', "1.5"),
+        ('one = each("loss", method="a") : .0f', "1 and 2"),
+        ('one = 100 * the("loss", seed=1) / most("loss") : .0f', "100"),
+        ('one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d', "4"),
+        ('one = find("math:floor")(least("loss")) : d', "0"),
+    ],
+)
+def test_a_number_carries_its_address(results, address, text):
+    assert tables.value(address) == text
+    page = f"a <!-- value: {address} -->old<!-- /value --> b"
+    assert tables.filled(page) == page.replace("old", text)
+
+
+def test_a_table_is_a_view_of_results(results):
+    assert tables.table("one seed=0 with method, loss").splitlines() == [
+        *("| method | loss |", "|---|---|", "| a | 1.0 |", "| b, c | 0.123 |")
+    ]
+    assert tables.commands("one") == "`jexplicit x`: 2 cores, JAX 1, today."
 
 
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("<!-- table: nonesuch --><!-- /table -->", "no table has this name"),
+        ("<!-- table: math:nonesuch of one --><!-- /table -->", "math:nonesuch"),
+        ("<!-- value: one loss .1f --><!-- /value -->", "3 rows with"),
+        ("<!-- value: one .1f --><!-- /value -->", "write NAME field key=value"),
         ("<!-- value: x -->1", "close it with <!-- /value -->"),
         ("<!-- table: x --> <!-- value: x --> <!-- /value -->", "<!-- table: x -->: close it"),
     ],
 )
-def test_a_marker_that_is_unknown_or_not_closed_is_refused(page, message):
+def test_a_marker_that_is_unknown_or_not_closed_is_refused(results, page, message):
     with pytest.raises(ValueError, match=message):
         tables.filled(page)
 
@@ -155,19 +144,7 @@ def test_results_that_are_not_there_name_the_command_that_keeps_them(tmp_path):
 def test_runs_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
     about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
     runs = [{"transcribed": True, **about}, {"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
-    monkeypatch.setattr("tools.declarations.read_results", lambda name: runs)
+    monkeypatch.setattr(tables, "read_results", lambda name: runs)
     when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
     transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
-    assert sources(["x"]) == [f"`b`: {when}.", *transcribed]
-
-
-def test_one_row_or_an_error():
-    assert only(ROWS, radius=2) == ROWS[1]
-    with pytest.raises(ValueError, match="2 rows with"):
-        only(ROWS, method="explicit")
-
-
-def test_a_pivoted_table_has_a_line_for_each_value():
-    rows = [{"K": K, "method": method, "loss": K + len(method)} for K in (1, 2) for method in ("a", "bc")]
-    lines = pivot(rows, ["K"], "method")
-    assert [(line["K"], line["a"]["loss"], line["bc"]["loss"]) for line in lines] == [(1, 2, 3), (2, 3, 4)]
+    assert tables.commands("x").splitlines() == [f"`b`: {when}.", *transcribed]

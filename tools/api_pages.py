@@ -1,8 +1,8 @@
 """Pages of the Python interface: which names stand on which page is read from the sources, what they say from their docstrings.
 
-The names of `jexplicit` and `icl` are those that their modules `api` import, and of `icl.blur` those that it imports itself.
-They stand under the name that a user imports, in a section of the module that defines them. Modules that extensions and
-experiments are made of have no short names, and stand there whole.
+The names of `jexplicit`, of its packages, of `icl` and of `icl.blur` are those that these import for type checkers. They stand
+under the name that a user imports, in a section of the module that defines them. Modules that extensions and experiments are
+made of have no short names, and stand there whole.
 """
 
 import ast
@@ -14,7 +14,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 # Where short names are imported, and the package that a user imports them from.
-SHORT_NAMES = {"jexplicit/api.py": "jexplicit", "icl/api.py": "icl", "icl/blur/__init__.py": "icl.blur"}
+SHORT_NAMES = {
+    "jexplicit/__init__.py": "jexplicit",
+    **{f"jexplicit/{name}/__init__.py": "jexplicit" for name in ("counts", "data", "features", "lm", "solvers")},
+    "icl/__init__.py": "icl",
+    "icl/blur/__init__.py": "icl.blur",
+}
 
 
 class Page(NamedTuple):
@@ -25,6 +30,19 @@ class Page(NamedTuple):
     whole: tuple[str, ...] = ()
 
 
+_run_modules = (
+    "bounds",
+    "command",
+    "experiment",
+    "figures",
+    "folder",
+    "iterate",
+    "progress",
+    "results",
+    "rows",
+    "tables",
+    "views",
+)
 PAGES = {
     "data": Page("Text and images", ("jexplicit.data",)),
     "counts": Page("Counts", ("jexplicit.counts",)),
@@ -45,7 +63,7 @@ PAGES = {
     "runs": Page(
         "Runs and commands",
         ("jexplicit.runs",),
-        tuple(f"jexplicit.runs.{name}" for name in ("bounds", "command", "figures", "folder", "progress", "results", "tables")),
+        tuple(f"jexplicit.runs.{name}" for name in _run_modules),
     ),
     "icl": Page("In-context learning", ("icl",)),
     "icl_models": Page("In-context models", ("icl.models",)),
@@ -84,17 +102,20 @@ def short_names() -> dict[str, list[str]]:
     """module -> its functions, classes and constants, by the names that a user imports."""
     found: dict[str, list[str]] = {}
     for path, package in SHORT_NAMES.items():
-        for node in ast.parse((ROOT / path).read_text()).body:
-            if isinstance(node, ast.ImportFrom) and node.module and node.module != "jexplicit.runs.api":
-                found.setdefault(node.module, []).extend(f"{package}.{alias.name}" for alias in node.names)
-    return found
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module not in (None, "typing", "jexplicit.runs.api"):
+                names = found.setdefault(node.module, [])
+                names += [
+                    name for alias in node.names if (name := f"{package}.{alias.name}") not in names and alias.name != "*"
+                ]
+    return {module: names for module, names in found.items() if names}
 
 
 def page_of(module: str) -> Page:
     """The page of a module's short names: that of the innermost package that has one.
 
     Example:
-        >>> page_of("jexplicit.lm.rows.sparse").title, page_of("icl.blur.judging.momentum").title
+        >>> page_of("jexplicit.lm.rows.sparse").title, page_of("icl.blur.judging.suite").title
         ('Kinds of rows', 'Learned update rules')
     """
     pages = {package: page for page in PAGES.values() for package in page.packages}

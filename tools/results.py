@@ -5,12 +5,11 @@
     python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
 
 A file has of each run the command as one types it, the date, the machine, the versions, the fields of the configuration that
-are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. tools/published/ has the
-tables that are made of it.
+are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. The pages say which views
+show them (tools/tables.py).
 
 A run whose folder was not kept has `"transcribed": true`: its rows are numbers of its report, rounded as they were there, and
 the commands below a table say so. Trials whose commands were not kept, either, have no `"command"`.
-The files sentences-PAGE.json have numbers that only sentences of a page say.
 """
 
 import dataclasses

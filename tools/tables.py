@@ -3,11 +3,12 @@
     python -m tools.tables
     python -m tools.tables --check    # only says which pages differ
 
-Results NAME are docs/results/NAME.json. Between a marker and its closing marker, such as `<!-- /table -->`, stands what is made:
+Results NAME are docs/results/NAME.json. The text between a marker and its closing marker, such as `<!-- /table -->`, is made:
 
-* `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of some
-  results. Several names are separated by spaces; values that its rows have may follow them, and its columns that are shown:
+* `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
+  some results. Several names are separated by spaces; values that its rows have may follow them, and the columns to show:
   `launch.lm.views:RESULTS of babylm radius=1 method=bigram,explicit with model, train, dev`.
+* `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
 * `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
 * `<!-- value: icl-two loss predictor=gd++ .4f -->`: a field of the only row with these values, with its format.
 * `<!-- value: icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f -->`: an expression of
@@ -22,20 +23,20 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import tyro
 
+from jexplicit.runs import views
 from jexplicit.runs.rows import Results, Row, only, where
-from tools.declarations import Table, Value
-from tools.published import TABLES, VALUES
+from jexplicit.runs.tables import Column
 from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]
-DECLARED: Mapping[str, Mapping[str, Table | Value]] = {"table": TABLES, "value": VALUES}
+_AS_WRITTEN = views.Table(lambda rows: [Column(name, name) for name in rows[0] if name not in ("file", "run")])
 _opening = re.compile(r"<!-- (table|value|commands): ")
 marked = re.compile(
     r"(?P<open><!-- (?P<kind>table|value|commands): (?P<name>.+?) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S
@@ -61,11 +62,6 @@ def filled(text: str) -> str:
     return marked.sub(_fill, text)
 
 
-def used(text: str) -> Iterable[tuple[str, str]]:
-    """The markers of a page: kind and name."""
-    return ((found["kind"], found["name"]) for found in marked.finditer(text))
-
-
 def differences(page: Path) -> str:
     """What has to change in a page, as a diff; empty where nothing has."""
     old, name = page.read_text(), str(page.relative_to(ROOT))
@@ -73,14 +69,14 @@ def differences(page: Path) -> str:
 
 
 def table(address: str) -> str:
-    """The Markdown of `VIEW of NAMES`, of some rows (`field=value`) and with some columns; see the head of this file."""
+    """The Markdown of `VIEW of NAMES`, of some rows (`field=value`) and with some columns, or of NAME alone."""
     found, _, headings = address.partition(" with ")
-    view, _, names = found.partition(" of ")
+    view, _, names = found.rpartition(" of ")
     words = shlex.split(names)
     results = kept(*(word for word in words if "=" not in word))
-    results = results.where(**dict(map(_condition, (word for word in words if "=" in word))))
-    shown = find(view).with_columns(headings.split(", ")) if headings else find(view)
-    return "\n".join(shown(results)).strip()
+    results = results.where(**dict(map(_alternatives, (word for word in words if "=" in word))))
+    shown = find(view) if view else _AS_WRITTEN
+    return "\n".join((shown.with_columns(headings.split(", ")) if headings else shown)(results)).strip()
 
 
 def value(address: str) -> str:
@@ -136,7 +132,7 @@ def commands(names: str) -> str:
 
 @functools.cache
 def kept(*names: str) -> Results:
-    """The results of docs/results/: rows have the fields of their configuration, and as `file` and `run` where they are from."""
+    """Results of docs/results/: rows have the fields of their configuration, and their origin as `file` and `run`."""
     runs = [(name, n, run) for name in names for n, run in enumerate(read_results(name))]
     rows = [{**run["config"], **run["shared"], **row, "file": name, "run": n} for name, n, run in runs for row in run["rows"]]
     events: dict[str, list[Row]] = {}
@@ -156,10 +152,15 @@ def find(address: str) -> Any:
 
 
 def _condition(word: str) -> tuple[str, Any]:
-    """`field=value`, or `field=value,value` for any of some values."""
+    """`field=value`."""
     name, _, text = word.partition("=")
-    values = [_parsed(part) for part in text.split(",")]
-    return name, tuple(values) if len(values) > 1 else values[0]
+    return name, _parsed(text)
+
+
+def _alternatives(word: str) -> tuple[str, Any]:
+    """`field=value,value`, any of some values."""
+    name, _, text = word.partition("=")
+    return name, tuple(map(_parsed, text.split(",")))
 
 
 def _parsed(text: str) -> Any:
@@ -177,13 +178,8 @@ def _commands(runs: Sequence[Row], note: str) -> list[str]:
 
 
 def _fill(found: re.Match[str]) -> str:
-    kind, name = found["kind"], found["name"]
-    if declared := DECLARED.get(kind, {}).get(name):
-        text = declared.text()
-    elif " " not in name and kind != "commands":
-        raise ValueError(f"{found['open']}: no {kind} has this name: the head of tools/tables.py says what a marker may be")
-    else:
-        text = {"table": table, "value": value, "commands": commands}[kind](name)
+    kind = found["kind"]
+    text = {"table": table, "value": value, "commands": commands}[kind](found["name"])
     return found["open"] + (text if kind == "value" else f"\n\n{text}\n\n") + found["close"]
 
 

@@ -85,7 +85,7 @@ def image_sets(
 
 def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
     """[N] the new label of every class, -1 for those that are left out."""
-    if len(set(classes)) != len(classes) or len(classes) < 2 or not set(classes) <= set(range(images.outputs)):
+    if len(set(classes)) < max(2, len(classes)) or not set(classes) <= set(range(images.outputs)):
         given, last = " ".join(map(str, classes)), images.outputs - 1
         raise ValueError(f"classes {given} of {images.name}: use at least two of 0 .. {last}, each once")
     number = np.full(images.outputs, -1)
@@ -146,3 +146,27 @@ def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side si
     first = (old - block * side) // 2
     crop = images[:, first : first + block * side, first : first + block * side]
     return crop.reshape(len(images), side, block, side, block).mean(axis=(2, 4))
+
+
+def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
+    """The four inputs ±1 of exclusive or, and their one-hot targets.
+
+    Example:
+        >>> xor()[1].argmax(axis=1).tolist()
+        [0, 1, 1, 0]
+    """
+    x = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    return x, np.eye(2)[[0, 1, 1, 0]]
+
+
+def corners(examples: int, rng: np.random.Generator, *, noise: float = 0.1) -> Examples:
+    """The four inputs of `xor` with noise, each a class of its own: merged into two, they are functions of two inputs.
+
+    Example:
+        >>> x, y = corners(100, np.random.default_rng(0))
+        >>> np.array_equal(np.sign(x), xor()[0][y.argmax(axis=1)])
+        True
+    """
+    corner = rng.integers(0, 4, examples)
+    x = xor()[0][corner] + noise * rng.normal(size=(examples, 2))
+    return Examples(x.astype(np.float32), np.eye(4, dtype=np.float32)[corner])

@@ -11,7 +11,10 @@ State 0 carries the activation, and state 1 its derivative, then the error. With
 
 The additive backward pass has no product of derivative and error, so with it the same matrices are a different algorithm.
 
-Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2.
+A learned update is no gradient: if ΔW were that of some function of the synapses, its Jacobian `∂ΔW_k/∂W_m` would be symmetric,
+as that of gradient descent is.
+
+Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2 and 3.3, Fig. 2.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -21,10 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
-from icl.blur.rules import Rules, Synapses, init_synapses, learn
+from icl.blur.rules import Synapses, init_synapses, learn, transpose_synapses
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
@@ -50,18 +55,9 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
     output = output or (hidden if loss == "squared_error" else "linear")
     if loss == "cross_entropy" and output != "linear":
         raise ValueError(f"cross_entropy of {output} outputs: use linear ones, whose softmax it takes")
-    return Rules(
-        states=2,
-        backward="multiplicative_second_state",
-        multistate=False,
-        normalise="none",
-        normalise_output=False,
-        hidden=hidden,
-        output=output,
-        backward_activation="linear",
-        derivative=True,
-        feedback=loss,
-    )
+    passes: Any = {"states": 2, "multistate": False, "backward": "multiplicative_second_state", "backward_activation": "linear"}
+    passes |= {"normalise": "none", "normalise_output": False, "derivative": True}
+    return Rules(**passes, hidden=hidden, output=output, feedback=loss)
 
 
 def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
@@ -160,3 +156,54 @@ def largest_difference(synapses: Synapses, weights: list[Array]) -> Float[Array,
     """Largest difference between the forward synapses of a learner with one channel and the weights of a plain network."""
     gaps = [jnp.max(jnp.abs(synapse.W[0] - W)) for synapse, W in zip(synapses, weights, strict=True)]
     return jnp.max(jnp.stack(gaps))
+
+
+class Curl(NamedTuple):
+    """The antisymmetric part of the Jacobian J of an update.
+
+    largest: max |J - Jᵀ|.
+    relative: Frobenius norm of `J - Jᵀ` over that of J, from 0 (a gradient) to 2.
+    """
+
+    largest: Float[Any, ""]
+    relative: Float[Any, ""]
+
+
+def update_jacobian(
+    genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
+) -> Float[Array, "w w"]:
+    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation, with V = Wᵀ throughout.
+
+    Raises:
+        ValueError: rules with separate backward synapses.
+
+    Example:
+        >>> from icl.blur import backprop_genome, init_synapses
+        >>> rules, genome = Rules(states=2), backprop_genome(2)
+        >>> def jacobian(key, x, y):
+        ...     return update_jacobian(genome, rules, init_synapses(key, genome, rules, (2, 3, 2)), x, y)
+        >>> jax.eval_shape(jacobian, jax.random.key(0), jnp.ones((4, 2), "f4"), jnp.ones((4, 2), "f4")).shape  # 2 (3 3 + 4 2)
+        (34, 34)
+    """
+    if not rules.symmetric:
+        raise ValueError("symmetric = False: backward synapses are separate variables; use rules with symmetric synapses")
+    weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
+
+    def change(flat: Array) -> Array:
+        moved = [old._replace(W=W, V=transpose_synapses(W)) for old, W in zip(synapses, unravel(flat), strict=True)]
+        after, _ = learn(genome, rules, tuple(moved), x, y)
+        return ravel_pytree([synapse.W for synapse in after])[0] - flat
+
+    return jax.jacfwd(change)(weights)
+
+
+def curl(jacobian: Float[Any, "w w"]) -> Curl:
+    """Largest entry and relative norm of `J - Jᵀ`.
+
+    Example:
+        >>> symmetric, rotation = jnp.array([[1.0, 2.0], [2.0, 0.0]]), jnp.array([[0.0, 1.0], [-1.0, 0.0]])
+        >>> float(curl(symmetric).largest), round(float(curl(rotation).relative), 6)
+        (0.0, 2.0)
+    """
+    difference = jacobian - jacobian.T
+    return Curl(jnp.max(jnp.abs(difference)), jnp.linalg.norm(difference) / jnp.linalg.norm(jacobian))

@@ -19,11 +19,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from icl.blur.data import Examples
-from icl.blur.episodes import mean_scores
-from icl.blur.families import Family, make_source
+from icl.blur.design import Rules
+from icl.blur.episodes import Family, make_source, mean_scores
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules
-from icl.blur.search import Search, SearchOptions, SearchResult
+from icl.blur.meta import SearchOptions, SearchResult, choose_best, search
+from jexplicit.runs.iterate import History
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -51,13 +51,7 @@ class EvolutionRecipe(NamedTuple):
 
 
 def evolve(
-    start: Genome,
-    rules: Rules,
-    recipe: EvolutionRecipe,
-    generations: int,
-    train: Examples,
-    dev: Examples,
-    **options: Any,
+    start: Genome, rules: Rules, recipe: EvolutionRecipe, generations: int, train: Examples, dev: Examples, **options: Any
 ) -> SearchResult:
     """Evolve a genome, and return the best of the means of the evaluated generations.
 
@@ -79,8 +73,8 @@ def evolve(
         found = evolve(backprop_genome(4), Rules(), EvolutionRecipe(population=8), 20, train, dev)
         found.best, found.score  # the genome, and the accuracy of its learners on dev
     """
-    search = Search(start, SearchOptions(**{"every": 10, **options}))
-    seed, every, progress = search.options.seed, search.options.every, search.options.progress
+    search_options = SearchOptions(**{"every": 10, **options})
+    seed, every, episodes, progress = (getattr(search_options, name) for name in ("seed", "every", "episodes", "progress"))
     if generations < 1 or recipe.population < 4 or every < 1:
         raise ValueError(
             f"{generations} generations of {recipe.population} genomes, evaluated every {every}: at least 1, 4 and 1"
@@ -88,27 +82,38 @@ def evolve(
     flat, unravel = ravel_pytree(start)
     cma = CMA(mean=np.asarray(flat, np.float64), sigma=recipe.sigma, population_size=recipe.population, seed=seed)
     train_key, dev_key = jax.random.split(jax.random.key(seed))
-    fitness = search.restore(np.zeros(0)).reshape(-1, recipe.population)  # by generation
-    skipped = search.history[-1]["skipped"] if search.history else 0
-    for values in fitness:  # replay
-        cma.tell([(cma.ask(), -value) for value in values.tolist()])
     source, dev = make_source(train, mixed=False), Examples(*map(jnp.asarray, dev))
     learners: Any = {"rules": rules, "family": Family(recipe.hidden, recipe.batch_size), "unroll": recipe.unroll}
-    mean = jax.tree.map(lambda leaf: leaf[None], start)
-    for done in range(search.done + 1, generations + 1):
-        points = [cma.ask() for _ in range(recipe.population)]
-        genomes = jax.vmap(unravel)(jnp.asarray(np.stack(points), flat.dtype))
-        key, sizes = jax.random.fold_in(train_key, done - 1), {"query_size": recipe.query_size, "learners": recipe.learners}
-        losses, accuracy = map(np.asarray, mean_scores(genomes, key, source, **learners, **sizes))
-        values = np.where(np.isfinite(losses), accuracy, 0.0)
-        fitness = np.concatenate([fitness, values[None].astype(np.float64)])
-        cma.tell([(point, -value) for point, value in zip(points, fitness[-1].tolist(), strict=True)])
-        skipped += int(np.sum(~np.isfinite(losses)))
-        if progress:
-            progress(done, generations)
-        if done % every == 0 or done == generations:
-            mean = jax.tree.map(lambda leaf: leaf[None], unravel(jnp.asarray(cma.mean, flat.dtype)))
-            scores = mean_scores(mean, dev_key, source, dev, **learners, learners=search.options.episodes)
-            entry = {"unroll": recipe.unroll, "fitness": float(values.mean()), "best_fitness": float(values.max())}
-            search.record(done, generations, fitness.ravel(), mean, *map(np.asarray, scores), **entry, skipped=skipped)
-    return SearchResult(search.best, search.score, mean, search.history)
+    sizes: Any = {"query_size": recipe.query_size, "learners": recipe.learners}
+
+    def mean() -> Genome:
+        return jax.tree.map(lambda leaf: leaf[None], unravel(jnp.asarray(cma.mean, flat.dtype)))
+
+    def replay(fitness: np.ndarray) -> None:
+        for values in fitness.reshape(-1, recipe.population)[cma.generation :]:
+            cma.tell([(cma.ask(), -value) for value in values.tolist()])
+
+    def step(state: tuple[np.ndarray, Genome], history: History) -> tuple[tuple[np.ndarray, Genome], dict[str, Any]]:
+        fitness, best = state
+        last = history[-1] if history else {"step": 0, "best": -1.0, "skipped": 0}
+        replay(fitness)
+        done, skipped, values = min(last["step"] // every * every + every, generations), last["skipped"], np.zeros(0)
+        for generation in range(last["step"], done):
+            points = [cma.ask() for _ in range(recipe.population)]
+            genomes = jax.vmap(unravel)(jnp.asarray(np.stack(points), flat.dtype))
+            key = jax.random.fold_in(train_key, generation)
+            losses, accuracy = map(np.asarray, mean_scores(genomes, key, source, **learners, **sizes))
+            values = np.where(np.isfinite(losses), accuracy, 0.0)
+            cma.tell([(point, -value) for point, value in zip(points, values.tolist(), strict=True)])
+            fitness = np.concatenate([fitness, values.astype(np.float64)])
+            skipped += int(np.sum(~np.isfinite(losses)))
+            if progress:
+                progress(generation + 1, generations)
+        scores = map(np.asarray, mean_scores(mean(), dev_key, source, dev, **learners, learners=episodes))
+        best, entry = choose_best(best, last["best"], mean(), *scores)
+        found = {"fitness": float(values.mean()), "best_fitness": float(values.max()), "skipped": skipped}
+        return (fitness, best), {"step": done, "unroll": recipe.unroll, **found, **entry}
+
+    (fitness, best), history = search(step, (np.zeros(0), start), generations, search_options)
+    replay(fitness)
+    return SearchResult(best, history[-1]["best"], mean(), history)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from icl.blur.design import check_states
+
 _ridge_scalars = {"eta_synapse": -0.4, "eta_output": 1.2, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
 _ridge_scalars |= {"lam": 0.8, "lam_output": 0.4, "trust": 0.5, "width": 0.2, "depth": 0.2}
 _ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average": 0.7}
@@ -158,12 +160,6 @@ def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
         -0.4
     """
     return backprop_genome(states, dtype=dtype, **_ridge_scalars)
-
-
-def check_states(states: int) -> None:
-    """Raise a ValueError for fewer than two states."""
-    if states < 2:
-        raise ValueError(f"{states} states: neurons have at least 2, one for the input and one for the feedback")
 
 
 def _genome(matrices: Array, scalars: dict[str, float], dtype: Any) -> Genome:

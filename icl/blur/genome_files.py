@@ -1,10 +1,4 @@
-"""Genomes as small JSON files: a learned rule and its provenance.
-
-from icl.blur import image_sets, learning_curves, load_genome
-
-rule = load_genome("digits")                       # shipped with the package; or the path of a genome.json
-learning_curves(rule.genome, rule.rules, (32,), sets.train, sets.test, steps=10).accuracy.mean(axis=0)
-"""
+"""Files of genomes: learned rules with their provenance, those of the package and one's own."""
 
 import dataclasses
 import json
@@ -16,11 +10,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from icl.blur.design import Rules
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules
 from jexplicit.runs.folder import write_json
 
-_folder = resources.files("icl.blur") / "genomes"
+_folder = resources.files("icl.blur") / "genomes"  # with a JSON file for each genome of the package
 
 
 class LearnedRule(NamedTuple):
@@ -68,7 +62,14 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
         rules = Rules(**content["rules"])
         leaves = {**Genome._field_defaults, **content["genome"]}
         genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in leaves.items()})
-    except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:  # JSON's and UTF-8's errors are ValueErrors
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        OSError,
+        RecursionError,
+    ) as error:  # JSON's and UTF-8's errors are ValueErrors
         raise ValueError(f"{text} cannot be read as a genome ({error}): give a genome.json of launch.blur train") from error
     shapes = {matrix.shape for matrix in genome[:4]}
     if shapes != {(rules.states,) * 2} or any(np.ndim(leaf) for leaf in genome[4:]):

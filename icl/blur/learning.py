@@ -1,10 +1,11 @@
-"""Learners at work: minibatches, and accuracy by number of updates.
+"""Learners: their minibatches, their accuracy by number of updates, and a learned rule as pure functions, like an optimiser.
 
 Batch statistics make a prediction depend on the other examples of the batch, so accuracies are over a whole part at once.
 """
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from icl.blur.data import Examples
+from icl.blur.design import Rules
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules, Synapses, init_synapses, learn, predict
+from icl.blur.genome_files import load_genome
+from icl.blur.rules import Synapses, init_synapses, learn, predict
 from jexplicit.runs.devices import each_row
 
 
@@ -82,10 +85,10 @@ def learning_curve(
         accuracies = accuracies_of(functools.partial(predict, genome, rules, synapses), test)
         return LearningCurves(accuracies, jnp.sqrt(jnp.mean(synapses[0].W ** 2)))
 
-    return follow(step, measure, synapses, batches, at)
+    return trajectory(step, measure, synapses, batches, at)
 
 
-def follow(
+def trajectory(
     step: Callable[[Any, Array], Any],
     measure: Callable[[Any], Any],
     state: Any,
@@ -105,23 +108,22 @@ def follow(
 
     Example:
         >>> add, look, batches = lambda total, batch: total + batch.sum(), lambda total: total, jnp.ones((4, 1), int)
-        >>> follow(add, look, jnp.zeros((), int), batches, at=(0, 1, 4)).tolist()
+        >>> trajectory(add, look, jnp.zeros((), int), batches, at=(0, 1, 4)).tolist()
         [0, 1, 4]
     """
-    if at is None:
 
-        def step_and_measure(state: Any, batch: Array) -> tuple[Any, Any]:
-            state = step(state, batch)
-            return state, measure(state)
+    def advance(state: Any, batch: Array) -> tuple[Any, Any]:
+        state = step(state, batch)
+        return state, measure(state)
 
-        _, after = lax.scan(step_and_measure, state, batches)
-        return jax.tree.map(lambda first, others: jnp.concatenate([first[None], others]), measure(state), after)
-
-    def go_on(state: Any, ends: Array) -> tuple[Any, Any]:
+    def resume(state: Any, ends: Array) -> tuple[Any, Any]:
         state = lax.fori_loop(ends[0], ends[1], lambda n, state: step(state, batches[n]), state)
         return state, measure(state)
 
-    return lax.scan(go_on, state, jnp.array([(0, *at[:-1]), at]).T)[1]
+    if at is not None:
+        return lax.scan(resume, state, jnp.array([(0, *at[:-1]), at]).T)[1]
+    _, after = lax.scan(advance, state, batches)
+    return jax.tree.map(lambda first, others: jnp.concatenate([first[None], others]), measure(state), after)
 
 
 def learning_curves(
@@ -216,3 +218,43 @@ def check_updates(at: tuple[int, ...] | None, steps: int) -> None:
     """
     if at is not None and (not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps):
         raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")
+
+
+class Learner(NamedTuple):
+    """Pure functions with one genome inside, like an `optax.GradientTransformation`: `jit`, `vmap`, `scan` and `grad` apply.
+
+    init: (key, sizes) -> state, the random synapses of layers with sizes n_0 (inputs) .. n_L (outputs).
+    update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch.
+    predict: (state, x [B, n_0]) -> logits [B, n_L]. Neurons are normalised over the batch, so predict many examples at once.
+    """
+
+    init: Callable[[Array, Sequence[int]], Synapses]
+    update: Callable[[Float[Array, "B n_in"], Float[Array, "B n_out"], Synapses], tuple[Synapses, Float[Array, "B n_out"]]]
+    predict: Callable[[Synapses, Float[Array, "B n_in"]], Float[Array, "B n_out"]]
+
+
+def learner(name: str | os.PathLike = "digits") -> Learner:
+    """The learner with a genome of the package or from a file.
+
+    Args:
+        name: as in `icl.blur.load_genome`.
+
+    Raises:
+        ValueError: no such genome, or a damaged file.
+
+    Example:
+        >>> rule = learner("digits")
+        >>> state = jax.eval_shape(lambda: rule.init(jax.random.key(0), (64, 32, 10)))
+        >>> state, logits = jax.eval_shape(rule.update, jnp.ones((8, 64), "f4"), jnp.ones((8, 10), "f4"), state)
+        >>> logits.shape
+        (8, 10)
+    """
+    genome, rules, _ = load_genome(name)
+
+    def init(key: Array, sizes: Sequence[int]) -> Synapses:
+        return init_synapses(key, genome, rules, sizes)
+
+    def update(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
+        return learn(genome, rules, state, jnp.asarray(x, genome.nu.dtype), jnp.asarray(y, genome.nu.dtype))
+
+    return Learner(init, jax.jit(update), jax.jit(functools.partial(predict, genome, rules)))

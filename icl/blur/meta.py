@@ -12,7 +12,8 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,15 +25,88 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from icl.blur.data import Examples
-from icl.blur.episodes import draw_family_episode, mean_scores, meta_loss
-from icl.blur.families import Family, Source, check_family, make_source
+from icl.blur.design import Rules
+from icl.blur.episodes import Family, Source, check_family, draw_family_episode, make_source, mean_scores, meta_loss
 from icl.blur.genome import Genome
-from icl.blur.rules import Rules
-from icl.blur.search import Search, SearchOptions, SearchResult
 from icl.names import Objective
 from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_gpu
+from jexplicit.runs.iterate import Entry, History, iterate
 
 _updates_at_once = 5  # on a GPU: an update starts half as many kernels; a TPU starts no fewer and compiles for minutes
+
+
+class SearchOptions(NamedTuple):
+    """Options of `icl.blur.meta_train` and `icl.blur.evolve`.
+
+    seed: of genomes, initial synapses and minibatches.
+    every: steps between two evaluations on dev.
+    episodes: learners per genome in an evaluation.
+    checkpoints: folder for checkpoints; a search continues from the last one in it, bit for bit.
+    checkpoint_seconds: time between two checkpoints.
+    on_evaluation: called with each new entry of the history.
+    progress: called with the number of steps done and in total.
+    """
+
+    seed: int = 0
+    every: int = 100
+    episodes: int = 8
+    checkpoints: Path | None = None
+    checkpoint_seconds: float = 30.0
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None
+    progress: Callable[[int, int], None] | None = None
+
+
+class SearchResult(NamedTuple):
+    """The outcome of a search.
+
+    best: the genome with the highest dev accuracy of all evaluations (of the last stage, in a curriculum).
+    score: its dev accuracy.
+    genomes: the genomes of the last evaluation, genome axis first.
+    history: an entry per evaluation with `step`, `unroll`, `seconds`, `loss` and `accuracy` (lists over genomes), `best`,
+        `skipped` (genomes or steps that were not finite), and from evolution `fitness` and `best_fitness` of the generation.
+    """
+
+    best: Genome
+    score: float
+    genomes: Genome
+    history: list[dict[str, Any]]
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds, including evaluation and compilation."""
+        return self.history[-1]["seconds"]
+
+    @property
+    def skipped(self) -> int:
+        """Genomes or meta-steps of single genomes that were not finite."""
+        return int(np.sum(self.history[-1]["skipped"]))
+
+
+def search(
+    step: Callable[[Any, History], tuple[Any, Mapping[str, Any]]], state: Any, total: int, options: SearchOptions
+) -> tuple[Any, list[Entry]]:
+    """The state and the history after `total` steps, an entry for each evaluation; see `iterate`."""
+    return iterate(
+        step,
+        state,
+        done=lambda history: bool(history) and history[-1]["step"] >= total,
+        checkpoints=options.checkpoints,
+        checkpoint_seconds=options.checkpoint_seconds,
+        callback=options.on_evaluation,
+    )
+
+
+def choose_best(
+    best: Genome, score: float, genomes: Genome, losses: np.ndarray, accuracy: np.ndarray
+) -> tuple[Genome, dict[str, Any]]:
+    """The best genome so far, of this score, after an evaluation on dev; and the entry of the evaluation."""
+    finite = np.isfinite(losses)
+    accuracy = np.where(finite, accuracy, 0.0)
+    if accuracy.max() > score:
+        score = float(accuracy.max())
+        best = jax.tree.map(lambda leaf: leaf[int(accuracy.argmax())], genomes)
+    values = [float(loss) if ok else None for loss, ok in zip(losses, finite, strict=True)]
+    return best, {"loss": values, "accuracy": accuracy.tolist(), "best": score}
 
 
 class Stage(NamedTuple):
@@ -47,7 +121,7 @@ class MetaRecipe(NamedTuple):
 
     hidden: widths of the learners' hidden layers.
     batch_size: examples per update; query_size: examples for the loss at the end.
-    families: tasks and learners to meta-train on, in turn (`icl.blur.families`); default, the data as it is with learners of
+    families: tasks and learners to meta-train on, in turn (`icl.blur.Family`); default, the data as it is with learners of
         `hidden` and `batch_size`.
     objective: the loss of the queries at the end, or the area under their learning curve (`icl.blur.episodes`).
     learning_rate: of Adam at the start of each stage; a cosine schedule takes it to a tenth.
@@ -195,29 +269,32 @@ def meta_train(
         found = meta_train(genomes, Rules(), MetaRecipe(), curriculum, train, dev)
         found.best, found.score  # the genome, and the accuracy of its learners on dev
     """
-    search = Search(jax.tree.map(lambda leaf: leaf[0], genomes), SearchOptions(**options))
-    seed, every, progress = search.options.seed, search.options.every, search.options.progress
+    search_options = SearchOptions(**options)
+    seed, every, episodes, progress = (getattr(search_options, name) for name in ("seed", "every", "episodes", "progress"))
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))
     _check(G, recipe, curriculum, source, every)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # the last genome fills up the devices
     train_key, dev_key = jax.random.split(jax.random.key(seed))
+    dev = Examples(*map(jnp.asarray, dev))
+    ends = np.cumsum([stage.steps for stage in curriculum]).tolist()
 
     def init_state(genomes: Genome, skipped: Array, stage: Stage) -> MetaState:
         state = MetaState(genomes, jax.vmap(meta_optimizer(recipe, stage.steps).init)(genomes), skipped)
         return jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))
 
-    state = init_state(jax.tree.map(lambda leaf: leaf[numbers], genomes), jnp.zeros(len(numbers), np.int32), curriculum[0])
-    state = search.restore(state)
-    dev = Examples(*map(jnp.asarray, dev))
-    ends = np.cumsum([stage.steps for stage in curriculum]).tolist()
-    while (done := search.done) < total:
+    def population(state: MetaState) -> Genome:
+        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
+
+    def step(found: tuple[MetaState, Genome], history: History) -> tuple[tuple[MetaState, Genome], dict[str, Any]]:
+        (state, best), last = found, history[-1] if history else {"step": 0, "best": -1.0}
+        done, score = last["step"], last["best"]
         at = next(n for n, end in enumerate(ends) if done < end)
         stage = curriculum[at]
         if at > 0 and done == ends[at - 1]:  # a new stage starts from the best genome
-            best = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(numbers), *leaf.shape)), search.best)
-            state, search.score = init_state(best, jnp.asarray(state.skipped), stage), -1.0
+            equal = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(numbers), *leaf.shape)), best)
+            state, score = init_state(equal, jnp.asarray(state.skipped), stage), -1.0
         n = min(every, ends[at] - done)
         at_a_time = n if len(recipe.tasks) == 1 else 1  # families take turns
         for first in range(done, done + n, at_a_time):
@@ -225,18 +302,23 @@ def meta_train(
             state, _ = run(state, numbers, train_key, jnp.asarray(first, jnp.int32), source)
             if progress:
                 progress(G * (first + at_a_time), G * total)
-        genomes = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
+        genomes = population(state)
         learners: Any = {"rules": rules, "unroll": stage.unroll, "objective": recipe.objective}
-        learners |= {"query_size": recipe.query_size, "learners": search.options.episodes}
-        found = [mean_scores(genomes, dev_key, source, dev, family=family, **learners) for family in recipe.tasks]
-        scores = np.mean(np.asarray(found), axis=0)  # over families
-        if not np.isfinite(scores[0]).any():
+        learners |= {"query_size": recipe.query_size, "learners": episodes}
+        scores = [mean_scores(genomes, dev_key, source, dev, family=family, **learners) for family in recipe.tasks]
+        losses, accuracy = np.mean(np.asarray(scores), axis=0)  # over families
+        if not np.isfinite(losses).any():
             raise FloatingPointError(
                 f"no genome has a finite loss after {done + n} meta-steps: lower the learning rate, or normalise"
             )
+        best, entry = choose_best(best, score, genomes, losses, accuracy)
         skipped = np.asarray(state.skipped)[:G].tolist()
-        search.record(done + n, total, state, genomes, *scores, unroll=stage.unroll, skipped=skipped)
-    return SearchResult(search.best, search.score, genomes, search.history)
+        return (state, best), {"step": done + n, "unroll": stage.unroll, "skipped": skipped, **entry}
+
+    first = jax.tree.map(lambda leaf: leaf[0], genomes)
+    start = init_state(jax.tree.map(lambda leaf: leaf[numbers], genomes), jnp.zeros(len(numbers), np.int32), curriculum[0])
+    (state, best), history = search(step, (start, first), total, search_options)
+    return SearchResult(best, history[-1]["best"], population(state), history)
 
 
 def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], source: Source, every: int) -> None:

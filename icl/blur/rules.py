@@ -23,21 +23,21 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from icl.blur.genome import Genome, check_states
+from icl.blur.design import Rules
+from icl.blur.genome import Genome
 from icl.blur.ridge import ridge_update
-from icl.blur.states import limit_scale, mix_states, normalise, transpose_synapses, unit_synapses
-from icl.names import BackwardMode, Feedback, Normalisation, Output, Over, Pre, Update
 from jexplicit.nn.activations import activation
-from jexplicit.nn.names import Activation
 from jexplicit.runs.devices import full_precision
 
+_eps = 1e-5  # in the variance of a normalisation
+_eps_synapse = 1e-9  # in the square of a synapse's norm
+_largest = 1e6  # entry of stored synapses under `synapse_norm`
 _iterations = 8  # of conjugate gradients in a ridge update
 _least = 0.01  # of η̃, as it ages: a floor below 0 may be best up to the last update of meta-training, not after it
 
@@ -59,76 +59,6 @@ class Synapse(NamedTuple):
 
 Synapses = tuple[Synapse, ...]
 States = list[Array]  # of layers 0 .. L, each [k, B, n_l]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The design of a learner, everything but its genome. Hashable: a static argument of compiled functions.
-
-    states: k, of every neuron.
-    backward: additive (Eq. 6); multiplicative, `a_l ⊙ u` instead of the sum, with u the second term of Eq. 6; or
-        multiplicative_second_state, which keeps state 0 and multiplies the others.
-    symmetric: V is Wᵀ without the bias, after every update; otherwise V has its own initial values and is updated by the same
-        genome with the two sides exchanged.
-    multistate: one matrix per state; otherwise all states share one, updated as that of state 0.
-    normalise: the passes in which the pre-activations of hidden layers are normalised, see `normalise`.
-    normalise_output: whether those of the output layer are.
-    over: "batch" normalises every state of every neuron over the minibatch, "layer" over minibatch and neurons; "mixed" the
-        first hidden layer as "layer", so that its neurons keep different offsets and scales, and the others as "batch".
-    synapse_norm: neurons read synapses of unit norm, see `unit_synapses`. Stored synapses are not normalised; once the largest
-        entry of a state passes 1e6, that state is divided by a scalar, which does not change what neurons read.
-    oja: the decay `-|γ| W[i,j] Σ_r W[r,j]²` in the update (the first term of Eq. 8).
-    update: hebbian, H as above; or ridge, the least-squares fit of the minibatch that H is one step of; f̃ is `1 - |η̃ decay|`.
-    aging: η̃ decays with the number of updates.
-    average: predictions are made with averaged synapses.
-    pre: the states that the update uses before a synapse: those after the backward pass, after the forward pass, or sequential:
-        layers are updated from the first to the last, each on the states that the new synapses below it give, and the last
-        one on the feedback to the new outputs.
-    hidden, output: σ of the hidden layers and of the output layer. Logits are state 0 of the output layer before σ.
-    backward_activation: σ of the backward pass; default, that of the hidden layers.
-    derivative: the second state of the forward pass is σ' instead of σ; normalised errors have mean 0 and variance 1 then.
-    feedback: label, as above; or the derivative of a loss times state 1 (σ', with `derivative`), for gradient descent.
-    """
-
-    states: int = 4
-    backward: BackwardMode = "additive"
-    symmetric: bool = True
-    multistate: bool = True
-    normalise: Normalisation = "both"
-    normalise_output: bool = True
-    over: Over = "batch"
-    synapse_norm: bool = False
-    oja: bool = False
-    update: Update = "hebbian"
-    aging: bool = False
-    average: bool = False
-    pre: Pre = "backward"
-    hidden: Activation = "tanh"
-    output: Output = "tanh"
-    backward_activation: Activation | None = None
-    derivative: bool = False
-    feedback: Feedback = "label"
-
-    def __post_init__(self) -> None:
-        check_states(self.states)
-        for field, choices in _choices.items():
-            if getattr(self, field) not in choices:
-                raise ValueError(f"{field} {getattr(self, field)!r}: choose one of {', '.join(map(str, choices))}")
-        if self.average and self.synapse_norm:
-            raise ValueError("average with synapse_norm: synapses of unit norm are stored at any scale; choose one of the two")
-
-
-_choices = {
-    "backward": get_args(BackwardMode),
-    "update": get_args(Update),
-    "normalise": get_args(Normalisation),
-    "over": get_args(Over),
-    "pre": get_args(Pre),
-    "feedback": get_args(Feedback),
-    "hidden": get_args(Activation),
-    "output": (*get_args(Activation), "softmax"),
-    "backward_activation": (None, *get_args(Activation)),
-}
 
 
 def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
@@ -405,3 +335,40 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
         raise ValueError(f"a genome of {genome.nu.shape[-1]} states, and rules of {rules.states}: use the same number")
     if x.ndim != 2 or x.shape[1] + 1 != synapses[0].W.shape[-2]:
         raise ValueError(f"inputs {x.shape}: wanted [batch, {synapses[0].W.shape[-2] - 1}], the inputs of the first synapses")
+
+
+def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
+    """`m (z - mean z) / std z + s`, for every state of every neuron over the minibatch, or for every state over the layer.
+
+    There are no running averages: a prediction depends on the other examples of its minibatch.
+
+    Source: Sandler et al. 2021, Sec. 3.4.
+    """
+    axes = 1 if over == "batch" else (1, 2)
+    centred = z - z.mean(axis=axes, keepdims=True)
+    return m * centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
+
+
+@full_precision
+def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
+    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing from `a`, as in the input layer, count as 0."""
+    return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
+
+
+def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: the weights into a neuron have norm 1 in every state.
+
+    Source: Sandler et al. 2021, App. C.6.
+    """
+    return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
+
+
+def limit_scale(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
+    """Divide a state by a scalar before it overflows (with f̃ > 1 synapses grow exponentially): unit synapses stay the same."""
+    largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
+    return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
+
+
+def transpose_synapses(W: Float[Array, "c n_in1 n_out"]) -> Float[Array, "c n_out n_in"]:
+    """V of symmetric synapses: Wᵀ without the bias."""
+    return jnp.matrix_transpose(W[:, :-1])

@@ -143,7 +143,7 @@ class DenseCounter:
             self._tables = _zero_tables(self._mesh, self.radius, self.vocab_size)
         blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
         sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        step = _counting_step(self._mesh, self.radius, self.vocab_size)
+        step = counting_step(self._mesh, self.radius, self.vocab_size)
         self._tables, counted = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
         jax.block_until_ready(self._counted)  # of the window before: more than two at a time would fill the memory
         self._counted = counted
@@ -244,7 +244,7 @@ def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.nd
 
 
 @functools.cache
-def _counting_step(mesh: Mesh, K: int, N: int):
+def counting_step(mesh: Mesh, K: int, N: int):
     """Compiled `tables, blocks, lengths -> tables, done`: every device adds its block into its own donated tables."""
 
     def add(tables, blocks, lengths):

@@ -4,7 +4,6 @@ An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimension
 and the values. Images are read as bytes; colours, and images of several sizes, are refused.
 """
 
-import gzip
 import os
 import zipfile
 import zlib
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
+
+from jexplicit.data.inputs import open_input
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -70,7 +71,7 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
     """The array in an idx file of unsigned bytes.
 
     Args:
-        path: the file; gzipped if its name ends in .gz.
+        path: the file, compressed or not.
         dimensions: 3 for images, 1 for labels.
 
     Raises:
@@ -78,7 +79,8 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
             header says, a damaged .gz file, an empty or unreadable file.
     """
     try:
-        content = gzip.decompress(Path(path).read_bytes()) if str(path).endswith(".gz") else Path(path).read_bytes()
+        with open_input(path) as file:
+            content = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read ({error}): it is truncated or damaged; download it again") from error
     header = 4 + 4 * dimensions
@@ -89,8 +91,7 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
         kind = {_unsigned_bytes << 8 | 1: "that of labels", _unsigned_bytes << 8 | 3: "that of images"}
         what = kind.get(magic, "not that of an idx file of bytes")
         raise ValueError(
-            f"{path} has the magic number {magic}, {what}; expected {expected}: "
-            "check that images and labels are not swapped, and that a gzipped file ends in .gz"
+            f"{path} has the magic number {magic}, {what}; expected {expected}: check that images and labels are not swapped"
         )
     shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
     values, wanted = len(content) - header, int(np.prod(shape, dtype=np.int64))
@@ -133,7 +134,7 @@ def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
 
 def read_png_folders(folder: Path) -> Parts:
     """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`; classes are the folders of train, in numerical or else in
-    alphabetical order, numbered from 0.
+    alphabetical order, numbered from 0. Images are shuffled by a fixed permutation, so that any part of them has all classes.
 
     Raises:
         ValueError: no label, a label in test that train has not, more than 256 labels, images of several sizes, and what
@@ -147,10 +148,10 @@ def read_png_folders(folder: Path) -> Parts:
         raise ValueError(f"{folder / 'train'} has {len(classes)} labels: at most {_most_classes} classes")
     arrays = {}
     for part in ("train", "test"):
-        files = {label: png_files(folder / part / label) for label in labels[part]}
-        arrays[f"{part}_images"] = stack_pngs([file for label in labels[part] for file in files[label]])
-        numbers = [classes.index(label) for label in labels[part]]
-        arrays[f"{part}_labels"] = np.repeat(numbers, [len(files[label]) for label in labels[part]]).astype(np.uint8)
+        files = [(file, label) for label in labels[part] for file in png_files(folder / part / label)]
+        order = np.random.default_rng(0).permutation(len(files))
+        arrays[f"{part}_images"] = stack_pngs([file for file, _ in files])[order]
+        arrays[f"{part}_labels"] = np.array([classes.index(label) for _, label in files], np.uint8)[order]
     return Parts(**arrays, classes=tuple(classes))
 
 

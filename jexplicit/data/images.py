@@ -53,8 +53,8 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     Args:
         name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files: `mnist`, `fashion_mnist`, yours;
             or its path: `./shapes`, `mnist.npz`.
-        data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png`, or an .npz file with the
-            arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
+        data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png` (which are shuffled), or an
+            .npz file with the arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
 
     Raises:
@@ -200,8 +200,8 @@ def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
 
 
 def _grey(rows: list[Any]) -> np.ndarray:
-    """[M, height, width] of images [height, width, channels]; colours are averaged."""
-    return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1)
+    """[M, height, width] of images [height, width, channels]; colours are averaged to whole grey levels."""
+    return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).round()
 
 
 def _as_bytes(x: np.ndarray) -> np.ndarray:

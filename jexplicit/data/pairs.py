@@ -6,11 +6,11 @@ the file), `field` and `linguistics_term`, as in BLiMP.
 Source: Warstadt et al. 2020, BLiMP.
 """
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
-from jexplicit.data.text import Paths, list_files
+from jexplicit.data.inputs import Paths, file_lines, list_files
+from jexplicit.data.records import Record, json_records
 
 
 class MinimalPair(NamedTuple):
@@ -40,28 +40,22 @@ def read_pairs(paths: Paths) -> list[MinimalPair]:
         ...     read_pairs([path])
         [MinimalPair(good='he runs', bad='he run', paradigm='agreement', field='morphology', term='')]
     """
-    return [pair for path in list_files(paths, ())[0] for pair in _file_pairs(Path(path))]
+    return [pair for path in list_files(paths) for pair in _file_pairs(path)]
 
 
-def _file_pairs(path: Path) -> list[MinimalPair]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): give JSON lines in UTF-8") from error
-    pairs = [_pair(line, path, n) for n, line in enumerate(lines, 1) if line.strip()]
+def _file_pairs(path: str) -> list[MinimalPair]:
+    pairs = [_pair(record, path) for record in json_records(file_lines(path), path)]
     if not pairs:
         raise ValueError(f"{path} has no pair: give JSON lines with sentence_good and sentence_bad")
     return pairs
 
 
-def _pair(line: str, path: Path, n: int) -> MinimalPair:
-    remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
-    try:
-        found = json.loads(line)
-        good, bad = found["sentence_good"], found["sentence_bad"]
-        if not (good.strip() and bad.strip()):
-            raise ValueError("a sentence is empty")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}, line {n}, is no minimal pair ({error}): {remedy}") from error
+def _pair(record: Record, path: str) -> MinimalPair:
+    found = record.fields
+    sentences = [found.get(name) for name in ("sentence_good", "sentence_bad")]
+    if not all(isinstance(sentence, str) and sentence.strip() for sentence in sentences):
+        remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
+        raise ValueError(f"{path}, line {record.line}, is no minimal pair (a sentence is missing or empty): {remedy}")
     field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
-    return MinimalPair(good, bad, str(found.get("UID") or path.stem), field, str(found.get("linguistics_term") or ""))
+    name = Path(path).name.partition(".")[0]
+    return MinimalPair(*sentences, str(found.get("UID") or name), field, str(found.get("linguistics_term") or ""))

@@ -1,45 +1,35 @@
-"""Files of records, each with named fields, one of which holds the text: JSON lines, CSV, TSV and Parquet.
+"""Files of records, each with named fields, one of which holds the text: JSON, CSV, TSV and Parquet.
 
-Records are read one after the other, so that no file has to fit in memory. JSON and CSV files may be gzipped; Parquet needs
-pyarrow, the extra `parquet`.
+Records are read one after the other, so that no file has to fit in memory, but for one JSON array. Parquet needs pyarrow, the
+extra `parquet`.
 """
 
 import csv
 import importlib.util
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jexplicit.data.lines import file_lines
+from jexplicit.data.inputs import file_lines, kind_of, open_input
 
-_delimiters = {".csv": ",", ".tsv": "\t"}
-_json = (".jsonl", ".ndjson")
-_parquet = ".parquet"
 _batch = 1024  # records of a Parquet file in memory
 
 
 class Record(NamedTuple):
-    """The fields of a record, and the line of its file where it begins (of a Parquet file, the row), from 1."""
+    """The fields of a record, and the line of its file where it begins (of Parquet and of a JSON array, the record), from 1."""
 
     line: int
     fields: Mapping[str, Any]
-
-
-def is_record_file(path: str) -> bool:
-    """Whether a file holds records, by the end of its name.
-
-    >>> is_record_file("a.jsonl.gz"), is_record_file("a.txt")
-    (True, False)
-    """
-    return path.lower().removesuffix(".gz").endswith((*_json, *_delimiters, _parquet))
 
 
 def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Record]:
     """The records of a file, in its order; blank lines are no records, but counted.
 
     Args:
-        path: `.jsonl`, `.ndjson`, `.csv`, `.tsv` (each also `.gz`, the last two with a line of names) or `.parquet`.
+        path: of JSON (`.jsonl`, `.ndjson`, `.json`: objects in lines or in one array), a table whose first line has the names
+            (`.csv`, with commas or semicolons; `.tsv`, which has no quotes), or `.parquet`; all may be compressed.
         fields: read only these of a Parquet file; default, all.
 
     Raises:
@@ -53,25 +43,23 @@ def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Rec
     ...     [(record.line, record.fields["text"]) for record in file_records(str(path))]
     [(2, 'to be,\\nor not'), (5, 'to be')]
     """
-    kind = path.lower().removesuffix(".gz")
-    if kind.endswith(_parquet):
+    kind = kind_of(path)
+    if kind == "parquet":
         return _parquet_records(path, fields)
-    if kind.endswith(_json):
-        return json_records(file_lines(path), path)
-    return _table_records(path, _delimiters[kind[-4:]])
+    return json_records(file_lines(path), path) if kind == "json" else _table_records(path, kind)
 
 
 def text_of(record: Record, path: str, field: str) -> str:
-    """The text in a field of a record.
+    """The text in a field of a record; a missing value is an empty text.
 
     Raises:
         ValueError: no such field, or a value that is no string; with file, line and the fields there are.
     """
     value = value_of(record, path, field)
-    if not isinstance(value, str):
-        found = f"{type(value).__name__} {str(value)[:40]!r}" if value is not None else "no value"
+    if value is not None and not isinstance(value, str):
+        found = f"{type(value).__name__} {str(value)[:40]!r}"
         raise ValueError(f"{_place(record, path)}: field {field!r} holds {found}, not text: {_remedy(record)}")
-    return value
+    return value or ""
 
 
 def value_of(record: Record, path: str, field: str) -> Any:
@@ -96,7 +84,7 @@ def check_field(path: str, field: str | None) -> None:
 
 
 def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """The records of JSON lines, `{"field": value, ...}` each.
+    """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects.
 
     Raises:
         ValueError: a line that is no JSON object, with its number.
@@ -104,31 +92,54 @@ def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
     >>> [record.line for record in json_records(['{"text": "to be"}', "", '{"text": "or not"}'], "stdin")]
     [1, 3]
     """
-    for n, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{name}, line {n}, is no JSON ({error}): write one object a line") from error
+    numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
+    first = next(numbered, None)
+    if first is None:
+        return
+    if first[1].lstrip().startswith("["):
+        whole = _parsed("".join([first[1], *(line for _, line in numbered)]), name, first[0])
+        objects: Iterable[tuple[int, Any]] = enumerate(whole, 1)
+    else:
+        objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([first], numbered))
+    for n, fields in objects:
         if not isinstance(fields, dict):
             raise ValueError(f"{name}, line {n}, is no JSON object but a {type(fields).__name__}: write one object a line")
         yield Record(n, fields)
 
 
-def _table_records(path: str, delimiter: str) -> Iterator[Record]:
+def _parsed(text: str, name: str, n: int) -> Any:
+    try:
+        return json.loads(text, parse_int=_integer)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}, line {n}, is no JSON ({error}): write one object a line") from error
+
+
+def _integer(digits: str) -> int | str:
+    """Numbers of thousands of digits stay text: Python refuses them, and no field that is read has one."""
+    return int(digits) if len(digits) < 4300 else digits
+
+
+def _table_records(path: str, kind: str) -> Iterator[Record]:
     csv.field_size_limit(sys.maxsize)  # a document may be long
-    reader = csv.reader(file_lines(path), delimiter=delimiter, strict=True)
+    lines = file_lines(path)
+    head = next((line for line in lines if line.strip()), "")
+    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+    if kind == "csv":
+        style = {"delimiter": ";" if ";" in head and "," not in head else ",", "strict": True}
+    reader = csv.reader(itertools.chain([head], lines), **style)
     names: list[str] | None = None
     line = 1
     try:
         for row in reader:
             if row and names is None:
                 names = row
+                if twice := next((name for name in names if names.count(name) > 1), None):
+                    raise ValueError(f"{path} has two columns {twice!r}: rename one")
             elif row and names is not None:
                 if len(row) > len(names):
                     raise ValueError(
-                        f"{path}, line {line}, has {len(row)} values for {len(names)} fields: quote those with commas"
+                        f"{path}, line {line}, has {len(row)} values for {len(names)} fields: the delimiter is "
+                        f"{style['delimiter']!r}; quote values that contain it"
                     )
                 yield Record(line, dict(zip(names, row, strict=False)))
             line = reader.line_num + 1
@@ -144,12 +155,14 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
 
     n = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_input(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
             names = file.schema_arrow.names
             columns = None if fields is None else [name for name in dict.fromkeys(fields) if name in names]
             for batch in file.iter_batches(_batch, columns=columns):
                 for row in batch.to_pylist():
                     yield Record(n := n + 1, row if row else dict.fromkeys(names))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} is no whole Parquet file ({str(error).splitlines()[0]}): write or download it again"
@@ -157,7 +170,7 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
 
 
 def _place(record: Record, path: str) -> str:
-    return f"{path}, {'row' if path.lower().endswith(_parquet) else 'line'} {record.line}"
+    return f"{path}, {'row' if kind_of(path) == 'parquet' else 'line'} {record.line}"
 
 
 def _remedy(record: Record) -> str:

@@ -1,19 +1,17 @@
-"""Text files as documents: lines, paragraphs, whole files or fields of records, of any size, plain or gzipped.
+"""Text files as documents: lines, paragraphs, whole files or fields of records, of any size.
 
 Lines can also be read a range of bytes at a time.
 """
 
-import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 from jexplicit.data.corpora import Corpus, Documents, Split, lazy_split
-from jexplicit.data.lines import file_lines
-from jexplicit.data.records import Record, check_field, file_records, is_record_file, text_of, value_of
+from jexplicit.data.inputs import Paths, file_lines, file_stamp, is_compressed, is_pipe, kind_of, list_files, path_list
+from jexplicit.data.records import Record, check_field, file_records, text_of, value_of
 
-Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Unit = Literal["line", "paragraph", "file"]
 
 
@@ -41,14 +39,14 @@ def text_corpus(
     ...     list(corpus.train), list(corpus.dev)
     (['one two'], ['buckle my shoe'])
     """
-    train_files, dev_files = list_files(train, dev)
+    train_files, dev_files = train_and_dev_files(train, dev)
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
     whole = Documents(_files_documents, train_files, **reading)
     parts = (whole, Documents(_files_documents, dev_files, **reading)) if dev_files else lazy_split(whole, split)
     reading |= {"split": split}
-    source = {"train_files": list(map(_stamp, train_files)), "dev_files": list(map(_stamp, dev_files)), **reading}
-    return Corpus(", ".join(_as_list(train)), *parts, source)
+    source = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files)), **reading}
+    return Corpus(", ".join(path_list(train)), *parts, source)
 
 
 def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = "line") -> list[str]:
@@ -57,8 +55,8 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
     Lines end at `\\n`, `\\r\\n` or `\\r` only. A byte-order mark is dropped. A file named twice is read once.
 
     Args:
-        paths: files, `.gz` files, globs (sorted) and folders (all files in them, sorted, but for hidden ones). Files of records
-            (`.jsonl`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.records) hold a document a record.
+        paths: files, compressed or not, pipes, globs (sorted) and folders (all files in them, sorted, but for hidden ones).
+            Files of records (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.records) hold one a record.
         field: of the records that holds the text; needed where there are records.
         documents: of plain text: each `line`, each `paragraph` (what stands between blank lines), or each `file`.
 
@@ -66,7 +64,7 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
         The documents, in the order of the paths.
 
     Raises:
-        ValueError: nothing at a path, or a file that is empty, binary, not UTF-8 or a damaged `.gz`; records without a field
+        ValueError: nothing at a path, or a file that is empty, binary, not UTF-8 or damaged; records without a field
             named, or without that field; a field or `documents` for files that have no use for it.
 
     >>> import tempfile
@@ -76,7 +74,7 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
     ...     read_documents([folder])
     ['  to be,', 'or not']
     """
-    files = _list_files(paths)
+    files = list_files(paths)
     check_reading(files, field=field, documents=documents)
     return list(_files_documents(files, field=field, documents=documents))
 
@@ -90,7 +88,7 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
     """
     if documents not in get_args(Unit):
         raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
-    records = [file for file in files if is_record_file(file)]
+    records = [file for file in files if kind_of(file) != "text"]
     for file in records:
         check_field(file, field)
     if field is not None and not records:
@@ -101,71 +99,20 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
         raise ValueError(f"{files[0]} holds records, a document each: documents={documents!r} is for plain text; leave it out")
 
 
-def list_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
+def train_and_dev_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
     """The files of train and dev, each once and in order; dev may be none.
 
     Raises:
         ValueError: nothing at a path; a file in both.
-
-    >>> list_files([__file__], [])[0] == [os.path.realpath(__file__)]
-    True
     """
-    train_files, dev_files = _list_files(train), _list_files(dev) if _as_list(dev) else []
-    if shared := sorted(set(train_files) & set(dev_files)):
+    train_files, dev_files = list_files(train), list_files(dev) if path_list(dev) else []
+    if shared := sorted(set(map(os.path.realpath, train_files)) & set(map(os.path.realpath, dev_files))):
         raise ValueError(f"{shared[0]} is in train and in dev: take it out of one, or give no dev to have train split")
     return train_files, dev_files
 
 
-def _list_files(paths: Paths) -> list[str]:
-    return list(dict.fromkeys(map(os.path.realpath, expand_paths(paths))))
-
-
-def expand_paths(paths: Paths) -> list[str]:
-    """The files of paths, globs and folders, as they are named and as often.
-
-    Raises:
-        ValueError: nothing at a path.
-    """
-    if not _as_list(paths):
-        raise ValueError("no text file given: name one or more files, globs or folders")
-    return [file for path in _as_list(paths) for file in _expand(path)]
-
-
-def _as_list(paths: Paths) -> list[str]:
-    return [str(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-
-
-def _expand(path: str) -> list[str]:
-    if os.path.isdir(path):
-        return _folder_files(path)
-    if os.path.exists(path):  # before the glob: a file may be called notes[1].txt
-        return [path]
-    if not glob.has_magic(path):
-        raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")
-    matches = sorted(glob.glob(path, recursive=True))
-    if not matches:
-        raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
-    return [file for match in matches for file in (_folder_files(match) if os.path.isdir(match) else [match])]
-
-
-def _folder_files(folder: str) -> list[str]:
-    found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(place, name) for name in files if not name.startswith(".")]
-    if not found:
-        raise ValueError(f"no file in folder {folder!r}: name a folder that holds text files")
-    return sorted(found)
-
-
 def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
     return chain.from_iterable(file_documents(file, **reading) for file in files)
-
-
-def _stamp(path: str) -> list[Any]:
-    """What tells whether a file was changed without reading it."""
-    found = os.stat(path)
-    return [path, found.st_size, found.st_mtime_ns]
 
 
 class Document(NamedTuple):
@@ -187,7 +134,7 @@ def file_documents(path: str, start: int = 0, stop: int | None = None, **reading
 
     Args:
         path: of the file.
-        start: first byte; 0 for a .gz file, and for documents that are no lines.
+        start: first byte; 0 for a compressed file, and for documents that are no lines.
         stop: byte after the last; default, the end of the file.
         reading: `field` and `documents`, see `read_documents`.
 
@@ -207,7 +154,7 @@ def file_documents(path: str, start: int = 0, stop: int | None = None, **reading
 
 def has_ranges(path: str, documents: Unit = "line") -> bool:
     """Whether ranges of bytes of a file can be read on their own: plain text, a document a line."""
-    return documents == "line" and not path.endswith(".gz") and not is_record_file(path)
+    return documents == "line" and kind_of(path) == "text" and not is_pipe(path) and not is_compressed(path)
 
 
 def locate_documents(
@@ -225,7 +172,7 @@ def locate_documents(
         path, start, stop, field, documents: see `file_documents`.
         id_field: field of the records whose value each document keeps as `id`.
     """
-    if is_record_file(path):
+    if kind_of(path) != "text":
         fields = None if field is None else [field, *([] if id_field is None else [id_field])]
         found = record_documents(file_records(path, fields), path, field=field, id_field=id_field)
     else:

@@ -68,13 +68,13 @@ def explain(
     if model.history and past is None:
         raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
     read = histories(past, model.history) if past and model.history else np.zeros((len(Y), 0), np.int32)
-    parts = _explain(model, X.astype(np.int32), read, Y.astype(np.int32))
+    parts = attribute_positions(model, X.astype(np.int32), read, Y.astype(np.int32))
     return Attribution(model.names, model.tokens, *(np.asarray(part) for part in parts))
 
 
 @jax.jit
 @full_precision
-def _explain(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
+def attribute_positions(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
     def one(position):
         x, history, y = position
         rows = jnp.stack(model.read(x, history if model.history else None))

@@ -20,7 +20,9 @@ from jexplicit.runs.checks import check_key
 
 
 def next_token(
-    model: LanguageModel, prompt: Integer[np.ndarray, " n"], first: Sequence[int] | np.ndarray | None = None
+    model: LanguageModel,
+    prompt: Integer[np.ndarray, " n"] | Sequence[int],
+    first: Sequence[int] | np.ndarray | None = None,
 ) -> Float[np.ndarray, " N"]:
     """`log p(token | prompt)` of every token, in nats.
 
@@ -38,6 +40,7 @@ def next_token(
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
     """
+    prompt = np.asarray(prompt, np.int64)
     _check_ids("prompt", prompt, model.vocab_size)
     possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
     return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
@@ -46,7 +49,7 @@ def next_token(
 def generate(
     key: Any,
     model: LanguageModel,
-    prompt: Integer[np.ndarray, " n"] | Sequence[Integer[np.ndarray, " _"]],
+    prompt: Integer[np.ndarray, " n"] | Sequence[int] | Sequence[Integer[np.ndarray, " _"]],
     length: int,
     *,
     temperature: float = 1.0,
@@ -60,7 +63,7 @@ def generate(
     Args:
         key: a jax.random key; the same key gives the same text.
         model: of any kind. Where it predicts the end of a document, everything after that end is `<pad>`.
-        prompt: [n] token ids, empty for the start of a document; or a list of such prompts.
+        prompt: [n] token ids, empty for the start of a document; or a list of such arrays, whose texts are independent.
         length: tokens to generate.
         temperature: divides the logits; 0 takes the likeliest token every time.
         top_k: keep only the k likeliest tokens.
@@ -84,7 +87,7 @@ def generate(
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
     check_key(key)
-    several = not isinstance(prompt, np.ndarray | jax.Array)
+    several = not isinstance(prompt, np.ndarray | jax.Array) and (not len(prompt) or any(np.ndim(p) for p in prompt))
     prompts = [np.asarray(p, np.int64).reshape(-1) for p in (prompt if several else [prompt])]
     _check(model, prompts, length, temperature, top_k, top_p, banned)
     allowed = np.ones(model.vocab_size, bool)
@@ -93,7 +96,7 @@ def generate(
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     history = np.stack([_history_of(p, _length(model)) for p in prompts])
     begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
-    keys = jax.random.split(key, len(prompts)) if several else key[None]
+    keys = jax.random.split(key, len(prompts)) if len(prompts) > 1 else key[None]
     ids = np.asarray(_generate(keys, model, history, begin, allowed, float(temperature), length, top_k, top_p))
     return ids if several else ids[0]
 

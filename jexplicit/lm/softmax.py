@@ -77,7 +77,7 @@ def map_contexts(
     calls = max(1, -(-len(X) // (_contexts_per_call * mesh.size)))
     blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
     call = blocks * block * mesh.size
-    apply = _mapped(one, mesh, block)
+    apply = compiled_map(one, mesh, block)
     tables, out = everywhere(tables, mesh), []
     for start in range(0, max(1, len(X)), call):
         part = np.zeros((call, X.shape[1]), np.int32)
@@ -169,7 +169,7 @@ def _log_Z(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, ""]:
 
 
 @functools.cache
-def _mapped(one: Callable, mesh: Mesh, block: int):
+def compiled_map(one: Callable, mesh: Mesh, block: int):
     def shard(tables, X):
         return jax.lax.map(functools.partial(one, tables), X, batch_size=block)
 

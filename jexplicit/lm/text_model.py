@@ -66,7 +66,10 @@ class TextModel(NamedTuple):
         Raises:
             ValueError: one text instead of a list, or no token to predict.
         """
-        return evaluate(self.model, encode_documents(self.tokenizer, _documents(texts))).perplexity
+        stream = encode_documents(self.tokenizer, texts := _documents(texts))
+        if not (stream != PAD).any():
+            raise ValueError(f"no token in {len(texts)} texts: give some text")
+        return evaluate(self.model, stream).perplexity
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
         """The likeliest next tokens of a document that begins with a prompt, with their probabilities.

@@ -1,16 +1,16 @@
 """Elementwise nonlinearities φ by name, and the regions where they are flat."""
 
-import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-LEAK = 0.01  # slope of the leaky ReLU below 0
+from jexplicit.nn.names import look_up
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
-    "leaky_relu": functools.partial(jax.nn.leaky_relu, negative_slope=LEAK),
+    "leaky_relu": jax.nn.leaky_relu,  # of slope 0.01 below 0
     "tanh": jnp.tanh,
     "sigmoid": jax.nn.sigmoid,
     "relu_tanh": lambda z: jax.nn.relu(jnp.tanh(z)),
@@ -32,30 +32,7 @@ def activation(name: str) -> Callable[[Array], Array]:
         >>> activation("relu")(jnp.array([-1.0, 2.0])).tolist()
         [0.0, 2.0]
     """
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation {name!r}: choose one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-def activation_slope(name: str, z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The derivative φ'(z), by hand: with a = φ(z), `1 - a²` of tanh, `a (1 - a)` of the sigmoid, `a + σ(z) (1 - a)` of SiLU.
-
-    At the kink of a ReLU it is 0, or the leak.
-
-    Example:
-        >>> activation_slope("sigmoid", jnp.zeros(1)).item()
-        0.25
-    """
-    a, positive = activation(name)(z), (z > 0).astype(z.dtype)
-    return {
-        "relu": lambda: positive,
-        "leaky_relu": lambda: positive + LEAK * (1 - positive),
-        "tanh": lambda: 1 - a**2,
-        "sigmoid": lambda: a * (1 - a),
-        "relu_tanh": lambda: positive * (1 - a**2),
-        "silu": lambda: a + jax.nn.sigmoid(z) * (1 - a),
-        "linear": lambda: jnp.ones_like(z),
-    }[name]()
+    return look_up("activation", ACTIVATIONS, name)
 
 
 def is_flat(name: str, z: Float[Array, "..."]) -> Bool[Array, "..."]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.nn.activations import activation, is_flat
@@ -71,7 +70,7 @@ def hidden_layers(
     def mean_loss(perturbations: Any) -> tuple[Array, Any]:
         read = {**variables, "perturbations": perturbations}
         z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"], rngs=rngs)
-        return objective.loss(z, Y).mean(), seen.get("intermediates", {})
+        return objective(z, Y).mean(), seen.get("intermediates", {})
 
     gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
     return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
@@ -143,12 +142,6 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
         raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
     uniform = math.log(outputs)
     return HockeyStick(first_loss - uniform, first_loss - uniform > 0.1 * uniform)
-
-
-def histogram(values: Array, bins: int = 60) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " edges"]]:
-    """Density of values, and the edges of its bins."""
-    density, edges = np.histogram(np.asarray(values, np.float64).ravel(), bins=bins, density=True)
-    return density, edges
 
 
 def leaf_names(params: Any) -> list[str]:

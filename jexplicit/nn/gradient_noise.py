@@ -73,13 +73,13 @@ def gradient_noise(
     if not sizes or min(sizes) < 1 or max(sizes) > M:
         raise ValueError(f"batch sizes {list(sizes)} of {M} examples: use 1 .. {M}")
     flat, restore = ravel_pytree(params)
-    one = jax.grad(lambda flat, x, y: loss(restore(flat), x, y))
+    gradient = jax.grad(lambda flat, X, Y: jax.vmap(lambda x, y: loss(restore(flat), x, y))(X, Y).mean())
 
     @jax.jit
     def moments(flat: Array) -> tuple[Array, Array]:
         """The mean gradient and the mean squared norm."""
-        norms = jax.lax.map(lambda xy: jnp.sum(one(flat, *xy) ** 2), (X, Y), batch_size=_chunk)
-        return jax.grad(lambda flat: jax.vmap(lambda x, y: loss(restore(flat), x, y))(X, Y).mean())(flat), norms.mean()
+        norms = jax.lax.map(lambda xy: jnp.sum(gradient(flat, xy[0][None], xy[1][None]) ** 2), (X, Y), batch_size=_chunk)
+        return gradient(flat, X, Y), norms.mean()
 
     g, square = moments(flat)
     size = float(jnp.linalg.norm(g))
@@ -87,16 +87,14 @@ def gradient_noise(
         raise ValueError("the gradient of all examples is 0: there is nothing to compare with; take it at other parameters")
     trace = max(float(square) - size**2, 0.0)
 
-    def drawn(B: int) -> tuple[Array, Array]:
-        def draw(key: Array) -> tuple[Array, Array]:
-            m = jax.random.permutation(key, M)[:B]
-            mean = jax.grad(lambda flat: jax.vmap(lambda x, y: loss(restore(flat), x, y))(X[m], Y[m]).mean())(flat)
-            return jnp.sum((mean - g) ** 2), mean @ g / (jnp.linalg.norm(mean) * size)
+    def draw(key: Array, B: int) -> tuple[Array, Array]:
+        m = jax.random.permutation(key, M)[:B]
+        mean = gradient(flat, X[m], Y[m])
+        return jnp.sum((mean - g) ** 2), mean @ g / (jnp.linalg.norm(mean) * size)
 
-        squares, cosines = jax.jit(lambda keys: jax.lax.map(draw, keys))(jax.random.split(key, draws))
-        return jnp.sqrt(squares.mean()) / size, cosines.mean()
-
-    B = np.asarray(sizes)
-    errors, cosines = np.asarray([[float(value) for value in drawn(int(size))] for size in B]).T
+    keys, B = jax.random.split(key, draws), np.asarray(sizes)
+    found = [jax.jit(lambda keys, B=B: jax.lax.map(lambda key: draw(key, B), keys))(keys) for B in sizes]
+    errors = np.array([float(jnp.sqrt(squares.mean()) / size) for squares, _ in found])
+    cosines = np.array([float(cosines.mean()) for _, cosines in found])
     predicted = np.sqrt(trace / B * (M - B) / max(M - 1, 1)) / size
     return GradientNoise(B, errors, predicted, cosines, trace / size**2)

@@ -15,16 +15,15 @@ A uniform law on ±b has variance b²/3. Weights of zero never train (see `initi
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
 import jax
 import numpy as np
+from jax.nn.initializers import variance_scaling, zeros
 from jaxtyping import Array
 
-from jexplicit.nn.activations import ACTIVATIONS, LEAK
-from jexplicit.nn.names import INITIALIZERS
-
-Initializer = Callable[..., Array]
+from jexplicit.nn.activations import ACTIVATIONS
+from jexplicit.nn.names import look_up
 
 GAINS: dict[str, float] = {
     "linear": 1.0,
@@ -32,27 +31,32 @@ GAINS: dict[str, float] = {
     "sigmoid": 4.0,
     "relu": math.sqrt(2),
     "relu_tanh": math.sqrt(2),
-    "leaky_relu": math.sqrt(2 / (1 + LEAK**2)),
+    "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
     "silu": math.sqrt(2),
 }
 """g multiplies the standard deviation: a sigmoid has slope 1/4 near 0, a ReLU drops half of its input. Some tables give 5/3 for
 tanh, to compensate for its flat ends in deep stacks."""
 
-_fans: dict[str, Literal["fan_in", "fan_out", "fan_avg"]] = {
-    "glorot": "fan_avg",  # 2/(n_in + n_out): one over their mean
-    "he": "fan_in",
-    "backward": "fan_out",
+_schemes: dict[str, Any] = {  # the mode and the law of `variance_scaling`
+    "glorot_normal": ("fan_avg", "normal"),  # 2/(n_in + n_out) is one over their mean
+    "glorot_uniform": ("fan_avg", "uniform"),
+    "he_normal": ("fan_in", "normal"),
+    "he_uniform": ("fan_in", "uniform"),
+    "backward_normal": ("fan_out", "normal"),
+    "fan_in_uniform": ("fan_in", "uniform"),
+    "standard": ("fan_in", "normal"),
+    "zeros": ("fan_in", "normal"),
 }
 
 
-def initializer(name: str, activation: str) -> Initializer:
+def initializer(name: str, activation: str) -> Callable[..., Array]:
     """The distribution of a layer's weights, `(key, shape, dtype) -> W` with shape [n_in, n_out], from jax.nn.initializers.
 
     With `zeros`, a network of two or more layers without biases never moves: every gradient has a factor of zero
     (Radhakrishnan 2024, Lemma 1).
 
     Args:
-        name: one of INITIALIZERS.
+        name: of the scheme.
         activation: what follows the layer; it determines the gain g, or c of the standard scheme.
 
     Raises:
@@ -65,19 +69,12 @@ def initializer(name: str, activation: str) -> Initializer:
 
     Source: Glorot & Bengio 2010; He et al. 2015.
     """
-    if name not in INITIALIZERS:
-        raise ValueError(f"initializer {name!r}: choose one of {', '.join(INITIALIZERS)}")
-    if activation not in GAINS:
-        raise ValueError(f"activation {activation!r}: choose one of {', '.join(GAINS)}")
+    mode, law = look_up("initializer", _schemes, name)
+    gain = look_up("activation", GAINS, activation)
     if name == "zeros":
-        return jax.nn.initializers.zeros
-    if name == "standard":
-        return jax.nn.initializers.variance_scaling(standard_scale(activation), "fan_in", "normal")
-    if name == "fan_in_uniform":
-        return jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    law = "uniform" if name.endswith("uniform") else "normal"
-    fan = _fans[name.split("_")[0]]
-    return jax.nn.initializers.variance_scaling(GAINS[activation] ** 2, fan, law)
+        return zeros
+    scale = standard_scale(activation) if name == "standard" else 1 / 3 if name == "fan_in_uniform" else gain**2
+    return variance_scaling(scale, mode, law)
 
 
 @functools.cache

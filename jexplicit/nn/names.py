@@ -1,25 +1,34 @@
 """What the parts of a network and of its training are called, for command lines: JAX is not needed."""
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+V = TypeVar("V")
 
 Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "relu_tanh", "silu", "linear"]
-ACTIVATION_NAMES: tuple[Activation, ...] = get_args(Activation)
 Direct = Literal["none", "embedding", "tokens"]
 InitializerName = Literal[
     "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "backward_normal", "fan_in_uniform", "standard", "zeros"
 ]
-INITIALIZERS: tuple[InitializerName, ...] = get_args(InitializerName)
 NormName = Literal["none", "batch", "layer", "group"]
-NORMS: tuple[NormName, ...] = get_args(NormName)
 ObjectiveName = Literal["squared_error", "sigmoid_squared_error", "binary_cross_entropy", "softmax_cross_entropy"]
-OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam", "adamw"]
-OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 SamplerName = Literal["round-robin", "uniform", "balanced"]
-SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 ScheduleName = Literal["constant", "step", "exponential", "linear", "cosine"]
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-ComparisonName = Literal[
-    "activations", "normalisation", "objectives", "initializers", "optimizers", "batch-size", "samplers", "dropout"
-]
-COMPARISONS: tuple[ComparisonName, ...] = get_args(ComparisonName)
+
+
+def look_up(what: str, table: Mapping[str, V], name: str) -> V:
+    """The entry of a table of activations, objectives, ... with this name.
+
+    Raises:
+        ValueError: it has none.
+
+    Example:
+        >>> look_up("law", {"normal": 1}, "cauchy")
+        Traceback (most recent call last):
+        ...
+        ValueError: law 'cauchy': choose one of normal
+    """
+    if name not in table:
+        raise ValueError(f"{what} {name!r}: choose one of {', '.join(table)}")
+    return table[name]

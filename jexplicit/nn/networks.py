@@ -9,7 +9,7 @@ last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -19,20 +19,15 @@ from jaxtyping import Array
 
 from jexplicit.nn.activations import activation
 from jexplicit.nn.initializers import initializer
-from jexplicit.nn.names import NORMS, Activation, Direct, InitializerName, NormName
+from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
 
 _groups = 8  # of GroupNorm, at most: their greatest common divisor with the width
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
 
 
-class Hidden(nn.Module):
-    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`.
+class _Layers(nn.Module, kw_only=True):
+    """Options of hidden layers; see FullyConnected."""
 
-    The parameters are as in FullyConnected.
-    """
-
-    width: int
-    activation: Activation = "relu"
     bias: bool = True
     norm: NormName = "none"
     residual: bool = False
@@ -41,28 +36,36 @@ class Hidden(nn.Module):
     weight_scale: float = 1.0
     dtype: Any = jnp.float32
 
+    def options(self) -> dict[str, Any]:
+        """These options and the activation, for a part of the network."""
+        names = ("activation", "bias", "norm", "residual", "dropout", "weights", "weight_scale", "dtype")
+        return {name: getattr(self, name) for name in names}
+
+
+class Hidden(_Layers):
+    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`."""
+
+    width: int
+    activation: Activation
+
     @nn.compact
     def __call__(self, x, *, train: bool = False):
-        if self.norm not in NORMS:
-            raise ValueError(f"norm {self.norm!r}: choose one of {', '.join(NORMS)}")
-        kernel = _scale(initializer(self.weights, self.activation), self.weight_scale)
         bias = self.bias and self.norm == "none"  # the shift of a norm replaces it
+        kernel = _scaled(initializer(self.weights, self.activation), self.weight_scale)
         z = nn.Dense(self.width, use_bias=bias, kernel_init=kernel, param_dtype=self.dtype)(x)
-        if self.norm == "batch":
-            z = nn.BatchNorm(use_running_average=not train, momentum=_momentum, param_dtype=self.dtype)(z)
-        elif self.norm == "layer":
-            z = nn.LayerNorm(param_dtype=self.dtype)(z)
-        elif self.norm == "group":
-            z = nn.GroupNorm(math.gcd(_groups, self.width), param_dtype=self.dtype)(z)
-        z = self.perturb("z", z)
+        norms: dict[str, Callable[[], Callable]] = {
+            "none": lambda: lambda z: z,
+            "batch": lambda: nn.BatchNorm(not train, momentum=_momentum, param_dtype=self.dtype),
+            "layer": lambda: nn.LayerNorm(param_dtype=self.dtype),
+            "group": lambda: nn.GroupNorm(math.gcd(_groups, self.width), param_dtype=self.dtype),
+        }
+        z = self.perturb("z", look_up("norm", norms, self.norm)()(z))
         self.sow("intermediates", "z", z)
-        a = activation(self.activation)(z)
-        if self.dropout:
-            a = nn.Dropout(self.dropout, deterministic=not train)(a)
+        a = nn.Dropout(self.dropout, deterministic=not train)(activation(self.activation)(z))
         return x + a if self.residual and x.shape == a.shape else a
 
 
-class FullyConnected(nn.Module):
+class FullyConnected(_Layers):
     """A network of any depth and width, `f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ ... φ(W⁽¹⁾ x))`, [B, D] -> [B, N].
 
     hidden: widths of the hidden layers; none for a linear model.
@@ -92,27 +95,18 @@ class FullyConnected(nn.Module):
     hidden: Sequence[int]
     outputs: int
     activation: Activation = "relu"
-    bias: bool = True
-    norm: NormName = "none"
-    residual: bool = False
-    dropout: float = 0.0
-    weights: InitializerName = "he_normal"
-    weight_scale: float = 1.0
     output_scale: float = 1.0
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x, *, train: bool = False):
-        shared = ("activation", "bias", "norm", "residual", "dropout", "weights", "weight_scale", "dtype")
-        flags = {field: getattr(self, field) for field in shared}
         for n, width in enumerate(self.hidden):
-            x = Hidden(width, **flags, name=f"hidden_{n + 1}")(x, train=train)
+            x = Hidden(width, **self.options(), name=f"hidden_{n + 1}")(x, train=train)
         self.sow("intermediates", "features", x)
-        kernel = _scale(initializer(self.weights, "linear"), self.output_scale)
+        kernel = _scaled(initializer(self.weights, "linear"), self.output_scale)
         return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=kernel, param_dtype=self.dtype, name="output")(x)
 
 
-class MLPLanguageModel(nn.Module):
+class MLPLanguageModel(_Layers):
     """A neural language model: concatenated embeddings of K tokens, hidden layers, a softmax over N tokens, [B, K] -> [B, N].
 
         x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
@@ -123,7 +117,7 @@ class MLPLanguageModel(nn.Module):
     direct: the direct connection W, initialised to 0. embedding: from the embeddings, as in the paper. tokens: from the one-hot
         tokens, a table [N, N] per offset: the softmax layer with an explicit solution. none: absent, as in the paper's best
         models.
-    activation, norm, residual, dropout, weights, output_scale: as in FullyConnected.
+    activation, bias, norm, residual, dropout, weights, weight_scale, output_scale: as in FullyConnected.
 
     Example:
         >>> model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,))
@@ -139,39 +133,20 @@ class MLPLanguageModel(nn.Module):
     hidden: Sequence[int]
     direct: Direct = "none"
     activation: Activation = "tanh"
-    norm: NormName = "none"
-    residual: bool = False
-    dropout: float = 0.0
-    weights: InitializerName = "he_normal"
     output_scale: float = 0.1
-    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, X, *, train: bool = False):
-        N = self.vocab_size
+        N, zeros = self.vocab_size, nn.initializers.zeros
         table = nn.initializers.normal(1.0)
-        x = nn.Embed(N, self.embedding, embedding_init=table, param_dtype=self.dtype, name="embedding")(X)
-        x = x.reshape(len(X), -1)
-        network = FullyConnected(
-            self.hidden,
-            N,
-            self.activation,
-            norm=self.norm,
-            residual=self.residual,
-            dropout=self.dropout,
-            weights=self.weights,
-            output_scale=self.output_scale,
-            dtype=self.dtype,
-            name="network",
-        )
+        x = nn.Embed(N, self.embedding, embedding_init=table, param_dtype=self.dtype, name="embedding")(X).reshape(len(X), -1)
+        network = FullyConnected(self.hidden, N, output_scale=self.output_scale, **self.options(), name="network")
         logits = network(x, train=train)
         if self.direct == "embedding":
-            zeros = nn.initializers.zeros
             logits += nn.Dense(N, use_bias=False, kernel_init=zeros, param_dtype=self.dtype, name="direct")(x)
         elif self.direct == "tokens":
-            tables = self.param("direct", nn.initializers.zeros, (X.shape[1], N, N), self.dtype)
-            for k in range(X.shape[1]):
-                logits += jnp.take(tables[k], X[:, k], axis=0)
+            tables = self.param("direct", zeros, (X.shape[1], N, N), self.dtype)
+            logits = functools.reduce(jnp.add, _entries(tables, X), logits)
         return logits
 
 
@@ -200,7 +175,7 @@ class TokenStack(nn.Module):
         (_, K), N = X.shape, self.vocab_size
         first = nn.initializers.uniform(2 / math.sqrt(K * N))
         tables = self.param("layer_1", lambda *shape: first(*shape) - 1 / math.sqrt(K * N), (K, N, N), self.dtype)
-        z = functools.reduce(jnp.add, [jnp.take(tables[k], X[:, k], axis=0) for k in range(K)])
+        z = functools.reduce(jnp.add, _entries(tables, X))
         kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
         for n in range(2, self.layers + 1):
             layer = nn.Dense(N, use_bias=False, kernel_init=kernel, param_dtype=self.dtype, name=f"layer_{n}")
@@ -265,5 +240,10 @@ def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) ->
     return jnp.asarray(model.apply(variables, inputs))
 
 
-def _scale(law, factor: float):
+def _entries(tables: Any, X: Any) -> list[Array]:
+    """`U_k[x_k]` for each offset k, [K, N, N] tables and [B, K] tokens -> K of [B, N]."""
+    return [jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])]
+
+
+def _scaled(law: Callable[..., Array], factor: float) -> Callable[..., Array]:
     return lambda key, shape, dtype: law(key, shape, dtype) * jnp.asarray(factor, dtype)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import optax
 
-from jexplicit.nn.names import OPTIMIZERS, SCHEDULES
+from jexplicit.nn.names import look_up
 
 Rate = float | jax.Array | optax.Schedule
 
@@ -44,13 +44,16 @@ def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> opta
     return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
 
 
-_builders: dict[str, Callable[[Any], optax.GradientTransformation]] = {
-    "sgd": optax.sgd,
-    "adagrad": adagrad,
-    "rmsprop": lambda rate: optax.rmsprop(rate, decay=0.9),
-    "adadelta": lambda rate: optax.adadelta(rate, rho=0.9),
-    "adam": optax.adam,
-    "nadam": optax.nadam,
+_optimizers: dict[str, Callable[[Any, float, float], optax.GradientTransformation]] = {
+    "sgd": lambda rate, momentum, decay: optax.sgd(rate),
+    "momentum": lambda rate, momentum, decay: optax.sgd(rate, momentum),
+    "nesterov": lambda rate, momentum, decay: optax.sgd(rate, momentum, nesterov=True),
+    "adagrad": lambda rate, momentum, decay: adagrad(rate),
+    "rmsprop": lambda rate, momentum, decay: optax.rmsprop(rate),
+    "adadelta": lambda rate, momentum, decay: optax.adadelta(rate),
+    "adam": lambda rate, momentum, decay: optax.adam(rate),
+    "nadam": lambda rate, momentum, decay: optax.nadam(rate),
+    "adamw": lambda rate, momentum, decay: optax.adamw(rate, weight_decay=decay),
 }
 _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
     "constant": lambda rate, steps: optax.constant_schedule(rate),
@@ -91,7 +94,7 @@ def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay
     """The optimiser called `name`, for the gradient of a batch's mean loss.
 
     Args:
-        name: one of OPTIMIZERS.
+        name: one of the table above.
         rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
         momentum: α of momentum and nesterov.
         weight_decay: λ of adamw.
@@ -104,11 +107,7 @@ def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay
         >>> optimizer.update(jax.numpy.ones(1), optimizer.init(jax.numpy.zeros(1)))[0].item()
         -0.5
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
-    if name in ("momentum", "nesterov"):
-        return optax.sgd(rate, momentum=momentum, nesterov=name == "nesterov")
-    return optax.adamw(rate, weight_decay=weight_decay) if name == "adamw" else _builders[name](rate)
+    return look_up("optimizer", _optimizers, name)(rate, momentum, weight_decay)
 
 
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
@@ -129,6 +128,4 @@ def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
     """
     if not 0 < rate < float("inf") or steps < 1:
         raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")
-    if name not in SCHEDULES:
-        raise ValueError(f"schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
-    return _schedules[name](rate, steps)
+    return look_up("schedule", _schedules, name)(rate, steps)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Int, Integer
 
-from jexplicit.nn.names import SAMPLERS
+from jexplicit.nn.names import look_up
 from jexplicit.nn.training import epoch_order
 
 Order = Callable[[int, int], Int[np.ndarray, " M"]]
@@ -34,11 +34,12 @@ def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
     """
     if not len(labels):
         raise ValueError("no examples to draw batches from: give at least one")
-    if name not in SAMPLERS:
-        raise ValueError(f"sampler {name!r}: choose one of {', '.join(SAMPLERS)}")
-    if name == "balanced":
-        return functools.partial(balanced_order, labels=labels)
-    return functools.partial(epoch_order if name == "round-robin" else uniform_order, size=len(labels))
+    orders: dict[str, Order] = {
+        "round-robin": functools.partial(epoch_order, size=len(labels)),
+        "uniform": functools.partial(uniform_order, size=len(labels)),
+        "balanced": functools.partial(balanced_order, labels=labels),
+    }
+    return look_up("sampler", orders, name)
 
 
 def uniform_order(seed: int, epoch: int, size: int) -> Int[np.ndarray, " size"]:
@@ -62,8 +63,11 @@ def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> 
     """
     rng = _random(seed, epoch)
     classes = rng.permutation(np.unique(labels))
-    draws = [len(part) for part in np.array_split(np.arange(len(labels)), len(classes))]
-    drawn = [_rounds(rng, np.flatnonzero(labels == c), n) for c, n in zip(classes, draws, strict=True)]
+    drawn = []
+    for c, part in zip(classes, np.array_split(labels, len(classes)), strict=True):
+        members, n = np.flatnonzero(labels == c), len(part)
+        rounds = [rng.permutation(members) for _ in range(-(-n // len(members)))]  # all members before any is drawn again
+        drawn.append(np.concatenate([members[:0], *rounds])[:n])
     return rng.permutation(np.concatenate(drawn))
 
 
@@ -92,12 +96,6 @@ def shorter_epochs(order: Order, size: int, most: int) -> Order:
         return order(seed, whole + 1)[n * most : (n + 1) * most]
 
     return part
-
-
-def _rounds(rng: np.random.Generator, members: np.ndarray, n: int) -> np.ndarray:
-    """n draws, each round through all members before any is drawn again."""
-    rounds = -(-n // len(members))
-    return np.concatenate([rng.permutation(members) for _ in range(rounds)])[:n] if n else members[:0]
 
 
 def _random(seed: int, epoch: int) -> np.random.Generator:

@@ -81,7 +81,7 @@ def network_step(
         variables = {"params": params, "batch_stats": statistics}
         rngs = {"dropout": jax.random.fold_in(jax.random.key(seed), steps)}
         z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"], rngs=rngs)
-        return objective.loss(z, Y).mean(), updated.get("batch_stats", statistics)
+        return objective(z, Y).mean(), updated.get("batch_stats", statistics)
 
     def step(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
         differentiate = jax.value_and_grad(mean_loss, has_aux=True)
@@ -149,7 +149,7 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
         z = network_outputs(model, variables, X)
         labels = Y if Y.ndim == 1 else Y.argmax(axis=1)
         right = z.argmax(axis=1).astype(labels.dtype) == labels
-        return objective.loss(z, Y).sum(), right.sum()
+        return objective(z, Y).sum(), right.sum()
 
     def score(variables: dict[str, Any], X: Any, Y: Any) -> Scores:
         if not len(X):

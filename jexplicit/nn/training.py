@@ -5,8 +5,7 @@ A step is a pure, compiled function `(state, batch) -> (state, loss)` that donat
 batches of an uninterrupted run, and ends with the same result bit for bit.
 """
 
-import json
-import time
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jexplicit.runs.checkpoints import load_latest, save_latest
+from jexplicit.runs.iterate import Entry, History, iterate
 
 _steps_between_checks = 16  # of the losses, which waits for the device
 
@@ -24,8 +23,8 @@ class TrainingResult(NamedTuple):
 
     params: of the epoch with the lowest dev loss; the initial parameters count as epoch 0.
     best_epoch: that epoch.
-    history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, and from epoch 1 `train_loss` (mean over the epoch's
-        own batches, nats per position) and `seconds` since the start.
+    history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` since the start, and from epoch 1
+        `train_loss` (mean over the epoch's own batches, nats per position).
     """
 
     params: Any
@@ -96,58 +95,59 @@ def train(
     """
     if batch_size < 1 or epochs < 1 or size < 1:
         raise ValueError(f"batch size {batch_size}, epochs {epochs}, {size} examples: all must be at least 1")
-    steps = -(-size // batch_size)
-    best = _copy(params(state))
-    epoch, first, losses, best_epoch, before, history = 1, 0, [], 0, 0.0, []
-    if checkpoints is not None and (found := load_latest(checkpoints, _with_position((state, best), b""))):
-        state, best = found["tree"][0], _copy(found["tree"][1])
-        epoch, first, losses, best_epoch, before, history = json.loads(found["position"].tobytes())
+    steps, indices = -(-size // batch_size), functools.lru_cache(1)(order or (lambda s, e: epoch_order(s, e, size)))
 
-    def seconds() -> float:
-        return before + time.perf_counter() - start
+    def advance(carry: tuple[Any, Any], history: History) -> tuple[tuple[Any, Any], Entry]:
+        """A few steps; at the end of an epoch also the dev loss."""
+        (state, best), epoch, n, losses = carry, 0, steps, []
+        if history:
+            last = history[-1]
+            epoch, first = (last["epoch"], last["step"]) if last["step"] < steps else (last["epoch"] + 1, 0)
+            examples, n = indices(seed, epoch), min(first + _steps_between_checks, steps)
+            if len(examples) != size:
+                raise ValueError(f"an order of {len(examples)} examples in epoch {epoch}, of {size}: return {size} indices")
+            for k in range(first, n):
+                state, loss = step(state, batch(examples[k * batch_size : (k + 1) * batch_size]))
+                losses.append(loss)
+            losses = _finite(losses, epoch, first)
+            if progress:
+                progress((epoch - 1) * size + min(n * batch_size, size), epochs * size)
+        entry: Entry = {"epoch": epoch, "step": n, "losses": losses}
+        if n == steps:
+            entry["dev_loss"] = _dev_loss(evaluate, params(state), epoch)
+            if epoch:
+                entry["train_loss"] = sum(sum((e["losses"] for e in history if e["epoch"] == epoch), []) + losses) / size
+                if entry["dev_loss"] < min(e["dev_loss"] for e in _epochs(history)):
+                    best = _copy(params(state))
+        return (state, best), entry
 
-    def end_epoch(epoch: int) -> None:
-        nonlocal best, best_epoch
-        dev_loss = _dev_loss(evaluate, params(state), epoch)
-        if history and dev_loss < min(entry["dev_loss"] for entry in history):
-            best, best_epoch = _copy(params(state)), epoch
-        more = {"train_loss": sum(losses) / size, "seconds": seconds()} if epoch else {}
-        history.append({"epoch": epoch, "dev_loss": dev_loss, **more})
-        if on_epoch:
-            on_epoch(history[-1])
+    def done(history: History) -> bool:
+        found = _epochs(history)
+        if not found or "dev_loss" not in history[-1]:
+            return False
+        return len(found) > epochs or (patience is not None and len(found) - 1 - _best(found) >= patience)
 
-    def finished() -> bool:
-        return epoch > epochs or (patience is not None and history[-1]["epoch"] - best_epoch >= patience)
+    (_, best), history = iterate(
+        advance,
+        (state, _copy(params(state))),
+        done=done,
+        checkpoints=checkpoints,
+        checkpoint_seconds=checkpoint_seconds,
+        callback=lambda entry: on_epoch(_epochs([entry])[0]) if on_epoch and "dev_loss" in entry else None,
+    )
+    found = _epochs(history)
+    return TrainingResult(best, _best(found), found)
 
-    def save(step: int, *, due: bool = False) -> None:
-        nonlocal saved
-        if checkpoints is not None and (due or time.perf_counter() - saved > checkpoint_seconds):
-            position = json.dumps([epoch, step, losses, best_epoch, seconds(), history]).encode()
-            save_latest(checkpoints, (epoch - 1) * steps + step, _with_position((state, best), position))
-            saved = time.perf_counter()
 
-    if not history:
-        end_epoch(0)
-    start = saved = time.perf_counter()
-    while not finished():
-        examples = epoch_order(seed, epoch, size) if order is None else order(seed, epoch)
-        if len(examples) != size:
-            raise ValueError(f"an order of {len(examples)} examples in epoch {epoch}, of {size}: return {size} indices")
-        unchecked: list[jax.Array] = []
-        for n in range(first, steps):
-            state, loss = step(state, batch(examples[n * batch_size : (n + 1) * batch_size]))
-            unchecked.append(loss)
-            if len(unchecked) == _steps_between_checks or n == steps - 1:
-                losses += _finite(unchecked, epoch, n + 1 - len(unchecked))
-                unchecked = []
-                if progress:
-                    progress((epoch - 1) * size + min((n + 1) * batch_size, size), epochs * size)
-                if n < steps - 1:
-                    save(n + 1)
-        end_epoch(epoch)
-        epoch, first, losses = epoch + 1, 0, []
-        save(0, due=finished())
-    return TrainingResult(best, best_epoch, history)
+def _epochs(history: History) -> list[dict[str, float]]:
+    """The entries of whole epochs."""
+    names = ("epoch", "dev_loss", "train_loss", "seconds")
+    return [{name: e[name] for name in names if name in e} for e in history if "dev_loss" in e]
+
+
+def _best(epochs: list[dict[str, float]]) -> int:
+    """The first epoch with the lowest dev loss."""
+    return int(np.argmin([entry["dev_loss"] for entry in epochs]))
 
 
 def _finite(losses: list[jax.Array], epoch: int, first: int) -> list[float]:
@@ -169,7 +169,3 @@ def _dev_loss(evaluate: Callable[[Any], float], params: Any, epoch: int) -> floa
 def _copy(tree: Any) -> Any:
     """A copy on the host, safe from donation."""
     return jax.tree.map(lambda leaf: np.array(leaf), tree)
-
-
-def _with_position(tree: Any, position: bytes) -> dict[str, Any]:
-    return {"tree": tree, "position": np.frombuffer(position, np.uint8)}

@@ -1,32 +1,56 @@
-"""The public names of a package, imported where the first one is asked for."""
+"""The public names of a package: each is imported where it is asked for, from the module that the package says."""
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 
-def public_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names are those of its module `api`.
+def public_names(package: str, parts: Sequence[str] = ()) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are those that its `if TYPE_CHECKING:` imports.
 
-    Importing the package, or a part of it, imports none of them; its folders are names, too.
+    Type checkers and editors read these imports; at run time a name costs the import of its own module and no other.
+
+    Args:
+        package: the name of the package.
+        parts: packages whose names are names of this one, too; they are not listed.
 
     Example:
         >>> names, listed = public_names("icl")
         >>> names("Tasks").__name__, "Tasks" in listed()
         ('Tasks', True)
     """
+    modules: dict[str, str] = {}
 
-    def names() -> dict[str, Any]:
-        return vars(importlib.import_module(f"{package}.api")) | vars(sys.modules[package])
+    def names() -> dict[str, str]:
+        if not modules:
+            modules.update(_type_checking_imports(str(sys.modules[package].__file__)))
+        return modules
 
     def find(name: str) -> Any:
         if name == "__version__":
             from importlib import metadata  # takes 20 ms
 
             return metadata.version("jexplicit")
-        if not name.startswith("_") and name in (found := names()):
-            return found[name]
+        if module := names().get(name):
+            return getattr(importlib.import_module(module), name)
+        if not name.startswith("_"):
+            for part in parts:
+                if name == part.rpartition(".")[2]:
+                    return importlib.import_module(part)
+                if hasattr(found := importlib.import_module(part), name) and name in dir(found):
+                    return getattr(found, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find, lambda: sorted(names())
+    return find, lambda: sorted({*names(), *(part.rpartition(".")[2] for part in parts)})
+
+
+def _type_checking_imports(path: str) -> Iterator[tuple[str, str]]:
+    """The names that a file imports for type checkers alone, each with its module."""
+    for block in ast.parse(Path(path).read_text()).body:
+        if isinstance(block, ast.If):
+            for node in block.body:
+                if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name != "*":
+                    yield from ((alias.name, node.module) for alias in node.names)

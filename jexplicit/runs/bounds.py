@@ -60,27 +60,16 @@ def check_bounds(config: Any) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         values = value if isinstance(value, tuple | list) else (value,)
-        flag, given = "--" + field.name.replace("_", "-"), " ".join(map(str, values))
-        if any(isinstance(number, int) and abs(number) >= _largest for number in values):
-            raise ValueError(f"{flag} {given}: use whole numbers below 2^63")
-        for number, bounds in _within(hints[field.name], value):
-            if not bounds.contains(number):
-                raise ValueError(f"{flag} {given}: use {bounds}")
+        numbers, given = [x for x in values if isinstance(x, int | float)], " ".join(map(str, values))
+        if any(isinstance(x, int) and abs(x) >= _largest for x in numbers):
+            raise ValueError(f"--{field.name.replace('_', '-')} {given}: use whole numbers below 2^63")
+        for bounds in find_bounds(hints[field.name]):
+            if not all(map(bounds.contains, numbers)):
+                raise ValueError(f"--{field.name.replace('_', '-')} {given}: use {bounds}")
 
 
-def _within(hint: Any, value: Any) -> Iterator[tuple[float, Bounds]]:
-    """The numbers in a field's value, each with its bounds."""
-    if typing.get_origin(hint) is Annotated:
-        inner, *notes = typing.get_args(hint)
-        bounds = [note for note in notes if isinstance(note, Bounds)]
-        if bounds and isinstance(value, int | float):
-            yield value, bounds[0]
-        yield from _within(inner, value)
-        return
-    inner = [part for part in typing.get_args(hint) if part not in (..., type(None))]  # of a tuple, or of a union
-    if isinstance(value, tuple | list) and typing.get_origin(hint) in (tuple, list):
-        for n, item in enumerate(value):
-            yield from _within(inner[min(n, len(inner) - 1)], item)
-    elif value is not None:
-        for option in inner:
-            yield from _within(option, value)
+def find_bounds(hint: Any) -> Iterator[Bounds]:
+    """The bounds in the type of a field, also in its parts: those of a tuple or a union."""
+    yield from (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Bounds))
+    for part in typing.get_args(hint):
+        yield from find_bounds(part)

@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # orbax imports what it has deprecated itself
     from orbax.checkpoint import v1 as ocp
 
+_empty = (1,) * 7  # the shape that stands for an empty vector, which orbax does not save
 _series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
 
 
@@ -57,7 +58,9 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
 
     The arrays are copied to the host first: a run can continue on other devices.
     """
-    save_checkpoint(os.path.join(folder, str(number)), {"leaves": [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]})
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf if leaf.size else np.zeros(_empty, leaf.dtype) for leaf in leaves]
+    save_checkpoint(os.path.join(folder, str(number)), {"leaves": leaves})
     for entry in list(os.scandir(folder)):
         if entry.is_dir() and _series_name.fullmatch(entry.name) and entry.name != str(number):
             shutil.rmtree(entry.path)
@@ -76,6 +79,7 @@ def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
         return None
     path = os.path.join(folder, str(max(numbers)))
     leaves, (wanted, structure) = load_checkpoint(path)["leaves"], jax.tree.flatten(like)
+    leaves = [np.zeros(0, leaf.dtype) if np.shape(leaf) == _empty else leaf for leaf in leaves]
     shapes, wanted_shapes = [np.shape(leaf) for leaf in leaves], [np.shape(leaf) for leaf in wanted]
     if len(leaves) != len(wanted) or not all(map(_fits, shapes, wanted_shapes)):
         raise ValueError(f"checkpoint {path} holds arrays {shapes}, wanted {wanted_shapes}: it is another model's; delete it")

@@ -50,20 +50,17 @@ def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Seque
     """
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
-    if name not in commands and not name.startswith("-"):
-        near = difflib.get_close_matches(name, commands, n=1) or commands
-        console.print(f"[bold red]error:[/] {prog} {escape(argv[0])}: choose one of {', '.join(near)}", soft_wrap=True)
-        return 2
-    if name not in commands:
+    if command := commands.get(name):
+        about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": getattr(command, "name", None)}
+        prog = f"{prog} {name}"
+        return run_command(command.run, command.config, presets=command.presets, prog=prog, argv=argv[1:], **about)
+    if name.startswith("-"):
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
-        tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)
-        return 2
-    command = commands[name]
-    about = inspect.cleandoc(command.config.__doc__ or "")
-    return run_command(
-        command.run, command.config, presets=command.presets, prog=f"{prog} {name}", description=about, argv=argv[1:]
-    )
+        tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)  # ends the process
+    near = difflib.get_close_matches(name, commands, n=1) or commands
+    console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(near)}", soft_wrap=True)
+    return 2
 
 
 def entry_point(
@@ -118,9 +115,8 @@ def run_command(
         names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
         description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
     quiet, as_json = "--quiet" in argv, "--json" in argv
-    argv = [argument for argument in argv if argument not in ("--quiet", "--json")]
     try:
-        argv, default = _defaults(argv, config, presets, experiment or experiment_of(config))
+        default = _defaults(argv, config, presets, experiment or experiment_of(config))
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
@@ -175,34 +171,19 @@ def _message_of_process(error: Exception) -> str | None:
     return message_of_process(error)
 
 
-def _defaults(argv: list[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> tuple[list[str], C | None]:
-    """The arguments without `--preset NAME`, and the config whose values they override."""
-    stored = _stored(argv, config, experiment)
-    argv, name = _take(argv, "--preset") if presets else (argv, None)
-    if name is None:
-        return argv, stored
-    if name not in presets:
-        raise ValueError(f"preset {name!r}: choose one of {', '.join(presets)}")
-    return argv, stored or presets[name].config
-
-
-def _stored(argv: list[str], config: type[C], experiment: str) -> C | None:
-    """With --resume, the config of the run in --out."""
-    _, out = _take(argv, "--out")
-    stored = read_config(out, experiment) if out and "--resume" in argv else None
-    if stored is None:
-        return None
-    fields = {field.name for field in dataclasses.fields(config)}  # pyright: ignore[reportArgumentType]
-    if set(stored) != fields:
+def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
+    """The config whose values the flags override: with --resume that of the run in --out, otherwise that of --preset."""
+    out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
+    if preset not in (None, *presets):
+        raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")
+    if (stored := read_config(out, experiment) if out and "--resume" in argv else None) is None:
+        return presets[preset].config if preset else None
+    if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
-    return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
 
 
-def _take(argv: list[str], flag: str) -> tuple[list[str], str | None]:
-    """The arguments without `flag VALUE` or `flag=VALUE`, and the value."""
-    for n, argument in enumerate(argv):
-        if argument == flag and n + 1 < len(argv):
-            return argv[:n] + argv[n + 2 :], argv[n + 1]
-        if argument.startswith(f"{flag}="):
-            return argv[:n] + argv[n + 1 :], argument.split("=", 1)[1]
-    return argv, None
+def _value(argv: Sequence[str], flag: str) -> str | None:
+    """The value in `flag VALUE` or `flag=VALUE`."""
+    found = re.search(rf"(?:^|\0){flag}[=\0]([^\0]+)", "\0".join(argv))
+    return found[1] if found else None

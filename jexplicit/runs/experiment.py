@@ -20,7 +20,7 @@ from jexplicit.runs.command import Preset, run_command
 from jexplicit.runs.folder import RunFolder, present_run
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console
-from jexplicit.runs.rows import Results, Row, read_results, where
+from jexplicit.runs.rows import Row, read_results, where
 from jexplicit.runs.tables import rich_table
 from jexplicit.runs.views import Section, Table, View
 
@@ -85,7 +85,7 @@ class Experiment(NamedTuple):
         about = [inspect.cleandoc(self.config.__doc__ or "").split("\n\n")[0], ""]
         lines = [f"# {self.title or self.name}", "", *about, *(line for view in self.views for line in view(results))]
         path = out / "report.md"
-        path.write_text("\n".join(line for line, before in zip(lines, ["-", *lines], strict=False) if line or before))
+        path.write_text("\n".join([*(line for line, before in zip(lines, ["-", *lines], strict=False) if line or before), ""]))
         return path
 
     def main(self, argv: Sequence[str] | None = None, *, description: str = "") -> int:

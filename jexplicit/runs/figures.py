@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (after the choice of backend)
@@ -51,6 +51,7 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
             yield axes
             for ax in axes.flat:
                 _show_zeros(ax)
+                _whole_ticks(ax)
             path.parent.mkdir(parents=True, exist_ok=True)
             fig.savefig(path)
         finally:
@@ -97,3 +98,11 @@ def _show_zeros(ax: Any) -> None:
         positive = data[(data > 0) & np.isfinite(data)]
         set_scale = (ax.set_xscale, ax.set_yscale)[n]
         set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
+
+
+def _whole_ticks(ax: Any) -> None:
+    """Ticks of whole numbers alone on a linear axis whose lines have no others, such as layers."""
+    numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
+    locator = ax.xaxis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
+        locator.set_params(integer=True)

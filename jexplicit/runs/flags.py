@@ -87,14 +87,10 @@ def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -
     """A dataclass of dataclasses, one for each group of flags of a config, for tyro."""
     groups: dict[str, list[Any]] = {}
     for flag in flags(config, default, presets):
-        groups.setdefault(flag.group, []).append(_field(flag))
+        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
+        groups.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
     parts = [(title, dataclasses.make_dataclass(title, fields, kw_only=True, frozen=True)) for title, fields in groups.items()]
     return dataclasses.make_dataclass(config.__name__, parts, frozen=True)
-
-
-def _field(flag: Flag) -> tuple[str, Any, Any]:
-    field = dataclasses.field() if flag.value is dataclasses.MISSING else dataclasses.field(default=flag.value)
-    return flag.name, Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))], field
 
 
 @functools.cache

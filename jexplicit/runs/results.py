@@ -1,5 +1,6 @@
 """What commands, reports and figures read of a run folder: its configuration, rows and events. JAX is not needed."""
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -66,9 +67,15 @@ def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
         ValueError: a damaged line.
     """
     path = local_path(out) / "metrics.jsonl"
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    events = [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
-    return [event for event in events if event.get("event") == name]
+    about = path.stat() if path.exists() else None
+    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
+
+
+@functools.lru_cache(maxsize=4)
+def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
+    """All lines of a log, parsed once until it grows."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
 
 
 def experiment_of(config: type) -> str:

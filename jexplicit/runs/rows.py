@@ -1,6 +1,5 @@
 """Rows of results, which are flat dictionaries: choosing, averaging and pivoting them, and what a run has of them."""
 
-import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,8 +29,8 @@ class Results(NamedTuple):
     kept: Mapping[str, Sequence[Row]] | None = None
 
     def events(self, name: str, *last_of: str) -> list[Row]:
-        """The events of this name; of those that agree in the fields `last_of` the last one, since a resumed run repeats some."""
-        found = self.kept.get(name, []) if self.kept is not None else _events(self.path, _size(self.path), name)
+        """The events of this name; of those with equal fields `last_of` the last one, since a resumed run repeats some."""
+        found = self.kept.get(name, []) if self.kept is not None else read_events(self.path, name)
         return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray]:
@@ -47,16 +46,6 @@ class Results(NamedTuple):
 def read_results(out: Path) -> Results:
     """The results of a run folder."""
     return Results(out, read_config(out) or {}, read_rows(out))
-
-
-def _size(path: Path) -> int:
-    log = path / "metrics.jsonl"
-    return log.stat().st_size if log.exists() else 0
-
-
-@functools.lru_cache(maxsize=64)
-def _events(path: Path, size: int, name: str) -> list[Row]:
-    return list(read_events(path, name))
 
 
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
@@ -158,11 +147,21 @@ def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
     ]
 
 
-def spread(values: Iterable[float], form: str) -> str:
+def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:
+    """A row for each point of a curve, with its coordinates as `x` and `y`.
+
+    Example:
+        >>> points([1, 2], [0.5, 0.25], series="a")
+        [{'series': 'a', 'x': 1, 'y': 0.5}, {'series': 'a', 'x': 2, 'y': 0.25}]
+    """
+    return [{**fields, "x": a, "y": b} for a, b in zip(x, y, strict=True)]
+
+
+def mean_std(values: Iterable[float], form: str) -> str:
     """Mean ± standard deviation.
 
     Example:
-        >>> spread([1.0, 2.0], ".1f")
+        >>> mean_std([1.0, 2.0], ".1f")
         '1.5 ± 0.7'
     """
     numbers = list(values)

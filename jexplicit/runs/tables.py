@@ -1,5 +1,6 @@
 """Tables of results: the same columns as Markdown in a report and, through rich, on the terminal."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> Table:
-    """The same table for the terminal; columns with a format are numbers, aligned on the right.
+    """The same table for the terminal; columns with a format are numbers, aligned on the right, and `**x**` is bold x.
 
     Example:
         >>> rich_table([Column("K", "radius", "d")], [{"radius": 2}], title="radii").row_count
@@ -58,7 +59,7 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, 
     for column in columns:
         table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)
     for row in rows:
-        table.add_row(*(column.cell(row) for column in columns))
+        table.add_row(*(re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/]", column.cell(row)) for column in columns))
     return table
 
 

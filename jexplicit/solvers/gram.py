@@ -93,7 +93,7 @@ def gram_matrix(
     zeros = (jnp.zeros((devices, *shape), blocks.X.dtype, device=blocks.weight.sharding) for shape in shapes)
     sums = Gram(*zeros)
     for n in range(number):
-        sums = _add_block(sums, blocks, features, n)
+        sums = add_block(sums, blocks, features, n)
         if progress:
             jax.block_until_ready(sums)  # or else all of them would be queued at once
             progress(n + 1, number)
@@ -102,7 +102,7 @@ def gram_matrix(
 
 @functools.partial(jax.jit, donate_argnums=0)
 @full_precision
-def _add_block(sums: Gram, blocks: Blocks, features: Callable[[Array], Array], n: Array) -> Gram:
+def add_block(sums: Gram, blocks: Blocks, features: Callable[[Array], Array], n: Array) -> Gram:
     def add(total: Gram, X: Array, Y: Array, weight: Array) -> Gram:
         H = features(X) * weight[:, None]
         HH, D = total.HH, H.shape[1]

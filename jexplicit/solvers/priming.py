@@ -44,6 +44,20 @@ def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
     return -(K - 1) / K * jnp.log(column_sums(F))
 
 
+def delta_intercept(F: Float[Array, "D N"], f: Float[Array, " N"], K: float, delta: float) -> Float[Array, " N"]:
+    """`log w_i = -(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, the intercept of the delta-corrected exponent.
+
+    Args:
+        F: [D, N] co-occurrences, above 0.
+        f: [N] examples of each output, above 0.
+        K: priming number.
+        delta: correction of the exponent, see `fit_image_delta`.
+
+    Source: paper, Sec. 2.2.
+    """
+    return log_intercept(F, K) - delta / K * jnp.log(f)
+
+
 @full_precision
 def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Float[Array, " N"]) -> Float[Array, "M N"]:
     """`H log F + ||H||_1 ⊗ log w`: the logits of `U = log F + 1 ⊗ log w`, in nats, with F frozen.

@@ -8,7 +8,7 @@ which never raise the loss (as in `jexplicit.solvers.curvature_bound`). The inte
 so that its sweep is one of its own, `b += 2 mean(Y - P)`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -56,6 +56,64 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
     factor, _ = _factorise(gram, ridge, 1.0)
     U, intercept = _solve_least_squares(gram, factor)
     return SoftmaxFit(U, intercept, np.zeros(0))
+
+
+def choose_ridge(
+    gram: Gram,
+    ridges: Sequence[float],
+    X: Float[Any, "M r"],
+    Y: Float[Any, "M N"],
+    features: Callable[[Array], Array],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[float, SoftmaxFit]:
+    """The ridge whose least squares have the lowest mean squared error `mean (H U + b - Y)²` on held-out examples.
+
+    A ridge that is too small for the precision of the sums is passed over.
+
+    Args:
+        gram: sums over the examples to fit.
+        ridges: to choose from; see `gram_least_squares`.
+        X, Y: inputs of the features and targets of the held-out examples.
+        features: as in `gram_matrix`.
+        progress: called with (ridges done, ridges in all).
+
+    Returns:
+        The ridge, and its least squares.
+
+    Raises:
+        ValueError: no ridge, or each of them is too small for the precision of the sums.
+    """
+    found: list[tuple[float, float, SoftmaxFit]] = []
+    failure = ValueError("no ridges to choose from: give at least one, e.g. 1e-4")
+    for n, ridge in enumerate(ridges, 1):
+        try:
+            fit = gram_least_squares(gram, ridge=ridge)
+        except ValueError as error:
+            failure = error
+        else:
+            misses = streamed_logits(fit, X, features) - jnp.asarray(Y)
+            found.append((float(jnp.mean(misses**2)), ridge, fit))
+        if progress:
+            progress(n, len(ridges))
+    if not found:
+        raise failure
+    _, ridge, fit = min(found, key=lambda each: each[0])
+    return ridge, fit
+
+
+def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
+    """The layer `(U/T, b/T)`, whose logits are those of another divided by T, and the ridge `T² ridge`.
+
+    That ridge penalises U/T as `ridge` penalises U: where (U, b) has the lowest loss of `softmax((H U + b)/T)` with `ridge`,
+    the tempered layer has the lowest of `softmax(H U + b)` with the tempered ridge.
+
+    Example:
+        >>> fit, ridge = tempered(SoftmaxFit(jnp.array([[4.0, 0.0]]), jnp.zeros(2), ()), 2.0, 0.1)
+        >>> fit.U.tolist(), ridge
+        ([[2.0, 0.0]], 0.4)
+    """
+    return fit._replace(U=fit.U / temperature, intercept=fit.intercept / temperature), ridge * temperature**2
 
 
 def gram_softmax_sweeps(

@@ -1,7 +1,6 @@
 """The loop that every gradient-free fit of a softmax layer runs: full-data sweeps, resumable, or one `scan` under tracing."""
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.checks import concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.runs.iterate import History, iterate
 
 
 class SoftmaxFit(NamedTuple):
@@ -68,23 +67,17 @@ def run_sweeps(
     if not concrete(state, problem):
         state, before = jax.lax.scan(lambda state, _: sweep(state, problem), state, length=sweeps)
         return state, jnp.append(before, sweep(state, problem)[1])
-    losses: list[float] = []
-    if checkpoints is not None and (found := load_latest(checkpoints, {"state": state, "losses": np.zeros(0)})):
-        state, losses = found["state"], found["losses"].tolist()
-    last_checkpoint = time.perf_counter()
-    while len(losses) <= sweeps:
-        next_state, loss = sweep(state, problem)
-        losses.append(float(loss))
-        if not np.isfinite(losses[-1]):
-            raise FloatingPointError(f"loss {loss} after {len(losses) - 1} sweeps: start from finite parameters, e.g. zeros")
+
+    def step(state: Any, history: History) -> tuple[Any, dict[str, float]]:
+        moved, loss = sweep(state, problem)
+        if not np.isfinite(loss):
+            raise FloatingPointError(f"loss {loss} after {len(history)} sweeps: start from finite parameters, e.g. zeros")
         if on_sweep:
-            on_sweep(len(losses) - 1, losses[-1])
+            on_sweep(len(history), float(loss))
         if progress and sweeps:
-            progress(len(losses) - 1, sweeps)
-        if len(losses) > sweeps:
-            break  # the last pass only measures the loss
-        state = next_state
-        if checkpoints is not None and time.perf_counter() - last_checkpoint > checkpoint_seconds:
-            save_latest(checkpoints, len(losses), {"state": state, "losses": np.array(losses)})
-            last_checkpoint = time.perf_counter()
-    return state, np.array(losses)
+            progress(len(history), sweeps)
+        return (moved if len(history) < sweeps else state), {"loss": float(loss)}  # the last pass only measures the loss
+
+    saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
+    state, history = iterate(step, state, done=lambda history: len(history) > sweeps, **saving)
+    return state, np.array([entry["loss"] for entry in history])

@@ -11,8 +11,7 @@ import numpy as np
 from jax import lax
 
 from icl.blur.data import image_sets
-from icl.blur.episodes import Episode, cross_entropy, draw_family_episode, meta_loss
-from icl.blur.families import Source, make_source
+from icl.blur.episodes import Episode, Source, cross_entropy, draw_family_episode, make_source, meta_loss
 from icl.blur.genome import Genome, random_genome
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules, init_synapses
@@ -21,7 +20,7 @@ from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.tables import Column
-from launch.bench.harness import LAYERS, METHOD, SECONDS, Bench, BenchConfig, Comparison, losses_differ, ratio_columns
+from launch.bench.harness import BenchConfig, Comparison, bench, losses_differ, step_by_step
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Task(NamedTuple):
 
 
 def _ours(task: Task):
-    """`icl.blur.meta.meta_steps`: state axis first, one genome after another, all meta-steps in one scan."""
     run = meta_steps(task.rules, task.recipe, task.recipe.tasks[0], task.stage, task.stage.steps, data_mesh(1))
     numbers = jnp.arange(len(task.genomes.f))
 
@@ -73,8 +71,6 @@ def _ours(task: Task):
 
 
 def _vmapped(task: Task):
-    """The same loss of all genomes under one `jax.vmap`, a compiled call per meta-step."""
-
     def loss(genome: Genome, key: jax.Array, episode: Episode) -> jax.Array:
         return meta_loss(genome, task.rules, task.recipe.hidden, key, episode, path=task.recipe.path)[0]
 
@@ -82,7 +78,6 @@ def _vmapped(task: Task):
 
 
 def _states_last(task: Task):
-    """The same loss written with the state axis last, `einsum("bid,dc,ijc->bjc", a, nu, W)`, under one `jax.vmap`."""
     m = task.rules
 
     def normalised(z: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
@@ -151,16 +146,7 @@ def _per_step(task: Task, loss: Callable[[Genome, jax.Array, Episode], jax.Array
             genomes: Any = jax.tree.map(jnp.add, state.genomes, updates)
         return MetaState(genomes, moments, state.skipped), values
 
-    first, steps = _first(task), [jnp.asarray(n, np.int32) for n in range(task.stage.steps)]
-
-    def call() -> np.ndarray:
-        state, losses = first, []
-        for n in steps:
-            state, values = step(state, n)
-            losses.append(values)
-        return np.asarray(jnp.stack(losses, axis=1))
-
-    return call
+    return step_by_step(step, _first(task), task.stage.steps)
 
 
 OURS, PEER, VMAPPED = "icl.blur", "state axis last", "genomes under vmap"
@@ -168,16 +154,19 @@ METHODS: dict[str, Callable[[Task], Callable[[], np.ndarray]]] = {OURS: _ours, P
 
 
 def comparisons(config: Blur, folder: Path) -> Iterator[Comparison]:
-    """One comparison per number of hidden layers."""
-
+    """* **icl.blur**: `icl.blur.meta.meta_steps`, state axis first, one genome after another, all meta-steps in one scan.
+    * **state axis last**: the same loss written as `einsum("bid,dc,ijc->bjc", a, nu, W)`, all genomes under one `jax.vmap`, a
+      compiled call per meta-step.
+    * **genomes under vmap**: the loss of icl.blur, all genomes under one `jax.vmap`, a compiled call per meta-step.
+    """
     sizes = {name: getattr(config, name) for name in ("width", "genomes", "states", "unroll", "batch_size")}
     for K in config.layers:
         yield Comparison(
             cases={name: make(_task(config, K)) for name, make in METHODS.items()},
             fields={"layers": K, **sizes},
-            row=lambda case, timings: {"cpu_ms_per_step": 1e3 * timings.medians(case)["cpu_seconds"] / config.steps},
+            row=lambda case, timings: {"cpu_ms_per_step": 1e3 * timings.median(case, "cpu_seconds") / config.steps},
             reference=OURS,
-            difference=losses_differ(rtol=1e-3),
+            difference=losses_differ(1e-3),
         )
 
 
@@ -193,27 +182,19 @@ def _task(config: Blur, K: int) -> Task:
     return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], source)
 
 
-BENCH = Bench(
-    name="blur",
-    config=Blur,
-    comparisons=comparisons,
-    methods=METHODS,
-    ours=(OURS,),
-    peers={"ratio_to_states_last": (PEER,), "ratio_to_vmap": (VMAPPED,)},
-    columns=[
-        METHOD,
-        LAYERS,
-        Column("CPU ms", "cpu_ms_per_step", ".1f"),
-        *ratio_columns("vs. last", "ratio_to_states_last"),
-        *ratio_columns("vs. vmap", "ratio_to_vmap"),
-        *SECONDS,
-    ],
-    presets={
+BENCH = bench(
+    "blur",
+    Blur,
+    comparisons,
+    [Column("CPU ms", "cpu_ms_per_step", ".1f")],
+    {
         "tiny": Preset(
             Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2), "half a minute on 2 CPU cores."
         ),
         "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
     },
-    sizes=("layers",),
+    sizes=["layers"],
+    ours=[OURS],
+    peers={"ratio_to_states_last": ("vs. last", [PEER]), "ratio_to_vmap": ("vs. vmap", [VMAPPED])},
     check=_rules,
 )

@@ -1,76 +1,284 @@
-"""Compile the hot functions for an accelerator that is only described, and count the kernels they start."""
+"""The bench of accelerators that are only described: compile the hot functions for them and count the kernels that they start.
+
+Nothing is computed: arguments are shapes, those of a large job, so that every function can be lowered for any platform.
+"""
 
 import contextlib
+import functools
 import json
 import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jexplicit.runs.command import Command, Preset
+from icl.blur.data import Examples
+from icl.blur.episodes import Family, Source, mean_scores
+from icl.blur.genome import random_genome
+from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
+from icl.blur.rules import Rules
+from icl.models.attention import init_layers
+from icl.models.batched import Regression
+from icl.tasks import Tasks
+from icl.training import Recipe, TrainingState, make_optimizer, training_steps
+from jexplicit.counts.dense import counting_step
+from jexplicit.features.fourier import fourier_features
+from jexplicit.lm.attribution import attribute_positions
+from jexplicit.lm.fits import gradient, optimum
+from jexplicit.lm.fits.moments import compiled_sums
+from jexplicit.lm.model import token_model
+from jexplicit.lm.rows.device_tables import Blocks as PositionBlocks
+from jexplicit.lm.rows.device_tables import DevicePositions, compiled_log_probabilities
+from jexplicit.lm.rows.log_tables import Arrays
+from jexplicit.lm.rows.sharded import compiled_log_partition
+from jexplicit.lm.softmax import compiled_map, logits
+from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.steps import initial_state, training_step
+from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import AXIS
-from jexplicit.runs.folder import RunFolder, present_run
-from jexplicit.runs.progress import stage
-from jexplicit.runs.tables import Column, markdown_table, rich_table
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.rows import Row
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Table
+from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
+from jexplicit.solvers.explicit import explicit_solution
+from jexplicit.solvers.gram import Blocks, Gram, add_block
+from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
+from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
 from launch.bench.harness import free_folder
-from launch.bench.hlo import Work, program_work
-from launch.bench.hot_functions import HOT_FUNCTIONS
 
-START = 2.5e-6  # seconds to start a kernel
-BASELINE = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels, bytes
-_no_tpu = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}  # none to ask
-_h100 = {  # what its compiler asks of the device
-    **{"threads_per_block_limit": 1024, "threads_per_warp": 32, "threads_per_core_limit": 2048, "core_count": 132},
-    **{"fpus_per_core": 128, "clock_rate_ghz": 1.98, "l2_cache_size": 52428800, "device_memory_size": 84942979072},
-    **{"shared_memory_per_block": 49152, "shared_memory_per_core": 233472, "shared_memory_per_block_optin": 232448},
-    **{"block_dim_limit_x": 2147483647, "block_dim_limit_y": 65535, "block_dim_limit_z": 65535},
-    **{"registers_per_core_limit": 65536, "registers_per_block_limit": 65536, "memory_bandwidth": 3352320000000},
-}
+BASELINE = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels
+N, K = 8192, 4  # vocabulary and context of the tables
 
 
-class Platform(NamedTuple):
-    """A described device: arguments of `get_topology_desc`, and bytes a second of its memory."""
+class HotFunction(NamedTuple):
+    """A function in which jobs spend their time.
 
-    topology: str
-    platform: str
-    options: Mapping[str, str]
-    bandwidth: float
+    make: `mesh of one device -> compiled function, arguments as shapes`.
+    loops: `while` loops of its program for a GPU. One more may start a kernel for every row of something.
+    exact: whether all of its matrix products are in full precision.
+    """
+
+    make: Callable[[Mesh], tuple[Any, tuple[Any, ...]]]
+    loops: int = 0
+    exact: bool = True
 
 
-def _target(device: Mapping[str, float], versions: str) -> str:
-    numbers = " ".join(f"{name}: {value}" for name, value in device.items())
-    return f'gpu_device_info {{ {numbers} cuda_compute_capability {{ major: 9 }} }} platform_name: "CUDA" {versions}'
+def _shape(*sizes: int, dtype: Any = np.float32) -> Any:
+    return jax.ShapeDtypeStruct(sizes, dtype)
 
 
-PLATFORMS = {
-    "h100": Platform(
-        *("h100", "cuda"),
-        {
-            "topology": "1x1x1",
-            "target_config": _target(
-                _h100,
-                'device_description_str: "NVIDIA H100 80GB HBM3" '
-                "runtime_version { major: 12 minor: 9 } dnn_version_info { major: 9 minor: 10 }",
-            ),
-        },
-        3.35e12,
+def _ints(*sizes: int) -> Any:
+    return _shape(*sizes, dtype=np.int32)
+
+
+_table, _tables = _shape(N, N), (_shape(N, N),) * K
+_key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.random.key(0), 5)))
+
+
+def _log_Z(tables: Any, x: Any) -> Any:
+    return jax.nn.logsumexp(logits(tables, x))
+
+
+def _spread(positions: int) -> tuple[DevicePositions, Any]:
+    """8 blocks of so many positions of a mixture: the unigram, K dense tables, 6 sparse ones, 2^24 sparse entries."""
+    n, B, T, S = 8, positions, K + 1, 6
+    read = [_ints(n, B, T), _ints(n, B, T + S), _ints(n, B), _shape(n, B), *[_ints(n, 32 * B)] * 3]
+    arrays = Arrays((_shape(1, N), *_tables), (None,) * S, _shape(S, N))
+    entries = _shape(1 << 24, dtype=np.uint16), _shape(1 << 24)
+    return DevicePositions(arrays, *entries, PositionBlocks(*read)), _shape(T + S)
+
+
+def _attribution(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    model = jax.eval_shape(lambda tables: token_model(tables, "cat", False), _tables)
+    return attribute_positions, (model, _ints(2048, K), _ints(2048, 0), _ints(2048))
+
+
+def _batch(positions: int) -> gradient.DecoderBatch:
+    X, Y = _ints(positions, K), _ints(positions)
+    return gradient.DecoderBatch(X, Y, X, Y, ())
+
+
+def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    optimizer = optax.adagrad(0.1)
+    state = gradient.DecoderState(_tables, jax.eval_shape(optimizer.init, _tables))
+    return gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh), (state, _batch(N))
+
+
+def _text_gradient(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    def add(total: Any, params: Any, batch: gradient.DecoderBatch) -> Any:
+        return gradient.add_gradient(total, params, batch, "cat", mesh)
+
+    return jax.jit(add, donate_argnums=0), (_tables, _tables, _batch(1 << 18))
+
+
+def _icl(layers: int, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    recipe, problem = Recipe(), Regression(Tasks(dim=10, context=10), layers, clip=10.0 if layers > 3 else None)
+    made = functools.partial(init_layers, width=11, layers=1 if layers <= 2 else layers)
+    params = jax.eval_shape(jax.vmap(made), _seeds)
+    state = TrainingState(params, jax.eval_shape(jax.vmap(make_optimizer(recipe).init), params))
+    return training_steps(problem, recipe, 1, mesh), (state, _seeds, _ints())
+
+
+_rules, _family, _genomes = Rules(states=4), Family((32,), 64), 8
+_source = Source(Examples(_shape(1000, 64), _shape(1000, 10)), _shape(64, 64))
+_population = jax.eval_shape(lambda: jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), _genomes)))
+
+
+def _scores(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    options: Any = {"rules": _rules, "family": _family, "unroll": 10, "learners": 8, "query_size": 200}
+    return jax.jit(functools.partial(mean_scores, **options)), (_population, _key, _source)
+
+
+def _meta(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    recipe, stage = MetaRecipe(), Stage(10, 100)
+    moments = jax.eval_shape(jax.vmap(meta_optimizer(recipe, stage.steps).init), _population)
+    state = MetaState(_population, moments, _ints(_genomes))
+    return meta_steps(_rules, recipe, _family, stage, 1, mesh), (state, _ints(_genomes), _key, _ints(), _source)
+
+
+def _network(model: Any, inputs: Any, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    optimizer = optax.adam(1e-3)
+    variables = jax.eval_shape(lambda key, x: {"batch_stats": {}, **model.init(key, x)}, _key, inputs)
+    state = jax.eval_shape(lambda variables: initial_state(variables, optimizer), variables)
+    return training_step(model, objective("softmax_cross_entropy"), optimizer), (state, (inputs, _ints(inputs.shape[0])))
+
+
+_counts = (_ints(N * N),) * K, _shape(1, K + (1 << 22), dtype=np.uint16), _ints(1)
+_examples = _shape(4096, 784), _shape(4096, 10)
+_problem = optimum.Problem((_table, _table), _table, _shape())
+_features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
+_blocks = Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
+_sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
+_streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
+HOT_FUNCTIONS = {
+    "counting": HotFunction(lambda mesh: (counting_step(mesh, K, N), _counts)),
+    "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
+    "log partition functions": HotFunction(lambda mesh: (compiled_map(_log_Z, mesh, 4096), (_tables, _ints(1 << 15, K))), 1),
+    "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), (_tables, _ints(1 << 15, K))), 1),
+    "moments on devices": HotFunction(lambda mesh: (compiled_sums(mesh, K + 7), _spread(512)), 1),
+    "mixture on devices": HotFunction(lambda mesh: (compiled_log_probabilities(mesh), _spread(4096)), 1),
+    "attribution": HotFunction(_attribution, 1),
+    "Adagrad step": HotFunction(_adagrad, 1),
+    "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
+    "optimum, K = 2": HotFunction(lambda mesh: (optimum.loss_and_gradient, (_problem, (_table, _table)))),
+    "iterative scaling": HotFunction(
+        lambda mesh: (scaling_sweep, (_shape(784, 10), ScalingProblem(*_examples, _shape(784, 10), _shape(), None)))
     ),
-    "v5e": Platform("v5e:2x2", "tpu", {}, 8.19e11),
+    "curvature bound": HotFunction(
+        lambda mesh: (curvature_bound_sweep, (_shape(784, 10), CurvatureProblem(*_examples, _shape(784, 784), _shape())))
+    ),
+    "streamed sums": HotFunction(lambda mesh: (add_block, (_sums, _blocks, _features, _ints()))),
+    "streamed sweep": HotFunction(lambda mesh: (streamed_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
+    "ICL step, 1 layer": HotFunction(functools.partial(_icl, 1), 2),
+    "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
+    "BLUR scores": HotFunction(_scores, 1),
+    "BLUR meta-step": HotFunction(_meta, 3),
+    "image network": HotFunction(functools.partial(_network, FullyConnected((100,), 10), _shape(128, 784)), exact=False),
+    "language network": HotFunction(functools.partial(_network, MLPLanguageModel(N, 64, (256,)), _ints(1024, K)), exact=False),
 }
+
+
+def lowered(name: str, mesh: Mesh) -> Any:
+    """A hot function, lowered for the device of a mesh, whether it is there or only described."""
+    function, arguments = HOT_FUNCTIONS[name].make(mesh)
+    whole = NamedSharding(mesh, PartitionSpec())
+    return function.lower(*jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), arguments))
+
+
+_start_nothing = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id"),
+    *("replica-id", "async-update", "async-done", "copy-done", "slice-done", "all-gather-done", "all-reduce-done"),
+}
+
+
+def count_kernels(program: str) -> int:
+    """Kernels that a compiled program starts: a loop counts as often as it runs, of branches the largest one.
+
+    Args:
+        program: its optimised HLO, `compiled.as_text()`.
+
+    Raises:
+        ValueError: a loop without a known number of trips.
+
+    Example:
+        >>> count_kernels('''
+        ... body (p: f32[8]) -> f32[8] {
+        ...   p = f32[8]{0} parameter(0)
+        ...   ROOT e = f32[8]{0} exponential(p)
+        ... }
+        ... ENTRY main (x: f32[8]) -> f32[8] {
+        ...   x = f32[8]{0} parameter(0)
+        ...   ROOT w = f32[8]{0} while(x), body=body, backend_config={"known_trip_count":{"n":"5"}}
+        ... }
+        ... ''')
+        5
+    """
+    blocks = re.findall(r"^(ENTRY )?%?([\w.\-]+) \([^\n]*\{$(.*?)^\}", program, re.M | re.S)
+    computations = {entry or name: re.findall(r"^\s+(?:ROOT )?%?[\w.\-]+ = .*", body, re.M) for entry, name, body in blocks}
+
+    def called(line: str, *attributes: str) -> list[str]:
+        found = (re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%?[\w.\-]+)", line) for attribute in attributes)
+        return [name for match in found if match for name in re.findall(r"[\w.\-]+", match[1])]
+
+    def trips(line: str) -> int:
+        if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):  # else a loop of lax, whose counter starts at 0
+            return int(known[1])
+        condition = computations[called(line, "condition")[0]]
+        limits = re.findall(r"\bconstant\((\d+)\)", "\n".join(condition))
+        if len(limits) != 1 or not any("ROOT" in line and "direction=LT" in line for line in condition):
+            raise ValueError(f"{line.split('=')[0].strip()}: a loop without a known number of trips; write it as a lax.scan")
+        return int(limits[0])
+
+    @functools.cache
+    def of_computation(name: str) -> int:
+        return sum(map(of_instruction, computations[name]))
+
+    def of_instruction(line: str) -> int:
+        operation = re.search(r" ([a-z][\w\-]*)\(", line.split(" = ", 1)[1])
+        match operation and operation[1]:
+            case "while":
+                return trips(line) * of_computation(called(line, "body")[0])
+            case "conditional":
+                return max(map(of_computation, called(line, "branch_computations", "true_computation", "false_computation")))
+            case "call" | "async-start":
+                return of_computation(called(line, "to_apply", "calls")[0])
+            case name:
+                return name not in _start_nothing
+
+    return of_computation("ENTRY ")
+
+
+# What the compiler of a GPU asks of an H100.
+_h100 = """gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  clock_rate_ghz: 1.98 l2_cache_size: 52428800 device_memory_size: 84942979072 shared_memory_per_block: 49152
+  shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+  block_dim_limit_z: 65535 registers_per_core_limit: 65536 registers_per_block_limit: 65536 memory_bandwidth: 3352320000000
+  cuda_compute_capability { major: 9 }
+} platform_name: "CUDA" device_description_str: "NVIDIA H100 80GB HBM3"
+runtime_version { major: 12 minor: 9 } dnn_version_info { major: 9 minor: 10 }"""
+PLATFORMS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {  # name -> arguments of `get_topology_desc`
+    "h100": ("h100", "cuda", {"topology": "1x1x1", "target_config": _h100}),
+    "v5e": ("v5e:2x2", "tpu", {}),
+}
+_no_tpu = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}  # none to ask
 
 
 @dataclass(frozen=True)
 class Compile:
     """Compile the most expensive functions for an accelerator that need not be present, and count their kernels. It is an error
-    if a function starts more kernels than before. Estimated times are 2.5 microseconds per kernel, plus the bytes that kernels
-    read and write divided by the bandwidth of the memory."""
+    if a function starts more kernels than before."""
 
     out: str | None = None
     """New run folder. Default: the first free one of runs/bench-compile, runs/bench-compile-2, ..."""
@@ -79,19 +287,9 @@ class Compile:
     functions: tuple[str, ...] = ()
     """Names of the functions to compile. Default: all of them."""
     update: bool = False
-    """Write the kernels and bytes counted now to launch/bench/kernels.json, with which later counts are compared, and which
-    launch.bench pod reads."""
-
-
-COLUMNS = [
-    Column("function", "function"),
-    Column("kernels", "kernels", ",d"),
-    Column("before", "baseline", ",d"),
-    Column("MB", lambda row: f"{row['bytes'] / 1e6:,.1f}"),
-    Column("estimate, ms", "estimated_ms", ",.3f"),
-    Column("roofline, ms", "roofline_ms", ",.3f"),
-    Column("compiled in s", "compile_seconds", ".1f"),
-]
+    """Write the kernels counted now to launch/bench/kernels.json, with which later counts are compared."""
+    resume: bool = False
+    """Continue the interrupted run in --out."""
 
 
 def described_mesh(platform: str) -> Mesh:
@@ -100,35 +298,46 @@ def described_mesh(platform: str) -> Mesh:
     Raises:
         ValueError: no compiler for it.
     """
-    described = PLATFORMS[platform]
+    topology, kind, options = PLATFORMS[platform]
     for name, value in _no_tpu.items():
         os.environ.setdefault(name, value)
     try:
-        found = topologies.get_topology_desc(described.topology, described.platform, **described.options)
+        found = topologies.get_topology_desc(topology, kind, **options)
     except (NotImplementedError, RuntimeError) as error:
         raise ValueError(f"platform {platform}: no compiler for it is installed; pip install -e '.[compile]'") from error
     return Mesh(np.array(found.devices[:1]), (AXIS,), axis_types=(AxisType.Auto,))
 
 
-def function_row(name: str, platform: str, work: Work) -> dict[str, Any]:
-    """The row of a function.
-
-    Example:
-        >>> row = function_row("counting", "h100", Work(kernels=8, bytes=3_350_000_000))
-        >>> row["roofline_ms"], row["estimated_ms"]
-        (1.0, 1.02)
-    """
-    roofline = work.bytes / PLATFORMS[platform].bandwidth
-    times = {"estimated_ms": round(1e3 * (work.kernels * START + roofline), 6), "roofline_ms": round(1e3 * roofline, 6)}
-    return {"function": name, "platform": platform, **work._asdict(), **times}
+def prepare(config: Compile) -> Compile:
+    """Refuse unknown functions, and a platform without a compiler."""
+    if unknown := [name for name in config.functions if name not in HOT_FUNCTIONS]:
+        raise ValueError(f"--functions {', '.join(unknown)}: choose from {', '.join(HOT_FUNCTIONS)}")
+    with contextlib.suppress(RuntimeError):  # JAX already runs
+        jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)  # it cannot be read without a device
+    described_mesh(config.platform)
+    return replace(config, out=config.out or free_folder("runs/bench-compile"))
 
 
-def check_kernels(rows: list[dict[str, Any]]) -> None:
+def measure(config: Compile, folder: RunFolder) -> Iterator[Part]:
+    """The kernels of each function."""
+    mesh, baseline = described_mesh(config.platform), json.loads(BASELINE.read_text())[config.platform]
+
+    def part(name: str) -> list[Row]:
+        start = time.perf_counter()
+        kernels = count_kernels(lowered(name, mesh).compile().as_text())
+        seconds = round(time.perf_counter() - start, 3)
+        return [{"platform": config.platform, "kernels": kernels, "baseline": baseline.get(name), "compile_seconds": seconds}]
+
+    for name in config.functions or HOT_FUNCTIONS:
+        yield {"function": name}, functools.partial(part, name)
+
+
+def check_kernels(rows: Sequence[Row]) -> None:
     """Raises:
     ValueError: a function that starts more kernels than its baseline.
     """
-    worse = [row for row in rows if row["baseline"] is not None and row["kernels"] > row["baseline"]]
-    if worse:
+    if worse := [row for row in rows if row["baseline"] is not None and row["kernels"] > row["baseline"]]:
         said = ", ".join(f"{row['function']} {row['kernels']} instead of {row['baseline']}" for row in worse)
         raise ValueError(
             f"more kernels on {worse[0]['platform']} than before: {said}; fix these functions, or accept the new "
@@ -136,45 +345,23 @@ def check_kernels(rows: list[dict[str, Any]]) -> None:
         )
 
 
-def run(config: Compile) -> dict[str, Any]:
-    """Run the command."""
-    start = time.perf_counter()
-    names = config.functions or tuple(HOT_FUNCTIONS)
-    if unknown := [name for name in names if name not in HOT_FUNCTIONS]:
-        raise ValueError(f"--functions {', '.join(unknown)}: choose from {', '.join(HOT_FUNCTIONS)}")
-    with contextlib.suppress(RuntimeError):  # JAX already runs
-        jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # it cannot be read without a device
-    mesh = described_mesh(config.platform)
-    folder = RunFolder(config.out or free_folder("runs/bench-compile"), replace(config, out=config.out))
-    baselines = json.loads(BASELINE.read_text())
-    baseline = baselines[config.platform]
-    rows = []
-    with stage("compiling", "functions") as progress:
-        for n, name in enumerate(names):
-            begin = time.perf_counter()
-            work = program_work(HOT_FUNCTIONS[name].lower(mesh).compile().as_text())
-            seconds = round(time.perf_counter() - begin, 3)
-            rows.append(
-                {
-                    **function_row(name, config.platform, work),
-                    "baseline": baseline.get(name, {}).get("kernels"),
-                    "compile_seconds": seconds,
-                }
-            )
-            progress(n + 1, len(names))
-    folder.add_rows(rows)
-    if config.update:
-        baselines[config.platform] = baseline | {row["function"]: Work(row["kernels"], row["bytes"])._asdict() for row in rows}
-        BASELINE.write_text(json.dumps(baselines, indent=2) + "\n")
-    report = folder.path / "report.md"
-    about = " ".join((Compile.__doc__ or "").split())
-    report.write_text("\n".join([f"# Bench: compile, {config.platform}", "", about, "", *markdown_table(COLUMNS, rows), ""]))
+def finish(config: Compile, folder: RunFolder) -> None:
+    """Keep the kernels, or compare them with those before."""
     if not config.update:
-        check_kernels(rows)
-    return present_run(folder, rich_table(COLUMNS, rows), report, start)
+        return check_kernels(folder.rows())
+    kept = json.loads(BASELINE.read_text())
+    kept[config.platform] |= {row["function"]: row["kernels"] for row in folder.rows()}
+    BASELINE.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-COMMAND = Command(
-    Compile, run, {"tiny": Preset(Compile(functions=("explicit solution", "log-probabilities")), "5 s on 2 CPU cores.")}
+KERNELS = Table([Column("compiled for", "platform"), Column("function", "function"), Column("kernels", "kernels", ",d")])
+BENCH = Experiment(
+    "bench",
+    Compile,
+    measure,
+    [KERNELS],
+    title="Bench: compile",
+    presets={"tiny": Preset(Compile(functions=("explicit solution", "attribution")), "5 s on 2 CPU cores.")},
+    check=prepare,
+    after=finish,
 )

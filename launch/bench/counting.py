@@ -1,7 +1,6 @@
 """The bench of jexplicit.counts.dense.count: the same tables from the same stream, by NumPy and SciPy."""
 
 import functools
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import context_columns, with_leading_pads
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.progress import console
 from jexplicit.runs.tables import Column
-from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, ratio_columns
+from launch.bench.harness import BenchConfig, Comparison, bench
 from launch.bench.streams import StreamTokens, VocabSize, load_stream
 
 
@@ -41,14 +40,7 @@ class Counting(BenchConfig):
 # A method does what is off the clock and returns the call to time.
 
 
-def _jexplicit(x: np.ndarray, K: int, N: int):
-    """`jexplicit.counts.dense.count` on one device, from token ids in host memory to tables in host memory."""
-    return functools.partial(count, x, radius=K, vocab_size=N, mesh=data_mesh(1))
-
-
 def _bincount(x: np.ndarray, K: int, N: int):
-    """Per offset: contexts, int64 ids in one buffer shared by all offsets, `numpy.bincount`."""
-
     def tables():
         stream = with_leading_pads(x, K)
         ids = np.empty(len(stream) - K, np.int64)
@@ -60,16 +52,17 @@ def _bincount(x: np.ndarray, K: int, N: int):
     return lambda: tuple(tables())
 
 
+def _ids(x: np.ndarray, K: int, N: int) -> list[np.ndarray]:
+    stream = with_leading_pads(x, K)
+    return [context.astype(np.int64) * N + stream[K:] for context in context_columns(stream, K)]
+
+
 def _bincount_given(x: np.ndarray, K: int, N: int):
-    """The stricter peer: `numpy.bincount` of int64 ids made off the clock."""
     ids = _ids(x, K, N)
     return lambda: tuple(np.bincount(column, minlength=N * N).reshape(N, N) for column in ids)
 
 
 def _scatter_given(x: np.ndarray, K: int, N: int):
-    """The limit: random increments without id arithmetic, per offset one jitted `.at[ids].add(1)` into a new donated int32
-    table, zeroing included, int32 ids on the device off the clock. The fastest loop of increments in NumPy or JAX; C is
-    faster."""
     ids = [jnp.asarray(column.astype(np.int32)) for column in _ids(x, K, N)]
     zeros = jax.jit(lambda: jnp.zeros(N * N, jnp.int32))
     add = jax.jit(lambda table, ids: table.at[ids].add(1, mode="promise_in_bounds"), donate_argnums=0)
@@ -77,9 +70,6 @@ def _scatter_given(x: np.ndarray, K: int, N: int):
 
 
 def _scipy(x: np.ndarray, K: int, N: int):
-    """Per offset: contexts, `scipy.sparse.coo_array` of ones, `.tocsr()`; the tables stay sparse."""
-    import scipy.sparse  # optional
-
     def tables():
         stream = with_leading_pads(x, K)
         i = stream[K:].astype(np.int32)
@@ -92,7 +82,7 @@ def _scipy(x: np.ndarray, K: int, N: int):
 
 PEER, LIMIT = "numpy.bincount", "JAX scatter, ids given"
 METHODS: dict[str, Callable[[np.ndarray, int, int], Callable[[], Any]]] = {
-    "jexplicit": _jexplicit,
+    "jexplicit": lambda x, K, N: functools.partial(count, x, radius=K, vocab_size=N, mesh=data_mesh(1)),
     PEER: _bincount,
     "numpy.bincount, ids given": _bincount_given,
     LIMIT: _scatter_given,
@@ -101,62 +91,51 @@ METHODS: dict[str, Callable[[np.ndarray, int, int], Callable[[], Any]]] = {
 
 
 def comparisons(config: Counting, folder: Path) -> Iterator[Comparison]:
-    """One comparison per radius."""
+    """* **jexplicit**: `jexplicit.counts.dense.count` on one device, from token ids in host memory to tables in host memory.
+    * **numpy.bincount**: per offset, contexts, int64 ids in one buffer shared by all offsets, `numpy.bincount`.
+    * **numpy.bincount, ids given**: the stricter peer, `numpy.bincount` of int64 ids made off the clock.
+    * **JAX scatter, ids given**: the limit, random increments without id arithmetic: per offset one jitted `.at[ids].add(1)`
+      into a new donated int32 table, zeroing included, int32 ids on the device off the clock. The fastest loop of increments in
+      NumPy or JAX; C is faster.
+    * **scipy.sparse**: per offset, contexts, `scipy.sparse.coo_array` of ones, `.tocsr()`; the tables stay sparse.
+    """
     x = load_stream(config.stream, config.tokens, config.vocab_size, config.seed)
     N, tokens = config.vocab_size, len(x) - 1
-    has_scipy = importlib.util.find_spec("scipy") is not None
-    if not has_scipy:
-        console.print("without scipy.sparse: SciPy is not installed")
+
+    def dense(table: Any) -> np.ndarray:
+        return np.asarray(table.toarray() if hasattr(table, "toarray") else table).reshape(N, N)
 
     def difference(tables: Sequence[Any], reference: Sequence[np.ndarray]) -> str:
-        same = all(np.array_equal(_dense(table, N), C) for table, C in zip(tables, reference, strict=True))
+        same = all(np.array_equal(dense(table), C) for table, C in zip(tables, reference, strict=True))
         return "" if same else "the counts differ"
 
     for K in config.radius:
         yield Comparison(
-            cases={name: make(x, K, N) for name, make in METHODS.items() if has_scipy or make is not _scipy},
+            cases={name: make(x, K, N) for name, make in METHODS.items()},
             fields={"radius": K, "vocab_size": N, "tokens": tokens, "stream": config.stream},
-            row=lambda case, timings, K=K: {"pairs_per_second": K * tokens / timings.medians(case)["cpu_seconds"]},
+            row=lambda case, timings, K=K: {"pairs_per_second": K * tokens / timings.median(case, "cpu_seconds")},
             reference=PEER,
             difference=difference,
-            inspect=lambda case, tables: {"peak_table_bytes": _peak_table_bytes(case, tables, tokens)},
+            inspect=lambda case, tables: {"peak_table_bytes": _table_bytes(tables, tokens)},
         )
 
 
-def _ids(x: np.ndarray, K: int, N: int) -> list[np.ndarray]:
-    stream = with_leading_pads(x, K)
-    return [context.astype(np.int64) * N + stream[K:] for context in context_columns(stream, K)]
-
-
-def _dense(table: Any, N: int) -> np.ndarray:
-    return np.asarray(table.toarray() if hasattr(table, "toarray") else table).reshape(N, N)
-
-
-def _peak_table_bytes(name: str, tables: Sequence[Any], tokens: int) -> int:
+def _table_bytes(tables: Sequence[Any], tokens: int) -> int:
     """Computed, not measured: the tables returned, and for SciPy the pairs that they are summed from."""
-    parts = [part for C in tables for part in ((C.data, C.indices, C.indptr) if hasattr(C, "toarray") else (C,))]
-    returned = sum(part.nbytes for part in parts)
-    return returned + (8 * tokens if name == "scipy.sparse" else 0)
+    sparse = hasattr(tables[0], "indptr")
+    parts = [part for C in tables for part in ((C.data, C.indices, C.indptr) if sparse else (C,))]
+    return sum(part.nbytes for part in parts) + 8 * tokens * sparse
 
 
-BENCH = Bench(
-    name="counting",
-    config=Counting,
-    comparisons=comparisons,
-    methods=METHODS,
-    ours=("jexplicit",),
-    peers={"ratio_to_bincount": (PEER,), "ratio_to_limit": (LIMIT,)},
-    columns=[
-        METHOD,
-        RADIUS,
-        Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6),
-        *ratio_columns("vs. NumPy", "ratio_to_bincount"),
-        *ratio_columns("vs. limit", "ratio_to_limit"),
-        *SECONDS,
-        Column("table MB", "peak_table_bytes", ",.0f", 1e-6),
-    ],
-    presets={
+BENCH = bench(
+    "counting",
+    Counting,
+    comparisons,
+    [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)],
+    {
         "tiny": Preset(Counting(tokens=20_000, vocab_size=200, radius=(1, 2), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."),
         "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
     },
+    ours=["jexplicit"],
+    peers={"ratio_to_bincount": ("vs. NumPy", [PEER]), "ratio_to_limit": ("vs. limit", [LIMIT])},
 )

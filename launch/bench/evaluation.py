@@ -1,26 +1,33 @@
 """The bench of the loss: one partition function per distinct context, or none at all, against one per position.
 
-And of scoring, with every kind of model, beside KenLM.
+And of scoring, with every kind of model, beside KenLM where it is installed.
 """
 
-from collections.abc import Callable, Iterator
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from jexplicit.counts.dense import count
-from jexplicit.data.contexts import contexts, distinct_contexts
-from jexplicit.lm.model import LanguageModel
+from jexplicit.data.contexts import PAD, contexts, distinct_contexts
+from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.arpa.words import arpa_words
+from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.mixture_rows import mixture_rows, with_history
+from jexplicit.lm.fits.ngram_mixture import starting_exponents
+from jexplicit.lm.fits.training_text import Options, TrainingText
+from jexplicit.lm.model import History, LanguageModel, dense_where_small
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
 from jexplicit.runs.bounds import NonNegativeInt, PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.tables import Column
-from launch.bench import model_kinds
-from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, losses_differ, ratio_columns
-from launch.bench.model_kinds import kinds_comparison
+from launch.bench.harness import BenchConfig, Comparison, bench, losses_differ
 from launch.bench.streams import StreamTokens, VocabSize, first_positions, text_streams, zipf_stream
 
 
@@ -49,7 +56,6 @@ class Evaluation(BenchConfig):
 
 
 def _brute_force(model: LanguageModel, x: np.ndarray):
-    """One partition function per position, computed with the same kernel as the others; contexts are made off the clock."""
     X, Y = contexts(x, model.radius)
     return lambda: float(
         log_partition(model.tables, X).sum(dtype=np.float64) - target_logits(model.tables, X, Y).sum(dtype=np.float64)
@@ -57,57 +63,77 @@ def _brute_force(model: LanguageModel, x: np.ndarray):
 
 
 def _distinct(model: LanguageModel, x: np.ndarray):
-    """`jexplicit.lm.softmax.negative_log_likelihood`: sorted contexts, one partition function per distinct one; contexts
-    are made off the clock."""
     X, Y = contexts(x, model.radius)
     return lambda: negative_log_likelihood(model.tables, X, Y, ordered=model.ordered)
 
 
 def _counts(model: LanguageModel, x: np.ndarray):
-    """`jexplicit.lm.softmax.negative_log_likelihood_from_counts`, K = 1, with the counts that a fit has made already."""
     C = with_targets(count(x, radius=1, vocab_size=model.vocab_size)[0])
     return lambda: negative_log_likelihood_from_counts(model.tables[0], C)
 
 
-def _counts_included(model: LanguageModel, x: np.ndarray):
-    """The same with the counting pass on the clock."""
-    return lambda: _counts(model, x)()
-
-
-BRUTE = "brute force"
+BRUTE, DISTINCT, NGRAM, SPARSE, KENLM = "brute force", "distinct contexts", "ngram", "explicit, sparse", "kenlm, ngram"
+FROM_COUNTS = ("counts", "counting + counts")
 METHODS: dict[str, Callable[[LanguageModel, np.ndarray], Callable[[], float]]] = {
     BRUTE: _brute_force,
-    "distinct contexts": _distinct,
-    "counts": _counts,
-    "counting + counts": _counts_included,
+    DISTINCT: _distinct,
+    FROM_COUNTS[0]: _counts,
+    FROM_COUNTS[1]: lambda model, x: lambda: _counts(model, x)(),
 }
-FROM_COUNTS = ("counts", "counting + counts")
+KINDS = ("unigram", "bigram", NGRAM, "explicit, dense", SPARSE, "bitcipher")  # a method, and a variant of it
+MIXTURES: dict[str, History] = {"mixture": "none", "mixture, history": "all"}
 
 
 def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
-    """One comparison per radius, and one of the kinds of models."""
-    stream, N, source = _stream(config)
-    counts = count(stream, radius=max(config.radius), vocab_size=N)
-    x = first_positions(stream, config.positions)
-    positions = len(contexts(x, 1)[1])
+    """The loss of a Cat model, its contexts made off the clock:
+
+    * **brute force**: one partition function per position, computed with the same kernel as the others.
+    * **distinct contexts**: `jexplicit.lm.softmax.negative_log_likelihood`, sorted contexts, one partition function per
+      distinct one.
+    * **counts**: `negative_log_likelihood_from_counts`, K = 1, with the counts that a fit has made already.
+    * **counting + counts**: the same with the counting pass on the clock.
+
+    The log-probability of every token by `jexplicit.lm.evaluation.score`:
+
+    * **unigram**, **bigram** (Kneser-Ney), **ngram** (interpolated modified Kneser-Ney, order 5).
+    * **explicit, dense**: the explicit Cat solution of the largest K; **explicit, sparse**: the same with sparse tables.
+    * **bitcipher**: coded tables of the largest K, 64 bits.
+    * **mixture**: its exponents are not fitted, on which no speed depends; with **history** it reads the last 2,000 tokens.
+    * **kenlm, ngram**: `kenlm.Model.score` of every document, one number each, with the ARPA file of ngram in KenLM's default
+      (probing) tables. Files, dense tables and words are made off the clock.
+    """
+    x, N, source = _stream(config)
+    counts = count(x, radius=max(config.radius), vocab_size=N)
+    x = first_positions(x, config.positions)
+    about = {"vocab_size": N, "corpus": source}
     for K in config.radius:
         model = explicit_language_model(counts, features="cat", radius=K)
-        yield Comparison(
-            cases={name: make(model, x) for name, make in METHODS.items() if K == 1 or name not in FROM_COUNTS},
-            fields={
-                "radius": K,
-                "vocab_size": N,
-                "positions": positions,
-                "distinct": len(distinct_contexts(contexts(x, K)[0])[0]),
-                "corpus": source,
-            },
-            row=lambda case, timings: {"positions_per_second": positions / timings.medians(case)["cpu_seconds"]},
-            reference=BRUTE,
-            difference=losses_differ(rtol=1e-6),
-            inspect=lambda case, loss: {"nll_per_token": loss / positions},
-        )
+        cases = {name: make(model, x) for name, make in METHODS.items() if K == 1 or name not in FROM_COUNTS}
+        checked: Any = {"reference": BRUTE, "difference": losses_differ(1e-6)}
+        yield Comparison(cases, {"radius": K, **about}, **checked, **_per_position(x, dict.fromkeys(cases, K)))
     if config.scored:
-        yield kinds_comparison(x, first_positions(x, config.scored), N, max(config.radius), source, folder)
+        scored, models = first_positions(x, config.scored), _models(x, N, max(config.radius))
+        cases = {name: _score(model, scored) for name, model in models.items()}
+        if importlib.util.find_spec("kenlm"):
+            models[KENLM], cases[KENLM] = models[NGRAM], _kenlm_score(models[NGRAM], scored, folder)
+        checked = {"reference": NGRAM, "difference": losses_differ(1e-5), "unchecked": set(cases) - {NGRAM, KENLM}}
+        read = _per_position(scored, {name: model.radius for name, model in models.items()})
+        yield Comparison(cases, {"ratio_to_brute_force": None, **about}, **checked, **read)  # None: no row above has it
+
+
+def _per_position(x: np.ndarray, radius: Mapping[str, int]) -> Any:
+    """The fields of rows that depend on the text and the radius of each case."""
+    positions = int(np.count_nonzero(x != PAD))
+    distinct = {K: len(distinct_contexts(contexts(x, K)[0])[0]) for K in set(radius.values())}
+    return {
+        "row": lambda case, timings: {
+            "radius": radius[case],
+            "positions": positions,
+            "distinct": distinct[radius[case]],
+            "positions_per_second": positions / timings.median(case, "cpu_seconds"),
+        },
+        "inspect": lambda case, loss: {"nll_per_token": loss / positions},
+    }
 
 
 def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
@@ -119,27 +145,51 @@ def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
     return x, N, source
 
 
-BENCH = Bench(
-    name="evaluation",
-    config=Evaluation,
-    comparisons=comparisons,
-    methods={**METHODS, **model_kinds.METHODS},
-    ours=("distinct contexts", *FROM_COUNTS),
-    peers={"ratio_to_brute_force": (BRUTE,), "ratio_to_kenlm": (model_kinds.KENLM,)},
-    columns=[
-        METHOD,
-        RADIUS,
+def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
+    """A model of every kind, fitted on a text."""
+    text, options = TrainingText(x, N), Options(radius=radius, bits=64)
+    sparse = TrainingText(x, N, sparse_counts=text.sparse_counts(radius))
+    fitted = {name: fit_model(name.split(",")[0], sparse if name == SPARSE else text, options).model for name in KINDS}
+    rows = mixture_rows(text) if MIXTURES else ()
+    for name, history in MIXTURES.items():
+        own = with_history(rows, history)
+        fitted[name] = LanguageModel(own, starting_exponents(own).astype(np.float32))
+    return {name: model if name == SPARSE else dense_where_small(model) for name, model in fitted.items()}
+
+
+def _score(model: LanguageModel, x: np.ndarray) -> Callable[[], float]:
+    return lambda: -float(score(model, x).sum(dtype=np.float64))
+
+
+def _kenlm_score(model: LanguageModel, x: np.ndarray, folder: Path) -> Callable[[], float]:
+    import kenlm  # pyright: ignore[reportMissingImports]
+
+    tokenizer = Tokenizer("\n".join(f"w{i}" for i in range(2, model.vocab_size)).encode(), "words")
+    words, file = np.array(arpa_words(tokenizer)), folder / "ngram.arpa"
+    documents = [" ".join(words[part[1:]]) for part in np.split(x, np.flatnonzero(x == PAD)) if len(part) > 1]
+    write_arpa(file, model, tokenizer)
+    config = kenlm.Config()
+    config.show_progress, config.arpa_complain = False, kenlm.ARPALoadComplain.NONE
+    theirs = kenlm.Model(str(file), config)
+    file.unlink()
+    return lambda: -float(np.log(10)) * sum(theirs.score(document, eos=False) for document in documents)
+
+
+BENCH = bench(
+    "evaluation",
+    Evaluation,
+    comparisons,
+    [
         Column("positions", "positions", ",d"),
         Column("distinct", "distinct", ",d"),
         Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
-        *ratio_columns("vs. brute force", "ratio_to_brute_force"),
-        Column("vs. kenlm", "ratio_to_kenlm", ".4f"),
-        *SECONDS,
     ],
-    presets={
+    {
         "tiny": Preset(
             Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2), "40 s on 2 CPU cores."
         ),
         "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
     },
+    ours=(DISTINCT, *FROM_COUNTS),
+    peers={"ratio_to_brute_force": ("vs. brute force", [BRUTE]), "ratio_to_kenlm": ("vs. kenlm", [KENLM])},
 )

@@ -18,7 +18,7 @@ from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.tables import Column
-from launch.bench.harness import LAYERS, METHOD, SECONDS, Bench, BenchConfig, Comparison, Timings, losses_differ, ratio_columns
+from launch.bench.harness import BenchConfig, Comparison, Timings, bench, losses_differ, step_by_step
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class Task(NamedTuple):
 
 
 def _ours(task: Task):
-    """`icl.training.training_steps`: batch last, sums of outer products, blocks of 128 tasks, all steps in one scan."""
     run = training_steps(task.regression, task.recipe, task.steps, data_mesh(1))
     add = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf[None], tree))
     params, keys, first = add(task.start), task.key[None], jnp.zeros((), jnp.int32)
@@ -67,45 +66,29 @@ def _ours(task: Task):
 
 
 def _plain(task: Task):
-    """The same draws, `icl.models.attention.predict` of one sequence under `jax.vmap`, a compiled call per step."""
     return _per_step(task, lambda key: sequences(task.regression.sample(key, task.recipe.batch_size)))
 
 
 def _plain_sampled(task: Task):
-    """The same with every task drawn from a key of its own, as the paper's code does."""
-
-    def sample(key: jax.Array) -> Sequence:
-        return jax.vmap(lambda k: task.regression.tasks.sample(k))(jax.random.split(key, task.recipe.batch_size))
-
-    return _per_step(task, sample)
+    return _per_step(task, lambda key: jax.vmap(task.regression.tasks.sample)(jax.random.split(key, task.recipe.batch_size)))
 
 
 def _per_step(task: Task, sample: Callable[[jax.Array], Sequence]) -> Callable[[], np.ndarray]:
-    model = task.regression
-    optimizer = make_optimizer(task.recipe)
+    model, optimizer = task.regression, make_optimizer(task.recipe)
 
     def loss(params: AttentionLayer, batch: Sequence) -> jax.Array:
         predictions = jax.vmap(lambda s: predict(params, s, depth=model.depth, clip=model.clip))(batch)
         return jnp.mean(jnp.sum((predictions - batch.y_q) ** 2, axis=1)) / 2
 
     @jax.jit
-    def step(params: AttentionLayer, moments: Any, n: jax.Array) -> tuple[Any, Any, jax.Array]:
+    def step(state: tuple[AttentionLayer, Any], n: jax.Array) -> tuple[tuple[Any, Any], jax.Array]:
+        params, moments = state
         value, gradient = jax.value_and_grad(loss)(params, sample(jax.random.fold_in(task.key, n)))
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
             updates, moments = optimizer.update(gradient, moments, params)
-            return optax.apply_updates(params, updates), moments, value
+            return (optax.apply_updates(params, updates), moments), value
 
-    moments = optimizer.init(task.start)
-    numbers = [jnp.asarray(n, jnp.int32) for n in range(task.steps)]
-
-    def call() -> np.ndarray:
-        state, losses = (task.start, moments), []
-        for n in numbers:
-            *state, value = step(*state, n)
-            losses.append(value)
-        return np.asarray(jnp.stack(losses))
-
-    return call
+    return step_by_step(step, (task.start, optimizer.init(task.start)), task.steps)
 
 
 OURS, PEER, SAMPLED = "icl", "vmap of one sequence", "vmap, a key per task"
@@ -113,22 +96,20 @@ METHODS: dict[str, Callable[[Task], Callable[[], np.ndarray]]] = {OURS: _ours, P
 
 
 def comparisons(config: Icl, folder: Path) -> Iterator[Comparison]:
-    """One comparison per number of layers."""
+    """* **icl**: `icl.training.training_steps`, batch last, sums of outer products, blocks of 128 tasks, all steps in one scan.
+    * **vmap of one sequence**: the same draws, `icl.models.attention.predict` of one sequence under `jax.vmap`, a compiled call
+      per step.
+    * **vmap, a key per task**: the same with every task drawn from a key of its own, as the paper's code does.
+    """
 
-    def rates(case: str, timings: Timings) -> dict[str, float]:
-        seconds = timings.medians(case)["cpu_seconds"] / config.steps
+    def row(case: str, timings: Timings) -> dict[str, float]:
+        seconds = timings.median(case, "cpu_seconds") / config.steps
         return {"steps_per_second": 1 / seconds, "cpu_ms_per_step": 1e3 * seconds}
 
     sizes = {name: getattr(config, name) for name in ("dim", "context", "batch_size", "steps")}
     for K in config.layers:
-        yield Comparison(
-            cases={name: make(_task(config, K)) for name, make in METHODS.items()},
-            fields={"layers": K, **sizes},
-            row=rates,
-            reference=OURS,
-            difference=losses_differ(rtol=1e-4),
-            unchecked=(SAMPLED,),
-        )
+        cases = {name: make(_task(config, K)) for name, make in METHODS.items()}
+        yield Comparison(cases, {"layers": K, **sizes}, row, OURS, losses_differ(1e-4), unchecked=[SAMPLED])
 
 
 def _task(config: Icl, K: int) -> Task:
@@ -138,25 +119,16 @@ def _task(config: Icl, K: int) -> Task:
     return Task(regression, Recipe(batch_size=config.batch_size), start, keys[1], config.steps)
 
 
-BENCH = Bench(
-    name="icl",
-    config=Icl,
-    comparisons=comparisons,
-    methods=METHODS,
-    ours=(OURS,),
-    peers={"ratio_to_plain": (PEER,), "ratio_to_sampled": (SAMPLED,)},
-    columns=[
-        METHOD,
-        LAYERS,
-        Column("steps / CPU s", "steps_per_second", ",.1f"),
-        Column("CPU ms", "cpu_ms_per_step", ".2f"),
-        *ratio_columns("vs. vmap", "ratio_to_plain"),
-        *ratio_columns("vs. keys", "ratio_to_sampled"),
-        *SECONDS,
-    ],
-    presets={
+BENCH = bench(
+    "icl",
+    Icl,
+    comparisons,
+    [Column("steps / CPU s", "steps_per_second", ",.1f"), Column("CPU ms", "cpu_ms_per_step", ".2f")],
+    {
         "tiny": Preset(Icl(layers=(1, 2), dim=3, context=4, batch_size=64, steps=3, rounds=2), "20 s on 2 CPU cores."),
         "full": Preset(Icl(rounds=9), "2 minutes on 2 CPU cores."),
     },
-    sizes=("layers",),
+    sizes=["layers"],
+    ours=[OURS],
+    peers={"ratio_to_plain": ("vs. vmap", [PEER]), "ratio_to_sampled": ("vs. keys", [SAMPLED])},
 )

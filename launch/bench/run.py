@@ -11,26 +11,20 @@ python -m launch.bench scaling --devices 1 2 4 8 --processes 1 2
 python -m launch.bench streaming --tokens 200_000_000 --memory 2GB
 python -m launch.bench lm --peer kenlm
 python -m launch.bench compile --platform h100
-python -m launch.bench pod --tokens 1_000_000_000_000 --chips 256
 python -m launch.bench counting --preset tiny
 """
 
-import functools
 import os
 import sys
 
 for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # read when NumPy is imported; an idle BLAS thread spins and burns CPU time
 
-from jexplicit.runs.command import Command, run_subcommand  # noqa: E402
-from launch.bench import blur, compile, counting, evaluation, icl, lm, pod, scaling, streaming, training  # noqa: E402
-from launch.bench.harness import run_bench  # noqa: E402
+from jexplicit.runs.command import run_subcommand  # noqa: E402
+from launch.bench import blur, compile, counting, evaluation, icl, lm, scaling, streaming, training  # noqa: E402
 
-_modules = (blur, counting, evaluation, icl, lm, scaling, streaming, training)
-COMMANDS = {
-    bench.name: Command(bench.config, functools.partial(run_bench, bench), bench.presets)
-    for bench in (module.BENCH for module in _modules)
-} | {"compile": compile.COMMAND, "pod": pod.COMMAND}
+_modules = (blur, compile, counting, evaluation, icl, lm, scaling, streaming, training)
+COMMANDS = {module.__name__.rpartition(".")[2]: module.BENCH for module in _modules}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,15 +1,17 @@
 """The bench of counting from shards within a memory budget, against counting the same stream in memory."""
 
-import functools
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jexplicit.counts.stream import Saving
 from jexplicit.data.contexts import PAD
 from jexplicit.data.shards import ShardWriter
 from jexplicit.data.tokenizers import Progress
@@ -18,10 +20,9 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.runs.tables import Column
-from launch.bench.counting_worker import Answer, Request, Setting
-from launch.bench.harness import METHOD, Bench, BenchConfig, Comparison, Timings, all_cores, ratio_columns
+from launch.bench.harness import BenchConfig, Comparison, Timings, bench
 from launch.bench.streams import StreamTokens, VocabSize, zipf_stream
-from launch.bench.workers import Workers, peak_of, working
+from launch.bench.workers import Answer, Setting, working
 
 _block = 1 << 22  # tokens drawn at a time
 
@@ -29,7 +30,7 @@ _block = 1 << 22  # tokens drawn at a time
 @dataclass(frozen=True)
 class Streaming(BenchConfig):
     """Counting a Zipf stream in shards within a memory budget, with checkpoints of partial counts, against counting the same
-    stream in memory on as many devices. Both count the same tables, which is checked in every round."""
+    stream in memory on as many devices. Both count the same tables, which is checked first."""
 
     shards: str | None = None
     """Folder of the stream's shards, which are written if they are missing, and kept. Default: in the run folder, deleted at
@@ -79,95 +80,73 @@ def write_zipf_shards(
 
 
 def comparisons(config: Streaming, folder: Path) -> Iterator[Comparison]:
-    """Both methods, each in a worker process that stays."""
+    """* **streamed**: shards of 128 MB, verified against their checksums and read one window ahead of the devices; partial
+      counts saved every --checkpoint-seconds and at the end; all of it on the clock.
+    * **in memory**: the same stream as an array that is in memory when the clock starts; nothing is saved.
+
+    *vs. memory* is the median over rounds of the seconds in memory / the seconds of the method, with its quartiles, *in CPU s*
+    that of CPU seconds. *Peak* is the most memory that the process held at any time, its libraries included.
+    """
     N, K = config.vocab_size, config.radius
-    shards = Path(config.shards or folder / "shards")
+    shards = config.shards or str(folder / "shards")
     with stage("writing shards", "tokens") as progress:
-        write_zipf_shards(shards, config.tokens, N, config.seed, progress)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        saved, few = Path(scratch, "saved"), Path(scratch, "few.npy")
+        write_zipf_shards(Path(shards), config.tokens, N, config.seed, progress)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, contextlib.ExitStack() as stack:
+        saving, few = Saving(Path(scratch, "saved"), config.checkpoint_seconds), str(Path(scratch, "few.npy"))
         np.save(few, zipf_stream(np.random.default_rng(config.seed), min(config.tokens, 1 << 20), N))
-        requests = {
-            STREAMED: Request(str(shards), saving=str(saved), saving_seconds=config.checkpoint_seconds),
-            IN_MEMORY: Request(str(shards), whole=True),
-        }
-        with working({STREAMED: Setting(config.devices, N, K, config.memory)}) as streamed:
-            with stage("starting"):
-                devices = streamed[STREAMED].ask(Request(str(few))).devices  # and compile
-            with working({IN_MEMORY: Setting(devices, N, K)}) as in_memory:
-                in_memory[IN_MEMORY].ask(Request(str(few)))
+        streamed = stack.enter_context(working({STREAMED: Setting(config.devices, N, K, config.memory)}))[STREAMED]
+        devices = streamed.ask(few).devices  # and compile
+        in_memory = stack.enter_context(working({IN_MEMORY: Setting(devices, N, K)}))[IN_MEMORY]
 
-                def row(case: str, timings: Timings) -> dict[str, Any]:
-                    return {
-                        "tokens_per_second": config.tokens / timings.medians(case)["seconds"],
-                        "cpu_ratio_to_memory": timings.ratio(case, IN_MEMORY, "cpu_seconds").median,
-                        "peak_bytes": peak_of(timings.rounds[case]),
-                        "memory": parse_bytes(config.memory) if case == STREAMED else None,
-                        "checkpoint_seconds": config.checkpoint_seconds if case == STREAMED else None,
-                    }
+        def count_shards() -> Answer:
+            shutil.rmtree(saving.folder, ignore_errors=True)  # otherwise the pass would resume from it
+            return streamed.ask(shards, saving=saving)
 
-                yield Comparison(
-                    cases=agreeing_cases({**streamed, **in_memory}, requests, saved),
-                    fields={"tokens": config.tokens, "vocab_size": N, "radius": K, "devices": devices, "counts_equal": True},
-                    row=row,
-                )
+        def row(case: str, timings: Timings) -> dict[str, Any]:
+            return {
+                "tokens_per_second": config.tokens / timings.median(case, "seconds"),
+                "cpu_ratio_to_memory": timings.ratio(case, IN_MEMORY, "cpu_seconds").median,
+                "peak_bytes": timings.peak_bytes(case),
+                "memory": parse_bytes(config.memory) if case == STREAMED else None,
+                "checkpoint_seconds": config.checkpoint_seconds if case == STREAMED else None,
+            }
+
+        yield Comparison(
+            {STREAMED: count_shards, IN_MEMORY: partial(in_memory.ask, shards, whole=True)},
+            {"tokens": config.tokens, "vocab_size": N, "radius": K, "devices": devices, "counts_equal": True},
+            row,
+            reference=IN_MEMORY,
+            difference=lambda found, right: "" if found.digest == right.digest else "the counts differ",
+        )
     if config.shards is None:
         shutil.rmtree(shards)
 
 
-def agreeing_cases(workers: dict[str, Workers], requests: dict[str, Request], saved: Path) -> dict[str, Any]:
-    """Calls that ask the workers, and raise ValueError as soon as one of them counts other tables than the first call."""
-    digests: list[str] = []
-
-    def ask(method: str) -> Answer:
-        answer = workers[method].ask(requests[method])
-        shutil.rmtree(saved, ignore_errors=True)  # otherwise the next pass would resume from it
-        digests.append(answer.digest)
-        if answer.digest != digests[0]:
-            raise ValueError(f"{STREAMED} disagrees with {IN_MEMORY}: the counts differ; fix it before timing it")
-        return answer
-
-    return {method: functools.partial(ask, method) for method in requests}
-
-
-BENCH = Bench(
-    name="streaming",
-    config=Streaming,
-    comparisons=comparisons,
-    methods={
-        STREAMED: "shards of 128 MB, verified against their checksums and read one window ahead of the devices; partial counts "
-        "saved every --checkpoint-seconds and at the end; all of it on the clock.",
-        IN_MEMORY: "the same stream as an array that is in memory when the clock starts; nothing is saved.",
-    },
-    ours=(STREAMED,),
-    peers={"ratio_to_memory": (IN_MEMORY,)},
-    clock="seconds",
-    timer=lambda call: call(),
-    machine=all_cores,
-    sizes=(),
-    check=lambda config: parse_bytes(config.memory),
-    notes="""\
-*vs. memory* is the median over rounds of the seconds in memory / the seconds of the method, with its quartiles; the same ratio
-of CPU seconds, next to it, depends less on what else the machine does. *Peak* is the most memory that the process held at any
-time, its libraries included.
-""",
-    columns=[
-        METHOD,
+BENCH = bench(
+    "streaming",
+    Streaming,
+    comparisons,
+    [
         Column("M tokens", "tokens", ".3g", 1e-6),
         Column("devices", "devices", "d"),
         Column("s", "seconds", ".2f"),
         Column("CPU s", "cpu_seconds", ".2f"),
         Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        *ratio_columns("vs. memory", "ratio_to_memory"),
         Column("in CPU s", "cpu_ratio_to_memory", ".2f"),
         Column("GB peak", "peak_bytes", ".2f", 1e-9),
         Column("GB allowed", "memory", ".2f", 1e-9),
     ],
-    presets={
+    {
         "tiny": Preset(
             Streaming(tokens=200_000, vocab_size=100, radius=2, memory="700MB", rounds=2),
             "200,000 tokens; 20 s on 2 CPU cores.",
         ),
         "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
     },
+    sizes=(),
+    ours=[STREAMED],
+    peers={"ratio_to_memory": ("vs. memory", [IN_MEMORY])},
+    clock="seconds",
+    jobs=True,
+    check=lambda config: parse_bytes(config.memory),
 )

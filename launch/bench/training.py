@@ -22,7 +22,7 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.progress import console
 from jexplicit.runs.tables import Column
-from launch.bench.harness import METHOD, RADIUS, SECONDS, Bench, BenchConfig, Comparison, ratio_columns
+from launch.bench.harness import BenchConfig, Comparison, bench
 from launch.bench.streams import VocabSize, load_stream
 
 _rate = 0.01
@@ -106,8 +106,7 @@ def _torch(task: Task, *, bag: bool = False, sparse: bool = False, fused: bool =
 
 
 REFERENCE, ROWS, OTHER_MODEL = "jexplicit, dense", "jexplicit, rows", "jexplicit, exact noise"
-TORCH = ("torch dense", "torch sparse")
-STRICTER = ("torch bag, fused", "torch bag, sparse")
+TORCH, STRICTER = ("torch dense", "torch sparse"), ("torch bag, fused", "torch bag, sparse")
 METHODS: dict[str, Callable[[Task], Callable[[], Sequence[Any]]]] = {
     REFERENCE: _jexplicit,
     ROWS: functools.partial(_jexplicit, sparse=True),
@@ -117,39 +116,34 @@ METHODS: dict[str, Callable[[Task], Callable[[], Sequence[Any]]]] = {
     STRICTER[0]: functools.partial(_torch, bag=True, fused=True),
     STRICTER[1]: functools.partial(_torch, bag=True, sparse=True),
 }
-_descriptions = {
-    REFERENCE: "`jexplicit.lm.fits.gradient.make_batch` and `training_step`: passes over whole tables; partition functions "
-    "only of the distinct contexts, as in all methods of jexplicit.",
-    ROWS: "The same with `sparse=True`: only the rows that a batch touches, unless they are a large part of the table.",
-    OTHER_MODEL: "The same for tables read through the noise model, whose gradient touches every row: no peer.",
-    TORCH[0]: "One `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`.",
-    TORCH[1]: "The same with `Embedding(sparse=True)`.",
-    STRICTER[0]: 'The stricter peer: the K tables as one `torch.nn.EmbeddingBag(mode="sum")`, and Adagrad with `fused=True`.',
-    STRICTER[1]: 'The stricter peer for few rows: `EmbeddingBag(mode="sum", sparse=True)` and Adagrad, which has no fused '
-    "version of it.",
-}
 
 
 def comparisons(config: Training, folder: Path) -> Iterator[Comparison]:
-    """One comparison per radius and batch size."""
+    """* **jexplicit, dense**: `jexplicit.lm.fits.gradient.make_batch` and `training_step`, passes over whole tables; partition
+      functions only of the distinct contexts, as in all methods of jexplicit.
+    * **jexplicit, rows**: the same with `sparse=True`: only the rows that a batch touches, unless they are a large part of the
+      table.
+    * **jexplicit, exact noise**: the same for tables read through the noise model, whose gradient touches every row: no peer.
+    * **torch dense**: one `torch.nn.Embedding` per offset, their rows summed, `cross_entropy`, `torch.optim.Adagrad`.
+    * **torch sparse**: the same with `Embedding(sparse=True)`.
+    * **torch bag, fused**: the stricter peer, the K tables as one `torch.nn.EmbeddingBag(mode="sum")`, and Adagrad with
+      `fused=True`.
+    * **torch bag, sparse**: the stricter peer for few rows, `EmbeddingBag(mode="sum", sparse=True)` and Adagrad, which has no
+      fused version of it.
+    """
     has_torch = importlib.util.find_spec("torch") is not None
     if not has_torch:
         console.print("PyTorch is not installed: nothing to compare with; install the extra torch")
+    methods = {name: make for name, make in METHODS.items() if has_torch or name not in TORCH + STRICTER}
     for K, B in itertools.product(config.radius, config.batch_size):
-        task = _task(config, K, B)
+        task, steps = _task(config, K, B), {"vocab_size": config.vocab_size, "steps": _steps, "stream": config.stream}
         yield Comparison(
-            cases={name: make(task) for name, make in METHODS.items() if has_torch or name not in TORCH + STRICTER},
-            fields={
-                "radius": K,
-                "batch_size": B,
-                "vocab_size": config.vocab_size,
-                "steps": _steps,
-                "stream": config.stream,
-            },
-            row=lambda case, timings, B=B: {"positions_per_second": _steps * B / timings.medians(case)["cpu_seconds"]},
+            cases={name: make(task) for name, make in methods.items()},
+            fields={"radius": K, "batch_size": B, **steps},
+            row=lambda case, timings, B=B: {"positions_per_second": _steps * B / timings.median(case, "cpu_seconds")},
             reference=REFERENCE,
             difference=_difference,
-            unchecked=(OTHER_MODEL,),
+            unchecked=[OTHER_MODEL],
         )
 
 
@@ -178,26 +172,17 @@ def _difference(tables: Sequence[Any], reference: Sequence[Any]) -> str:
     return "" if error <= _tolerance else f"tables are {error:.1g} apart"
 
 
-BENCH = Bench(
-    name="training",
-    config=Training,
-    comparisons=comparisons,
-    methods=_descriptions,
-    ours=(REFERENCE, ROWS, OTHER_MODEL),
-    peers={"ratio_to_torch": TORCH, "ratio_to_fastest_torch": TORCH + STRICTER},
-    without_peer=(OTHER_MODEL,),
-    columns=[
-        METHOD,
-        RADIUS,
-        Column("batch", "batch_size", "d"),
-        Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3),
-        *ratio_columns("vs. torch", "ratio_to_torch"),
-        *ratio_columns("vs. fastest", "ratio_to_fastest_torch"),
-        *SECONDS,
-    ],
-    presets={
+BENCH = bench(
+    "training",
+    Training,
+    comparisons,
+    [Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3)],
+    {
         "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
         "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
     },
-    sizes=("radius", "batch_size"),
+    sizes=["radius", "batch_size"],
+    ours=[REFERENCE, ROWS, OTHER_MODEL],
+    peers={"ratio_to_torch": ("vs. torch", TORCH), "ratio_to_fastest_torch": ("vs. fastest", TORCH + STRICTER)},
+    without_peer=[OTHER_MODEL],
 )

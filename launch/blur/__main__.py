@@ -11,21 +11,12 @@ python -m launch.blur tasks --out runs/blur_tasks
 import sys
 
 from jexplicit.runs.command import Command, run_subcommand
-from launch.blur import config as configs
-from launch.blur import task_config
 from launch.blur.presets import PRESETS
 
 COMMANDS = {
-    name: Command(config, "launch.blur.run", PRESETS[name])
-    for name, config in (
-        ("train", configs.TrainConfig),
-        ("transfer", configs.TransferConfig),
-        ("ablation", configs.AblationConfig),
-        ("grid", configs.GridConfig),
-        ("sgd-check", configs.SgdCheckConfig),
-    )
+    name: Command(type(presets["tiny"].config), f"launch.blur.{name.replace('-', '_')}", presets)
+    for name, presets in PRESETS.items()
 }
-COMMANDS["tasks"] = Command(task_config.TasksConfig, "launch.blur.tasks", task_config.PRESETS)
 
 
 def main(argv: list[str] | None = None) -> int:

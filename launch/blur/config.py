@@ -1,10 +1,10 @@
-"""The configurations of launch.blur: a frozen dataclass per subcommand, the designs of an ablation, checks across fields."""
+"""The flags of launch.blur: a frozen dataclass per subcommand, and checks across fields. JAX is not needed."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from icl.names import RATES, BackwardMode, Families, Feedback, Normalisation, Objective, Output, Over, Pre, Start, Update
+from icl.blur.design import Design
+from icl.names import RATES, TASK_GROUPS, Families, Normalisation, Objective, Output, Start
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -54,51 +54,16 @@ class LearnersConfig(BlurConfig):
 
 
 @dataclass(frozen=True)
-class MetaTrainingConfig(LearnersConfig):
+class MetaTrainingConfig(Design, LearnersConfig):
     """Design of the learners, and meta-training of their genomes."""
 
     GROUPS: ClassVar = {"states": "genome", "method": "training"}
 
-    states: int = 4
-    """Number of states per neuron, k."""
-    backward: BackwardMode = "additive"
-    """How a neuron combines the backward input with its states. additive: by adding. multiplicative: by multiplying.
-    multiplicative_second_state: by multiplying, with the first state unchanged."""
-    symmetric: bool = True
-    """Whether backward synapses are the transposed forward ones. Otherwise they have their own initial values and updates."""
-    multistate: bool = True
-    """Whether a synapse has one weight per state. Otherwise all states share one weight."""
-    normalise: Normalisation = "both"
-    """Passes in which the pre-activations of hidden layers are normalised."""
-    normalise_output: bool = True
-    """Whether the pre-activations of the output layer are normalised."""
-    over: Over = "batch"
-    """Over what each neuron is normalised. batch: the minibatch. layer: the minibatch and all neurons of the layer. mixed:
-    layer for the first hidden layer, batch for the others."""
     synapse_norm: bool = True
-    """Whether the weights into a neuron are scaled to unit norm when they are read."""
-    oja: bool = False
-    """Add Oja's decay to the update."""
-    update: Update = "hebbian"
-    """Update of a synapse. hebbian: the product of the states before and after it. ridge: the least-squares fit of the
-    minibatch."""
-    aging: bool = False
-    """Learning rates decay with the number of updates."""
-    average: bool = False
-    """Predict with synapses that are averaged over updates."""
-    pre: Pre = "backward"
-    """States before a synapse that its update uses. backward, forward: those after that pass. sequential: layers are updated
-    from first to last, each with the states that the updated synapses below it give."""
     hidden_activation: Activation = "tanh"
     """Activation of the hidden layers, in both passes."""
     output_activation: Output = "softmax"
     """Activation of the output layer's state in the backward pass; logits are read before it."""
-    backward_activation: Activation | None = None
-    """Activation of the hidden layers in the backward pass. Default: --hidden-activation."""
-    derivative: bool = False
-    """The second state of the forward pass is the derivative of the activation."""
-    feedback: Feedback = "label"
-    """What the output layer feeds back: the label, or the derivative of a loss."""
     start: Start = "random"
     """Genomes before meta-training. random: random matrices. backprop: the matrices of gradient descent, with noise. ridge: a
     ridge rule that already learns."""
@@ -176,7 +141,7 @@ class TransferConfig(MetaTrainingConfig):
     """Numbers of hidden layers that each of these genomes is run with."""
 
 
-_VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "no synapse norm": {"synapse_norm": False},
     "oja": {"oja": True},
     "separate synapses": {"symmetric": False},
@@ -211,7 +176,7 @@ class AblationConfig(MetaTrainingConfig):
     """Numbers of states per neuron."""
     nonlinearities: tuple[Activation, ...] = ("tanh", "relu", "sigmoid", "linear", "relu_tanh")
     """Activations of the hidden layers, in both passes; relu_tanh is `relu(tanh z)`."""
-    variants: tuple[str, ...] = tuple(_VARIANTS)
+    variants: tuple[str, ...] = tuple(VARIANTS)
     """Other designs, each with one choice that differs from the reference."""
     generations: PositiveInt = 150
     """Number of generations of evolution, with 32 genomes each."""
@@ -256,21 +221,28 @@ class SgdCheckConfig(BlurConfig):
     """Number of hidden neurons of the network for exclusive or."""
 
 
-def designs(config: AblationConfig) -> dict[str, AblationConfig]:
-    """The configurations to compare: the reference, and others that differ from it in one choice.
+@dataclass(frozen=True)
+class TasksConfig(BlurConfig):
+    """Evaluate a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each number of
+    updates.
 
-    Normalisation of the hidden layers' passes and of the output are two choices: all their combinations are designs.
-    """
-    changes: dict[str, dict[str, Any]] = {"reference": {}}
-    for passes in config.normalisations:
-        changes[f"normalise {passes} + output"] = {"normalise": passes, "normalise_output": True}
-        changes[f"normalise {passes}"] = {"normalise": passes, "normalise_output": False}
-    changes |= {f"{states} states": {"states": states} for states in config.numbers_of_states}
-    changes |= {f"{name} neurons": {"hidden_activation": name} for name in config.nonlinearities}
-    changes |= {name: _VARIANTS[name] for name in config.variants}
-    if "evolution" in changes:
-        changes["evolution"] = changes["evolution"] | {"meta_steps": (config.generations,), "unroll": config.unroll[-1:]}
-    return {name: dataclasses.replace(config, **change) for name, change in changes.items()}
+    All tasks take an hour on 2 busy CPU cores, most of it for the baselines; with those of an earlier run, 6 to 12 minutes."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
+
+    genome: str = "digits"
+    """Genome to evaluate: the name of one in the package, or the genome.json of a train run."""
+    tasks: tuple[str, ...] = TASK_GROUPS
+    """Groups of tasks (mnist needs files), data sets (wine) or single tasks (wine/128-128: data set and hidden layers)."""
+    data_dir: str | None = None
+    """Folder of MNIST's idx files. Default: the folder mnist in $JEXPLICIT_DATA_DIR."""
+    learners: PositiveInt = 5
+    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
+    batch_size: PositiveInt = 64
+    """Examples per update."""
+    baselines: str | None = None
+    """Run folder of an earlier `launch.blur tasks` to take baselines from, with the same data, learners, rates and versions;
+    missing ones are measured."""
 
 
 def hidden_layers(network: str) -> tuple[int, ...]:
@@ -300,31 +272,13 @@ def check(config: Any) -> None:
             raise ValueError(f"--{flag}: give at least one")
     for flag in ("classes", "to_classes"):
         if (given := getattr(config, flag, ())) and len(set(given)) < max(2, len(given)):
-            flags = f"--{flag.replace('_', '-')} {' '.join(map(str, given))}"
-            raise ValueError(f"{flags}: give at least two classes, each once, or leave the flag out")
+            raise ValueError(f"{_written(flag, given)}: give at least two classes, each once, or leave the flag out")
     for network in getattr(config, "networks", ()):
         hidden_layers(network)
     if getattr(config, "data", None) == "xor":
         _check_no_images(config)
-    if not isinstance(config, MetaTrainingConfig):
-        return
-    if (config.families == "boolean") != (config.data == "xor"):
-        given = f" --families {config.families}" if config.families else ""
-        raise ValueError(f"--data {config.data}{given}: give --data xor and --families boolean together, or neither")
-    if config.families and config.method == "evolution":
-        raise ValueError(
-            f"--families {config.families} with --method evolution: evolution has no families; use --method gradient"
-        )
-    stages = len(config.unroll)
-    if not stages or stages != len(config.meta_steps):
-        raise ValueError(f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage")
-    if config.method == "evolution" and (config.population < 4 or stages > 1):
-        raise ValueError(
-            f"--method evolution with --population {config.population} and {stages} stages: use at least 4 genomes "
-            "and one stage"
-        )
-    if unknown := set(getattr(config, "variants", ())) - set(_VARIANTS):
-        raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, _VARIANTS))}")
+    if isinstance(config, MetaTrainingConfig):
+        _check_meta_training(config)
 
 
 def _check_no_images(config: Any) -> None:
@@ -333,10 +287,27 @@ def _check_no_images(config: Any) -> None:
         raise ValueError(
             "--data xor: an ablation also runs its genomes on larger images; use launch.blur train, or --data with images"
         )
-    flags = {"side": None, "limit": None, "classes": (), "sides": (), "to_classes": ()}
-    for flag, none in flags.items():
-        if (given := getattr(config, flag, none)) != none:
-            value = " ".join(map(str, given)) if isinstance(given, tuple) else given
-            raise ValueError(
-                f"--data xor with --{flag.replace('_', '-')} {value}: it has four points and no images; leave the flag out"
-            )
+    for flag in ("side", "limit", "classes", "sides", "to_classes"):
+        if given := getattr(config, flag, None):
+            raise ValueError(f"--data xor with {_written(flag, given)}: it has four points and no images; leave the flag out")
+
+
+def _check_meta_training(config: MetaTrainingConfig) -> None:
+    stages, families = len(config.unroll), f"--families {config.families}"
+    if (config.families == "boolean") != (config.data == "xor"):
+        given = f"--data {config.data} {families}" if config.families else f"--data {config.data}"
+        raise ValueError(f"{given}: give --data xor and --families boolean together, or neither")
+    if not stages or stages != len(config.meta_steps):
+        raise ValueError(f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage")
+    if config.method == "evolution" and config.families:
+        raise ValueError(f"{families} with --method evolution: evolution has no families; use --method gradient")
+    if config.method == "evolution" and (config.population < 4 or stages > 1):
+        given = f"--method evolution with --population {config.population} and {stages} stages"
+        raise ValueError(f"{given}: use at least 4 genomes and one stage")
+    if unknown := set(getattr(config, "variants", ())) - set(VARIANTS):
+        raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, VARIANTS))}")
+
+
+def _written(flag: str, given: Any) -> str:
+    """A flag with its value, as one types it."""
+    return f"--{flag.replace('_', '-')} {' '.join(map(str, given)) if isinstance(given, tuple) else given}"

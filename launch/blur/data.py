@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from icl.blur.data import Examples, Sets, image_sets, table_sets
-from icl.blur.update_field import corners, xor
+from icl.blur.data import Examples, Sets, corners, image_sets, table_sets, xor
 from jexplicit.data.images import read_images
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import LearnersConfig, MetaTrainingConfig

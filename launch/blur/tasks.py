@@ -1,89 +1,248 @@
-"""`launch.blur tasks`: learners by a genome on every task of the suite, beside the best of six tuned baselines."""
+"""Learners by a genome on every task of the suite, beside the best of six tuned baselines.
+
+No genome changes the baselines: baselines.json of a run folder keeps them, with the settings that all tasks share, and for each
+task what identifies its data and network, and rows.
+"""
 
 import functools
+import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import jax
+import numpy as np
 
+from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.judging.suite import Task, select_tasks, task_sets
 from icl.blur.learning import learning_curves
-from jexplicit.runs.devices import use_devices
-from jexplicit.runs.folder import RunFolder, present_run
-from jexplicit.runs.progress import show, stage
-from launch.blur.measurements import learner_seeds, measure_once
-from launch.blur.task_baselines import (
-    UPDATES,
-    has_baselines,
-    mean_and_spread,
-    measure_baselines,
-    read_baselines,
-    task_key,
-    write_baselines,
-)
-from launch.blur.task_config import TasksConfig
-from launch.blur.task_report import rates_table, tasks_table, write_task_report
+from icl.names import RATES
+from jexplicit.nn.names import Activation
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.folder import RunFolder, environment, write_json
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Bars, Lines, Section, Table
+from launch.blur.config import TasksConfig
+from launch.blur.data import describe_data
+from launch.blur.learners import by_updates, learner_options, part, ready
+from launch.blur.presets import PRESETS
 
+UPDATES = (1, 2, 5, 10, 20, 50, 100)
+"""Numbers of updates that learners are compared after."""
+ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu")
+"""Hidden activations of the baselines; for each number of updates the better one on dev."""
+
+_file = "baselines.json"
+_large = 60_000  # weights from which on the grid of rates is half as dense
+_libraries = ("jax", "jaxlib", "numpy", "optax")  # whose versions may change a baseline
 _tie = 1e-9  # between accuracies that are the same fraction
 
 
-def run(config: TasksConfig) -> dict[str, Any]:
-    """The whole subcommand: checks, baselines and learners of every task, report with figures, tables."""
-    start = time.perf_counter()
-    tasks, rule = select_tasks(config.tasks), load_genome(config.genome)
-    use_devices(config.devices)
+@functools.cache
+def read(config: TasksConfig) -> list[tuple[Task, Sets, dict[str, Any]]]:
+    """The tasks with their data, and what the baselines of each depend on besides the settings of all."""
     with stage("reading"):
-        read = functools.cache(functools.partial(task_sets, seed=config.seed, data_dir=config.data_dir))
-        sets = {task.name: read(task.data) for task in tasks}
-    keys = {task.name: task_key(task, sets[task.name]) for task in tasks}
-    baselines = read_baselines(Path(config.baselines), config, keys) if config.baselines else {}
-    folder = RunFolder(config.out, config, resume=config.resume)
-    if has_baselines(folder.path):
-        baselines |= read_baselines(folder.path, config, keys)
-    for number, task in enumerate(tasks, 1):
+        tasks = select_tasks(config.tasks)
+        data = {name: task_sets(name, seed=config.seed, data_dir=config.data_dir) for name in {task.data for task in tasks}}
+    about = {name: describe_data(sets) for name, sets in data.items()}
+    rates = {task: list(task_rates(task, data[task.data])) for task in tasks}
+    return [(t, data[t.data], {"data": about[t.data], "hidden": list(t.hidden), "rates": rates[t]}) for t in tasks]
+
+
+def check(config: TasksConfig) -> None:
+    """Refuse bad tasks, genomes and baselines, before anything is written."""
+    ready(config)
+    read(config)
+    if config.baselines:
+        read_baselines(Path(config.baselines), config)
+
+
+def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
+    """Baselines, unless they are known, and learners of every task."""
+    rule, tasks, file = load_genome(config.genome), read(config), folder.path / _file
+    baselines = read_baselines(Path(config.baselines), config) if config.baselines else {}
+    baselines |= read_baselines(folder.path, config) if file.exists() else {}
+    for number, (task, sets, key) in enumerate(tasks, 1):
         if task.name not in baselines:
             with stage(f"{number}/{len(tasks)} baselines of {task.name}"):
-                rows = measure_baselines(config, task, sets[task.name])
-            baselines[task.name] = {"key": keys[task.name], "rows": rows}
-            write_baselines(folder.path, config, baselines)
-        measure = functools.partial(task_rows, config, rule, task, sets[task.name], baselines[task.name]["rows"])
-        measure_once(folder, measure, experiment="tasks", genome=config.genome, task=task.name)
+                baselines[task.name] = {"key": key, "rows": measure_baselines(config, task, sets)}
+        write_json(file, {"settings": shared_settings(config), "tasks": baselines})
+        compare = functools.partial(task_rows, config, rule, task, sets, baselines[task.name]["rows"])
+        yield part(compare, experiment="tasks", genome=config.genome, task=task.name)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
-    write_baselines(folder.path, config, baselines)
-    report = write_task_report(folder.path)
-    folder.log(event="finished", seconds=time.perf_counter() - start)
-    show(rates_table(folder.rows()))
-    return present_run(folder, tasks_table(folder.rows()), report, start)
 
 
-def task_rows(
-    config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, baselines: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def shared_settings(config: TasksConfig) -> dict[str, Any]:
+    """What the baselines of all tasks depend on."""
+    choices = {"updates": list(UPDATES), "optimizers": list(GRID_OPTIMIZERS), "activations": list(ACTIVATIONS)}
+    versions = {name: environment()["versions"][name] for name in _libraries}
+    return {"learners": config.learners, "batch_size": config.batch_size, "seed": config.seed, **choices, "versions": versions}
+
+
+def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
+    """The learning rates of a task's baselines: RATES, or every other one for networks of more than 60,000 weights."""
+    sizes = (sets.inputs, *task.hidden, sets.outputs)
+    return RATES[::2] if sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) > _large else RATES
+
+
+def read_baselines(path: Path, config: TasksConfig) -> dict[str, Any]:
+    """The baselines in a run folder of the tasks of the flags; tasks that it lacks are left out.
+
+    Raises:
+        ValueError: no or damaged baselines there; others settings, versions, data, networks or rates.
+    """
+    file, remedy = path / _file, "leave --baselines out, or give a run of tasks with the same flags and versions"
+    try:
+        found = json.loads(file.read_text())
+        kept = {task.name: (found["tasks"][task.name], key) for task, _, key in read(config) if task.name in found["tasks"]}
+        differ = [(x, found["settings"].get(x), now) for x, now in shared_settings(config).items()]
+        wrong = [name for name, (task, key) in kept.items() if not isinstance(task["rows"], list) or task.get("key") != key]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} cannot be read as baselines ({error}): {remedy}") from error
+    others = [f"{name} {was} (now {now})" for name, was, now in differ if was != now]
+    if others := [*others, *(f"data, network or rates of {name}" for name in wrong)]:
+        raise ValueError(f"{file} was measured with other {'; '.join(others)}: {remedy}")
+    return {name: task for name, (task, _) in kept.items()}
+
+
+def measure_baselines(config: TasksConfig, task: Task, sets: Sets) -> list[dict[str, Any]]:
+    """A row for each optimiser, plain and normalised, and each number of updates.
+
+    Learning rate and activation are those with the best mean accuracy on dev after this number of updates; the accuracy is
+    that of the same networks on test.
+    """
+    start, rates, rows = time.perf_counter(), task_rates(task, sets), []
+    options: Any = {"at": UPDATES, **learner_options(config, sets)}
+    data = task.hidden, sets.train, (sets.dev, sets.test)
+    for normalised in (False, True):
+        grids = [descent_grid(rates, *data, normalised=normalised, hidden_activation=a, **options) for a in ACTIVATIONS]
+        # [optimizers, activations * rates, learners, updates]
+        dev, test = (np.concatenate(parts, axis=1) for parts in zip(*grids, strict=True))
+        for i, optimizer in enumerate(GRID_OPTIMIZERS):
+            for j, (n, best) in enumerate(zip(UPDATES, dev[i].mean(axis=1).argmax(axis=0).tolist(), strict=True)):
+                accuracy, spread = mean_and_spread(test[i, best, :, j], len(sets.test.X))
+                chosen = {"activation": ACTIVATIONS[best // len(rates)], "learning_rate": rates[best % len(rates)]}
+                chosen["dev_accuracy"] = mean_and_spread(dev[i, best, :, j], len(sets.dev.X))[0]
+                name = {"n": n, "baseline": optimizer + ", normalised" * normalised}
+                rows.append({**name, **chosen, "test_accuracy": accuracy, "spread": spread})
+    seconds = time.perf_counter() - start
+    return [{**row, "seconds": seconds} for row in rows]
+
+
+def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, baselines: Sequence[Row]) -> list[dict[str, Any]]:
     """A row for each number of updates: the rule's accuracy, and that of the baseline which is best on the test part."""
-    curves = learning_curves(
-        rule.genome,
-        rule.rules,
-        task.hidden,
-        sets.train,
-        sets.test,
-        steps=UPDATES[-1],
-        at=UPDATES,
-        batch_size=min(config.batch_size, len(sets.train.X)),
-        seeds=learner_seeds(config),
-    )
+    options: Any = {"steps": UPDATES[-1], "at": UPDATES, **learner_options(config, sets)}
+    curves = learning_curves(*rule[:2], task.hidden, sets.train, sets.test, **options)
     network = {"layers": task.depth, "width": task.width, "depth": task.depth, "hidden": list(task.hidden)}
     network |= {"data": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "learners": config.learners}
     network |= {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
     rows = []
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
-        best = max((row for row in baselines if row["n"] == n), key=lambda row: row["test_accuracy"])
+        best = max(where(baselines, n=n), key=lambda row: row["test_accuracy"])
         (ours, spread), theirs = mean_and_spread(accuracies, len(sets.test.X)), best["test_accuracy"]
-        compared = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours}
-        compared |= {"best_baseline": theirs, "baseline_spread": best["spread"], "learning_rate": best["learning_rate"]}
+        compared = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "best_baseline": theirs}
+        compared |= {"baseline_spread": best["spread"], "learning_rate": best["learning_rate"]}
         compared |= {"baseline": f"{best['baseline']}, {best['activation']}, rate {best['learning_rate']:g}"}
-        compared |= {"wins": ours > theirs + _tie, "tie": abs(ours - theirs) <= _tie}
-        rows.append({**network, "n": n, "step": n, **compared})
+        rows.append({**network, "n": n, "step": n, **compared, "wins": ours > theirs + _tie, "tie": abs(ours - theirs) <= _tie})
     return rows
+
+
+def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
+    """Mean and standard deviation over learners, from whole numbers of examples: equal means are equal to the last bit.
+
+    Example:
+        >>> mean_and_spread(np.array([0.1, 0.3]), 10) == mean_and_spread(np.array([0.3, 0.1]), 10)
+        True
+    """
+    correct = np.rint(accuracies.astype(np.float64) * examples)
+    return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
+
+
+# --- views ---------------------------------------------------------------------------------------------------------------
+
+
+def difference(row: Row) -> float:
+    """The accuracy of the rule less that of the best baseline."""
+    return row["difference"] if "difference" in row else row["rule_accuracy"] - row["best_baseline"]
+
+
+def summaries(rows: Sequence[Row], by: str) -> list[Row]:
+    """For each value of a field: wins, ties, mean and worst difference, and the task with the worst."""
+    if kept := [row for row in rows if "mean" in row]:  # transcribed results have these instead
+        return kept
+    lines = []
+    for (value,), own in sorted(groups(rows, [by]).items()):
+        found, worst = list(map(difference, own)), min(own, key=difference)
+        counts = {"tasks": len(own), "wins": sum(row["wins"] for row in own), "ties": sum(row["tie"] for row in own)}
+        statistics = {"mean": fmean(found), "median": median(found), "worst": min(found), "worst_task": worst["task"]}
+        lines.append({"genome": own[0]["genome"], by: value, **counts, **statistics})
+    return lines
+
+
+def summary(by: str, heading: str) -> Table:
+    """Wins, ties and differences in points by a field."""
+    columns = [Column("genome", lambda line: Path(line["genome"]).name), Column(heading, by)]
+    columns += [Column(name, name) for name in ("tasks", "wins", "ties")]
+    columns += [Column(f"{name} difference", name, "+.1f", 100) for name in ("mean", "median", "worst")]
+    columns += [Column("on", "worst_task")]
+    return Table(
+        lambda lines: [column for column in columns if any(map(column.cell, lines))],
+        lambda results: summaries(results.rows, by),
+    )
+
+
+def shares(results: Results) -> list[Row]:
+    """The share of the tasks that the rule wins by number of updates: of all, and by number of hidden layers."""
+    depths = {f"{depth} hidden layers": where(results.rows, depth=depth) for depth in (1, 2, 3)}
+    parts = {"all tasks": results.rows, **depths}
+    return [{**x, "tasks": name, "share": x["wins"] / x["tasks"]} for name, rows in parts.items() for x in summaries(rows, "n")]
+
+
+def _points(row: Row) -> list[float]:
+    """The difference, ± its standard deviation over learners."""
+    return [100 * (difference(row) + sign * np.hypot(row["spread"], row["baseline_spread"])) for sign in (-1, 0, 1)]
+
+
+def _finish(axes: np.ndarray) -> None:
+    axes[0, 0].tick_params("x", rotation=90)
+    axes[0, 0].set_yscale("symlog", linthresh=5)
+    axes[0, 0].set_yticks(ticks := (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50), ticks)
+
+
+def _accuracy(row: Row) -> str:
+    return f"{100 * row['rule_accuracy']:.1f} ± {100 * row['spread']:.1f}"
+
+
+def _columns(lines: Sequence[Row]) -> list[Column]:
+    columns = [Column("task", "task")]
+    for n in (n for n in (10, 100) if n in lines[0]):
+        columns += [Column(f"rule, n = {n}", cell(n, _accuracy)), Column("difference", cell(n, difference), "+.1f", 100)]
+        columns += [Column("best baseline", cell(n, "baseline"))]
+    return columns
+
+
+TASKS = Table(_columns, lambda results: pivot([row for row in results.rows if "task" in row], ["task"], "n"))
+_about = (
+    "Accuracies are means over learners ± their standard deviation, in % of test examples. A baseline is SGD, momentum or "
+    "Adam, plain or normalised over the minibatch, with the learning rate and hidden activation that are best on dev for this "
+    "task and number of updates; the best of the six is chosen on *test*, which favours the baselines."
+)
+SUMMARY = summary("n", "updates n")
+_lines = functools.partial(Lines, axes={"ylabel": "share of the tasks"}, size=(6.5, 3.6))
+_axes = {"xlabel": "", "ylabel": "rule less best baseline, points"}
+_bars = functools.partial(Bars, rows={"n": (10, 100)}, axes=_axes, size=(14, 4.5), finish=_finish)
+_fields = {"depth": "hidden layers", "width": "width"}
+views = [
+    SUMMARY,
+    _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
+    *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], {"n": n}) for n in (10, 100)),
+    Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], note=_about),
+]
+EXPERIMENT = Experiment("blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on unseen tasks")
+run = EXPERIMENT.run

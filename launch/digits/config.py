@@ -6,21 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.command import Preset
 
-Method = Literal[
-    "explicit",
-    "delta",
-    "mean_cooccurrence",
-    "intercept",
-    "scaling",
-    "quadratic",
-    "features",
-    "kernel",
-    "logistic_regression",
-    "network",
-    "cold",
-    "warm",
-    "solved_second",
-]
+Solved = Literal["explicit", "delta", "mean_cooccurrence", "intercept", "scaling", "quadratic", "features", "kernel"]
+Method = Literal[Solved, "logistic_regression", "network", "cold", "warm", "solved_second"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
@@ -143,29 +130,28 @@ class Config:
     """Continue the interrupted run in --out, with its own configuration."""
 
 
-_TINY = Config(
-    out="runs/digits_tiny", limit=300, epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64, logistic_iterations=20
-)
+_SMALL: dict[str, Any] = dict(limit=300, epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64)
 _KERNEL: dict[str, Any] = dict(methods=("kernel",), frequencies=4096)
 PRESETS = {
     "tiny": Preset(
-        _TINY, "300 images of digits, few sweeps and epochs; 30 s on 2 CPU cores. Test accuracy of explicit, 1 layer: 75 %."
+        Config("runs/digits_tiny", logistic_iterations=20, **_SMALL),
+        "300 images of digits, few sweeps and epochs; 30 s on 2 CPU cores. Test accuracy of explicit, 1 layer: 75 %.",
     ),
     "digits": Preset(
-        Config(out="runs/digits"),
+        Config("runs/digits"),
         "the default flags: 8x8 digits; 40 s on 2 CPU cores. Test accuracy: explicit 84.4 %, warm 87.8 %, patches "
         "without backpropagation 95.8 %.",
     ),
     "mnist-best": Preset(
-        Config(out="runs/mnist_best", data="mnist", **_KERNEL),
+        Config("runs/mnist_best", "mnist", **_KERNEL),
         "MNIST without gradients: test accuracy 99.6 %, in 3 minutes and 2.5 GB on 2 CPU cores.",
     ),
     "images": Preset(
-        Config(out="runs/images", **_KERNEL),
+        Config("runs/images", **_KERNEL),
         "the models of mnist-best on the images of --data; 60,000 images of 28x28 take as long.",
     ),
     "mnist": Preset(
-        Config(out="runs/mnist", data="mnist", frequencies=4096),
+        Config("runs/mnist", "mnist", frequencies=4096),
         "the paper's experiments on MNIST, and those beyond; 7 minutes on 2 CPU cores. Test accuracy with one and two "
         "layers: explicit 83.34 and 83.64 %, warm 92.71 and 92.93 %; without backpropagation 99.6 %.",
     ),

@@ -1,140 +1,110 @@
-"""The whole job of launch.digits: images -> solved and trained classifiers -> accuracies, figures, report."""
+"""The experiment of launch.digits: images -> solved and trained classifiers -> accuracies, figures, report."""
 
 import functools
-import time
-from typing import Any
+import shutil
+from collections.abc import Callable, Iterable
 
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.images import Images, check_images, one_hot, pixel_features, read_images
 from jexplicit.nn.optimizers import optax_optimizer
-from jexplicit.runs.folder import RunFolder, present_run
+from jexplicit.runs.experiment import Experiment
+from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
-from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
+from jexplicit.runs.rows import Row, where
+from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.priming import priming_scan
-from launch.digits import methods
-from launch.digits.config import Config
-from launch.digits.kernel import check_kernel, measure_kernel
-from launch.digits.methods import Job, Part
-from launch.digits.report import PICTURES, results_table, row_name, write_report, write_scan
-from launch.digits.second import check_second, measure_second
-from launch.digits.training import measure_network, measure_stacks
+from launch.digits import solved, trained
+from launch.digits.base import PICTURES, SCAN, Parts, Problem, about, make_problem, read, row_name
+from launch.digits.config import PRESETS, Config
+from launch.digits.kernel import check_kernel, kernel
+from launch.digits.views import ALL, VIEWS
 
-MEASURES = {
-    "explicit": methods.measure_explicit,
-    "delta": methods.measure_delta,
-    "mean_cooccurrence": methods.measure_mean_cooccurrence,
-    "intercept": methods.measure_intercept,
-    "scaling": methods.measure_scaling,
-    "quadratic": methods.measure_quadratic,
-    "features": methods.measure_features,
-    "kernel": measure_kernel,
-    "logistic_regression": methods.measure_logistic_regression,
-    "network": measure_network,
-    "cold": functools.partial(measure_stacks, method="cold"),
-    "warm": functools.partial(measure_stacks, method="warm"),
-    "solved_second": measure_second,
+METHODS: dict[str, Callable[[Problem], Parts]] = {
+    **{name: functools.partial(solved.pixels, method=name) for name in solved.PIXELS},
+    "features": solved.features,
+    "kernel": kernel,
+    "network": trained.network,
+    "cold": functools.partial(trained.stacks, method="cold"),
+    "warm": functools.partial(trained.stacks, method="warm"),
+    "solved_second": solved.second,
 }
-
-
-def run(config: Config) -> dict[str, Any]:
-    """The whole job: images -> features -> solutions, sweeps and training -> scan, figures, report."""
-    start = time.perf_counter()
-    check(config)
-    images = read(config)
-    if "features" in config.methods and "patches" in config.featurizers:
-        methods.patch_sizes(config, min(images.train_images.shape[1:]))  # errors come before anything is written
-    if "kernel" in config.methods:
-        check_kernel(config, min(images.train_images.shape[1:]))
-    folder = RunFolder(config.out, config, resume=config.resume)
-    job = make_job(config, folder, images)
-    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    write_scan(folder.path, *scan(job))
-    for method in sorted(config.methods, key=lambda name: name == "solved_second"):  # after what it stands on
-        MEASURES[method](job)
-    save_pictures(job)
-    report = write_report(folder.path)
-    return present_run(folder, results_table(folder.rows()), report, start)
-
-
-def read(config: Config) -> Images:
-    """The images that the config asks for."""
-    with stage("reading"):
-        images = read_images(config.data, config.data_dir)
-    if config.limit:
-        parts = {name: getattr(images, name)[: config.limit] for name in images._fields[1:5]}
-        images = check_images(images._replace(**parts))
-    return images
-
-
-def make_job(config: Config, folder: RunFolder, images: Images) -> Job:
-    """Features and targets of the images, and the fields that all rows share."""
-
-    def part(X: np.ndarray, labels: np.ndarray) -> Part:
-        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
-        return Part(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
-
-    train = part(images.train_images, images.train_labels)
-    test = part(images.test_images, images.test_labels)
-    norm = float(priming_number(train.H))
-    height, width = images.train_images.shape[1:]
-    about = {
-        "data": images.name,
-        **({"classes": list(images.classes)} if images.classes else {}),
-        "sha256": images.sha256,
-        "train_images": len(train.labels),
-        "test_images": len(test.labels),
-        "height": height,
-        "width": width,
-        "outputs": images.outputs,
-        "levels": images.levels,
-        "mean_norm": norm,
-    }
-    return Job(config, folder, images, train, test, config.priming_number or norm, about)
-
-
-def scan(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Priming numbers 1 .. D, and the explicit solution's accuracy on the train and the test images at each."""
-    with stage("priming scan"):
-        F = dense_cooccurrence(job.train.H, job.train.Y)
-        K = jnp.arange(1, job.train.H.shape[1] + 1, dtype=F.dtype)
-        train, test = (priming_scan(part.H, F, part.labels, K).accuracy for part in (job.train, job.test))
-        return np.asarray(K), np.asarray(train), np.asarray(test)
-
-
-def save_pictures(job: Job) -> None:
-    """Save what the pictures show: columns of U before and after training, and the mistakes of the best model."""
-    shape = job.images.train_images.shape[1:]
-    names = ("explicit", "scaling", "warm", "cold")
-    columns = {name: U for name in names if (U := methods.first_layer(job, f"{name}_1")) is not None}
-    if pictures := mistakes(job):
-        pictures |= {f"U {name}": np.asarray(U).reshape(*shape, -1) for name, U in columns.items()}
-        np.savez_compressed(job.folder.path / PICTURES, **pictures)
-
-
-def mistakes(job: Job, most: int = 40) -> dict[str, Any]:
-    """Test images that the most accurate model without backpropagation misclassifies; empty if there is no such model."""
-    rows = [row for row in job.folder.rows() if row["backprop_free"]]
-    if not rows:
-        return {}
-    best = max(rows, key=lambda row: row["test_accuracy"])
-    guesses, labels = np.load(methods.guesses_path(job.folder.path, best)), job.images.test_labels
-    wrong = np.flatnonzero(guesses != labels)
-    shown = wrong[:most]
-    title = f"Mistakes of {row_name(best)}: {len(wrong):,} of {len(labels):,} test images, the first {len(shown)}"
-    return {"images": job.images.test_images[shown], "labels": labels[shown], "guesses": guesses[shown], "title": title}
+_shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
+_most_mistakes = 40
 
 
 def check(config: Config) -> None:
-    """Refuse combinations of flags that make no sense, before anything is written."""
+    """Refuse flags that do not fit each other or the images, before anything is written."""
     if not config.methods or not config.layers or not config.stop:
         raise ValueError("--methods, --layers and --stop need at least one value each")
     if "features" in config.methods and not config.featurizers:
         raise ValueError("--methods features without --featurizers: give patches, random or both")
-    if "solved_second" in config.methods:
-        check_second(config)
+    if "solved_second" in config.methods and not solved.first_layers(config):
+        raise ValueError("--methods solved_second without a trained first layer: add network, or cold or warm with --layers 1")
     if "kernel" in config.methods and not config.ridges:
         raise ValueError("--ridges needs at least one value")
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
+
+
+def check_images(config: Config) -> None:
+    """Refuse flags that do not fit the images."""
+    check(config)
+    side = min(read(config).train_images.shape[1:])
+    if "features" in config.methods and "patches" in config.featurizers:
+        solved.patch_sizes(config, side)
+    if "kernel" in config.methods:
+        check_kernel(config, side)
+
+
+def measure(config: Config, folder: RunFolder) -> Parts:
+    """The accuracy by priming number, every method, and what the pictures show."""
+    problem = make_problem(config, folder)
+    images, data = problem.images, about(problem)
+    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
+    write_scan(problem)
+    for method in sorted(config.methods, key=lambda name: name == "solved_second"):  # after the layers that it reads
+        for key, part in METHODS[method](problem):
+            yield key, functools.partial(_complete, part, data)
+    for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
+        shutil.rmtree(path)
+    save_pictures(problem)
+
+
+def _complete(part: Callable[[], Iterable[Row]], data: Row) -> list[Row]:
+    return [{**_shared, **row, **data} for row in part()]
+
+
+def write_scan(problem: Problem) -> None:
+    """Write scan.csv: the explicit solution's accuracy on the train and the test images at the priming numbers 1 .. D."""
+    with stage("priming scan"):
+        F = dense_cooccurrence(problem.train.H, problem.train.Y)
+        K = jnp.arange(1, problem.train.H.shape[1] + 1, dtype=F.dtype)
+        columns = [K, *(priming_scan(s.H, F, s.labels, K).accuracy for s in (problem.train, problem.test))]
+        lines = [f"{k:g},{train:.6f},{test:.6f}" for k, train, test in zip(*map(np.asarray, columns), strict=True)]
+    (problem.folder.path / SCAN).write_text("\n".join(["K,train_accuracy,test_accuracy", *lines]) + "\n")
+
+
+def save_pictures(problem: Problem) -> None:
+    """Save mistakes of the most accurate model without backpropagation."""
+    if rows := where(problem.folder.rows(), backprop_free=True):
+        best = max(rows, key=lambda row: row["test_accuracy"])
+        guesses = np.load(problem.folder.path / "guesses" / f"{row_name(best)}.npy")
+        X, labels = problem.images.test_images, problem.images.test_labels
+        places = np.flatnonzero(guesses != labels)[:_most_mistakes]
+        shown = {"places": places, "images": X[places], "labels": labels[places], "guesses": guesses[places]}
+        np.savez_compressed(problem.folder.path / PICTURES, **shown)
+
+
+EXPERIMENT = Experiment(
+    "digits",
+    Config,
+    measure,
+    VIEWS,
+    presets=PRESETS,
+    check=check_images,
+    extend=("methods", "layers", "featurizers"),
+    title="Digits: solved and trained",
+    terminal=ALL,
+)
+run = EXPERIMENT.run

@@ -7,7 +7,6 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 """
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import pkgutil
@@ -20,10 +19,10 @@ from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.host import host_bytes
+from jexplicit.runs.progress import console
 from jexplicit.runs.views import Section
-from launch.icl.base import Flags
-from launch.icl.tables import OVERVIEW
+from launch.icl.base import Flags, check_memory, effort
+from launch.icl.tables import OVERVIEW, READING
 
 GROUPS = {
     "all": ("one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"),
@@ -33,40 +32,38 @@ GROUPS = {
     ),
     "recent": ("task-diversity", "looped", "newton", "mesa", "markov"),
 }
-_order = [name for group in GROUPS.values() for name in group]
 _short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
 _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 
-def find_experiments() -> list[Experiment]:
-    """The experiments in the modules of this folder, those of a group in its order and others at the end."""
+def find_experiments() -> dict[str, Experiment]:
+    """The experiments in the modules of this folder by name, in the order of the groups."""
     names = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.name != "__main__"]
     modules = [importlib.import_module(f"launch.icl.{name}") for name in names]
     found = {e.name: e for module in modules for e in vars(module).values() if isinstance(e, Experiment)}
-    return sorted(found.values(), key=lambda e: _order.index(e.name) if e.name in _order else len(_order))
-
-
-EXPERIMENTS = {experiment.name: experiment for experiment in find_experiments()}
-_help = f"""Which experiments to run, by name or all of a group. {
-    " ".join(
-        f"{name}: {inspect.cleandoc(experiment.measure.__doc__ or '').splitlines()[0]}"
-        for name, experiment in EXPERIMENTS.items()
-    )
-} all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."""
+    return {name: found[name] for group in GROUPS.values() for name in group if name in found}
 
 
 def join_flags() -> Any:
     """The flags of all experiments in one dataclass."""
-    bases = dict.fromkeys(experiment.config for experiment in EXPERIMENTS.values())
+    all_flags = dict.fromkeys(experiment.config for experiment in EXPERIMENTS.values())
+    bases = tuple(one for one in all_flags if not any(other is not one and issubclass(other, one) for other in all_flags))
     names = Literal[*EXPERIMENTS, *GROUPS]  # pyright: ignore[reportInvalidTypeForm]
     field = ("experiment", tuple[names, ...], dataclasses.field(default=("one-step",)))
-    made = dataclasses.make_dataclass(
-        "Config", [field], bases=tuple(b for b in bases if b is not Flags) or (Flags,), frozen=True
-    )
-    made.__module__, made.__doc__, made.HELP = __name__, Flags.__doc__, {"experiment": _help}
+    made = dataclasses.make_dataclass("Config", [field], bases=bases, frozen=True)
+    about = " ".join(f"{name}: {_lower(inspect.cleandoc(e.measure.__doc__ or ''))}" for name, e in EXPERIMENTS.items())
+    groups = "all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."
+    made.HELP = {"experiment": f"Which experiments to run, by name or all of a group. {about} {groups}"}
+    made.__module__, made.__doc__ = __name__, Flags.__doc__
     return made
 
 
+def _lower(text: str) -> str:
+    """The first line, as it stands after a colon."""
+    return text[:1].lower() + text.splitlines()[0][1:]
+
+
+EXPERIMENTS = find_experiments()
 Config = join_flags()
 
 
@@ -76,24 +73,18 @@ def selected_experiments(config: Any) -> list[Experiment]:
     return [experiment for name, experiment in EXPERIMENTS.items() if name in wanted]
 
 
-_no_measures = dict.fromkeys(
-    (
-        *("seed", "start", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds"),
-        *("sensitivity_own", "sensitivity_next", "sensitivity_other", "adjusted_loss", "prefix"),
-    )
+_measures = (
+    *("seed", "start", "loss", "cosine", "model_difference", "prediction_difference", "gamma", "eta", "seconds"),
+    *("sensitivity_own", "sensitivity_next", "sensitivity_other", "adjusted_loss", "prefix"),
 )
 
 
 def measure(config: Any, folder: RunFolder) -> Iterator[Part]:
     """The parts of the requested experiments; measures that a row lacks are null."""
-    defaults = {"task": "linear", "heads": 1, "steps": 0, "settings": config.settings, **_no_measures}
+    defaults = {"task": "linear", "heads": 1, "steps": 0, "settings": config.settings, **dict.fromkeys(_measures)}
     for experiment in selected_experiments(config):
         for key, part in experiment.measure(config, folder):
-            yield {"experiment": experiment.name, **key}, functools.partial(_rows, defaults, part)
-
-
-def _rows(defaults: dict[str, Any], part: Any) -> list[dict[str, Any]]:
-    return [defaults | row for row in part()]
+            yield {"experiment": experiment.name, **key}, lambda part=part: [{**defaults, **row} for row in part()]
 
 
 def check(config: Any) -> None:
@@ -106,24 +97,92 @@ def check(config: Any) -> None:
             )
     for experiment in selected_experiments(config):
         experiment.check(config)
-    numbers = config.batch_size * (config.context + 1) * (config.dim + 1)
-    if (needed := _copies * 4 * numbers) > (present := host_bytes()):
-        sizes = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
-        raise ValueError(
-            f"{sizes}: tokens take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: use smaller values"
-        )
-    if config.batch_size * (config.steps or 2000) <= _short:
+    numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
+    flags = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
+    check_memory(_copies * 4 * numbers, f"{flags}: tokens and weights take", "use smaller values")
+    if config.batch_size * effort(config).steps <= _short:
         compile_quickly()
-    use_devices(config.devices)
+    mesh = use_devices(config.devices)
+    sizes = f"d = {config.dim}, N = {config.context}, on {mesh.size} x {mesh.devices.flat[0].device_kind}"
+    console.print(f"[bold]in-context learning[/] {sizes}")
 
 
-PRESETS: dict[str, Preset] = {}
+def _preset(out: str, experiment: str, note: str, **flags: Any) -> Preset:
+    return Preset(Config(out=f"runs/{out}", experiment=tuple(experiment.split()), **flags), note)
+
+
+_tiny = {
+    **{"dim": 3, "context": 4, "seeds": 2, "steps": 200, "warm_steps": 100, "batch_size": 128, "depths": 3},
+    **{"validation_tasks": 500, "test_tasks": 2_000, "solver_contexts": 500, "contexts": (4, 8), "dims": (2, 3)},
+    **{"scaling_steps": 100, "wave_layers": (1, 2), "training_tasks": (16, 64), "diagonal_layers": (1, 2), "tokens": 1000},
+    **{"functions": ("linear", "tree"), "function_dim": 2, "transformer": (16, 1, 2), "chain_length": 16, "blocks": (2, 2)},
+    **{"block_kinds": ("softmax", "linear-layernorm"), "block_batch_size": 64, "block_tasks": (128,), "small_blocks": 1},
+    **{"pretraining_tasks": (8, 64), "diversity_points": (8,)},
+}
+_five = {"layers": 5, "recurrent": False, "seeds": 2, "steps": 50_000, "warm_steps": 5000, "learning_rate": 5e-4}
+_garg = {"steps": 500_001, "batch_size": 64, "learning_rate": 1e-4, "function_dim": 20, "transformer": (256, 12, 8)}
+_blocks = {
+    **{"seeds": 5, "steps": 50_000, "block_kinds": ("softmax", "softmax-layernorm", "linear"), "block_batch_size": 2048},
+    **{"block_rate": 5e-4, "block_scale": 0.002 / 12, "small_blocks": 12},
+}
+PRESETS = {
+    "tiny": _preset(
+        *("icl_tiny", "all beyond recent"),
+        "every experiment with three inputs and 200 steps; three minutes on 2 CPU cores, one minute when functions are "
+        "compiled already. The numbers mean nothing.",
+        **_tiny,
+    ),
+    "one-step": _preset(
+        *("icl_one", "one-step"),
+        "the default flags: one layer is one step of gradient descent. Loss 0.206 for both, cosine of sensitivities 0.999.",
+    ),
+    "two-steps": _preset(*("icl_two", "multi-step"), "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175."),
+    "five-steps": _preset(
+        *("icl_five", "multi-step"),
+        "five layers with separate weights and the paper's 50,000 steps, 20 ms of CPU time each: 17 CPU-minutes per seed. The "
+        "closed form has loss 0.0067 after 15 s.",
+        **_five,
+    ),
+    "ten-steps": _preset(
+        *("icl_ten", "multi-step"),
+        "ten recurrent layers and the paper's 5000 steps: a higher loss than five layers with separate weights, as in its "
+        "Fig. 7.",
+        **{"layers": 10, "seeds": 2, "learning_rate": 5e-4},
+    ),
+    "all": _preset("icl", "all", "all experiments on linear regression, with one and two layers."),
+    "beyond": _preset("icl_beyond", "beyond", "the nine experiments beyond linear layers, the long ones shortened."),
+    "beyond-full": _preset(
+        *("icl_beyond_full", "nonlinear copy softmax layernorm phase finite-data noisy"),
+        "seven of the experiments of beyond, with 20,000 steps and five seeds each; hours on 2 CPU cores.",
+        **{"seeds": 5, "steps": 20_000},
+    ),
+    "waves-full": _preset(
+        *("icl_waves_full", "nonlinear"),
+        "sine waves with the paper's 20,000 steps, one and two attention layers: 34 CPU-minutes per seed.",
+        **{"wave_layers": (1, 2), "seeds": 5, "steps": 20_000},
+    ),
+    "copy-full": _preset(
+        *("icl_copy_full", "copy"),
+        "copying with the paper's 10,000 steps: 15 CPU-minutes.",
+        **{"seeds": 5, "steps": 10_000},
+    ),
+    "functions-full": _preset(
+        *("icl_functions_full", "function-classes"),
+        "the model and the number of steps of Garg et al., without their curriculum; for an accelerator.",
+        **_garg,
+    ),
+    "blocks-full": _preset(
+        *("icl_blocks_full", "blocks"),
+        "twelve blocks with the paper's steps, batch size and learning rate for many layers; for an accelerator.",
+        **_blocks,
+    ),
+}
 EXPERIMENT = Experiment(
     "icl",
     Config,
     measure,
     title="In-context learning by gradient descent",
-    views=[Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values()],
+    views=[lambda _: [READING, ""], *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())],
     terminal=OVERVIEW,
     presets=PRESETS,
     check=check,

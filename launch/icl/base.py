@@ -20,7 +20,9 @@ from icl.tasks import Tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.figures import legend_below
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from jexplicit.runs.rows import Row
 
@@ -40,6 +42,14 @@ COLOURS = {  # distinguishable for colour-blind readers too
 NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
 LOSS = "loss (half mean square)"
 STYLES = {name: {"color": colour, "label": NAMES.get(name, name)} for name, colour in COLOURS.items()}
+
+
+def one_legend(axes: np.ndarray) -> None:
+    """One legend beside the panels instead of one in each."""
+    for ax in axes.flat:
+        ax.get_legend().remove()
+    legend_below(axes, loc="outside right upper", ncols=1)
+
 
 Measure = Callable[[Any], Mapping[str, Any]]  # parameters of one seed -> numbers
 
@@ -99,6 +109,21 @@ class Flags:
     """Continue the interrupted run in --out, with its own configuration."""
 
 
+@dataclass(frozen=True)
+class Sizes(Flags):
+    """Sizes that several experiments go through."""
+
+    GROUPS: ClassVar = {"contexts": "measurements"}
+
+    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
+    """curvature, scaling-N: context lengths N."""
+    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
+    """scaling-N: sizes N = d of the one-step comparison. task-diversity: input dimensions for which the threshold is computed,
+    besides --dim."""
+    scaling_steps: NonNegativeInt = 2000
+    """scaling-N: number of training steps, with the first seed only; 0: no training."""
+
+
 class Effort(NamedTuple):
     """Training steps and seeds of an experiment."""
 
@@ -109,6 +134,12 @@ class Effort(NamedTuple):
 def effort(config: Flags, steps: int = 5000, seeds: int = 5) -> Effort:
     """What --steps and --seeds say, or these defaults of an experiment."""
     return Effort(config.steps or steps, config.seeds or seeds)
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Refuse what takes more bytes than this machine has."""
+    if needed > (present := host_bytes()):
+        raise ValueError(f"{what} {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: {remedy}")
 
 
 def random_key(config: Flags, stream: int) -> Array:

@@ -30,7 +30,7 @@ _lowest = 1e-9  # of the losses in the figure
 
 
 def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """Layers of GD++ of every depth and steps of Newton's iteration, on well- and ill-conditioned inputs."""
+    """How many steps of Newton's iteration a solved layer is worth."""
     well = replace(make_tasks(config), inputs="normal")
     scales = np.geomspace(1, CONDITION**-0.5, config.dim)
     for task, tasks in {"well-conditioned": well, "ill-conditioned": replace(well, scales=tuple(map(float, scales)))}.items():
@@ -118,8 +118,8 @@ EXPERIMENT = Experiment(
                 Column("Newton's steps from M₀ = α I", "newton_steps_identity", ".1f"),
                 Column("from M₀ = α A", "newton_steps_A", ".1f"),
             ],
-            note="A layer of a trained transformer does the work of about three steps of Newton's iteration, on ill-conditioned "
-            "inputs too (Fu et al. 2023); Chebyshev rates predict log₂ 9 = 3.17 steps from α I.",
+            note="A layer of a trained transformer does the work of about three steps of Newton's iteration, on "
+            "ill-conditioned inputs too (Fu et al. 2023); Chebyshev rates predict log₂ 9 = 3.17 steps from α I.",
         ),
         Lines(
             "newton",

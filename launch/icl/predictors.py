@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from icl.comparison import Predictions, descent_rates, difference, interpolate, predictions, sweep_loss
+from icl.comparison import (
+    Predictions,
+    PredictorDifference,
+    descent_rates,
+    difference,
+    interpolate,
+    predictions,
+    sweep_loss,
+)
 from icl.models.attention import AttentionLayer, init_layers
 from icl.models.batched import Regression
 from icl.models.constructions import descent_layers
@@ -22,8 +30,9 @@ from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe
-from jexplicit.runs.progress import stage
 from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Row
 from launch.icl.base import (
     SPECTRUM,
     SWEEP,
@@ -55,9 +64,9 @@ Predict = Callable[[Any, Sequence], Array]
 
 
 class Job(NamedTuple):
-    """A run: its flags and its folder."""
+    """A run: its folder, and its flags, also those of the experiment."""
 
-    config: Flags
+    config: Any
     folder: RunFolder
 
 
@@ -132,9 +141,16 @@ def constructed_layers(job: Job, model: Model) -> AttentionLayer:
 
 def descent_family(job: Job, model: Model, name: str) -> Family:
     """One of the descents of `descent`."""
-    rates, _ = descent(job, model, name)
+
+    def plain(rates: np.ndarray) -> float | list[float]:  # one number where all layers share it
+        return float(rates[0]) if np.ptp(rates) == 0 else rates.tolist()
+
+    rates, seconds = descent(job, model, name)
+    gamma = plain(rates.gamma) if name != "gd" and model.layers > 1 else None
+    quantiles = evaluate_polynomial(_other_contexts(job.config, model.tasks), rates, model.tasks).quantiles
+    entry = {"eta": plain(rates.eta), "gamma": gamma, "seconds": seconds, "quantiles": list(quantiles)}
     weights = jax.tree.map(lambda rate: jnp.asarray(rate, jnp.zeros(()).dtype)[None], (rates.eta, rates.gamma))
-    return Family(name, _by_descent(model.layers), weights, [_solution(job, model, name)])
+    return Family(name, _by_descent(model.layers), weights, [entry])
 
 
 def descent_families(job: Job, model: Model) -> list[Family]:
@@ -144,32 +160,18 @@ def descent_families(job: Job, model: Model) -> list[Family]:
 
 def untrained_families(job: Job, model: Model) -> list[Family]:
     """All predictors of a model that need no training: descents, constructed layers and ridge regression."""
-    tasks = model.tasks
-    layers = jax.tree.map(lambda leaf: leaf[None], constructed_layers(job, model))
-    by_layers = predict_of(Regression(tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
-    return [
-        *descent_families(job, model),
-        Family("constructed", by_layers, layers, [_solution(job, model, "constructed")]),
-        ridge_family(tasks),
-    ]
+    constructed = descent_family(job, model, "gd++")._replace(
+        name="constructed",
+        predict=predict_of(Regression(model.tasks, model.layers)),  # tokens of solved recurrent layers exceed the paper's clip
+        weights=jax.tree.map(lambda leaf: leaf[None], constructed_layers(job, model)),
+    )
+    return [*descent_families(job, model), constructed, ridge_family(model.tasks)]
 
 
 def ridge_family(tasks: Tasks) -> Family:
     """Ridge regression that knows the noise."""
     penalty = jnp.full(1, max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2)
     return Family("ridge", _by_ridge, penalty, [{}])
-
-
-def _solution(job: Job, model: Model, name: str) -> dict[str, Any]:
-    """The rates of a predictor that needs no training, for its row."""
-
-    def plain(rates: np.ndarray) -> float | list[float]:  # one number where all layers share it
-        return float(rates[0]) if np.ptp(rates) == 0 else [float(rate) for rate in rates]
-
-    rates, seconds = descent(job, model, "gd++" if name == "constructed" else name)
-    gamma = plain(rates.gamma) if name != "gd" and model.layers > 1 else None
-    quantiles = evaluate_polynomial(_other_contexts(job.config, model.tasks), rates, model.tasks).quantiles
-    return {"eta": plain(rates.eta), "gamma": gamma, "seconds": seconds, "quantiles": list(quantiles)}
 
 
 @functools.cache
@@ -203,87 +205,72 @@ def trained_family(
     """Layers of every seed, trained now or earlier in this run.
 
     start is cold, from random weights, or warm, from those of the closed form. Other defaults: the name is that of start and
-    model, problem and recipe are those of the configuration, runs those of one-step or --warm-steps, init draws layers of
-    attention.
+    model, problem and recipe are those of the configuration, init draws layers of attention.
     """
-    config, tasks = job.config, model.tasks
-    name = name or f"{start}_{model.name}"
-    clip = {} if start == "cold" else {"clip": _warm_clip}
-    problem = problem or replace(make_regression(config, tasks, model.layers), **clip)
-    usual = effort(config, "one-step")
-    runs = runs or (usual if start == "cold" else Effort(config.warm_steps, usual.seeds))
+    (config, folder), tasks = job, model.tasks
+    name, regression = name or f"{start}_{model.name}", make_regression(config, tasks, model.layers)
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
-    scale = init_scale(config, model.layers, width)
-    constructed = constructed_layers(job, model) if start == "warm" else None  # solved here: `init` is traced
-
-    def init_attention(key: Array) -> AttentionLayer:
-        return constructed or init_layers(key, width, layers=free, heads=heads, scale=scale)
+    random = functools.partial(
+        init_layers, width=width, layers=free, heads=heads, scale=init_scale(config, model.layers, width)
+    )
+    if start == "warm":
+        constructed = constructed_layers(job, model)  # solved here: `init` is traced
+        regression, init = replace(regression, clip=_warm_clip), lambda key: constructed
+    trained = problem or regression
 
     def evaluation() -> Measure:
         validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
-        descents = reference_predictions(job, model, validation)
+        descents = {what: reference_predictions(job, model, validation, what) for what in sorted({"gd", model.reference})}
         for what, theirs in descents.items():
-            job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
+            folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
 
         def measure(layers: Any) -> Mapping[str, Any]:
-            found = compare(predict_of(problem), layers, validation, descents)
-            gd = {f"gd_{what}": value for what, value in found["gd"].items()} if model.layers > 1 else {}
-            measures = {"loss": found["loss"], **found[model.reference], **gd}
-            return {what: value for what, value in measures.items() if "above" not in what}
+            found = compare(predict_of(trained), layers, validation, descents[model.reference])
+            return {what: found[what] for what in ("loss", *PredictorDifference._fields)}
 
         return measure
 
-    recipe = recipe or make_recipe(config, model.layers)
     params = train_or_load(
-        config, job.folder, name, init or init_attention, problem, recipe, evaluation, effort=runs, every=every
+        *(config, folder, name, init or random, trained, recipe or make_recipe(config, model.layers), evaluation),
+        effort=runs or effort(config),
+        every=every,
     )
-    shared = {"start": start, "heads": heads}
-    return Family("trained", predict_of(problem), params, [entry | shared for entry in training_rows(job.folder, name)])
+    entries = [{**entry, "start": start, "heads": heads} for entry in training_rows(folder, name)]
+    return Family("trained", predict_of(trained), params, entries)
 
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with the η and γ of the descent that they are nearest to in their rows."""
+    rates = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context))
     entries = []
     for _, layers, entry in _each([trained]):
-        eta, gamma = _first_rates(layers, model.tasks.dim, model.tasks.context)
-        entries.append(entry | {"eta": float(eta), "gamma": float(gamma) if model.layers > 1 else None})
+        eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
+        entries.append(entry | {"eta": eta, "gamma": gamma if model.layers > 1 else None})
     return trained._replace(entries=entries)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _first_rates(layers: AttentionLayer, dim: int, context: int) -> tuple[Array, Array]:
-    return descent_rates(jax.tree.map(lambda leaf: leaf[0], layers), dim=dim, context=context)
 
 
 def interpolated_family(job: Job, model: Model, trained: Family) -> Family:
     """The means of trained and constructed weights."""
-    constructed = constructed_layers(job, model)
-    return trained._replace(name="interpolated", weights=_interpolate(trained.weights, constructed, model.tasks.dim))
+    mean = jax.jit(jax.vmap(functools.partial(interpolate, dim=model.tasks.dim), in_axes=(0, None)))
+    return trained._replace(name="interpolated", weights=mean(trained.weights, constructed_layers(job, model)))
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _interpolate(trained: AttentionLayer, constructed: AttentionLayer, dim: int) -> AttentionLayer:
-    return jax.vmap(lambda layers: interpolate(layers, constructed, dim=dim))(trained)
-
-
-def measure_families(job: Job, model: Model, families: list[Family]) -> list[dict[str, Any]]:
+def measure_families(job: Job, model: Model, families: list[Family]) -> list[Row]:
     """A row for each predictor on the same fresh test tasks: its loss, and how it differs from the reference."""
     size = min(_block, job.config.test_tasks)
     blocks = -(-job.config.test_tasks // size)
     predictors = _each(families)
-    parts: list[list[dict[str, float]]] = [[] for _ in predictors]
+    measures: list[list[dict[str, float]]] = [[] for _ in predictors]  # of each block
     with stage(f"testing {model.name}", "tasks") as progress:
         for block in range(blocks):
             batch = sample_tasks(jax.random.fold_in(random_key(job.config, TEST), block), model.tasks, size)
-            descents = reference_predictions(job, model, batch)
-            for n, (family, weights, _) in enumerate(predictors):
-                found = compare(family.predict, weights, batch, descents)
-                one = {"loss": found["loss"], "square": found["square"], **found[model.reference]}
-                parts[n].append({what: float(value) for what, value in one.items()})
+            theirs = reference_predictions(job, model, batch, model.reference)
+            for (family, weights, _), found in zip(predictors, measures, strict=True):
+                found.append({what: float(value) for what, value in compare(family.predict, weights, batch, theirs).items()})
             progress((block + 1) * size, blocks * size)
     rows = []
-    for n, (family, _, entry) in enumerate(predictors):
-        one: dict[str, Any] = {what: float(np.mean([part[what] for part in parts[n]])) for what in parts[n][0]}
+    for (family, _, entry), found in zip(predictors, measures, strict=True):
+        one: dict[str, Any] = {what: float(np.mean([of_block[what] for of_block in found])) for what in found[0]}
         variance = max(one.pop("square") - one["loss"] ** 2, 0)
         one |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
         rows.append(model.row(family.name, **one, **entry))
@@ -294,14 +281,15 @@ def sweep_families(
     job: Job, experiment: str, name: str, families: list[Family], shifts: dict[str, list[Tasks]]
 ) -> Iterator[dict[str, Any]]:
     """The losses of predictors on shifted tasks (input_range, weight_scale or mixture), each logged as an event `sweep`."""
-    compiled = {f.predict: sweep_loss(random_key(job.config, SWEEP), f.predict, sweep_tasks(job)) for f in families}
+    number = min(_sweep_tasks, job.config.test_tasks)
     for family, weights, entry in _each(families):
         for shift, tasks in shifts.items():
+            loss_on = sweep_loss(random_key(job.config, SWEEP), family.predict, number)
             values = [float(t.weight_scale if shift == "weight_scale" else t.input_range) for t in tasks]
-            losses = [float(compiled[family.predict](weights, t)) for t in tasks]
-            about = {"predictor": family.name, "seed": entry.get("seed"), "shift": shift}
-            job.folder.log(event="sweep", experiment=experiment, model=name, **about, values=values, losses=losses)
-            yield about | {"values": values, "losses": losses}
+            about = {"predictor": family.name, "seed": entry.get("seed"), "shift": shift, "values": values}
+            about |= {"losses": [float(loss_on(weights, t)) for t in tasks]}
+            job.folder.log(event="sweep", experiment=experiment, model=name, **about)
+            yield about | {"test_tasks": number}
 
 
 def _each(families: list[Family]) -> list[tuple[Family, Any, dict[str, Any]]]:
@@ -309,20 +297,15 @@ def _each(families: list[Family]) -> list[tuple[Family, Any, dict[str, Any]]]:
     return [(f, *both) for f in families for both in zip(split_seeds(f.weights), f.entries, strict=True)]
 
 
-def sweep_tasks(job: Job) -> int:
-    """Tasks per point of a sweep."""
-    return min(_sweep_tasks, job.config.test_tasks)
-
-
 def input_ranges(tasks: Tasks) -> list[Tasks]:
     """Tasks with 0.5 to 2 times the input range."""
     return [replace(tasks, input_range=float(tasks.input_range * r)) for r in np.linspace(0.5, 2.0, 16)]
 
 
-def reference_predictions(job: Job, model: Model, batch: Sequence) -> dict[str, Predictions]:
-    """The predictions of the descents that others are compared with."""
-    families = [descent_family(job, model, name) for name in sorted({"gd", model.reference})]
-    return {f.name: _predictions(f.predict, split_seeds(f.weights)[0], batch) for f in families}
+def reference_predictions(job: Job, model: Model, batch: Sequence, name: str) -> Predictions:
+    """The predictions of a descent that others are compared with."""
+    _, predict, rates, _ = descent_family(job, model, name)
+    return _predictions(predict, split_seeds(rates)[0], batch)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -330,15 +313,12 @@ def _predictions(predict: Predict, weights: Any, batch: Sequence) -> Predictions
     return map_pieces(lambda piece: predictions(lambda b: predict(weights, b), piece), batch, _piece)
 
 
-def compare(predict: Predict, weights: Any, batch: Sequence, descents: dict[str, Predictions]) -> dict[str, Any]:
-    """Mean loss and mean squared loss of a predictor on a batch and, for each descent, how far it is from that."""
-    return _measures(_predictions(predict, weights, batch), descents)
+def compare(predict: Predict, weights: Any, batch: Sequence, theirs: Predictions) -> dict[str, Array]:
+    """Mean loss and mean squared loss of a predictor on a batch, and how far it is from the predictions of another one."""
+    return _measures(_predictions(predict, weights, batch), theirs)
 
 
 @jax.jit  # apart from the predictions, so that it is compiled once for all predictors
-def _measures(ours: Predictions, descents: dict[str, Predictions]) -> dict[str, Any]:
-    differences = {
-        name: {"above_reference": jnp.mean(ours.loss - theirs.loss), **difference(ours, theirs)._asdict()}
-        for name, theirs in descents.items()
-    }
-    return {"loss": jnp.mean(ours.loss), "square": jnp.mean(ours.loss**2), **differences}
+def _measures(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
+    means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
+    return {**jax.tree.map(jnp.mean, means), **difference(ours, theirs)._asdict()}

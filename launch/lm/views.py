@@ -308,10 +308,10 @@ def _exponents(results: Results) -> list[Row]:
     return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
 
 
-PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, outside=True)
-LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, outside=True)
-COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, outside=True)
-METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, outside=True)
+PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
+LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, legend="right")
+COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
+METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
 EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
 SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _sweeps, axes=_linear)
 BITS = Lines("bits", "bits", "dev_perplexity", _model, rows={"method": "bitcipher"}, axes=_log)

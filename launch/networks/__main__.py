@@ -12,16 +12,15 @@ import sys
 from jexplicit.runs.command import Command, run_subcommand
 from launch.networks import config as configs
 
-_run = "launch.networks.run"
 COMMANDS = {
-    name: Command(config, run, configs.PRESETS[name])
-    for name, config, run in (
-        ("mlp-lm", configs.MLPConfig, _run),
-        ("fcnn", configs.FCNNConfig, _run),
-        ("autoencoder", configs.AutoencoderConfig, _run),
-        ("lr-search", configs.RateConfig, _run),
-        ("compare", configs.CompareConfig, "launch.networks.comparisons.run"),
-        ("check", configs.CheckConfig, _run),
+    name: Command(config, f"launch.networks.{module}", configs.PRESETS[name])
+    for name, config, module in (
+        ("mlp-lm", configs.MLPConfig, "mlp_lm"),
+        ("fcnn", configs.FCNNConfig, "fcnn"),
+        ("autoencoder", configs.AutoencoderConfig, "autoencoder"),
+        ("lr-search", configs.RateConfig, "lr_search"),
+        ("compare", configs.CompareConfig, "comparisons.compare"),
+        ("check", configs.CheckConfig, "check"),
     )
 }
 

@@ -1,8 +1,10 @@
 """launch.networks autoencoder: linear ones solved and trained, a bottleneck, anomalies, and the memories of wide networks."""
 
+import functools
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -25,14 +27,19 @@ from jexplicit.nn.autoencoders import (
     recall,
     reconstruction_errors,
 )
-from jexplicit.nn.names import Activation
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
+from jexplicit.runs.experiment import Experiment
+from jexplicit.runs.experiment import Part as Step
+from jexplicit.runs.figures import figure, legend_outside, plt
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from launch.networks.config import AutoencoderConfig
-from launch.networks.pictures import open_pictures
-from launch.networks.report import pictures_path
-from launch.networks.training import Data, Job, Part, add_solved, has_row, make_plan, measure
+from jexplicit.runs.rows import Results, Row, groups, mean_std, means, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Images, Section, Table, picture, pivot_table
+from launch.networks.config import AutoencoderConfig, Training, checked
+from launch.networks.data import Data, Part, open_pictures
+from launch.networks.diagnostics import CURVES, DIAGNOSTICS
+from launch.networks.training import RESULTS, flags_of, load_variables, solved_row, train_network
 
 _starts_per_memory = 10
 _clusterings = 3  # of k-means, from different seeds
@@ -42,74 +49,105 @@ _descent_steps = 20_000
 Map = Callable[[Any], Any]
 
 
-def run_autoencoder(config: AutoencoderConfig, folder: RunFolder) -> None:
+def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
-    job, images, everything = open_pictures(config, folder, "autoencoder")
+    images, everything = open_pictures(config, "autoencoder")
     if config.anomaly >= images.outputs:
         raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
-    job.about["anomaly"] = config.anomaly
     data, anomalies = without_class(everything, config.anomaly)
     few = Part(*(part[: config.memories] for part in data.train))
-    measure_linear(job, "linear, solved", linear_autoencoder(jnp.asarray(data.train.X), config.bottleneck), data, anomalies)
-    span = pseudo_inverse_autoencoder(jnp.asarray(few.X))
-    measure_linear(job, "span of the memories", span, data._replace(train=few), anomalies)
-    D, k = data.outputs, config.bottleneck
-    linear = FullyConnected((k,), D, activation="linear", bias=False, weights="glorot_normal")
-    measure_trained(job, "linear, trained", linear, data, anomalies)
-    bottleneck = FullyConnected((config.width, k, config.width), D, activation=config.activation)
-    variables = measure_trained(job, "bottleneck", bottleneck, data, anomalies)
-    solved = linear_autoencoder(jnp.asarray(data.train.X), k)
-    codes: dict[str, Map] = {
-        "pixels": lambda X: X,
-        f"linear code of {k}": lambda X: X @ solved.B.T,
-        f"bottleneck of {k}": lambda X: code_of(bottleneck, variables, X, 2),
+    D, k, key = data.outputs, config.bottleneck, jax.random.key(config.seed)
+    solved, span = linear_autoencoder(jnp.asarray(data.train.X), k), pseudo_inverse_autoencoder(jnp.asarray(few.X))
+    for name, f, part in (("linear, solved", solved, data), ("span of the memories", span, data._replace(train=few))):
+        yield {"name": name}, functools.partial(measure_linear, name, f, part, anomalies)
+
+    def trained(flags: Training, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Step:
+        def finish(row: Row, variables: Any) -> Row:
+            f = functools.partial(network_outputs, network, variables)
+            more = {} if options.get("watched", True) else attraction(config, lambda x: f(x[None])[0], data)
+            return {"anomaly_auc": auc(f, data, anomalies), **more}
+
+        train = functools.partial(train_network, folder, flags, data, network, name, model, finish=finish)
+        return {"name": name}, functools.partial(train, objective="squared_error", classifies=False, **options)
+
+    linear = FullyConnected((k,), D, "linear", bias=False, weights="glorot_normal")
+    yield trained(flags_of(config, initializer="glorot_normal"), data, linear, "linear, trained", "linear, trained")
+    bottleneck = FullyConnected((config.width, k, config.width), D, config.activation)
+    yield trained(flags_of(config), data, bottleneck, "bottleneck", "bottleneck")
+    variables, X = load_variables(folder, "bottleneck"), jnp.asarray(data.test.X)
+    if not folder.events("code"):
+        labels = everything.test.Y.argmax(axis=1)
+        code = code_of(bottleneck, variables, X, 2)
+        codes = {"pixels": X, f"linear code of {k}": X @ solved.B.T, f"bottleneck of {k}": code}
+        log_codes(folder, codes, labels[labels != config.anomaly], config.seed)
+    if not folder.events("wide linear"):
+        log_wide_linear(folder, jnp.asarray(few.X), config.seed)
+    flags = Training(config.out, config.seed, learning_rate=config.memory_rate, batch_size=0, epochs=config.memory_steps)
+    # the few examples are dev too, which selects the step: a memory need not generalise
+    remembered = data._replace(train=few, dev=few, labels=data.labels[: len(few.X)])
+    shape = (config.memory_width,) * config.memory_depth
+    memories = {
+        f"over-parameterised, {phi}, weights x {scale:g}": (FullyConnected(shape, D, phi), scale)
+        for phi, scale in itertools.product(config.memory_activations, config.memory_scales)
     }
-    labels = everything.test.Y.argmax(axis=1)
-    log_codes(job, codes, data.test.X, labels[labels != config.anomaly])
-    log_wide_linear(job, jnp.asarray(few.X))
-    maps = [
-        measure_memory(job, data._replace(train=few), anomalies, phi, scale)
-        for phi in config.memory_activations
-        for scale in config.memory_scales
-    ]
-    examples = data.test.X[:10]
-    rows = {"test example": examples, "bottleneck": network_outputs(bottleneck, variables, examples)}
-    save_pictures(job, images.train_images.shape[1:], rows, few.X[:10], maps[-1])
+    for name, (network, scale) in memories.items():
+        start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key, few.X[:2]))
+        model = f"{config.memory_depth} x {config.memory_width} {network.activation}"
+        yield trained(flags, remembered, network, name, model, variables=start, watched=False)
+    name, (network, _) = list(memories.items())[-1]
+    memory = functools.partial(network_outputs, network, load_variables(folder, name))
+    pictures = {"test example": X[:10], "bottleneck": network_outputs(bottleneck, variables, X[:10])}
+    pictures |= recalled_pictures(config, jnp.asarray(few.X[:10]), lambda x: memory(x[None])[0])
+    shape = images.train_images.shape[1:]
+    arrays: dict[str, Any] = {name: np.asarray(row).reshape(-1, *shape) for name, row in pictures.items()}
+    np.savez_compressed(folder.path / "pictures.npz", **arrays)
+
+
+def recalled_pictures(config: AutoencoderConfig, memories: Array, f: Map) -> dict[str, Array]:
+    """Noisy memories before and after iterating the map."""
+    starts = add_noise(jax.random.key(config.seed + 1), memories, config.noise, 1)
+    once, last = (iterate_map(f, starts, steps) for steps in (1, config.iterations))
+    return {"memory": memories, "noisy memory": starts, "f once": once, f"f {config.iterations} times": last}
 
 
 def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
     """Examples as their own targets without one class, and that class's test examples."""
     normal = [part.Y.argmax(axis=1) != anomaly for part in data[:3]]
     parts = (Part(part.X[kept], part.X[kept]) for part, kept in zip(data[:3], normal, strict=True))
-    labels = data.labels[data.labels != anomaly]
-    return Data(*parts, labels=labels, outputs=data.train.X.shape[1]), data.test.X[~normal[2]]
+    labels, about = data.labels[data.labels != anomaly], {**data.about, "anomaly": anomaly}
+    return Data(*parts, labels=labels, outputs=data.train.X.shape[1], about=about), data.test.X[~normal[2]]
 
 
-def measure_linear(job: Job, name: str, f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> None:
-    """The row of a linear autoencoder in closed form."""
-    if has_row(job, name):
-        return
+def measure_linear(name: str, f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> list[Row]:
+    """A linear autoencoder in closed form."""
     begin = time.perf_counter()
-    parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X, "anomalies": anomalies}
-    errors = {part: reconstruction_errors(f(jnp.asarray(X)), jnp.asarray(X)) for part, X in parts.items()}
-    auc = anomaly_auc(errors["test"], errors.pop("anomalies"))
-    losses = {part: float(values.mean()) for part, values in errors.items()}
-    seconds = time.perf_counter() - begin
-    add_solved(job, name, losses, objective="squared_error", model=name, seconds=seconds, anomaly_auc=auc)
+    parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
+    losses = {part: float(reconstruction_errors(f(jnp.asarray(X)), jnp.asarray(X)).mean()) for part, X in parts.items()}
+    found, seconds = auc(f, data, anomalies), time.perf_counter() - begin
+    return [solved_row(data, losses, objective="squared_error", name=name, model=name, seconds=seconds, anomaly_auc=found)]
 
 
-def measure_trained(job: Job, name: str, network: FullyConnected, data: Data, anomalies: np.ndarray) -> dict[str, Any]:
-    """Train an autoencoder, and add its row."""
-    shared: dict[str, Any] = {"objective": "squared_error", "cooling": "cosine", "classifies": False}
-    chosen = {"initializer": network.weights, "activation": network.activation}
-    plan = make_plan(job.config, data, network, name=name, model=name, **shared, **chosen)
-    return measure(job, plan, data, finish=lambda _, variables: auc(network, variables, data, anomalies))
-
-
-def auc(network: FullyConnected, variables: dict[str, Any], data: Data, anomalies: np.ndarray) -> dict[str, float]:
+def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
     """How well the reconstruction error separates anomalies from test examples."""
-    errors = [reconstruction_errors(network_outputs(network, variables, X), jnp.asarray(X)) for X in (data.test.X, anomalies)]
-    return {"anomaly_auc": anomaly_auc(*errors)}
+    return anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
+
+
+def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
+    """Whether a map contracts around the training examples, and leads back to them."""
+    X = jnp.asarray(data.train.X)
+    with stage("iterating the map"):
+        J = contraction(f, X)
+        starts = add_noise(jax.random.key(config.seed), X, config.noise, _starts_per_memory)
+        own = np.repeat(np.arange(len(X)), _starts_per_memory)
+        from_noise = recall(iterate_map(f, starts, config.iterations), X)
+        from_test = recall(iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
+    return {
+        "largest_singular_value": float(J.singular.max()),
+        "largest_spectral_radius": float(J.spectral_radius.max()),
+        "attractors": int((J.spectral_radius < 1).sum()),
+        "recalled_from_noise": float(from_noise[np.arange(len(own)), own].mean()),
+        "recalled_from_test": float(from_test.any(axis=1).mean()),
+    }
 
 
 def code_of(network: FullyConnected, variables: dict[str, Any], X: Any, layer: int) -> Any:
@@ -119,102 +157,122 @@ def code_of(network: FullyConnected, variables: dict[str, Any], X: Any, layer: i
     return activation(network.activation)(layers[f"hidden_{layer}"]["z"][0])
 
 
-def log_codes(job: Job, codes: dict[str, Map], X: np.ndarray, labels: np.ndarray) -> None:
+def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, seed: int) -> None:
     """How far k-means clusters of test examples agree with their classes, in pixels and in codes; and the codes' main axes."""
-    if job.folder.events("code"):
-        return
-    clusters, seeds = len(np.unique(labels)), range(job.config.seed, job.config.seed + _clusterings)
-    for name, encode in codes.items():
-        code = jnp.asarray(encode(jnp.asarray(X)))
+    clusters = len(np.unique(labels))
+    for name, code in codes.items():
         with stage(f"clusters of {name}"):
+            seeds = range(seed, seed + _clusterings)
             agreement = [cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
         centred = code - code.mean(axis=0)[None, :]
-        axes = linear_autoencoder(centred, 2).B
+        axes = centred @ linear_autoencoder(centred, 2).B.T
         numbers = {"agreement": float(np.mean(agreement)), "spread": float(np.std(agreement, ddof=1))}
-        points = {"axes": np.asarray(centred @ axes.T).round(4).tolist(), "labels": labels.tolist()}
-        job.folder.log(event="code", name=name, clusters=clusters, **numbers, **points)
+        points = {"axes": np.asarray(axes).round(4).tolist(), "labels": labels.tolist()}
+        folder.log(event="code", name=name, clusters=clusters, **numbers, **points)
 
 
-def log_wide_linear(job: Job, X: Array) -> None:
+def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
     """Linear autoencoders as wide as their input, by descent from several starts: all fit, and differ beside the examples."""
-    if job.folder.events("wide linear"):
-        return
-    D = X.shape[1]
-    projection = pseudo_inverse_autoencoder(X)
-    P = projection.A @ projection.B
-    for seed in range(job.config.seed, job.config.seed + _descents):
+    D, projection = X.shape[1], pseudo_inverse_autoencoder(X)
+    P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
+    for seed in range(first_seed, first_seed + _descents):
         A, B = jax.random.normal(jax.random.key(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
         starts = {
             "He x 0.001": LinearAutoencoder(1e-3 * A, 1e-3 * B),
             "He x 0.1": LinearAutoencoder(0.1 * A, 0.1 * B),
             "He": LinearAutoencoder(A, B),
-            "identity": LinearAutoencoder(jnp.eye(D, dtype=X.dtype), jnp.eye(D, dtype=X.dtype)),
+            "identity": LinearAutoencoder(identity, identity),
             "pseudo-inverse": projection,
         }
         for name, start in starts.items():
             with stage(f"linear, width {D}, from {name}"):
                 f = descend_linear(start, X, _descent_steps)
-            losses = [float(reconstruction_errors(g(X), X).mean()) for g in (start, f)]
+            first, loss = (float(reconstruction_errors(g(X), X).mean()) for g in (start, f))
             distance = float(jnp.linalg.norm(f.A @ f.B - P) / jnp.linalg.norm(P))
-            gain = off_span_gain(f, X)
-            job.folder.log(
-                event="wide linear", start=name, seed=seed, first_loss=losses[0], loss=losses[1], gain=gain, distance=distance
-            )
+            numbers = {"first_loss": first, "loss": loss, "gain": off_span_gain(f, X), "distance": distance}
+            folder.log(event="wide linear", start=name, seed=seed, **numbers)
 
 
-def measure_memory(job: Job, data: Data, anomalies: np.ndarray, phi: Activation, scale: float) -> Map:
-    """Train a wide and deep autoencoder on few examples, measure whether it contracts around them, and return its map."""
-    config = job.config
-    shape = (config.memory_width,) * config.memory_depth
-    network = FullyConnected(shape, data.outputs, activation=phi)
-    random = init_variables(network, jax.random.key(config.seed), data.train.X[:2])
+def codes_figure(results: Results) -> list[str]:
+    """The two main axes of codes by class."""
+    codes = results.events("code", "name")
+    if not codes or "axes" not in codes[0]:
+        return []
+    with figure(results.path / "figures" / "codes.png", columns=len(codes), size=(3.3 * len(codes) + 0.8, 3.4)) as axes:
+        for ax, code in zip(axes[0], codes, strict=True):
+            points, labels = np.array(code["axes"]), np.array(code["labels"])
+            for n, label in enumerate(np.unique(labels)):
+                ax.plot(*points[labels == label].T, ".", color=plt.cm.tab10(n % 10), markersize=3, label=str(label))
+            ax.set(xticks=[], yticks=[], title=f"{code['name']} ({code['agreement']:.2f})")
+        legend_outside(axes[0, -1], fontsize=8)
+    return picture(results, "codes")
 
-    def map_of(variables: dict[str, Any]) -> Map:
-        return lambda x: network_outputs(network, variables, x[None])[0]
 
-    def finish(row: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        X, f = jnp.asarray(data.train.X), map_of(variables)
-        with stage("iterating the map"):
-            J = contraction(f, X)
-            starts = add_noise(jax.random.key(config.seed), X, config.noise, _starts_per_memory)
-            own = np.repeat(np.arange(len(X)), _starts_per_memory)
-            from_noise = recall(iterate_map(f, starts, config.iterations), X)
-            from_test = recall(iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
-        return {
-            **auc(network, variables, data, anomalies),
-            "largest_singular_value": float(J.singular.max()),
-            "largest_spectral_radius": float(J.spectral_radius.max()),
-            "attractors": int((J.spectral_radius < 1).sum()),
-            "recalled_from_noise": float(from_noise[np.arange(len(own)), own].mean()),
-            "recalled_from_test": float(from_test.any(axis=1).mean()),
+def _images(results: Results) -> Mapping[str, Mapping[Any, np.ndarray]]:
+    """Reconstructions, and noisy memories before and after iterating the map."""
+    arrays = results.arrays("pictures.npz")
+    return {title: dict(enumerate(arrays[title])) for title in arrays}
+
+
+def _anomalies(results: Results) -> list[Row]:
+    """Errors of the autoencoders that are to find anomalies, over seeds."""
+    found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
+    shown = {"error": ("test_loss", ".2f"), "auc": ("anomaly_auc", ".3f")}
+    return [
+        {
+            "name": name,
+            **{label: mean_std([row[field] for row in own], form) for label, (field, form) in shown.items()},
         }
-
-    plan = make_plan(
-        config,
-        data,
-        network,
-        name=f"over-parameterised, {phi}, weights x {scale:g}",
-        model=f"{config.memory_depth} x {config.memory_width} {phi}",
-        variables=jax.tree.map(lambda W: W * scale, random),
-        objective="squared_error",
-        activation=phi,
-        optimizer="adam",
-        learning_rate=config.memory_rate,
-        cooling="cosine",
-        batch_size=0,
-        epochs=config.memory_steps,
-        classifies=False,
-        watched=False,
-    )
-    # the few examples are dev too, which selects the step: a memory need not generalise
-    return map_of(measure(job, plan, data._replace(dev=data.train, labels=data.labels[: len(data.train.X)]), finish=finish))
+        for (name,), own in found.items()
+    ]
 
 
-def save_pictures(job: Job, shape: tuple[int, ...], rows: dict[str, Any], memories: np.ndarray, f: Map) -> None:
-    """Save rows of pictures: reconstructions, and noisy memories before and after iterating the map."""
-    noise, iterations = job.config.noise, job.config.iterations
-    starts = add_noise(jax.random.key(job.config.seed + 1), jnp.asarray(memories), noise, 1)
-    iterates = {"f once": iterate_map(f, starts, 1), f"f {iterations} times": iterate_map(f, starts, iterations)}
-    rows = {**rows, "memory": memories, "noisy memory": starts, **iterates}
-    arrays: dict[str, Any] = {name: np.asarray(row).reshape(-1, *shape) for name, row in rows.items()}
-    np.savez_compressed(pictures_path(job.folder.path), **arrays)
+def _memories(results: Results) -> list[Row]:
+    """The rows of over-parameterised networks, with their nonlinearity and the scale of their weights."""
+    found = [row for row in results.rows if "attractors" in row]
+    return [{**row, "phi": row["model"].split()[-1], "scale": float(row["name"].split("x ")[-1])} for row in found]
+
+
+def _recalled(row: Row) -> str:
+    return f"{row['attractors']}, {100 * row['recalled_from_noise']:.0f} %"
+
+
+ANOMALIES = Table(
+    [Column("autoencoder", "name"), Column("half the squared error", "error"), Column("area under the ROC curve", "auc")],
+    rows=_anomalies,
+)
+CLUSTERS = Table(
+    [Column("of", "name"), Column("clusters", "clusters", "d"), *(Column(x, x, ".3f") for x in ("agreement", "spread"))],
+    rows=lambda results: results.events("code", "name"),
+    note="The adjusted Rand index of k-means clusters with the classes: 1 where both are the same groups, 0 by chance.",
+)
+WIDE = Table(
+    [
+        Column("start", "start"),
+        Column("what is left of orthogonal vectors", "gain", ".2g"),
+        Column("distance of A B from the projection, %", "distance", ".1f", 100),
+    ],
+    rows=lambda results: means(results.events("wide linear"), ["start"]),
+)
+MAPS = Table(
+    [
+        Column("network", "name"),
+        Column("AUC", "anomaly_auc", ".3f"),
+        *(Column(f"largest {x}", f"largest_{x.replace(' ', '_')}", ".3f") for x in ("singular value", "spectral radius")),
+        Column("attractors", "attractors", "d"),
+        *(Column(f"from {x} %", f"recalled_from_{x}", ".0f", 100) for x in ("noise", "test")),
+    ],
+    rows=_memories,
+    note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
+)
+MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _recalled, heading="x {:g}", rows=_memories)
+PICTURES = Images("pictures", _images, cmap="gray_r", scale=False, size=(0.95, 0.95))
+SECTIONS = {
+    "Anomalies": [ANOMALIES],
+    "Clusters": [CLUSTERS, codes_figure],
+    "As wide as the input": [WIDE],
+    "Memories": [MAPS, MEMORIES, PICTURES],
+}
+VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items()), DIAGNOSTICS]
+EXPERIMENT = Experiment("networks", AutoencoderConfig, measure, VIEWS, check=checked, title="launch.networks autoencoder")
+run = EXPERIMENT.run

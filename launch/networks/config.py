@@ -1,15 +1,13 @@
 """The configurations of launch.networks, a frozen dataclass per subcommand, and their presets."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
 from jexplicit.data.text import Unit
 from jexplicit.nn.names import (
-    ACTIVATION_NAMES,
     Activation,
-    ComparisonName,
     Direct,
     InitializerName,
     NormName,
@@ -23,6 +21,9 @@ from jexplicit.runs.command import Preset
 from launch.text import check_text_flags
 
 Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
+ComparisonName = Literal[
+    "activations", "normalisation", "objectives", "initializers", "optimizers", "batch-size", "samplers", "dropout"
+]
 Limit = Annotated[int, Bounds(at_least=30)] | None
 
 
@@ -102,14 +103,14 @@ class Text(Common):
     corpus: Literal["docs", "text"] = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. The end of every document is predicted too. Without --dev, documents
-    are shuffled and split 80/10/10 into train, dev and test."""
+    """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
+    documents are shuffled and split 80/10/10 into train, dev and test."""
     dev: tuple[str, ...] = ()
     """Text that the best epoch is chosen on; requires --test."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
     field: str | None = None
-    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
     documents: Unit = "line"
     """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
     file."""
@@ -295,47 +296,44 @@ class CheckConfig(Pictures, Descent):
     """Distribution of the initial weights; with zeros the checklist fails."""
 
 
-_DIGITS = "200 of the 8x8 digits; under a minute on 2 CPU cores."
-_TINY: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
-_STARTS: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "log-linear")}
-_TINY_TEXT: dict[str, Any] = {**_TINY, **_STARTS, "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
-_MEMORY: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
-_TINY_CHECK: dict[str, Any] = {"width": 64, "widths": (128,), "depths": (2,), "learning_rate": 1e-3, "steps": 300}
+_digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
+_small: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
+_starts: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "log-linear")}
+_text: dict[str, Any] = {**_small, **_starts, "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
+_docs: dict[str, Any] = {**_starts, "vocab_size": 514, "embedding": 30, "batch_size": 1024, "epochs": 8}
+_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
+_check: dict[str, Any] = {"width": 64, "widths": (128,), "depths": (2,), "learning_rate": 1e-3, "steps": 300}
+_compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
 PRESETS: dict[str, dict[str, Preset]] = {
     "mlp-lm": {
         "tiny": Preset(
-            MLPConfig("runs/mlp_tiny", **_TINY_TEXT),
-            "30 documents of docs by character, two epochs from every start; half a minute on 2 CPU cores.",
+            MLPConfig("runs/mlp_tiny", **_text), "30 documents by character, four starts; half a minute on 2 cores."
         ),
         "docs": Preset(
-            MLPConfig("runs/mlp_docs", vocab_size=514, embedding=30, batch_size=1024, epochs=8, **_STARTS),
+            MLPConfig("runs/mlp_docs", **_docs),
             "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. Dev perplexity with "
             "--epochs 3: log-linear model 26.0, cold start 20.4, log-linear start 23.7.",
         ),
     },
     "fcnn": {
-        "tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_TINY), "200 of the 8x8 digits; 15 s on 2 CPU cores."),
+        "tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_small), "200 of the 8x8 digits; 15 s on 2 CPU cores."),
         "mnist": Preset(FCNNConfig("runs/fcnn_mnist", data="mnist"), "MNIST; 1 minute on 2 CPU cores. Test accuracy: 97.9 %."),
     },
     "autoencoder": {
-        "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_MEMORY), _DIGITS),
+        "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
         "memories": Preset(
-            AutoencoderConfig("runs/memories", memory_activations=ACTIVATION_NAMES, memory_scales=(1.0, 0.4, 0.2)),
+            AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
             "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
         ),
     },
-    "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_TINY), _DIGITS)},
-    "compare": {
-        "tiny": Preset(
-            CompareConfig("runs/compare_tiny", limit=200, seeds=2, width=8, epochs=3, depths=(1, 2), rates=(0.1,)), _DIGITS
-        )
-    },
-    "check": {"tiny": Preset(CheckConfig("runs/check_tiny", limit=200, **_TINY_CHECK), _DIGITS)},
+    "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_small), _digits)},
+    "compare": {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)},
+    "check": {"tiny": Preset(CheckConfig("runs/check_tiny", limit=200, **_check), _digits)},
 }
 
 
-def check(config: Any) -> None:
-    """Check what the bounds of single fields do not cover, before anything is written.
+def checked(config: Any) -> Any:
+    """The configuration to run, where --train implies --corpus text.
 
     Raises:
         ValueError: an empty list, or flags that contradict each other.
@@ -351,11 +349,15 @@ def check(config: Any) -> None:
         if config.dev and not config.train:
             raise ValueError("--dev without --train: name the training files too")
         check_text_flags(config)
-    if isinstance(config, MLPConfig) and {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
-        raise ValueError(f"--starts {' '.join(config.starts)} with --direct {config.direct}: add --direct tokens")
-    if isinstance(config, MLPConfig) and config.stack and not set(config.starts) <= {"cold", "layers"}:
-        raise ValueError(f"--stack {config.stack} with --starts {' '.join(config.starts)}: use cold or layers")
-    if isinstance(config, MLPConfig) and not config.stack and "layers" in config.starts:
-        raise ValueError("--starts layers without a stack: add --stack 2")
+        config = replace(config, corpus="text" if config.train else "docs")
+    if isinstance(config, MLPConfig):
+        starts = " ".join(config.starts)
+        if {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
+            raise ValueError(f"--starts {starts} with --direct {config.direct}: add --direct tokens")
+        if config.stack and not set(config.starts) <= {"cold", "layers"}:
+            raise ValueError(f"--stack {config.stack} with --starts {starts}: use cold or layers")
+        if not config.stack and "layers" in config.starts:
+            raise ValueError("--starts layers without a stack: add --stack 2")
     if isinstance(config, RateConfig) and not config.lowest < config.highest:
         raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest")
+    return config

@@ -29,6 +29,7 @@ ROWS = {
 RNG = np.random.default_rng(0)
 X = {part: RNG.integers(2, 256, (M, 8, 8), np.uint8) for part, M in (("train", 130), ("test", 6))}
 SHAPES = ("square", "circle")
+COLOURS = RNG.integers(2, 255, (8, 8, 3), np.uint8)
 
 
 def prepare(folder, name: str, features, splits) -> None:
@@ -77,6 +78,9 @@ def prepared(tmp_path_factory):
         features = {"image": tensorflow_datasets.features.Image(shape=(8, 8, 1)), "label": label}
         rows = {part: [{"image": png(x), "label": low + n % 2} for n, x in enumerate(images)] for part, images in X.items()}
         prepare(folder, name, features, rows)
+    features = {"image": tensorflow_datasets.features.Image(shape=(8, 8, 3)), "label": np.int64}
+    rows = {part: [{"image": png(COLOURS + n), "label": n} for n in (0, 1)] for part in X}
+    prepare(folder, "coloured", features, rows)
     return folder
 
 
@@ -140,6 +144,11 @@ def test_images_are_read_by_name_and_by_folder(prepared):
             np.testing.assert_array_equal(getattr(data, f"{part}_images"), images)
             np.testing.assert_array_equal(getattr(data, f"{part}_labels"), np.arange(len(images)) % 2)
     assert "tensorflow" not in sys.modules
+
+
+def test_colours_are_averaged_to_the_nearest_grey_level(prepared):
+    images = read_images("tfds:coloured", prepared).train_images
+    np.testing.assert_array_equal(images[0], (COLOURS.sum(axis=2, dtype=int) + 1) // 3)  # thirds: a half never occurs
 
 
 def test_another_feature_another_split_and_data_of_another_kind_are_refused(prepared):

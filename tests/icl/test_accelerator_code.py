@@ -11,8 +11,7 @@ import pytest
 
 from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, random_genome
 from icl.blur.data import Examples
-from icl.blur.episodes import mean_scores
-from icl.blur.families import Family, make_source
+from icl.blur.episodes import Family, make_source, mean_scores
 from icl.blur.meta import MetaState, meta_optimizer, meta_steps
 from icl.linalg import contract
 from icl.models.attention import init_layers

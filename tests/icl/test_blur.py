@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import reference_blur as reference
 from interruption import resumed_after
@@ -40,7 +41,6 @@ from icl.blur import (
     meta_step,
     meta_train,
     minibatches,
-    momentum_grid,
     random_genome,
     resize_images,
     save_genome,
@@ -54,8 +54,7 @@ from icl.blur import (
     xor,
 )
 from icl.blur.meta import MetaState, meta_optimizer
-from icl.blur.rules import output_states
-from icl.blur.states import normalise, unit_synapses
+from icl.blur.rules import normalise, output_states, unit_synapses
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)
@@ -148,20 +147,6 @@ def test_learners_by_the_genome_of_descent_are_the_plain_baseline():
     theirs = descent_curves("sgd", (0.5, 2.0), (5,), train, test, normalised=False, **shared)
     np.testing.assert_array_equal(ours, theirs[0])
     assert np.ptp(ours) > 0 and not np.array_equal(theirs[0], theirs[1])
-
-
-def test_the_grid_of_momenta_is_the_named_optimizers():
-    """β = 0 and 0.9 are `sgd` and `momentum` of the baselines, of the same networks and minibatches; both are optax's."""
-    train, test, rates = data(), data(seed=1), (0.2, 1.0)
-    shared: dict[str, Any] = {"normalised": True, "batch_size": 8, "seeds": (0, 3)}
-    found = momentum_grid(rates, (0.0, 0.9, 0.5), (4,), train, test, at=(1, 5), **shared)
-    assert found.shape == (3, 2, 2, 2)
-    for beta, name in enumerate(("sgd", "momentum")):
-        curves = descent_curves(name, rates, (4,), train, test, steps=5, **shared)
-        np.testing.assert_allclose(found[beta], curves[..., [1, 5]], atol=1e-6)
-    assert np.ptp(found[:, 1, :, 1], axis=0).max() > 0
-    with pytest.raises(ValueError, match=r"momenta \(1.0,\): give at least one of each, and momenta from 0 to below 1"):
-        momentum_grid(rates, (1.0,), (4,), train, test, at=(1,), **shared)
 
 
 def test_symmetric_synapses_stay_symmetric():
@@ -394,7 +379,7 @@ def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
     slope = jax.jit(jax.grad(lambda genome: curve(genome).size[-1]))(jax.tree.map(lambda leaf: leaf[0], starts))
     assert float(jnp.abs(slope.pre).max()) > 0  # the size of the synapses depends on the update
     layers = [{"W": jnp.ones((3, 2), np.float32), "b": jnp.zeros(2, np.float32), "m": jnp.ones(2, np.float32)}]
-    descent = jax.vmap(lambda rate: descent_curve("sgd", rate, layers, batches, train, test, normalised=True))
+    descent = jax.vmap(lambda rate: descent_curve(optax.sgd(rate), layers, batches, train, test, normalised=True))
     assert jax.jit(descent)(rates).shape == (2, 3)
     scores = functools.partial(mean_scores, rules=SMALL, family=family, unroll=2, query_size=4, learners=1)
     assert jnp.isfinite(jax.jit(jax.grad(lambda genomes: scores(genomes, key, source)[0].sum()))(starts).nu).all()

@@ -103,6 +103,7 @@ def test_texts_are_strings_and_files_are_paths(files, tmp_path):
         ("the cat", {}, r"the string 'the cat' instead of texts: pass a list, \[text\], or a pathlib.Path"),
         ([], {}, "no texts: pass at least one string"),
         (["", ""], {"tokenizer": "word"}, "no text in 2 documents"),
+        (["   "], {"method": "bigram"}, "no text in 1 documents"),
         (["the cat", 7], {}, "texts with int '7': pass strings"),
         (["the cat", Path("a.txt")], {}, r"texts with PosixPath 'a.txt': pass strings.*all alike"),
         (["the cat"], {"field": "text"}, "field='text', documents='line' with strings"),
@@ -123,6 +124,9 @@ def test_bad_requests():
     for ask in (model.score, model.perplexity):
         with pytest.raises(ValueError, match="a text of 7 characters instead of documents"):
             ask("the cat")
+    for nothing in ([], [""], ["", " "]):
+        with pytest.raises(ValueError, match=f"no token in {len(nothing)} texts: give some text"):
+            model.perplexity(nothing)
     with pytest.raises(ValueError, match="top=0: ask for at least one token"):
         model.next_token("the", top=0)
     with pytest.raises(ValueError, match="temperature -1"):

@@ -213,7 +213,7 @@ icl --dim 0 | --dim 0: use at least 1
 icl --experiment | --experiment without a value
 icl --experiment nothing | invalid choice
 icl --seed {LARGE} | use whole numbers below 2^63
-icl --transformer 10 2 3 | use a width that is a multiple of the heads
+icl --experiment function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
 icl --layers 0 | --layers 0: use at least 1
 icl --learning-rate nan | --learning-rate nan: use above 0
 digits --grid 0 | --grid 0: use at least 1

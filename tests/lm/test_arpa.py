@@ -204,8 +204,8 @@ def test_models_of_other_rows_are_refused(tmp_path):
 
 
 DAMAGE = {
-    "empty": (lambda text: "", r"line 0: 'the end of the file' instead of \\data\\; give an ARPA file"),
-    "other text": (lambda text: "to be\n" + text, r"line 1: 'to be' instead of \\data\\; give an ARPA file"),
+    "empty": (lambda text: "", r"line 1: 'the end of the file' instead of \\data\\; give an ARPA file"),
+    "other text": (lambda text: "to be\n\\1-grams:\n" + text, r"line 1: 'to be' instead of \\data\\; give an ARPA file"),
     "no counts": (lambda text: "\\data\\\n\\1-grams:\n", r"line 2: .* instead of `ngram 1=...`"),
     "counts from 2": (lambda text: text.replace("ngram 1=13\n", ""), r"line 2: .*orders count 1, 2"),
     "cut in a section": (
@@ -223,7 +223,7 @@ DAMAGE = {
     ),
     "count too high": (
         lambda text: text.replace("ngram 1=13", "ngram 1=14"),
-        "line 20: '' instead of a 1-gram.*counts other than its 1-grams",
+        "line 21: .* instead of a 1-gram.*counts other than its 1-grams",
     ),
     "a word too many": (
         lambda text: text.replace("\tw4 ", "\tw4 w4 w4 ", 1),

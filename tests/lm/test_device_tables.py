@@ -130,9 +130,9 @@ def test_neither_blocks_nor_segments_change_the_result(cells, width, monkeypatch
     whole = log_probabilities(tables, a, positions, Y, data_mesh(2))
     monkeypatch.setattr(device_tables, "_cells", cells)
     monkeypatch.setattr(device_tables, "_width", width)
-    device_tables._log_probabilities.cache_clear()
+    device_tables.compiled_log_probabilities.cache_clear()
     np.testing.assert_allclose(log_probabilities(tables, a, positions, Y, data_mesh(2)), whole, rtol=0, atol=1e-12)
-    device_tables._log_probabilities.cache_clear()
+    device_tables.compiled_log_probabilities.cache_clear()
 
 
 def test_rows_that_are_kept_dense_on_one_cpu_are_read_from_their_entries():

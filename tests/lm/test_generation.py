@@ -126,7 +126,14 @@ def test_each_of_several_prompts_is_continued_as_if_alone(options):
 def test_one_prompt_in_a_list_has_a_row_of_its_own():
     texts = generate(KEY, fit(2), [prompt(1)], 9)
     assert texts.shape == (1, 9)
-    np.testing.assert_array_equal(texts[0], generate(jax.random.split(KEY, 1)[0], fit(2), prompt(1), 9))
+    np.testing.assert_array_equal(texts[0], generate(KEY, fit(2), prompt(1), 9))
+
+
+def test_a_list_of_token_ids_is_one_prompt():
+    """As it is for `next_token`."""
+    model, ids = fit(2), [3, 4]
+    np.testing.assert_array_equal(generate(KEY, model, ids, 9), generate(KEY, model, prompt(*ids), 9))
+    np.testing.assert_array_equal(next_token(model, np.array(ids)), next_token(model, ids))
 
 
 def test_no_prompts_are_refused():

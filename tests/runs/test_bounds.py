@@ -12,7 +12,8 @@ from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, Positiv
 class Config:
     size: PositiveInt = 1
     widths: tuple[PositiveInt, ...] = (3, 4)
-    pair: tuple[NonNegativeInt, PositiveFloat] = (0, 0.5)
+    rates: tuple[PositiveFloat, ...] = (0.5,)
+    seed: NonNegativeInt = 0
     patience: PositiveInt | None = None
     several: tuple[PositiveInt, ...] | None = None
     share: Annotated[float, Bounds(above=0, below=1)] = 0.5
@@ -30,13 +31,14 @@ def test_values_within_their_bounds_pass():
     [
         ({"size": 0}, "--size 0: use at least 1"),
         ({"widths": (3, 0)}, "--widths 3 0: use at least 1"),
-        ({"pair": (-1, 0.5)}, "--pair -1 0.5: use at least 0"),
-        ({"pair": (0, 0.0)}, "--pair 0 0.0: use above 0"),
+        ({"seed": -1}, "--seed -1: use at least 0"),
+        ({"seed": 2**63}, "--seed 9223372036854775808: use whole numbers below 2.63"),
+        ({"rates": (0.5, 0.0)}, "--rates 0.5 0.0: use above 0"),
         ({"patience": 0}, "--patience 0: use at least 1"),
         ({"several": (1, -2)}, "--several 1 -2: use at least 1"),
         ({"share": 1.0}, "--share 1.0: use above 0 and below 1"),
         ({"share": float("nan")}, "--share nan: use above 0 and below 1"),
-        ({"pair": (0, float("inf"))}, "--pair 0 inf: use above 0"),
+        ({"rates": (1.0, float("inf"))}, "--rates 1.0 inf: use above 0"),
     ],
 )
 def test_values_outside_are_refused_with_flag_value_and_remedy(changed, message):

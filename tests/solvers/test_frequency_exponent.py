@@ -8,6 +8,7 @@ import pytest
 from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.frequency_exponent import fit_delta
 from jexplicit.solvers.priming import (
+    delta_intercept,
     fit_image_delta,
     fit_intercept,
     intercept_logits,
@@ -39,7 +40,7 @@ def test_delta_is_the_lowest_of_a_scan():
 
 def test_at_delta_the_mean_log_count_of_the_model_is_that_of_the_targets():
     fit = fit_image_delta(H, LABELS, F, f, K)
-    z = intercept_logits(H, F, log_intercept(F, K) - fit.delta / K * jnp.log(f))
+    z = intercept_logits(H, F, delta_intercept(F, f, K, fit.delta))
     u = H.sum(axis=1) / K
     assert float(u @ (jax.nn.softmax(z) @ jnp.log(f))) == pytest.approx(float(u @ jnp.log(f)[LABELS]), rel=1e-4)
 

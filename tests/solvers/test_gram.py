@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.gram import add_grams, gram_matrix, split_examples
-from jexplicit.solvers.streamed import gram_least_squares, gram_softmax_sweeps, streamed_logits
+from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
+from jexplicit.solvers.sweeps import SoftmaxFit
 
 IDENTITY = jax.tree_util.Partial(lambda X: X)
 
@@ -83,6 +85,43 @@ def test_least_squares_are_scikit_learn_s_ridge():
     peer = Ridge(alpha=alpha).fit(X, Y)
     np.testing.assert_allclose(fit.U, peer.coef_.T, rtol=0, atol=1e-12)
     np.testing.assert_allclose(fit.intercept, peer.intercept_, rtol=0, atol=1e-12)
+
+
+def test_the_ridge_is_that_of_the_lowest_held_out_error():
+    """By NumPy, one ridge after the other; a ridge that float32 cannot factorise is passed over."""
+    X, Y = some_examples(M=60, r=12)
+    H, rest = np.pad(X, [(0, 0), (0, 30)], "wrap"), slice(20, None)  # of 42 features 30 are copies
+    C, ridges = np.cov(H[rest].T, bias=True), (1e-12, 1e-4, 0.1, 1.0, 30.0)
+    errors = []
+    for ridge in ridges:
+        centred = H[rest] - H[rest].mean(0)
+        U = np.linalg.solve(C + ridge * np.trace(C) / len(C) * np.eye(len(C)), centred.T @ Y[rest] / len(centred))
+        errors.append(np.mean((H[:20] @ U + Y[rest].mean(0) - H[rest].mean(0) @ U - Y[:20]) ** 2))
+    gram = gram_matrix(split_examples(H[rest].astype(np.float32), Y[rest].astype(np.float32)), IDENTITY)
+    held_out = H[:20].astype(np.float32), Y[:20].astype(np.float32)
+    ridge, fit = choose_ridge(gram, ridges, *held_out, IDENTITY)
+    assert ridge == ridges[np.argmin(errors)] and 0 < np.argmin(errors) < len(ridges) - 1
+    np.testing.assert_array_equal(fit.U, gram_least_squares(gram, ridge=ridge).U)
+    for nothing, message in (((), "no ridges"), ((1e-12,), "cannot be factorised with ridge 1e-12")):
+        with pytest.raises(ValueError, match=message):
+            choose_ridge(gram, nothing, *held_out, IDENTITY)
+
+
+def test_a_tempered_layer_is_the_optimum_of_its_ridge_where_the_layer_is_that_of_softmax_of_logits_over_t():
+    X, Y = some_examples(M=80)
+    T, ridge, blocks = 0.3, 0.05, split_examples(X, Y)
+    penalty = ridge * np.mean((X - X.mean(0)) ** 2)
+
+    def loss(flat):
+        U, b = flat[:12].reshape(4, 3), flat[12:]
+        return -np.mean(np.sum(Y * log_softmax((X @ U + b) / T, axis=1), axis=1)) + penalty / 2 * np.sum(U**2)
+
+    found = minimize(loss, np.zeros(15), tol=1e-10).x
+    start, start_ridge = tempered(SoftmaxFit(jnp.asarray(found[:12].reshape(4, 3)), jnp.asarray(found[12:]), ()), T, ridge)
+    swept = gram_softmax_sweeps(gram_matrix(blocks, IDENTITY), blocks, IDENTITY, start, sweeps=200, ridge=start_ridge)
+    np.testing.assert_allclose(swept.U, start.U, rtol=0, atol=1e-4)  # of differences of the loss, by BFGS
+    np.testing.assert_allclose(np.ptp(swept.intercept - start.intercept), 0, atol=1e-4)
+    np.testing.assert_allclose(streamed_logits(start, X, IDENTITY), (X @ found[:12].reshape(4, 3) + found[12:]) / T)
 
 
 @pytest.mark.parametrize("devices", [None, 8])

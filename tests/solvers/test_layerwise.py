@@ -172,7 +172,7 @@ def test_the_automatic_gradient_is_the_difference_quotient(layers):
     params, model = variables(random_decoders(keys[0], D, N, layers, jnp.float64)), SoftmaxStack(N, layers, dtype=jnp.float64)
 
     def loss(params):
-        return objective("softmax_cross_entropy").loss(network_outputs(model, params, H), Y).sum()
+        return objective("softmax_cross_entropy")(network_outputs(model, params, H), Y).sum()
 
     direction = jax.tree.map(lambda leaf: jax.random.normal(keys[1], leaf.shape, leaf.dtype), params)
     step = 1e-6

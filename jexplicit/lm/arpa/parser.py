@@ -1,16 +1,17 @@
 """The lines of an ARPA file, checked."""
 
 import re
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.data.lines import file_lines
+from jexplicit.data.inputs import file_lines
 
 NEVER = -99.0  # log10 p of what is not predicted, as SRILM writes it
 _block = 1 << 16  # lines
-_spaces = re.compile("[ \t\r\n]+")
+_spaces, _end = " \t\r\n", "the end of the file"
 
 
 class Order(NamedTuple):
@@ -27,9 +28,13 @@ class ArpaFile:
 
     def __init__(self, path: str):
         self.path, self.line, self.words = path, 0, ["<pad>", "<unk>"]
-        self._ids, self._lines = {"<s>": 0, "<unk>": 1, "<UNK>": 1}, file_lines(path)
-        if (first := self._next()) != "\\data\\":
-            raise self.error(f"{first[:40]!r} instead of \\data\\", "give an ARPA file, as launch.export or lmplz write it")
+        self._ids, self._lines = {"<s>": 0, "<unk>": 1, "<UNK>": 1}, self._numbered(file_lines(path))
+        first = text = self._next()
+        while text != "\\data\\":  # some programs write comments first
+            if text.startswith("\\") or text == _end:
+                remedy = "give an ARPA file, as launch.export or lmplz write it"
+                raise self.error(f"{first[:40]!r} instead of \\data\\", remedy, 1)
+            text = self._next()
         self.counts: list[int] = []
         while match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", text := self._next()):
             if int(match[1]) != len(self.counts) + 1:
@@ -46,11 +51,11 @@ class ArpaFile:
         """The n-grams of the next section."""
         if self._header != f"\\{n}-grams:":
             raise self.error(f"{self._header[:40]!r} instead of \\{n}-grams:", self._remedy(n - 1))
-        count, first, parts = self.counts[n - 1], self.line + 1, []
-        while self.line < first + count - 1:
-            lines = list(islice(self._lines, min(_block, first + count - 1 - self.line)))
+        left, first, parts = self.counts[n - 1], self.line + 1, []
+        while left:
+            lines = list(islice(self._lines, min(_block, left)))
             parts.append(self._read_block(lines, n))
-            self.line += len(lines)
+            left -= len(lines)
         ids, log_p, weight = (np.concatenate(part) for part in zip(*parts, strict=True)) if parts else self._nothing(n)
         self._header = self._next()
         return Order(ids, log_p, weight, first)
@@ -59,6 +64,14 @@ class ArpaFile:
         """The file's last line."""
         if self._header != "\\end\\":
             raise self.error(f"{self._header[:40]!r} instead of \\end\\", self._remedy(len(self.counts)))
+        for _ in self._lines:  # to the end of a compressed file, which has its checksum
+            pass
+
+    def _numbered(self, lines: Iterator[str]) -> Iterator[tuple[int, str]]:
+        """The lines that are not blank; `line` is the number of the last one."""
+        for self.line, line in enumerate(lines, 1):
+            if line.strip():
+                yield self.line, line
 
     def _remedy(self, n: int) -> str:
         return f"the file is cut short, or its header counts other than its {n}-grams: write or download it again"
@@ -68,17 +81,13 @@ class ArpaFile:
 
     def _next(self) -> str:
         """The next line that is not blank."""
-        for line in self._lines:
-            self.line += 1
-            if text := line.strip():
-                return text
-        return "the end of the file"
+        return next((line.strip() for _, line in self._lines), _end)
 
-    def _read_block(self, lines: list[str], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _read_block(self, lines: list[tuple[int, str]], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         try:
             if not lines:
                 raise ValueError
-            fields = [_fields(line) for line in lines]
+            fields = [_fields(line) for _, line in lines]
             if not {len(found) for found in fields} <= {n + 1, n + 2}:
                 raise ValueError
             numbers = np.array([[float(f[0]), float(f[n + 1]) if len(f) > n + 1 else 0.0] for f in fields])
@@ -100,10 +109,10 @@ class ArpaFile:
             self._ids[word] = len(self.words)
             self.words.append(word)
 
-    def _line_error(self, lines: list[str], n: int) -> ValueError:
+    def _line_error(self, lines: list[tuple[int, str]], n: int) -> ValueError:
         """What is wrong with the first bad line of a block."""
-        for k, line in enumerate(lines):
-            at, found = self.line + k + 1, _fields(line)
+        for at, line in lines:
+            found = _fields(line)
             if not found or found[0].startswith("\\"):
                 return self.error(f"{line.strip()[:40]!r} instead of a {n}-gram", self._remedy(n), at)
             if n > 1 and (unknown := [word for word in found[1 : n + 1] if word not in self._ids]):
@@ -115,9 +124,9 @@ class ArpaFile:
             if not good:
                 wanted = f"a log10 probability of at most 0, {n} words and at most one weight"
                 return self.error(f"{line.strip()[:60]!r} is not {wanted}", "write the file again", at)
-        return self.error(f"the end of the file instead of a {n}-gram", self._remedy(n), self.line + len(lines))
+        return self.error(f"{_end} instead of a {n}-gram", self._remedy(n), self.line)
 
 
 def _fields(line: str) -> list[str]:
     """The fields of a line; other white space than that of ARPA is part of a word."""
-    return line.split() if line.isascii() else [field for field in _spaces.split(line) if field]
+    return [field for field in line.strip(_spaces).replace("\t", " ").split(" ") if field]

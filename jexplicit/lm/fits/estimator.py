@@ -73,6 +73,8 @@ def fit(
     if method == "mixture":
         check_rows(settings.rows)
     read = _read_texts(texts, field, documents)
+    if not any(text.strip() for text in read):
+        raise ValueError(f"no text in {len(read)} documents: give some")
     own = make_tokenizer(tokenizer, read, vocab_size)
     stream = encode_documents(own, read)
     if len(stream) < 2:

@@ -227,7 +227,7 @@ def text_gradient(
         batch = DecoderBatch(
             pad_to(distinct[own], u, 0), pad_to(n[own], u, 0), pad_to(X[now], size, 0), pad_to(Y[now], size, -1), ()
         )
-        part, total = _add_gradient(total, params, batch, features, mesh)
+        part, total = add_gradient(total, params, batch, features, mesh)
         loss += float(part)
     return loss, total
 
@@ -311,7 +311,7 @@ def _columns_loss_and_gradient(
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4), donate_argnums=0)
-def _add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Features, mesh: Mesh) -> tuple[Array, Any]:
+def add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Features, mesh: Mesh) -> tuple[Array, Any]:
     loss, gradient = loss_and_gradient(params, batch, features=features, noise=None, mesh=mesh)
     return loss, jax.tree.map(jnp.add, total, gradient)
 

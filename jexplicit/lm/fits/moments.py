@@ -70,7 +70,7 @@ def moments_of(
     dtype = tables.dense[0].dtype
 
     def measure(a: np.ndarray) -> Moments:
-        sums = np.asarray(_device_sums(mesh, S)(placed, a.astype(dtype)), np.float64).sum(axis=0) / len(Y)
+        sums = np.asarray(compiled_sums(mesh, S)(placed, a.astype(dtype)), np.float64).sum(axis=0) / len(Y)
         return Moments(float(sums[0]), sums[1 : 1 + S], sums[1 + S :].reshape(S, S))
 
     return measure
@@ -113,7 +113,7 @@ def position_moments(
 
 
 @functools.cache
-def _device_sums(mesh: Mesh, S: int) -> Any:
+def compiled_sums(mesh: Mesh, S: int) -> Any:
     """Compiled `DevicePositions, exponents [S] -> [2, 1 + S + S²]`, sums of loss, gradient and Hessian, and what they round."""
 
     def run(here: DevicePositions, a: Array) -> Array:

@@ -165,11 +165,11 @@ def log_probabilities(
     check_exponents(positions, len(exponents))
     placed, slots = place_positions(tables, positions, Y, mesh, cells=tables.outputs)
     a = np.asarray(exponents, tables.dense[0].dtype)
-    return np.asarray(_log_probabilities(mesh)(placed, a)).ravel()[slots]
+    return np.asarray(compiled_log_probabilities(mesh)(placed, a)).ravel()[slots]
 
 
 @functools.cache
-def _log_probabilities(mesh: Mesh) -> Any:
+def compiled_log_probabilities(mesh: Mesh) -> Any:
     """Compiled `DevicePositions, exponents -> [D n, B]`."""
 
     def run(here: DevicePositions, exponents: Array) -> Array:

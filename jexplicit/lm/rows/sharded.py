@@ -56,7 +56,7 @@ class ShardedTables(RowsByOffset):
     def log_partition(self, X: np.ndarray, *, mesh: Mesh | None = None, progress: Any = None) -> np.ndarray:
         """`log Z(x)` of many contexts: two scalars of each are exchanged."""
         tables = self.by_offset
-        return _by_calls(_log_partition(tables[0].sharding.mesh), tables, (X,), _contexts_per_call, progress)
+        return _by_calls(compiled_log_partition(tables[0].sharding.mesh), tables, (X,), _contexts_per_call, progress)
 
     def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         """The logit of every position's own target, from the device that owns it."""
@@ -124,7 +124,7 @@ def _read_rows(U: Array, noise: Noise, taken: Array) -> Array:
 
 
 @functools.cache
-def _log_partition(mesh: Mesh):
+def compiled_log_partition(mesh: Mesh):
     """Compiled `tables, X -> log Z`, with one exchange of two scalars per context."""
 
     def shard(tables, X):

@@ -18,7 +18,7 @@ from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
-from launch.networks.training import Data
+from launch.networks.data import Data
 
 
 class Variant(NamedTuple):
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     """A variant at its best rate, from S seeds; E epochs, of which 0 is the start.
 
     rate: the learning rate; rate_losses: [R] mean dev loss of every rate, infinite where a run diverged.
-    losses, accuracies: part -> [S] after the last epoch.
+    scores: `train_loss`, `train_accuracy`, ... [S] after the last epoch.
     curves: `dev_loss` and `dev_accuracy`, [S, E + 1], and `train_loss` [S, E + 1].
     variables: of the networks, with a leading axis S.
     steps: of each run.
@@ -59,8 +59,7 @@ class Outcome(NamedTuple):
 
     rate: float
     rate_losses: Float[np.ndarray, " R"]
-    losses: dict[str, Float[np.ndarray, " S"]]
-    accuracies: dict[str, Float[np.ndarray, " S"]]
+    scores: dict[str, Float[np.ndarray, " S"]]
     curves: dict[str, Float[np.ndarray, "S E_1"]]
     variables: dict[str, Any]
     steps: int
@@ -70,55 +69,45 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     """Train a variant from every seed at every rate, and keep the best rate."""
     data = variant.data or data
     size = min(variant.batch_size or len(data.train.X), len(data.train.X))
-    steps = len(data.train.X) // size
-    goal, draw = objective(variant.objective), sampler(variant.sampler, data.labels)
-    orders = np.stack(
-        [[draw(seed, epoch)[: steps * size].reshape(steps, size) for epoch in range(1, variant.epochs + 1)] for seed in seeds]
-    )
+    steps, epochs = len(data.train.X) // size, range(1, variant.epochs + 1)
+    loss, draw = objective(variant.objective), sampler(variant.sampler, data.labels)
+    orders = [[draw(seed, epoch)[: steps * size].reshape(steps, size) for epoch in epochs] for seed in seeds]
     cooling = make_schedule(variant.cooling, 1.0, variant.epochs * steps)
     parts = {name: tuple(map(jnp.asarray, getattr(data, name))) for name in ("train", "dev", "test")}
+    X, Y = parts["train"]
 
-    def scores(variables: dict[str, Any], part: str) -> tuple[Array, Array]:
+    def scores(variables: Any, part: str) -> tuple[Array, Array]:
         X, Y = parts[part]
         z = network_outputs(variant.network, variables, X)
-        return goal.loss(z, Y).mean(), (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
+        return loss(z, Y).mean(), (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
+
+    def curves_of(variables: Any) -> tuple[Array, ...]:
+        return (*scores(variables, "dev"), scores(variables, "train")[0])
 
     def run(seed: Array, order: Array, rate: Array) -> tuple[dict[str, Any], tuple[Array, ...]]:
         optimizer = make_optimizer(variant.optimizer, lambda k: rate * cooling(k), momentum=variant.momentum)
-        step = network_step(variant.network, goal, optimizer, seed=seed)
-        variables = variant.start(init_variables(variant.network, jax.random.key(seed), parts["train"][0][:2]))
+        step = network_step(variant.network, loss, optimizer, seed=seed)
+        variables = variant.start(init_variables(variant.network, jax.random.key(seed), X[:2]))
 
-        def one(state: Any, m: Array) -> tuple[Any, None]:
-            X, Y = parts["train"]
-            return step(state, (X[m], Y[m]))[0], None
+        def epoch(state: Any, order: Array) -> tuple[Any, tuple[Array, ...]]:
+            state, _ = jax.lax.scan(lambda state, m: (step(state, (X[m], Y[m]))[0], None), state, order)
+            return state, curves_of(variables_of(state))
 
-        def epoch(state: Any, m: Array) -> tuple[Any, tuple[Array, ...]]:
-            state, _ = jax.lax.scan(one, state, m)
-            return state, (*scores(variables_of(state), "dev"), scores(variables_of(state), "train")[0])
-
-        first = (*scores(variables, "dev"), scores(variables, "train")[0])
+        first = curves_of(variables)
         state, later = jax.lax.scan(epoch, initial_state(variables, optimizer), order)
-        curves = tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
-        return variables_of(state), curves
+        return variables_of(state), tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
 
-    across_seeds = jax.vmap(run, (0, 0, None))
-    keys = jnp.asarray(seeds, jnp.uint32)
-    every = jax.jit(jax.vmap(across_seeds, (None, None, 0)))
-    variables, curves = every(keys, jnp.asarray(orders, jnp.int32), jnp.asarray(variant.rates, jnp.float32))
+    every = jax.jit(jax.vmap(jax.vmap(run, (0, 0, None)), (None, None, 0)))
+    keys, rates = jnp.asarray(seeds, jnp.uint32), jnp.asarray(variant.rates, jnp.float32)
+    variables, curves = every(keys, jnp.asarray(np.array(orders), jnp.int32), rates)
     last = np.asarray(curves[0][:, :, -1], np.float64).mean(axis=1)
     rate_losses = np.where(np.isfinite(last), last, np.inf)
     best = int(rate_losses.argmin())
     variables = jax.tree.map(lambda leaf: leaf[best], variables)
-    final = {part: jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables) for part in parts}
-    return Outcome(
-        variant.rates[best],
-        rate_losses,
-        {part: np.asarray(loss, np.float64) for part, (loss, _) in final.items()},
-        {part: np.asarray(accuracy, np.float64) for part, (_, accuracy) in final.items()},
-        {
-            name: np.asarray(curve[best], np.float64)
-            for name, curve in zip(("dev_loss", "dev_accuracy", "train_loss"), curves, strict=True)
-        },
-        variables,
-        variant.epochs * steps,
-    )
+    names = ("dev_loss", "dev_accuracy", "train_loss")
+    named = {name: np.asarray(curve[best], np.float64) for name, curve in zip(names, curves, strict=True)}
+    last_scores: dict[str, Any] = {}
+    for part in parts:
+        pair = jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables)
+        last_scores |= {f"{part}_{kind}": np.asarray(x, np.float64) for kind, x in zip(("loss", "accuracy"), pair, strict=True)}
+    return Outcome(variant.rates[best], rate_losses, last_scores, named, variables, variant.epochs * steps)

@@ -1,0 +1,70 @@
+"""The loop of everything that iterates: training, sweeps, searches. Resumable, bit for bit."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jexplicit.runs.checkpoints import load_latest, save_latest
+
+Entry = dict[str, Any]
+History = Sequence[Mapping[str, Any]]
+
+
+def iterate(
+    step: Callable[[Any, History], tuple[Any, Mapping[str, Any]]],
+    state: Any,
+    *,
+    done: Callable[[History], bool],
+    checkpoints: str | os.PathLike | None = None,
+    checkpoint_seconds: float = 60.0,
+    callback: Callable[[Entry], Any] | None = None,
+) -> tuple[Any, list[Entry]]:
+    """Repeat `state, entry = step(state, history)` and append the entry to the history, until that is done.
+
+    A step depends on its state and on the history alone, so a run that stops anywhere continues from its last checkpoint with
+    exactly the steps of an uninterrupted run.
+
+    Args:
+        step: `(state, history) -> (state, entry)`; the entry is what JSON can hold, and gets `seconds` since the start. A step
+            that donates its state must return one of the same shapes.
+        state: pytree of arrays; an empty vector in it may grow.
+        done: whether a history is complete.
+        checkpoints: folder for checkpoints; if it holds one, the iteration continues from it. The last one is of the end.
+        checkpoint_seconds: time between two checkpoints.
+        callback: called with each new entry.
+
+    Returns:
+        The last state, and the history.
+
+    Raises:
+        ValueError: a checkpoint of other shapes.
+
+    Example:
+        >>> step = lambda x, history: (x / 2, {"x": float(x)})
+        >>> state, history = iterate(step, np.array(8.0), done=lambda history: len(history) == 3)
+        >>> float(state), [entry["x"] for entry in history]
+        (1.0, [8.0, 4.0, 2.0])
+    """
+    history: list[Entry] = []
+    if checkpoints is not None and (found := load_latest(checkpoints, _tree(state, history))):
+        state, history = found["state"], json.loads(found["history"].tobytes())
+    before = history[-1]["seconds"] if history else 0.0
+    start = saved = time.perf_counter()
+    while not done(history):
+        state, entry = step(state, history)
+        history.append({**entry, "seconds": before + time.perf_counter() - start})
+        if callback:
+            callback(history[-1])
+        due = time.perf_counter() - saved > checkpoint_seconds
+        if checkpoints is not None and (due or done(history)):
+            save_latest(checkpoints, len(history), _tree(state, history))
+            saved = time.perf_counter()
+    return state, history
+
+
+def _tree(state: Any, history: list[Entry]) -> dict[str, Any]:
+    return {"state": state, "history": np.frombuffer(json.dumps(history).encode() if history else b"", np.uint8)}

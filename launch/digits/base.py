@@ -1,0 +1,161 @@
+"""What the methods of launch.digits share: the images as features, names of rows and models, and how a model is evaluated.
+
+A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jexplicit.data.images import Images, one_hot, pixel_features, read_images
+from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
+from jexplicit.runs.experiment import Part
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Row
+from jexplicit.solvers.calibration import calibration_error, reliability
+from jexplicit.solvers.explicit import priming_number
+from jexplicit.solvers.metrics import accuracy, mean_loss
+from launch.digits.config import Config
+
+Parts = Iterator[Part]
+SCAN, PICTURES = "scan.csv", "pictures.npz"
+
+
+class Split(NamedTuple):
+    """Features, one-hot targets and labels of some images."""
+
+    H: Array
+    Y: Array
+    labels: Array
+
+    def rows(self, chosen: Any) -> "Split":
+        """Some of the images."""
+        return Split(*(part[chosen] for part in self))
+
+
+class Problem(NamedTuple):
+    """What every method is given. K is the priming number of the pixels."""
+
+    config: Config
+    folder: RunFolder
+    images: Images
+    train: Split
+    test: Split
+    K: float
+
+
+@functools.lru_cache(maxsize=1)
+def read(config: Config) -> Images:
+    """The images that the flags name."""
+    with stage("reading"):
+        return read_images(config.data, config.data_dir, limit=config.limit)
+
+
+def make_problem(config: Config, folder: RunFolder) -> Problem:
+    """The images of the flags as features and targets."""
+    images = read(config)
+
+    def split(X: np.ndarray, labels: np.ndarray) -> Split:
+        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
+        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
+
+    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
+    return Problem(config, folder, images, train, test, config.priming_number or float(priming_number(train.H)))
+
+
+def about(problem: Problem) -> dict[str, Any]:
+    """The fields of all rows: what they were measured on."""
+    images, (height, width) = problem.images, problem.images.train_images.shape[1:]
+    return {
+        "data": images.name,
+        **({"classes": list(images.classes)} if images.classes else {}),
+        "sha256": images.sha256,
+        "train_images": len(images.train_labels),
+        "test_images": len(images.test_labels),
+        "height": height,
+        "width": width,
+        "outputs": images.outputs,
+        "levels": images.levels,
+        "mean_norm": float(priming_number(problem.train.H)),
+    }
+
+
+def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> dict[str, Any]:
+    """The fields that identify the rows of a model."""
+    return {"method": method, "layers": layers, "features": features, "solver": solver}
+
+
+def row_name(row: Row) -> str:
+    """The name of a row in tables and figures, unique within a run.
+
+    Example:
+        >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "stop": "rise"})
+        'warm, 2 layers, rise'
+    """
+    if row["method"] == "kernel":
+        return f"kernel, {row['solver'].replace('_', ' ')}"
+    if row["method"] == "solved_second":
+        return f"second layer over {row['features']}, {row['solver']}"
+    if row["method"] == "features":
+        return f"{row['solver']} on {row['features']}"
+    layers = f", {row['layers']} layer{'s' * (row['layers'] > 1)}" if row["method"] in ("explicit", "cold", "warm") else ""
+    return row["method"].replace("_", " ") + layers + (f", {row['stop']}" if "stop" in row else "")
+
+
+def model_name(row: Row) -> str:
+    """The checkpoint of a row's model; rows that differ in when training stopped share one."""
+    several = row["method"] in ("features", "kernel", "solved_second")
+    return f"{row['features']}_{row['solver']}" if several else f"{row['method']}_{row['layers']}"
+
+
+def save_model(problem: Problem, name: str, params: Any) -> None:
+    """Write the parameters of a model to its checkpoint."""
+    save_checkpoint(problem.folder.path / "checkpoints" / name, {"params": jax.tree.map(np.asarray, params)})
+
+
+def load_model(path: Any) -> Any:
+    """The parameters in a checkpoint."""
+    return jax.tree.map(jnp.asarray, load_checkpoint(path)["params"])
+
+
+def scores(problem: Problem, train: Array, test: Array) -> dict[str, float]:
+    """Accuracy and loss of logits on the train and the test images."""
+    splits = {"test": (test, problem.test), "train": (train, problem.train)}
+    return {f"{name}_accuracy": accuracy(logits, split.labels) for name, (logits, split) in splits.items()} | {
+        f"{name}_loss": mean_loss(logits, split.Y) for name, (logits, split) in splits.items()
+    }
+
+
+def keep(problem: Problem, key: Row, params: Any, train: Array, test: Array, **fields: Any) -> dict[str, Any]:
+    """The row of a model from its logits on the train and the test images; its parameters and guesses are saved."""
+    save_model(problem, model_name(key), params)
+    save_guesses(problem, key, test)
+    return {**key, **fields, **scores(problem, train, test), "calibration_error": calibration_error(test, problem.test.labels)}
+
+
+def save_guesses(problem: Problem, row: Row, test: Array) -> None:
+    """Save the class that a row's model gives each test image, and log how its confidence compares with its accuracy."""
+    log_reliability(problem, row_name(row), test)
+    path = problem.folder.path / "guesses" / f"{row_name(row)}.npy"
+    path.parent.mkdir(exist_ok=True)
+    np.save(path, np.asarray(test.argmax(axis=1), np.uint8))
+
+
+def log_reliability(problem: Problem, name: str, test: Array) -> None:
+    """Log the confidence and the accuracy of logits on the test images, by bin."""
+    curve = reliability(test, problem.test.labels)
+    problem.folder.log(event="reliability", name=name, **{field: part.tolist() for field, part in curve._asdict().items()})
+
+
+def held_out_tenth(problem: Problem) -> np.ndarray:
+    """Which training images choose ridges and temperatures: a drawn tenth, since labels may come in order."""
+    chosen = np.zeros(len(problem.train.labels), bool)
+    order = np.random.default_rng(problem.config.seed).permutation(len(chosen))
+    chosen[order[: max(1, len(chosen) // 10)]] = True
+    return chosen

@@ -1,0 +1,125 @@
+"""The models of a run of launch.digits, solved or trained, as functions of images, and launch.classify."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jexplicit.data.image_files import check_grey_levels, read_grey_images, size
+from jexplicit.data.images import pixel_features
+from jexplicit.nn.networks import FullyConnected, network_outputs
+from jexplicit.runs.checkpoints import is_checkpoint
+from jexplicit.runs.devices import full_precision
+from jexplicit.runs.progress import console, show
+from jexplicit.runs.results import read_run
+from jexplicit.runs.rows import Row, where
+from jexplicit.solvers.layerwise import stack_logits
+from launch.digits.base import load_model, model_name, row_name
+from launch.digits.config import Config
+from launch.digits.kernel import kernel_logits
+from launch.digits.solved import explicit_features, first_outputs, layer_inputs
+
+_images_per_call = 1000
+
+
+class Classifier(NamedTuple):
+    """A model of images.
+
+    row: of results.json, measured on the run's own test images.
+    classes: the names of the N labels.
+    logits: of images [M, height, width] with grey levels 0 .. levels - 1 as bytes, [M, N] nats.
+    """
+
+    row: Row
+    classes: tuple[str, ...]
+    logits: Callable[[np.ndarray], Array]
+
+
+def load_classifier(run: str, **wanted: Any) -> Classifier:
+    """A model of a run, the most accurate one on the test images of those that `wanted` leaves.
+
+    Args:
+        run: folder of a run of launch.digits.
+        wanted: values of method, layers, features and solver in results.json; None for any.
+
+    Raises:
+        ValueError: no such run or model, or a damaged checkpoint.
+    """
+    stored, rows = read_run(run, "digits")
+    config, folder = Config(**stored), Path(run).expanduser() / "checkpoints"
+    kept = [row for row in rows if row.get("stop") != "rise" or "patience" not in config.stop]
+    saved = [row for row in kept if is_checkpoint(folder / model_name(row))]
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    if not (fitting := where(saved, **wanted)):
+        asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
+        there = "; ".join(map(row_name, saved)) or "none that was saved"
+        raise ValueError(f"{asked}: {run} has no such model; it has {there}")
+    row = max(fitting, key=lambda row: row["test_accuracy"])
+    params = load_model(folder / model_name(row))
+    weights = load_model(folder / row["features"]) if row["method"] in ("features", "kernel") else {}
+
+    def logits(X: np.ndarray) -> Array:
+        if row["method"] == "kernel":
+            return kernel_logits(config, weights, params, X, row["levels"])
+        if row["method"] == "features":
+            return _logits(row, params, explicit_features(X, row["levels"], weights, config))
+        return _logits(row, params, jnp.asarray(pixel_features(X, row["levels"])))
+
+    return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), logits)
+
+
+@full_precision
+def _logits(row: Row, params: Any, H: Array) -> Array:
+    """Logits of features: of a network with a hidden layer, of a stack of softmax layers, or of a layer with an intercept."""
+    if row["method"] == "network":
+        hidden = len(params["output"]["kernel"])
+        return network_outputs(FullyConnected((hidden,), row["outputs"]), {"params": params}, H)
+    if row["method"] in ("cold", "warm"):
+        return stack_logits([params[f"layer_{n}"]["kernel"] for n in range(1, row["layers"] + 1)], H)
+    if row["method"] == "explicit":
+        return stack_logits(params, H)
+    if row["method"] == "solved_second":
+        H = first_outputs(row["features"], params["first"], H) + params["floor"]
+    return layer_inputs(row, H) @ params["U"] + params["intercept"][None, :]
+
+
+def run(config: Any) -> dict[str, Any]:
+    """launch.classify: load the model, read the images, print a line for each."""
+    if not config.images:
+        raise ValueError("--images needs at least one file or folder")
+    wanted = {name: getattr(config, name) for name in ("method", "layers", "features", "solver")}
+    model = load_classifier(config.run, **wanted)
+    name, accuracy = row_name(model.row), model.row["test_accuracy"]
+    console.print(f"model {name} of {config.run}, test accuracy {100 * accuracy:.2f} %", soft_wrap=True)
+    names, X = stack_images(read_grey_images(config.images, model.row["levels"]), model.row, config.run)
+    blocks = (X[m : m + _images_per_call] for m in range(0, len(X), _images_per_call))
+    P = np.concatenate([np.asarray(jax.nn.softmax(model.logits(block))) for block in blocks])
+    found = []
+    for image, p in zip(names, P, strict=True):
+        top = [{"label": model.classes[i], "probability": float(p[i])} for i in np.argsort(-p, kind="stable")[: config.top]]
+        found.append({"image": image, **top[0], "top": top})
+        show(f"{image}: " + ", ".join(f"{guess['label']} {guess['probability']:.4f}" for guess in top))
+    return {"model": name, "test_accuracy": accuracy, "images": found}
+
+
+def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -> tuple[list[str], np.ndarray]:
+    """The names of images, and the images as one array.
+
+    Raises:
+        ValueError: an image of another size or range than those that the model of a row was fitted on.
+    """
+    shape = (row["height"], row["width"])
+    for name, image in images:
+        if image.shape != shape:
+            raise ValueError(
+                f"{name} is {size(image.shape)}, but the models of {run} read {size(shape)}: resize it, with Pillow: "
+                f"image.resize({shape[::-1]})"
+            )
+    names, X = [name for name, _ in images], np.stack([image for _, image in images])
+    brightest = names[int(X.max(axis=(1, 2)).argmax())]
+    check_grey_levels(X, row["levels"], f"images such as {brightest}")
+    return names, X

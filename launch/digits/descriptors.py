@@ -1,0 +1,102 @@
+"""Descriptors of images for the kernel: moduli of wavelets, or responses to clustered patches, on their principal axes."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jexplicit.data.images import Images
+from jexplicit.features.copies import draw_copies
+from jexplicit.features.descriptors import Axes, describe, fit_axes
+from jexplicit.features.patch_pools import PatchBank, fit_patch_bank, patch_pools
+from jexplicit.features.patches import Filters
+from jexplicit.features.scattering import scattering_pools, wavelets
+from jexplicit.features.second_stage import SecondStage
+from jexplicit.runs.progress import stage
+from launch.digits.config import Config
+
+
+def check_descriptor(config: Config, side: int) -> None:
+    """Refuse sizes that do not fit images of this side.
+
+    Raises:
+        ValueError: naming the flag.
+    """
+    sizes, most, wide = config.patch_sizes or default_sizes(side), side, f"of images {side} pixels wide"
+    if config.descriptor == "patches":
+        if not 2 <= min(sizes) <= max(sizes) <= side:
+            raise ValueError(f"--patch-sizes {' '.join(map(str, sizes))} {wide}: use 2 to {side}")
+        if config.second_filters:
+            most, wide = side // 2, f"{wide} with --second-filters"
+    elif config.second_filters or config.patch_sizes:
+        raise ValueError("--second-filters and --patch-sizes need --descriptor patches")
+    elif config.octaves and config.octaves > _most_octaves(side):
+        raise ValueError(f"--octaves {config.octaves} {wide}: use at most {_most_octaves(side)}")
+    if _grid(config, side) > most:
+        raise ValueError(f"--grid {config.grid} {wide}: use at most {most} cells")
+
+
+def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[str, Any]]:
+    """Descriptors of the train images followed by copies of them, those of the test images, and the weights they need."""
+    X, levels = images.train_images, images.levels
+    with stage("descriptors", "images") as progress:
+        bank = _fit_bank(config, X, levels)
+        axes = fit_axes(_pools(config, X.shape, bank), X, levels, dimensions=config.axes, seed=config.seed)
+        weights = axes._asdict() | bank
+        keys = jax.random.split(jax.random.key(config.seed), config.copies)
+        both = (np.concatenate([X, *(draw_copies(key, X) for key in keys)]), images.test_images)
+        train, test = (descriptors(config, weights, x, levels, progress=progress) for x in both)
+    return train, test, weights
+
+
+def descriptors(config: Config, weights: Mapping[str, Any], X: np.ndarray, levels: int, **options: Any) -> Array:
+    """Descriptors of images [M, height, width], with weights that a run keeps."""
+    axes = Axes(weights["mean"], weights["axes"])
+    return describe(_pools(config, X.shape, weights), axes, X, levels, **options)
+
+
+def _fit_bank(config: Config, X: np.ndarray, levels: int) -> dict[str, Any]:
+    """Clusters of patches of the train images; wavelets are not fitted."""
+    if config.descriptor == "scattering":
+        return {}
+    options: Any = {"number": config.filters, "second": config.second_filters, "seed": config.seed}
+    sizes = config.patch_sizes or default_sizes(min(X.shape[1:]))
+    bank = fit_patch_bank(X, levels, sizes=sizes, threshold=config.threshold, **options)
+    second = {"second": bank.second._asdict() | {"filters": bank.second.filters._asdict()}} if bank.second else {}
+    return {"filters": [filters._asdict() for filters in bank.filters]} | second
+
+
+def _pools(config: Config, shape: tuple[int, ...], weights: Mapping[str, Any]) -> Callable[[Array], Array]:
+    """What is pooled from images [m, height, width]."""
+    side = min(shape[1:])
+    if config.descriptor == "scattering":
+        octaves = config.octaves or min(3, _most_octaves(side))
+        bank = wavelets(shape[1:], octaves=octaves, angles=config.angles, grid=_grid(config, side))
+        return functools.partial(scattering_pools, bank=bank)
+    second = weights.get("second")
+    stage = SecondStage(second["mean"], second["axes"], Filters(**second["filters"])) if second else None
+    bank = PatchBank(tuple(Filters(**filters) for filters in weights["filters"]), stage)
+    return functools.partial(patch_pools, bank=bank, grid=_grid(config, side), threshold=config.threshold)
+
+
+def default_sizes(side: int) -> tuple[int, ...]:
+    """Odd widths of patches near a sixth, a quarter and a third of a side, at least 3.
+
+    Example:
+        >>> default_sizes(28), default_sizes(8)
+        ((5, 7, 9), (3,))
+    """
+    return tuple(sorted({max(3, 2 * round((side / part - 1) / 2) + 1) for part in (6, 4, 3)}))
+
+
+def _grid(config: Config, side: int) -> int:
+    """Cells along a side: as asked for, or near a quarter of it for moduli and a seventh for patches."""
+    return config.grid or (max(4, round(side / 4)) if config.descriptor == "scattering" else max(3, round(side / 7)))
+
+
+def _most_octaves(side: int) -> int:
+    """Octaves whose coarsest wavelet is at most half as wide as an image; below 16 pixels, fewer than 3."""
+    return side.bit_length() - 2

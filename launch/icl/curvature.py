@@ -1,0 +1,132 @@
+"""What one layer of GD++ does to the eigenvalues of XᵀX: it lowers the largest (von Oswald et al. 2023, App. A.10)."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from icl.comparison import condition_numbers, curvature_after_step
+from icl.solvers.polynomials import evaluate_polynomial
+from icl.solvers.spectrum import context_eigenvalues
+from jexplicit.runs.checkpoints import is_checkpoint
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.rows import Results, Row, cell, means, pivot, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Lines, Table
+from launch.icl.base import COLOURS, SPECTRUM, STYLES, Effort, Model, Sizes, make_tasks, random_key
+from launch.icl.predictors import Job, descent, trained_family, with_descent_rates
+
+PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
+
+
+def measure(config: Sizes, folder: RunFolder) -> Iterator[Part]:
+    """The effect of GD++ on eigenvalues."""
+    yield {}, functools.partial(by_context, config, folder)
+
+
+def by_context(config: Sizes, folder: RunFolder) -> list[Row]:
+    """Eigenvalues before and after the first of two recurrent layers, by context length.
+
+    The layers are the best ones and, where the run trains them at that length, those trained from random weights.
+    """
+    job, rows = Job(config, folder), []
+    spectra: dict[str, Any] = {}
+    for N in config.contexts:
+        tasks = make_tasks(config, context=N)
+        model = Model(tasks, 2, True)
+        rates, seconds = descent(job, model, "gd++")
+        eta, gamma = float(rates.eta[0]), float(rates.gamma[0])
+        values = context_eigenvalues(random_key(config, SPECTRUM + 100), tasks, min(config.solver_contexts, 10_000))
+        spectra[f"before_{N}"] = values.astype(np.float32)
+        spectra[f"after_{N}"] = curvature_after_step(values, gamma).astype(np.float32)
+        found = [("closed_form", {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds})]
+        for entry in _trained_rates(job, model, config.scaling_steps if {"scaling-N", "all"} & {*config.experiment} else 0):
+            both = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
+            found.append(("trained", entry | {"loss": evaluate_polynomial(values, rates._replace(**both), tasks).loss}))
+        rows += [model.row(name, **more, **_spectrum(values, more["gamma"])) for name, more in found]
+    np.savez_compressed(folder.path / "curvature.npz", **spectra)
+    return rows
+
+
+def _trained_rates(job: Job, model: Model, steps: int) -> list[dict[str, Any]]:
+    """The row fields, with η and γ, of the layers that scaling-N or multi-step trains; nothing where neither does."""
+    if not steps and not is_checkpoint(job.folder.path / "checkpoints" / f"cold_{model.name}"):
+        return []
+    return with_descent_rates(model, trained_family(job, model, runs=Effort(steps or 1, 1))).entries
+
+
+def _spectrum(values: np.ndarray, gamma: float) -> dict[str, float]:
+    """The smallest and the largest eigenvalue, over contexts and in the mean over them, and the median condition number."""
+    found = {}
+    for when, part in (("", values), ("_after", curvature_after_step(values, gamma))):
+        low, high = part.min(axis=1), part.max(axis=1)
+        found |= {f"eigenvalue_min{when}": float(low.min()), f"eigenvalue_max{when}": float(high.max())}
+        found |= {f"mean_eigenvalue_min{when}": float(low.mean()), f"mean_eigenvalue_max{when}": float(high.mean())}
+        found["condition_after" if when else "condition_before"] = float(np.median(condition_numbers(part)))
+    return found
+
+
+def _rows(results: Results) -> list[Row]:
+    return means(where(results.rows, experiment="curvature"), ["context", "predictor"])
+
+
+def _largest(when: str) -> Callable[[Row], Any]:
+    return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
+
+
+CURVATURE = Table(
+    [
+        Column("N", "context"),
+        Column("γ: closed form", cell("closed_form", "gamma"), ".4f"),
+        Column("trained here", cell("trained", "gamma"), ".4f"),
+        Column("steps", cell("trained", "steps")),
+        Column("paper, trained", lambda line: PAPER_GAMMA.get(line["context"]), ".3f"),
+        Column("largest eigenvalue before", _largest("")),
+        Column("after", _largest("_after")),
+        Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
+        Column("after", cell("closed_form", "condition_after"), ".3g"),
+    ],
+    lambda results: pivot(_rows(results), ["context"], "predictor"),
+    note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
+)
+
+
+_eigenvalues = "density of eigenvalues of XᵀX, smallest N"
+
+
+def _curves(results: Results) -> Iterator[Row]:
+    """The density of the eigenvalues at the first N, condition numbers and γ by N (paper, Fig. 13)."""
+    spectra, shortest = results.arrays("curvature.npz"), min(row["context"] for row in results.rows)
+    for when in ("before", "after"):
+        density, edges = np.histogram(spectra[f"{when}_{shortest}"], 60, density=True)
+        for x, value in zip(edges[1:], density, strict=True):
+            yield {"panel": _eigenvalues, "series": when, "x": x, "value": value or np.nan}
+        for row in where(results.rows, predictor="closed_form"):
+            yield {
+                "panel": "condition number of XᵀX, median",
+                "series": when,
+                "x": row["context"],
+                "value": row[f"condition_{when}"],
+            }
+    for row in results.rows:
+        yield {"panel": "γ of two recurrent layers", "series": row["predictor"], "x": row["context"], "value": row["gamma"]}
+        yield {
+            "panel": "γ of two recurrent layers",
+            "series": "paper",
+            "x": row["context"],
+            "value": PAPER_GAMMA.get(row["context"], np.nan),
+        }
+
+
+_by_size = {"xscale": "log", "yscale": "log", "xlabel": "pairs N"}
+_paper = {"color": COLOURS["interpolated"], "linestyle": "", "marker": "s", "label": "paper, trained"}
+_figure = Lines(
+    *("curvature", "x", "value", "series", "panel"),
+    rows=_curves,
+    styles={**STYLES, "before": {"color": COLOURS["gd"]}, "after": {"color": COLOURS["gd++"]}, "paper": _paper},
+    axes={"ylabel": "", **_by_size},
+    by_panel={_eigenvalues: {"xscale": "linear", "xlabel": "eigenvalue"}},
+)
+EXPERIMENT = Experiment("curvature", Sizes, measure, [CURVATURE, _figure], title="Curvature")

@@ -1,0 +1,79 @@
+"""How the loss of solved layers of GD++ falls with their number."""
+
+import functools
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from icl.solvers.continuation import optimal_polynomials
+from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial
+from icl.solvers.spectrum import context_eigenvalues
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Row, cell, pivot
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Lines, Table
+from launch.icl.base import COLOURS, LOSS, TEST, Flags, Model, make_tasks, random_key
+from launch.icl.predictors import spectrum
+
+SERIES = {
+    ("gd", True): "GD, one rate",
+    ("gd++", True): "GD++, recurrent",
+    ("gd++", False): "GD++, separate rates",
+    ("chebyshev", False): "Chebyshev rates",
+}
+
+
+def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
+    """The best 1, 2, .. --depths layers, solved."""
+    yield {}, functools.partial(solve, config)
+
+
+def solve(config: Flags) -> list[Row]:
+    """GD and GD++ of every depth, with rates that layers share or have of their own, on fresh contexts."""
+    tasks, K, start = make_tasks(config), config.depths, time.perf_counter()
+    with stage("spectrum of the contexts"):
+        law = spectrum(config, tasks)
+        fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
+    shared, rows = time.perf_counter() - start, []
+    for name, tied in SERIES:
+        start = time.perf_counter()
+        with stage(f"1 to {K} layers of {SERIES[name, tied]}"):
+            if name == "chebyshev":
+                found = [Polynomial(*chebyshev_rates(law.bound, tasks.context, n), np.nan) for n in range(1, K + 1)]
+            else:
+                found = optimal_polynomials(law, tasks, layers=K, tied=tied, plus_plus=name != "gd", seed=config.seed)
+        seconds = shared + time.perf_counter() - start
+        for rates in found:  # the expectation of the loss over weights and queries
+            about = {"eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "seconds": seconds}
+            about |= {"test_tasks": config.test_tasks, **evaluate_polynomial(fresh, rates, tasks)._asdict()}
+            rows.append(Model(tasks, len(rates.eta), tied).row(name, **about))
+    return rows
+
+
+def _series(row: Row) -> str:
+    return SERIES[row["predictor"], row["recurrent"]]
+
+
+DEPTHS = Table(
+    [Column("K", "layers"), *(Column(name, cell(name, "loss"), "#.3g") for name in SERIES.values())],
+    lambda results: pivot(results.rows, ["layers"], _series),
+)
+_colours = zip(SERIES.values(), (COLOURS["gd"], COLOURS["gd++"], COLOURS["trained"]), strict=False)
+EXPERIMENT = Experiment(
+    "depths",
+    Flags,
+    measure,
+    title="Depth",
+    views=[
+        DEPTHS,
+        Lines(
+            *("depths", "layers", "loss", _series),
+            styles={name: {"color": colour, "marker": "o", "markersize": 4} for name, colour in _colours}
+            | {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}},
+            axes={"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"},
+        ),
+    ],
+)

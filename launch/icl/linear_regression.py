@@ -1,0 +1,288 @@
+"""Linear attention on linear regression, as von Oswald et al. 2023 begin: layers beside steps of gradient descent."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from icl.comparison import path_losses
+from icl.models.attention import AttentionLayer, head_maps, roll_out
+from icl.solvers.descent import gradient_descent
+from icl.tasks import Sequence, sample_tasks
+from jexplicit.runs.bounds import Bounds, NonNegativeInt
+from jexplicit.runs.devices import full_precision
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.folder import RunFolder
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Results, Row, cell, means, melt, pivot, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Bars, Images, Lines, Table
+from launch.icl.base import (
+    LOSS,
+    STYLES,
+    VALIDATION,
+    Effort,
+    Model,
+    Sizes,
+    effort,
+    make_tasks,
+    model_name,
+    one_legend,
+    random_key,
+    split_seeds,
+)
+from launch.icl.predictors import (
+    Family,
+    Job,
+    constructed_layers,
+    descent,
+    input_ranges,
+    interpolated_family,
+    measure_families,
+    sweep_families,
+    trained_family,
+    untrained_families,
+    with_descent_rates,
+)
+from launch.icl.tables import COMPARISON, curve, reference_losses
+
+_dampings, _rollout_steps = (0.5, 0.75, 1.0), 50
+
+
+@dataclass(frozen=True)
+class LinearFlags(Sizes):
+    """Layers of linear attention."""
+
+    GROUPS: ClassVar = {"layers": "task", "warm_steps": "training"}
+
+    layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
+    """multi-step, out-of-distribution: number of layers K."""
+    recurrent: bool = True
+    """multi-step, out-of-distribution: whether the layers share their weights."""
+    warm_steps: NonNegativeInt = 1000
+    """multi-step: number of training steps from the weights of the closed form; 0: no warm start."""
+
+
+def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+    """One layer against one step of gradient descent (GD)."""
+    yield _compared(Job(config, folder), _one_layer(config), {"cold": effort(config)})
+
+
+def multi_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+    """--layers layers against steps of GD and GD++."""
+    runs = {"cold": effort(config), "warm": effort(config)._replace(steps=config.warm_steps)}
+    yield _compared(Job(config, folder), _several_layers(config), {start: run for start, run in runs.items() if run.steps})
+
+
+def scaling_n(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+    """one-step with other sizes."""
+    models = [Model(make_tasks(config, dim=n, context=n), 1, True) for n in config.dims]
+    models += [Model(make_tasks(config, context=N), 2, True) for N in config.contexts]
+    runs = {"cold": Effort(config.scaling_steps, 1)} if config.scaling_steps else {}
+    yield from (_compared(Job(config, folder), model, runs, save=False) for model in models)
+
+
+def _one_layer(config: LinearFlags) -> Model:
+    return Model(make_tasks(config), 1, True)
+
+
+def _several_layers(config: LinearFlags) -> Model:
+    return Model(make_tasks(config), config.layers, config.recurrent or config.layers == 1)
+
+
+def _compared(job: Job, model: Model, runs: dict[str, Effort], *, save: bool = True) -> Part:
+    """All predictors on fresh test tasks: without training, trained from each start, interpolated."""
+
+    def part() -> list[Row]:
+        trained = [trained_family(job, model, start=start, runs=run) for start, run in runs.items()]
+        if save:
+            _save_weights(job, model, trained[0].weights)
+        also = [family for of_start in trained for family in _with_interpolated(job, model, of_start)]
+        return measure_families(job, model, [*untrained_families(job, model), *also])
+
+    return model.sizes, part
+
+
+def _with_interpolated(job: Job, model: Model, trained: Family) -> list[Family]:
+    """Trained layers and, where they began at random weights, their means with constructed ones."""
+    families = [with_descent_rates(model, trained) if model.recurrent else trained]
+    return families + [interpolated_family(job, model, trained)] * (trained.entries[0]["start"] == "cold")
+
+
+def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
+    """Save the maps M and R of the first seed, trained and constructed, and the scores of a context."""
+    layers = {"trained": jax.tree.map(lambda leaf: leaf[0], params), "constructed": constructed_layers(job, model)}
+    batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, 1000)
+    found = {name: jax.device_get(_maps_and_scores(one, batch)) for name, one in layers.items()}
+    arrays = {f"{name} {what}": values for name, one in found.items() for what, values in one.items()}
+    np.savez_compressed(job.folder.path / f"weights_{model.name}.npz", **arrays)
+
+
+@jax.jit
+@full_precision
+def _maps_and_scores(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.Array]:
+    """The maps of a stack of layers of one head, and the scores of a context, of one task and their mean."""
+    E = jnp.concatenate([batch.X, batch.Y], axis=1)
+    query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[None]
+    M, R = head_maps(layers)
+    b = jnp.mean(jnp.diagonal(M[:, 0], axis1=-2, axis2=-1)[:, : len(batch.x_q)], axis=-1)[:, None, None]
+    scores = jnp.einsum("nib,ij,tjb->ntb", E, M[0, 0], jnp.concatenate([E, query])) / b[0, 0, 0]
+    return {"M": M[:, 0] / b, "R": R[:, 0] * b, "scores": scores[..., 0], "mean scores": jnp.mean(scores, axis=-1)}
+
+
+def out_of_distribution(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+    """One layer and --layers layers on shifted tasks."""
+    for model in dict.fromkeys((_one_layer(config), _several_layers(config))):
+        yield model.sizes, functools.partial(_shifted, Job(config, folder), model)
+
+
+def _shifted(job: Job, model: Model) -> list[Row]:
+    """Losses by input range, weight scale and input distribution; rows have both ends, and what is nearest to 1 and 1.5."""
+    tasks = model.tasks
+    shifts = {
+        "input_range": input_ranges(tasks),
+        "weight_scale": [replace(tasks, weight_scale=float(c)) for c in np.linspace(0.5, 5.0, 10)],
+        "mixture": [replace(tasks, inputs="mixture", input_range=float(r)) for r in np.linspace(0.5, 5.0, 10)],
+    }
+    families = [*untrained_families(job, model), *_with_interpolated(job, model, trained_family(job, model))]
+    rows = []
+    with stage(f"shifted tasks, {model.name}", "sweeps") as progress:
+        total = len(shifts) * sum(len(family.entries) for family in families)
+        for done, found in enumerate(sweep_families(job, "out-of-distribution", model.name, families, shifts), 1):
+            values, losses = found.pop("values"), found.pop("losses")
+            nearest = (int(np.argmin(np.abs(np.array(values) - v))) for v in (1.0, 1.5))
+            rows += [model.row(**found, value=values[n], loss=losses[n]) for n in sorted({0, len(values) - 1, *nearest})]
+            progress(done, total)
+    return rows
+
+
+def rollout(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+    """One layer applied 50 times."""
+    yield {}, functools.partial(_rolled_out, Job(config, folder), _one_layer(config))
+
+
+def _rolled_out(job: Job, model: Model) -> list[Row]:
+    """One trained layer applied many times, and as many steps of gradient descent, damped."""
+    trained = trained_family(job, model)
+    eta = float(descent(job, model, "gd")[0].eta[0])
+    batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
+
+    @jax.jit
+    def path(layer: AttentionLayer | None, damping: jax.Array, batch: Sequence) -> jax.Array:
+        if layer is None:
+            return path_losses(lambda s: gradient_descent(s, damping * eta, steps=_rollout_steps), batch)
+        return path_losses(lambda s: roll_out(layer, s, steps=_rollout_steps, damping=damping, y_only=True), batch)
+
+    first = [jax.tree.map(lambda leaf: leaf[0], layers) for layers in split_seeds(trained.weights)]
+    layers = {None: None, **{entry["seed"]: layer for entry, layer in zip(trained.entries, first, strict=True)}}
+    rows = []
+    with stage("roll-out"):
+        for damping, (seed, layer) in itertools.product(_dampings, layers.items()):
+            name, values = "gd" if layer is None else "trained", np.asarray(path(layer, jnp.asarray(damping), batch))
+            losses = [float(loss) if np.isfinite(loss) else None for loss in values]
+            job.folder.log(event="rollout", predictor=name, seed=seed, damping=damping, losses=losses)
+            more = {"seed": seed, "damping": damping, "loss": losses[-1], "eta": damping * eta, "steps": _rollout_steps}
+            rows.append(model.row(name, **more))
+    return rows
+
+
+_panels = {
+    "loss": "validation loss",
+    "cosine": "cosine of sensitivities",
+    "prediction_difference": "distance of predictions",
+    "model_difference": "distance of sensitivities",
+}
+
+
+def training(results: Results) -> list[str]:
+    """The figure of loss, agreement with descent and distances to it by step (paper, Fig. 2, 3, 7)."""
+    model = model_name(results.rows[0])
+    starts = {"trained": f"cold_{model}", "warm": f"warm_{model}"}
+    rows = [{**entry, "series": series} for series, name in starts.items() for entry in curve(results, name)]
+    rows += [{"series": name, "loss": loss} for name, loss in reference_losses(results, f"cold_{model}").items()]
+    axes = {"xlabel": "training step", "ylabel": ""}
+    distances = {"yscale": "log", "ylim": (1e-3, None)}  # a warm start begins at 0
+    scales = dict.fromkeys(_panels.values(), distances) | {_panels["loss"]: {"yscale": "log"}, _panels["cosine"]: {}}
+    figure = Lines(f"training_{model}", "step", "value", "series", "measure", melt(rows, _panels), STYLES, axes, scales)
+    return figure._replace(size=(3.4, 3.2), finish=one_legend)(results)
+
+
+def weights(results: Results) -> list[str]:
+    """The figures of the maps M = W_Kᵀ W_Q and R = P W_V, and of the scores of a context (paper, Fig. 9), of the first seed."""
+    name, first, layers = model_name(results.rows[0]), {}, {}
+    for key, values in results.arrays(f"weights_{name}.npz").items():
+        predictor, _, what = key.partition(" ")
+        first.setdefault(predictor, {})[what] = values if values.ndim == 2 else values[0]
+        if values.ndim == 3 and len(values) > 1:
+            layers[key] = {f"layer {n}": matrix for n, matrix in enumerate(values, 1)}
+    figures = (
+        Images(f"weights_{name}", lambda _: first, shared="column"),
+        Images(f"layers_{name}", lambda _: layers, size=(2.0, 1.8)),
+    )
+    return [line for figure in figures for line in figure(results)]
+
+
+def shifts(results: Results) -> list[str]:
+    """The figures of losses on shifted tasks (paper, Fig. 2 right and 6), without what is far above descent."""
+    lines = []
+    for model in dict.fromkeys(map(model_name, results.rows)):
+        found = results.events("sweep", "experiment", "model", "shift", "predictor", "seed")
+        sweeps = where(found, experiment="out-of-distribution", model=model)
+        highest = {event["shift"]: 100 * max(event["losses"]) for event in where(sweeps, predictor="gd")}
+        rows = [
+            {**event, "shift": event["shift"].replace("_", " "), "x": value, "loss": loss}
+            for event in sweeps
+            for value, loss in zip(event["values"], event["losses"], strict=True)
+            if event["predictor"] != "constructed" and loss <= highest[event["shift"]]
+        ]
+        axes = {"xlabel": "", "yscale": "log", "ylabel": LOSS}
+        figure = Lines(f"shifts_{model}", "x", "loss", "predictor", "shift", rows, STYLES, axes, finish=one_legend)
+        lines += figure(results)
+    return lines
+
+
+def _paths(results: Results) -> list[Row]:
+    """The losses of roll-outs by step; those that diverge end."""
+    return [
+        {**event, "step": step, "loss": loss, "panel": f"damping {event['damping']:g}"}
+        for event in results.events("rollout", "damping", "predictor", "seed")
+        for step, loss in enumerate(event["losses"], 1)
+        if loss is not None and loss <= 10 * event["losses"][0]
+    ]
+
+
+ROLLOUT = Table(
+    [
+        Column("damping", "damping", "g"),
+        Column("predictor", "predictor"),
+        *(Column(f"step {n}", cell(n, "loss"), ".4g") for n in (1, 2, 5, 10, 20, 50)),
+    ],
+    lambda results: pivot(means(_paths(results), ["damping", "predictor", "step"]), ["damping", "predictor"], "step"),
+)
+
+ONE_STEP = Experiment("one-step", LinearFlags, one_step, [COMPARISON, training, weights], title="One layer is one step")
+MULTI_STEP = Experiment(
+    "multi-step", LinearFlags, multi_step, [COMPARISON, training, weights], title="Several layers are steps of GD++"
+)
+OUT_OF_DISTRIBUTION = Experiment("out-of-distribution", LinearFlags, out_of_distribution, [shifts], title="Shifted tasks")
+_log = {"xscale": "log", "yscale": "log", "ylabel": LOSS}
+ROLL_OUT = Experiment(
+    "rollout",
+    LinearFlags,
+    rollout,
+    [ROLLOUT, Lines("rollout", "step", "loss", "predictor", "panel", _paths, STYLES, _log, sharey=True, finish=one_legend)],
+    title="Roll-out",
+)
+_sizes = Bars("scaling", "context", "loss", "predictor", "", {"layers": 1, "predictor": ("closed_form", "trained")}, STYLES)
+SCALING = Experiment(
+    "scaling-N",
+    LinearFlags,
+    scaling_n,
+    [COMPARISON, _sizes._replace(axes={"xlabel": "N = d", "ylabel": LOSS}, form=".3f")],
+    title="Other sizes",
+)

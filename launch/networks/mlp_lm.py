@@ -1,0 +1,294 @@
+"""launch.networks mlp-lm: a neural language model from random parameters and from explicit solutions, next to solved models."""
+
+import functools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jexplicit.data.cache import cached_streams
+from jexplicit.data.contexts import contexts
+from jexplicit.data.corpora import Corpus, split_documents, split_in_three
+from jexplicit.data.docstrings import about_corpus, docs_corpus
+from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
+from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
+from jexplicit.lm.fits.training_text import Options, TrainingText
+from jexplicit.lm.generation import generate_text
+from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.softmax import map_contexts
+from jexplicit.nn.embeddings import embedding_map, nearest_neighbours
+from jexplicit.nn.names import Direct
+from jexplicit.nn.networks import MLPLanguageModel, TokenStack, init_variables
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.experiment import Experiment, Part
+from jexplicit.runs.figures import figure
+from jexplicit.runs.folder import RunFolder, write_json
+from jexplicit.runs.memory import check_memory
+from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Results, Row, groups, mean_std, where
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Table, picture, pivot_table
+from launch.networks import data
+from launch.networks.config import MLPConfig, Text, checked
+from launch.networks.diagnostics import CURVES, DIAGNOSTICS
+from launch.networks.training import RESULTS, load_variables, solved_row, subset, train_network
+
+_docs_vocabulary = 1026
+_shown, _first_rank, _neighbours = 16, 20, 6  # tokens whose neighbours are listed, from this frequency rank on
+_mapped = 250  # tokens of the map of the embedding
+_scored_positions = 100_000  # of the train loss of a solved model, at most
+_solved = {"unigram": "unigram", "bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "log-linear": "log-linear, Cat"}
+_kinds = {**_solved, "ngram": "Kneser-Ney 5-gram", "mixture": "mixture: contexts, offsets, gaps"}  # of launch.lm, too
+_starts = {
+    "cold": "cold",
+    "output": "output layer solved on random hidden features",
+    "explicit": "direct connection, explicit",
+    "log-linear": "direct connection, log-linear",
+    "layers": "all layers solved",
+}
+
+Solve = Callable[[str], LanguageModel]
+Network = MLPLanguageModel | TokenStack
+
+
+class TextData(NamedTuple):
+    """A text as streams of token ids of its train, dev and test documents, and as contexts with their targets."""
+
+    tokenizer: Tokenizer
+    streams: tuple[np.ndarray, ...]
+    data: data.Data
+
+
+def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
+    """Solved models, the network from every start, and documents sampled from the best network."""
+    text = open_text(config, "mlp-lm")
+    save_tokenizer(folder.path, text.tokenizer)
+    training = TrainingText(text.streams[0], text.tokenizer.vocab_size, eos=True)
+    options = Options(features="cat", radius=config.context, seed=config.seed)
+    solve = functools.cache(lambda method: fit_model(method, training, options).model)
+    for name in _solved if config.baselines else ():
+        yield {"name": name}, functools.partial(measure_solved, folder, text, solve, name)
+    network = language_network(config, text)
+    for start in config.starts:
+        name = f"{'stack' if config.stack else 'mlp'}-{start}"
+        yield {"name": name}, functools.partial(measure_start, config, folder, text, network, solve, start, name)
+    best = min((row for row in folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
+    variables = load_variables(folder, best["name"])
+    if not config.stack and not folder.events("neighbours"):
+        log_embedding(folder, text, np.asarray(variables["params"]["embedding"]["embedding"]), config.seed)
+    model = network_model(network, variables, context=config.context)
+    drawn = (
+        generate_text(jax.random.key(config.seed), model, text.tokenizer, [""] * config.samples, 40) if config.samples else []
+    )
+    write_json(folder.path / "samples.json", drawn)
+
+
+def open_text(config: Text, command: str) -> TextData:
+    """Documents cut in three, tokenised, and as contexts with their targets."""
+    with stage("reading"):
+        train, dev, test = _documents(config)
+        if config.limit:
+            tenth = max(1, config.limit // 10)
+            train, dev, test = train[: config.limit], dev[:tenth], test[:tenth]
+    corpus = Corpus(", ".join(config.train) or "docs", train, dev)
+    vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer in ("bpe", "word") else None)
+    with stage("tokenising", "documents") as progress:
+        cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
+    tokenizer = cached.tokenizer
+    streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
+    parts = [data.Part(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
+    about = {
+        "command": command,
+        "corpus": corpus.name,
+        "corpus_about": about_corpus(config.corpus),
+        "corpus_sha256": corpus.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "context": config.context,
+        **{f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)},
+    }
+    return TextData(tokenizer, streams, data.Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size, about=about))
+
+
+def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
+    if not config.train:  # neighbouring documents are alike: dev is that of launch.lm, test every ninth block of the rest
+        corpus = docs_corpus()
+        train, test = split_documents(corpus.train, every=9)
+        return train, corpus.dev, test
+    reading: Any = {"field": config.field, "documents": config.documents}
+    if config.dev:
+        dev, test = (text_corpus(config.train, files, **reading) for files in (config.dev, config.test))
+        return list(dev.train), list(dev.dev), list(test.dev)
+    return split_in_three(read_documents(config.train, **reading), seed=config.seed)
+
+
+def language_network(config: Any, text: TextData) -> Network:
+    """The network of the flags."""
+    N, K = text.tokenizer.vocab_size, config.context
+    stack, direct = getattr(config, "stack", 0), cast(Direct, getattr(config, "direct", "none"))
+    if tables := K + stack - 1 if stack else K * (direct == "tokens"):
+        check_memory(
+            data_mesh(1), 6 * 4 * tables * N**2, f"{tables} tables of {N} x {N}, their gradient and the optimiser's state"
+        )
+    if stack:
+        return TokenStack(N, stack)
+    names: Any = ("embedding", "hidden", "activation", "norm", "residual", "dropout", "output_scale")
+    flags = {name: getattr(config, name) for name in names}
+    return MLPLanguageModel(vocab_size=N, direct=direct, weights=config.initializer, **flags)
+
+
+def measure_start(
+    config: MLPConfig, folder: RunFolder, text: TextData, network: Network, solve: Solve, start: str, name: str
+) -> Sequence[Row]:
+    """Train the network from one start, and save it; start_seconds is the time to solve the start."""
+    kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
+    kind = f"softmax stack, {config.stack} layers" if config.stack else kind
+    variables = init_variables(network, jax.random.key(config.seed), text.data.train.X[:2])
+    more: dict[str, Any] = {"direct": config.direct, "start_seconds": 0.0}
+    if start != "cold":
+        with stage(f"start {start}"):
+            begin = time.perf_counter()
+            if start == "output":
+                found = output_start(network, variables, *text.data.train)
+                variables, more["priming_number"] = found.variables, found.K
+            elif start == "layers":
+                variables = stack_start(network, variables, solve("explicit"), *text.data.train)
+            else:
+                variables = direct_start(variables, solve(start))
+            more["start_seconds"] = time.perf_counter() - begin
+    fields = {"method": name, "features": "none", "radius": config.context, "history": "none"}
+    rows = train_network(folder, config, text.data, network, name, kind, start=start, variables=variables, **more, **fields)
+    save_run_model(folder.path, fields, network_model(network, load_variables(folder, name), context=config.context))
+    return rows
+
+
+def measure_solved(folder: RunFolder, text: TextData, solve: Solve, name: str) -> list[Row]:
+    """Solve a model, and save it."""
+    with stage(name):
+        begin = time.perf_counter()
+        model = solve(name)
+        seconds = time.perf_counter() - begin
+        train, (X, Y) = subset(text.data.train, _scored_positions), text.data.test
+        train_loss = -float(log_probabilities(model, train.X[:, : model.radius], train.Y).mean(dtype=np.float64))
+        dev, test = (evaluate(model, stream).loss for stream in text.streams[1:])
+        accuracy = float(np.mean(map_contexts(_prediction, model, X[:, : model.radius]) == Y))
+    features = "none" if name in ("unigram", "bigram") else "cat"
+    fields = {"method": name, "features": features, "radius": model.radius, "history": "none"}
+    save_run_model(folder.path, fields, model)
+    losses = {"train": train_loss, "dev": dev, "test": test}
+    return [solved_row(text.data, losses, model=_kinds[name], test_accuracy=accuracy, seconds=seconds, **fields)]
+
+
+def _prediction(model: LanguageModel, x: jax.Array) -> jax.Array:
+    return jnp.argmax(model.logits(x))
+
+
+def log_embedding(folder: RunFolder, text: TextData, C: np.ndarray, seed: int) -> None:
+    """Log nearest neighbours of tokens of all frequencies by an embedding C [N, d], and a map of the frequent ones."""
+    f = np.bincount(text.streams[0], minlength=len(C))
+    f[:2] = 0  # <pad> and <unk>
+    frequent = np.argsort(-f, kind="stable")[: np.count_nonzero(f)]
+    if len(frequent) < 4:
+        return
+    ranks = np.unique(np.geomspace(min(_first_rank, len(frequent)), len(frequent), _shown).astype(int)) - 1
+    near, names = nearest_neighbours(C, frequent[ranks], min(_neighbours, len(C) - 1)), text.tokenizer.pieces()
+    with stage("a map of the embedding"):
+        points = embedding_map(C[frequent[:_mapped]], seed)
+    folder.log(event="embedding", names=[names[j] for j in frequent[:_mapped]], points=points.round(3).tolist())
+    for rank, token, ids, cosines in zip(ranks + 1, frequent[ranks], *near, strict=True):
+        others = [(names[j], round(float(cosine), 3)) for j, cosine in zip(ids, cosines, strict=True)]
+        folder.log(event="neighbours", token=names[token], rank=int(rank), count=int(f[token]), neighbours=others)
+
+
+def _code(token: str) -> str:
+    """A token in a cell of a table."""
+    return f"`{token.encode('unicode_escape').decode() if token.isspace() else token}`"
+
+
+def embedding_figure(results: Results) -> list[str]:
+    """Tokens at their points of a map."""
+    for event in results.events("embedding")[-1:]:
+        with figure(results.path / "figures" / "embedding.png", size=(9.0, 7.0)) as axes:
+            ax, xy = axes[0, 0], np.array(event["points"])
+            ax.grid(False)
+            for name, (x, y) in zip(event["names"], xy, strict=True):
+                ax.text(x, y, name, fontsize=7, ha="center", va="center", parse_math=False)
+            margin = 0.04 * np.ptp(xy, axis=0) + 1e-6
+            (left, bottom), (right, top) = xy.min(axis=0) - margin, xy.max(axis=0) + margin
+            ax.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
+        return picture(results, "embedding", "map of the embedding")
+    return []
+
+
+def samples(results: Results) -> list[str]:
+    """The documents of samples.json."""
+    path = results.path / "samples.json"
+    samples = json.loads(path.read_text()) if path.exists() else []
+    return ["## Sampled documents", "", *(f"```text\n{sample}\n```\n" for sample in samples)] if samples else []
+
+
+def model_name(row: Row) -> str:
+    """A model, and a network by its sizes."""
+    if not row.get("start"):
+        return _kinds[row["method"]]
+    usual = MLPConfig("")
+    size = f"embedding {row.get('embedding', usual.embedding)}, {row.get('hidden', usual.hidden)[0]} tanh units"
+    decay = f", weight decay {row['weight_decay']:g}" if row["weight_decay"] != usual.weight_decay else ""
+    return f"{row['model']}, {size}{decay}" + f"; start: {row['start']}" * (row["start"] != "cold")
+
+
+def _epochs(results: Results) -> list[Row]:
+    """Dev losses of networks after some epochs."""
+    found = [event for event in results.events("epoch", "name", "epoch") if event["epoch"] in (0, 1, 4, 10)]
+    return [{**event, "start": _starts[event["name"].split("-", 1)[1]]} for event in found]
+
+
+def _stacks(results: Results) -> Iterator[Row]:
+    """Dev losses of stacks before and after training by their start, over seeds."""
+    found = groups(where(results.rows, start=("cold", "layers")), ["model", "learning_rate", "start"])
+    for (_, _, start), own in sorted(found.items()):
+        for field, when in (("first_loss", "before training"), ("dev_loss", "after")):
+            loss = mean_std([row[field] for row in own], ".3f")
+            yield {**own[0], "when": f"{start.replace('layers', 'solved')}: {when}", "loss": loss}
+
+
+def _perplexities(rows: list[Row]) -> list[Column]:
+    """Columns of perplexities; of the test set only where all models have one."""
+
+    def column(part: str) -> Column:
+        return Column(part, lambda row: row.get(f"{part}_perplexity") or math.exp(row[f"{part}_loss"]), ".1f")
+
+    return [*_models, *map(column, ("train", "dev", "test") if all("test_loss" in row for row in rows) else ("train", "dev"))]
+
+
+def _compared(results: Results) -> list[Row]:
+    """The closed forms and the network from random parameters, once each."""
+    return list({model_name(row): row for row in where(results.rows, method=("explicit", "log-linear", "mlp-cold"))}.values())
+
+
+_models = [Column("", model_name), Column("K", lambda row: 0 if row["method"] == "unigram" else row["radius"], "d")]
+LOSSES = Table([*_models, *(Column(part, f"{part}_loss", ".3f") for part in ("train", "dev", "test"))], rows=_compared)
+PERPLEXITIES = Table(_perplexities)
+BY_EPOCH = pivot_table([Column("dev loss by epoch", "start")], "epoch", "dev_loss", ".3f", rows=_epochs)
+STACKS = pivot_table([Column("", "model"), Column("learning rate", "learning_rate", "g")], "when", "loss", rows=_stacks)
+NEIGHBOURS = Table(
+    [
+        *(Column(name, name, ",d") for name in ("rank", "count")),
+        Column("token", lambda event: _code(event["token"])),
+        Column("nearest, cosine", lambda event: ", ".join(f"{_code(name)} {x:.2f}" for name, x in event["neighbours"])),
+    ],
+    rows=lambda results: results.events("neighbours", "rank"),
+    note="Tokens of all frequencies, and the nearest in the network with the lowest dev loss; the map is by t-SNE.",
+)
+VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, samples]
+EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")
+run = EXPERIMENT.run

@@ -1,0 +1,107 @@
+"""One way to open an input: the name as it was given, the first bytes, compression, pipes."""
+
+import bz2
+import gzip
+import lzma
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+
+import pytest
+
+from jexplicit.data import inputs
+from jexplicit.data.pairs import read_pairs
+from jexplicit.data.text import read_documents, text_corpus
+
+TEXT = b"to be\nor not\n"
+PAIR = b'{"sentence_good": "he runs", "sentence_bad": "he run"}\n'
+
+
+@pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_compression_is_seen_in_the_first_bytes_whatever_the_name(tmp_path, ending, compress):
+    for name in (f"a.txt.{ending}", f"A.TXT.{ending.upper()}", "a.txt"):
+        (tmp_path / name).write_bytes(compress(TEXT))
+        assert read_documents(tmp_path / name) == ["to be", "or not"]
+        assert inputs.is_compressed(str(tmp_path / name))
+    (tmp_path / f"p.jsonl.{ending}").write_bytes(compress(b"\xef\xbb\xbf" + PAIR))
+    assert read_pairs(tmp_path / f"p.jsonl.{ending}")[0].paradigm == "p"
+    (tmp_path / f"b.{ending}").write_bytes(TEXT)
+    with pytest.raises(ValueError, match=f"b.{ending} is not a whole .*file .*: compress or download it again"):
+        read_documents(tmp_path / f"b.{ending}")
+
+
+def test_zstd_is_read_where_its_package_is_and_named_elsewhere(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(pytest.importorskip("zstandard").compress(TEXT))
+    assert read_documents(path) == ["to be", "or not"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="a.txt.zst is compressed by zstd, which needs zstandard: pip install zstandard"):
+        read_documents(path)
+
+
+def test_a_checksum_that_does_not_fit_is_refused(tmp_path):
+    data = bytearray(gzip.compress(TEXT, compresslevel=0, mtime=0))
+    data[data.index(b"not")] = ord("d")
+    (tmp_path / "a.txt.gz").write_bytes(data)
+    with pytest.raises(ValueError, match="a.txt.gz is not a whole gzip file"):
+        read_documents(tmp_path / "a.txt.gz")
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", TEXT)
+    (tmp_path / "a.txt").write_text("to be", encoding="utf-16")
+    (tmp_path / "b.txt").write_bytes(b"\x93quoted\x94")
+    for name, message in (
+        ("a.zip", "is a zip archive: decompress it"),
+        ("a.txt", "is UTF-16 text: convert it .iconv -f utf-16"),
+        ("b.txt", "is not UTF-8 text .0x93 at byte 0.: convert it .iconv -f cp1252"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_documents(tmp_path / name)
+    assert b"\x93quoted\x94".decode("cp1252") == "“quoted”"  # the remedy keeps the quotes
+
+
+def test_a_link_is_read_by_its_own_name(tmp_path):
+    """As in the cache of the Hugging Face hub, whose blobs have no endings."""
+    (tmp_path / "3f2a").write_text('{"text": "one two"}\n')
+    (tmp_path / "train.jsonl").symlink_to("3f2a")
+    assert read_documents(tmp_path / "train.jsonl", field="text") == ["one two"]
+    (tmp_path / "dev.jsonl").symlink_to("3f2a")
+    with pytest.raises(ValueError, match="is in train and in dev"):
+        text_corpus(tmp_path / "train.jsonl", tmp_path / "dev.jsonl", field="text")
+
+
+def test_a_folder_as_spark_writes_it(tmp_path):
+    (tmp_path / "part-0.jsonl").write_text('{"text": "one"}')
+    for name in ("_SUCCESS", "_committed_17", ".part-0.crc"):
+        (tmp_path / name).touch()
+    assert read_documents(tmp_path, field="text") == ["one"]
+
+
+def test_a_pipe_is_read_once_and_asked_for_more_often(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(gzip.compress(TEXT),))
+    writer.start()
+    corpus = text_corpus(path)
+    writer.join()
+    assert list(corpus.train) == list(corpus.train) == ["to be"] and list(corpus.dev) == ["or not"]
+    assert corpus.identity["train_files"] == [[str(path), *inputs.file_stamp(str(path))[1:]]]
+    inputs.pipe_bytes.cache_clear()
+
+
+def test_standard_input_is_a_file(tmp_path):
+    code = "from jexplicit.data.text import read_documents; print(read_documents('/dev/stdin'))"
+    answer = subprocess.run([sys.executable, "-c", code], input=TEXT, capture_output=True, check=True)
+    assert answer.stdout.decode().strip() == "['to be', 'or not']"
+
+
+def test_a_name_that_is_no_text_is_refused_before_anything_is_read(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
+    with open(path, "wb") as file:
+        file.write(TEXT)
+    with pytest.raises(ValueError, match="is not UTF-8: rename the file"):
+        read_documents(path)

@@ -1,0 +1,92 @@
+"""Views of rows: what tables show, and what is drawn."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from jexplicit.runs import views
+from jexplicit.runs.rows import Results, groups, means, only
+from jexplicit.runs.tables import Column
+from jexplicit.runs.views import Bars, Images, Lines, Table
+
+ROWS = [
+    {"method": method, "K": K, "seed": seed, "loss": K + seed + (method == "b")} | ({"rate": 0.5} if K == 1 else {})
+    for method in ("a", "b")
+    for K in (1, 2, 4)
+    for seed in (0, 1)
+]
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path, {}, ROWS)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Closing keeps the axes of the last figure to look at."""
+    figures = []
+    monkeypatch.setattr(plt, "close", figures.append)
+    yield figures
+    monkeypatch.undo()
+    plt.close("all")
+
+
+def test_rows_by_fields():
+    assert [row["loss"] for row in means(ROWS, ["method", "K"])] == [1, 2, 4, 2, 3, 5]  # integers are no measures: of the first
+    floats = means([{"K": 1, "loss": 1.0}, {"K": 1, "loss": None}, {"K": 1, "loss": 4.0}], ["K"])
+    assert floats == [{"K": 1, "loss": 2.5, "number": 3}]
+    assert only(ROWS, method="b", K=4, seed=1)["loss"] == 6
+    with pytest.raises(ValueError, match="2 rows with .*: name fields that one row has"):
+        only(ROWS, method="b", K=4)
+    assert list(groups([{"x": [1, 2]}, {"x": [1, 2]}], ["x"]).values()) == [[{"x": [1, 2]}] * 2]
+
+
+def test_a_table_of_no_rows_shows_nothing(results):
+    table = Table([Column("K", "K")], {"method": "c"})
+    assert table(results) == [] and table.terminal(results).row_count == 0
+    assert Table(lambda rows: [Column(name, name) for name in rows[0]], {"K": 1, "seed": 0})(results)[1].startswith(
+        "| method |"
+    )
+
+
+def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(results, drawn):
+    rows = [*ROWS, {"method": "level", "loss": 3.0}]
+    assert Lines("x", "K", "loss", "method", rows=lambda _: rows)(results) == ["![x](figures/x.png)", ""]
+    (ax,) = drawn[0].axes
+    lines = {str(line.get_label()): line for line in ax.get_lines()}
+    assert list(lines) == ["a", "b", "level 3"] and len(ax.collections) == 2
+    np.testing.assert_array_equal(lines["b"].get_data(), [[1, 2, 4], [2.5, 3.5, 5.5]])
+    np.testing.assert_array_equal(lines["level 3"].get_ydata(), [3, 3])
+
+
+def test_lines_of_lists_over_seeds_in_panels(results, drawn):
+    rows = [{"step": n, "loss": [n, n + 2], "part": part} for part in ("one", "two") for n in (1, 10)]
+    Lines("x", "step", "loss", panel="part", rows=lambda _: rows, axes={"xscale": "log", "yscale": "log"})(results)
+    assert [ax.get_title() for ax in drawn[0].axes] == ["one", "two"]
+    for ax in drawn[0].axes:
+        np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 11])
+        assert ax.get_legend() is None and [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
+
+
+def test_bars_stand_side_by_side_with_their_range(results, drawn):
+    Bars("x", "K", "loss", "method", form=".1f")(results)
+    (ax,) = drawn[0].axes
+    heights = [[bar.get_height() for bar in container] for container in ax.containers if hasattr(container, "patches")]
+    assert heights == [[1.5, 2.5, 4.5], [2.5, 3.5, 5.5]]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "4"]
+
+
+def test_images_are_a_grid_that_may_have_gaps(results, drawn):
+    grid = {"row": {"first": np.eye(2), "second": np.zeros((2, 2))}, "short": {"only": -np.eye(2)}}
+    Images("x", lambda results: grid, scale=False)(results)
+    assert [ax.get_title() for ax in drawn[0].axes] == ["first", "second", "only", ""]
+    assert (results.path / "figures" / "x.png").exists() and Images("x", lambda results: {})(results) == []
+
+
+def test_many_places_of_a_log_axis_have_round_ticks():
+    figure, ax = plt.subplots()
+    ax.set_xscale("log")
+    views.log_places(ax, range(1, 100))
+    assert ax.xaxis.get_major_formatter()(50.0, 0) == "50"
+    plt.close(figure)
