@@ -12,7 +12,7 @@ import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
-from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, log_ticks, plain_ticks
+from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
 from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.runs.tables import Column, markdown_table, rich_table
 
@@ -218,10 +218,10 @@ class Lines(NamedTuple):
 
 
 def log_places(ax: Any, places: Iterable[float]) -> None:
-    """Ticks of a log x axis as plain numbers: at its places where they are few, else at 1, 2 and 5 times the powers of ten."""
+    """Ticks of a log x axis as plain numbers: at its places where they are few, and of few digits."""
     known = sorted(places)
-    if len(known) > _few:
-        return plain_ticks(ax.xaxis)
+    if len(known) > _few or any(float(f"{x:.4g}") != x for x in known):
+        return log_ticks(ax, "x")
     ax.set_xticks(known, [f"{x:g}" for x in known])
     ax.minorticks_off()
 
