@@ -6,7 +6,7 @@ from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.dense import count
 from jexplicit.data import held_out
-from jexplicit.data.held_out import copied, hold_out
+from jexplicit.data.held_out import duplicated_mask, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)
 STREAM = stream_of(DOCUMENTS)
@@ -100,25 +100,36 @@ def test_the_largest_id_of_a_type_is_held_out_as_any_other(dtype):
 def test_of_a_single_document_the_last_part_is_held_out():
     rest, held = hold_out(np.array([0, *range(1, 21), 0]), positions=5, most=0.25)
     assert (rest.tolist(), held.tolist()) == ([0, *range(1, 16), 0], [0, *range(16, 21), 0])
-    with pytest.raises(ValueError, match="a text of 1 token"):
-        hold_out(np.array([0, 1, 0]), positions=1)
 
 
-@pytest.mark.parametrize("options", [{"positions": 0}, {"positions": 5, "most": 0.0}, {"positions": 5, "blocks": 0}])
-def test_holding_out_nothing_is_refused(options):
-    with pytest.raises(ValueError, match="all must be above 0"):
-        hold_out(STREAM, **options)
+REFUSALS = [({"positions": 0}, "all must be above 0"), ({"positions": 5, "most": 0.0}, "all must be above 0")]
+REFUSALS += [({"positions": 5, "blocks": 0}, "all must be above 0"), ({"positions": 1}, "a text of 1 token")]
+
+
+@pytest.mark.parametrize("options, said", REFUSALS)
+def test_refusals(options, said):
+    with pytest.raises(ValueError, match=said):
+        hold_out(np.array([0, 1, 0]), **options)
 
 
 @pytest.mark.parametrize("part", [1, 30, 1 << 22])
-def test_copies_are_found_in_parts_of_any_size(part, monkeypatch):
+def test_copies_are_those_of_the_loop_over_spans_in_parts_of_any_size(part, monkeypatch):
+    """Passages of 200 tokens whose spans of n tokens are shared in part: up to a fifth, which is still new, and beyond it."""
     monkeypatch.setattr(held_out, "_part", part)
     rng = np.random.default_rng(0)
-    text, new = rng.integers(1, 100, 2000), rng.integers(1, 100, 600)
-    n = 15  # tokens of 64 nats, of 100 that are as frequent
-    stream = np.concatenate([new[:200], text[500:900], new[200:], text[-200:]])
-    known = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}
-    there = np.array([m >= n - 1 and tuple(stream[m - n + 1 : m + 1].tolist()) in known for m in range(len(stream))])
-    expected = np.repeat(there.reshape(-1, 200).sum(axis=1) > 0.2 * 200, 200)
-    np.testing.assert_array_equal(copied(stream, text), expected)
-    assert expected.tolist() == np.repeat([False, True, True, False, False, True], 200).tolist()
+    text, new = rng.integers(1, 100, 2000), rng.integers(1, 100, 2000)
+    f = np.bincount(text) / len(text)
+    n = int(np.ceil(64 / -sum(p * np.log(p) for p in f if p)))
+    assert n == 15
+    expected = [0, 39, 40, 41, 60, 79, 80, 81, 200 - n + 1, 0]  # spans of each passage that the text has
+    lengths = [spans + n - 1 if spans else 0 for spans in expected]
+    stream = np.concatenate([part for m, c in enumerate(lengths) for part in (text[:c], new[200 * m : 200 * (m + 1) - c])])
+    known, shared = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}, [0] * len(expected)
+    for m in range(n - 1, len(stream)):
+        shared[m // 200] += tuple(stream[m - n + 1 : m + 1].tolist()) in known
+    assert shared == expected
+    for most, spans in ((0.2, 40), (0.4, 80)):
+        mask = np.repeat(np.array(shared) > spans, 200)
+        np.testing.assert_array_equal(duplicated_mask(stream, text, most=most), mask)
+    np.testing.assert_array_equal(duplicated_mask(stream, text), np.repeat(np.array(shared) > 40, 200))
+    assert duplicated_mask(stream[:834], text)[-1]  # 20 spans of the last passage, of 34 tokens
