@@ -17,7 +17,7 @@ class Files:
     out: str
     """Folder to write."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders; plain text, or records (see --field)."""
+    """Training text: files (compressed or not), pipes, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
     """Held-out text. Default: every tenth block of ten training documents."""
 
@@ -29,7 +29,7 @@ class Reading:
     GROUPS: ClassVar = {"field": "text"}
 
     field: str | None = None
-    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
     documents: Unit = "line"
     """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
     file."""

@@ -121,7 +121,7 @@ class MetaRecipe(NamedTuple):
 
     hidden: widths of the learners' hidden layers.
     batch_size: examples per update; query_size: examples for the loss at the end.
-    families: tasks and learners to meta-train on, in turn (`icl.blur.families`); default, the data as it is with learners of
+    families: tasks and learners to meta-train on, in turn (`icl.blur.Family`); default, the data as it is with learners of
         `hidden` and `batch_size`.
     objective: the loss of the queries at the end, or the area under their learning curve (`icl.blur.episodes`).
     learning_rate: of Adam at the start of each stage; a cosine schedule takes it to a tenth.

@@ -157,11 +157,11 @@ def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:
     return [{**fields, "x": a, "y": b} for a, b in zip(x, y, strict=True)]
 
 
-def spread(values: Iterable[float], form: str) -> str:
+def mean_std(values: Iterable[float], form: str) -> str:
     """Mean ± standard deviation.
 
     Example:
-        >>> spread([1.0, 2.0], ".1f")
+        >>> mean_std([1.0, 2.0], ".1f")
         '1.5 ± 0.7'
     """
     numbers = list(values)

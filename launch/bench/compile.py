@@ -82,7 +82,7 @@ def _ints(*sizes: int) -> Any:
     return _shape(*sizes, dtype=np.int32)
 
 
-_table, _tables, _logits = _shape(N, N), (_shape(N, N),) * K, _shape(4096, 10)
+_table, _tables = _shape(N, N), (_shape(N, N),) * K
 _key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.random.key(0), 5)))
 
 
@@ -154,27 +154,13 @@ def _network(model: Any, inputs: Any, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]
     return training_step(model, objective("softmax_cross_entropy"), optimizer), (state, (inputs, _ints(inputs.shape[0])))
 
 
-def _streamed(mesh: Mesh) -> tuple[Any, Any]:
-    """Fourier features of 8 blocks of 2048 examples, and the blocks."""
-    features = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))
-    return features, Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
-
-
-def _streamed_sums(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    features, blocks = _streamed(mesh)
-    sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
-    return add_block, (sums, blocks, features, _ints())
-
-
-def _streamed_sweep(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    features, blocks = _streamed(mesh)
-    problem = StreamedProblem(blocks, features, _shape(1024), _shape(1024, 1024), _shape())
-    return streamed_sweep, ((_shape(1024, 10), _shape(10)), problem)
-
-
 _counts = (_ints(N * N),) * K, _shape(1, K + (1 << 22), dtype=np.uint16), _ints(1)
 _examples = _shape(4096, 784), _shape(4096, 10)
 _problem = optimum.Problem((_table, _table), _table, _shape())
+_features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
+_blocks = Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
+_sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
+_streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 HOT_FUNCTIONS = {
     "counting": HotFunction(lambda mesh: (counting_step(mesh, K, N), _counts)),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
@@ -192,8 +178,8 @@ HOT_FUNCTIONS = {
     "curvature bound": HotFunction(
         lambda mesh: (curvature_bound_sweep, (_shape(784, 10), CurvatureProblem(*_examples, _shape(784, 784), _shape())))
     ),
-    "streamed sums": HotFunction(_streamed_sums),
-    "streamed sweep": HotFunction(_streamed_sweep, 1),
+    "streamed sums": HotFunction(lambda mesh: (add_block, (_sums, _blocks, _features, _ints()))),
+    "streamed sweep": HotFunction(lambda mesh: (streamed_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
     "ICL step, 1 layer": HotFunction(functools.partial(_icl, 1), 2),
     "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
     "BLUR scores": HotFunction(_scores, 1),

@@ -81,9 +81,11 @@ def depths(results: Results) -> list[Row]:
 
 
 DEPTHS = pivot_table([Column("meta-trained with", "genome")], "layers", "text", heading="run with {}", rows=depths)
-_depths = Lines("depth", "layers", "test_accuracy", "genome", "after", depths)
+_depths = Lines("depth", "layers", "test_accuracy", "genome", "after", depths, axes={"xlabel": "hidden layers"})
 _axes = {"ylabel": ACCURACY, "ylim": (0, 1)}
-_curves = functools.partial(Lines, axes=_axes, size=(2.7, 2.5), finish=lambda axes: [by_updates(ax) for ax in axes.flat])
+_curves = functools.partial(
+    Lines, axes=_axes, size=(2.7, 2.5), sharey=True, finish=lambda axes: [by_updates(ax) for ax in axes.flat]
+)
 views = [
     Section(
         "A genome in other networks",

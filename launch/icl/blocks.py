@@ -1,7 +1,7 @@
 """Blocks of attention and an MLP: many on fresh tasks beside as many steps of descent, and few on the same tasks again."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -65,15 +65,18 @@ def check(config: BlockFlags) -> None:
 
 def measure(config: BlockFlags, folder: RunFolder) -> Iterator[Part]:
     """Transformers of many blocks, with MLPs."""
-    job, tasks = Job(config, folder), make_tasks(config)
+    tasks = make_tasks(config)
     many, few = Model(tasks, config.blocks[0], False), Model(tasks, config.small_blocks, False)
     for model in dict.fromkeys((many, few)):
-        yield {"start": None, "layers": model.layers, "training_tasks": None}, functools.partial(untrained, job, model)
+        yield (
+            {"start": None, "layers": model.layers, "training_tasks": None},
+            functools.partial(untrained, config, folder, model),
+        )
     for kind in config.block_kinds:
-        yield {"training_tasks": None, **about(kind)}, functools.partial(trained, job, many, kind)
+        yield {"training_tasks": None, **about(kind)}, functools.partial(fit_blocks, config, folder, many, kind)
     kind = config.block_kinds[0]
     for size in config.block_tasks:
-        yield {"training_tasks": size, **about(kind)}, functools.partial(trained, job, few, kind, size)
+        yield {"training_tasks": size, **about(kind)}, functools.partial(fit_blocks, config, folder, few, kind, size)
 
 
 def about(kind: BlockKind) -> dict[str, Any]:
@@ -93,17 +96,18 @@ def model_name(row: Row) -> str:
     return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
 
 
-def untrained(job: Job, model: Model) -> list[Row]:
+def untrained(config: BlockFlags, folder: RunFolder, model: Model) -> Iterable[Row]:
     """Descent, ridge regression, and linear blocks that are GD++, whose tokens are not clipped."""
-    heads, problem = job.config.blocks[1], BlockRegression(model.tasks, softmax=False)
+    job, heads = Job(config, folder), config.blocks[1]
+    problem = BlockRegression(model.tasks, softmax=False)
     weights = jax.tree.map(lambda leaf: leaf[None], linear_blocks(constructed_layers(job, model), heads=heads))
     constructed = Family("constructed", predict_of(problem), weights, [{"heads": heads}])
     return measure_families(job, model, [*descent_families(job, model), constructed, ridge_family(model.tasks)])
 
 
-def trained(job: Job, model: Model, kind: BlockKind, tasks: int | None = None) -> list[Row]:
+def fit_blocks(config: BlockFlags, folder: RunFolder, model: Model, kind: BlockKind, tasks: int | None = None) -> Iterable[Row]:
     """Blocks of every seed, trained on fresh tasks, or on so many of them, which the batches take in turn."""
-    config, runs, (blocks, heads) = job.config, effort(job.config, 3000, 2), (model.layers, job.config.blocks[1])
+    job, runs, blocks, heads = Job(config, folder), effort(config, 3000, 2), model.layers, config.blocks[1]
     batch_size = min(config.block_batch_size, tasks or config.block_batch_size)
     cycle, b2, every = tasks and tasks // batch_size, make_recipe(config, blocks).b2, max(1, runs.steps // _evaluations)
     # with norms up to 10 and a rate of 0.003 the loss jumped, once in each of two runs, after some 3000 steps
@@ -120,7 +124,7 @@ def trained(job: Job, model: Model, kind: BlockKind, tasks: int | None = None) -
     options = {"recipe": recipe, "heads": heads, "runs": runs, "init": init, "every": every}
     family = trained_family(job, model, name=name, problem=problem, **options)
     if tasks:
-        last = where(job.folder.events("evaluation"), model=name)[-1]
+        last = where(folder.events("evaluation"), model=name)[-1]
         family = family._replace(
             entries=[{**e, "train_loss": loss} for e, loss in zip(family.entries, last["training_loss"], strict=True)]
         )

@@ -40,7 +40,7 @@ def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
     """x and y in separate tokens."""
     yield {"attention": None}, functools.partial(untrained, Job(config, folder))
     for first in MODELS:
-        yield {"attention": first}, functools.partial(trained, Job(config, folder), first)
+        yield {"attention": first}, functools.partial(train_copying, Job(config, folder), first)
 
 
 def test_set(config: Flags) -> tuple[Row, Sequence]:
@@ -63,7 +63,7 @@ def untrained(job: Job) -> list[Row]:
     ]
 
 
-def trained(job: Job, first: str) -> list[Row]:
+def train_copying(job: Job, first: str) -> list[Row]:
     """Two trained layers, the first with softmax or linear."""
     config, name, runs = job.config, MODELS[first], effort(job.config, 6000)
     runs = runs if first == "softmax" else runs._replace(seeds=1)  # that does not train, whatever the seed
@@ -112,7 +112,7 @@ def predict_with_codes(layers: AttentionLayer, batch: Sequence) -> jax.Array:
     return copying.read_out(layers, tokens)
 
 
-def drawn(results: Results) -> list[Row]:
+def figure_rows(results: Results) -> list[Row]:
     """Losses of both, and sensitivities of the first layer with softmax."""
     names = {"own": "same token", "next": "next token", "other": "other tokens"}
     return curves(results, {f"{first} first layer": model for first, model in MODELS.items()}) + [
@@ -127,6 +127,6 @@ SENSITIVITY = {"sensitivity": {"ylabel": "sensitivity of the first layer", "ysca
 NOTE = "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
 VIEWS = [
     measures({"attention": "first layer"})._replace(note=NOTE),
-    Lines("copy", "step", "loss", "series", "label", drawn, STYLES, AXES, SENSITIVITY),
+    Lines("copy", "step", "loss", "series", "label", figure_rows, STYLES, AXES, SENSITIVITY),
 ]
 EXPERIMENT = Experiment("copy", Flags, measure, VIEWS, title="Copying")

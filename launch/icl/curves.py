@@ -14,7 +14,9 @@ Models = Mapping[str, str]  # names of trained models in files and events, by la
 
 def curves(results: Results, models: Models) -> list[Row]:
     """The evaluations of models as a series `trained`; then, without a step, the losses that they are compared with."""
-    trained = [{"label": label, "series": "trained", **e} for label, model in models.items() for e in curve(results, model)]
+    trained: list[Row] = [
+        {"label": label, "series": "trained", **e} for label, model in models.items() for e in curve(results, model)
+    ]
     return trained + [
         {"label": label, "series": predictor, "loss": loss}
         for label, model in models.items()

@@ -134,7 +134,7 @@ def after_prompts(results: Results) -> list[Row]:
     return means([row for row in rows if row["prefix"] == row["context"]], ["task", "shift", "predictor"])
 
 
-def drawn(results: Results) -> list[Row]:
+def figure_rows(results: Results) -> list[Row]:
     """Losses by pairs seen on prompts that are not shifted, of the transformer those of all seeds."""
     events = where(results.events("prefixes", "task", "shift", "predictor", "seed"), shift="none")
     rows = {task: n // 3 for n, (task,) in enumerate(groups(events, ["task"]))}  # of panels
@@ -153,6 +153,6 @@ NOTE = """Half the squared error after the whole prompt, in % of E[f²]. Garg et
 steps): near least squares on linear functions and Lasso on sparse ones, better than greedy trees on trees."""
 VIEWS = [
     CLASSES._replace(note=NOTE),
-    Lines("function_classes", "x", "y", "predictor", "task", drawn, STYLES, AXES, row="row", sharey=True, legend="below"),
+    Lines("function_classes", "x", "y", "predictor", "task", figure_rows, STYLES, AXES, row="row", sharey=True, legend="below"),
 ]
 EXPERIMENT = Experiment("function-classes", FunctionFlags, measure, VIEWS, check=check, title="Classes of functions")

@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def _several_layers(config: LinearFlags) -> Model:
 def _compared(job: Job, model: Model, runs: dict[str, Effort], *, save: bool = True) -> Part:
     """All predictors on fresh test tasks: without training, trained from each start, interpolated."""
 
-    def part() -> list[dict[str, Any]]:
+    def part() -> list[Row]:
         trained = [trained_family(job, model, start=start, runs=run) for start, run in runs.items()]
         if save:
             _save_weights(job, model, trained[0].weights)

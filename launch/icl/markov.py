@@ -222,9 +222,10 @@ def phases(results: Results) -> list[Row]:
     return found
 
 
-def drawn(results: Results) -> list[Row]:
+def figure_rows(results: Results) -> list[Row]:
     """Losses by step with those of the closed forms, then the divergence of each model from the closed forms."""
-    return [{**row, "row": "loss"} for row in curves(results, MODELS)] + [
+    losses: list[Row] = [{**row, "row": "loss"} for row in curves(results, MODELS)]
+    return losses + [
         {"row": "KL", "label": f"{label}: KL", "step": e["step"], "loss": e[f"kl_{name}"], "series": name}
         for label, model in MODELS.items()
         for e in curve(results, model)
@@ -265,7 +266,7 @@ PHASES = Table(rows=phases)
 VIEWS = [
     CHAINS._replace(note=NOTE),
     PHASES,
-    Lines("markov", "step", "loss", "series", "label", drawn, axes=AXES, row="row", sharey=True),
+    Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True),
     attention,
 ]
 EXPERIMENT = Experiment("markov", Markov, measure, VIEWS, title="Markov chains")

@@ -255,7 +255,7 @@ def float32_error(row: Row) -> str:
     return f"{error:.1e}" if error is not None else f"above 10 % after {row['fails_at']} tokens, then NaN"
 
 
-def drawn(results: Results) -> Iterator[Row]:
+def figure_rows(results: Results) -> Iterator[Row]:
     """Losses by token with their expectations, then the growth of rounding errors, a row of panels for each forgetting."""
     for e in results.events("positions", "task", "predictor"):
         name, about = e["predictor"], {"row": "losses", "panel": e["task"]}
@@ -280,7 +280,9 @@ _styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyl
 AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
 LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
 BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
-FIGURE = Lines("mesa", "x", "y", "predictor", "panel", drawn, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below")
+FIGURE = Lines(
+    "mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below"
+)
 KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
 ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})

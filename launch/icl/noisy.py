@@ -89,10 +89,8 @@ def anisotropic(config: Noisy, folder: RunFolder) -> list[Row]:
     eta = (below - above) / (2 * (above + below - 2 * at))
     exact = {"gd": float(solution_loss(eta * eye, moments)), "closed_form": float(solution_loss(G, moments))}
     problem, scale, recipe = Regression(tasks), init_scale(config, 1, d + 1), make_recipe(config, 1)
-    init, evaluation = (
-        functools.partial(init_layers, width=d + 1, scale=scale),
-        validation_loss(config, problem, config.validation_tasks),
-    )
+    init = functools.partial(init_layers, width=d + 1, scale=scale)
+    evaluation = validation_loss(config, problem, config.validation_tasks)
     params = train_or_load(config, folder, "anisotropic", init, problem, recipe, evaluation, effort=effort(config, seeds=1))
     seeds = zip(training_rows(folder, "anisotropic"), split_seeds(params), strict=True)
     constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
@@ -130,7 +128,7 @@ def mixed_noise(config: Noisy) -> list[Row]:
     K = max(config.diagonal_layers)
     layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
     predictors["constructed", K] = functools.partial(Regression(distribution.tasks, K).predict, layers)
-    losses = test_losses(config, distribution, predictors)
+    losses = mean_losses(config, distribution, predictors)
     about = {"reference": "oracle", "recurrent": False, "dim": distribution.dim, "context": distribution.context}
     rows = []
     for (name, K), loss in losses.items():
@@ -158,7 +156,7 @@ def fit_layers(config: Noisy, distribution: MixedNoise, fitted: Sequence) -> dic
     return found
 
 
-def test_losses(config: Noisy, distribution: MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
+def mean_losses(config: Noisy, distribution: MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
     """Mean losses on the same fresh tasks, first that of ridge regression that knows the noise."""
     size = min(_block, config.test_tasks)
     blocks = -(-min(config.test_tasks, 100_000) // size)

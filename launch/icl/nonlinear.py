@@ -78,7 +78,7 @@ def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
         params = train_or_load(config, folder, model, init, problem, recipe, evaluation, effort=runs, every=every)
         networks[name], entries[name] = split_seeds(params), training_rows(folder, model)
     about = {"task": "sine", "recurrent": layers == 1, "dim": 1, "context": config.context, "test_tasks": batch.y_q.shape[1]}
-    rows = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
+    rows: list[Row] = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     with stage("testing nonlinear"):
         save_waves(config, folder, problem, {name: seeds[0] for name, seeds in networks.items()})
         predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
@@ -117,25 +117,27 @@ def save_waves(config: Nonlinear, folder: RunFolder, problem: NonlinearRegressio
     grid = jnp.linspace(-0.5, 0.5, 100) * problem.tasks.input_range
     X, Y = (jnp.repeat(leaf, len(grid), axis=-1) for leaf in (tasks.X, tasks.Y))
     batch = Sequence(X, Y, jnp.tile(grid, _plotted)[None], jnp.zeros((1, _plotted * len(grid))))
-    arrays: dict[str, Any] = {"x": grid, "X": tasks.X[:, 0].T, "Y": tasks.Y[:, 0].T}
+    arrays: dict[str, Any] = {"x": grid, "X": tasks.X[:, 0], "Y": tasks.Y[:, 0]}
     for name, network in networks.items():
         y = jax.jit(lambda n, b: predict_waves(n, b, eta=problem.eta, depth=problem.depth))(network, batch)
-        arrays |= {f"{name}, {what}": one.reshape(_plotted, -1) for what, one in (("after", y.final), ("before", y.initial))}
+        waves = {what: one.reshape(_plotted, -1) for what, one in (("final", y.final), ("initial", y.initial))}
+        arrays |= {f"{name} {what} {n}": wave for what, of_all in waves.items() for n, wave in enumerate(of_all)}
     np.savez_compressed(folder.path / f"waves_K{problem.depth}.npz", **jax.device_get(arrays))
 
 
-def drawn(results: Results, layers: int) -> Iterator[Row]:
+def figure_rows(results: Results, layers: int) -> Iterator[Row]:
     """Losses by step, and the predictions for a few waves before and after attention (paper, Fig. 4)."""
     waves, zero = results.arrays(f"waves_K{layers}.npz"), where(results.rows, predictor="zero")[0]["loss"]
-    for name in _styles if waves else ():
-        if name != "context":
-            model, when = name.split(", ")
-            found = curve(results, f"nonlinear_{model}_K{layers}")
-            values = [entry["loss" if when == "after" else "initial_loss"] for entry in found]
-            yield from points([entry["step"] for entry in found], values, series=name, panel="loss")
-        for n in range(_plotted):
-            x, y = (waves["X"][n], waves["Y"][n]) if name == "context" else (waves["x"], waves[name][n])
-            yield from points(x.tolist(), y.tolist(), series=name, panel=f"wave {n + 1}")
+    for name in ("trained", "control"):
+        evaluations = curve(results, f"nonlinear_{name}_K{layers}")
+        for when, loss, what in (("after", "loss", "final"), ("before", "initial_loss", "initial")):
+            steps, values = [entry["step"] for entry in evaluations], [entry[loss] for entry in evaluations]
+            yield from points(steps, values, series=f"{name}, {when}", panel="loss")
+            for n in range(_plotted):
+                x, y = waves["x"].tolist(), waves[f"{name} {what} {n}"].tolist()
+                yield from points(x, y, series=f"{name}, {when}", panel=f"wave {n + 1}")
+    for n in range(_plotted):
+        yield from points(waves["X"][:, n].tolist(), waves["Y"][:, n].tolist(), series="context", panel=f"wave {n + 1}")
     yield {"series": "zero", "panel": "loss", "y": zero}
 
 
@@ -144,7 +146,7 @@ def figures(results: Results) -> list[str]:
     panels = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}
     draw = functools.partial(Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, legend="below")
     depths = sorted({row["layers"] for row in results.rows})
-    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(drawn, layers=K))(results)]
+    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(figure_rows, layers=K))(results)]
 
 
 NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."

@@ -32,6 +32,7 @@ from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap
 from icl.training import Recipe
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
+from jexplicit.runs.rows import Row
 from launch.icl.base import (
     SPECTRUM,
     SWEEP,
@@ -63,9 +64,9 @@ Predict = Callable[[Any, Sequence], Array]
 
 
 class Job(NamedTuple):
-    """A run: its flags and its folder."""
+    """A run: its folder, and its flags, also those of the experiment."""
 
-    config: Flags
+    config: Any
     folder: RunFolder
 
 
@@ -254,7 +255,7 @@ def interpolated_family(job: Job, model: Model, trained: Family) -> Family:
     return trained._replace(name="interpolated", weights=mean(trained.weights, constructed_layers(job, model)))
 
 
-def measure_families(job: Job, model: Model, families: list[Family]) -> list[dict[str, Any]]:
+def measure_families(job: Job, model: Model, families: list[Family]) -> list[Row]:
     """A row for each predictor on the same fresh test tasks: its loss, and how it differs from the reference."""
     size = min(_block, job.config.test_tasks)
     blocks = -(-job.config.test_tasks // size)

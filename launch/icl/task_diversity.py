@@ -218,6 +218,7 @@ _styles: dict[str, Any] = {
     for what, style in (("solved", {}), ("trained", _points))
 }
 _styles |= {"dMMSE": {"color": COLOURS["warm"], "linestyle": "--"}, "ridge": {"color": COLOURS["ridge"], "linestyle": "--"}}
+_styles[_series_of["closed_form"]] = {"color": COLOURS["closed_form"], "linestyle": ":"}
 EXPERIMENT = Experiment(
     "task-diversity",
     DiversityFlags,

@@ -157,7 +157,7 @@ def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def shifted(results: Results, layers: int) -> list[Row]:
+def losses_on_shifts(results: Results, layers: int) -> list[Row]:
     """The losses of normalised layers and of descent by input range."""
     events = where(results.events("sweep", "model", "predictor", "seed"), model=f"layernorm_K{layers}")
     return [row for e in events for row in points(e["values"], e["losses"], predictor=e["predictor"])]
@@ -198,7 +198,7 @@ NOTES = {
 }
 TABLES = {name: measures({"training_tasks": "training tasks"})._replace(note=note) for name, note in NOTES.items()}
 RANGES = [
-    Lines(f"layernorm_shift_K{K}", "x", "y", "predictor", "", functools.partial(shifted, layers=K), STYLES, AXES)
+    Lines(f"layernorm_shift_K{K}", "x", "y", "predictor", "", functools.partial(losses_on_shifts, layers=K), STYLES, AXES)
     for K in (1, 2)
 ]
 SIZES = Lines("finite", "x", "value", "measure", "", by_size, STYLES, {"xlabel": "training tasks", "ylabel": LOSS})

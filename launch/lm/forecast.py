@@ -14,6 +14,7 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.training_text import TrainingText, Watch
@@ -60,9 +61,9 @@ def forecast(config: Config) -> dict[str, Any]:
     counting = (time.perf_counter() - start) * grows
     pairs *= grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
-    models = [name for name in wanted_models(config) if not (name["method"] == "optimum" and name["radius"] > 2)]
+    models = list(wanted_models(config))
     fitting = sum(_model_seconds(config, name, stream, tokenizer, tokens) for name in models)
-    saved = sum(1 for name in models if name["method"] not in ("unigram", "bigram", "explicit"))
+    saved = sum(name["method"] not in FROM_COUNTS for name in models)
     found = {
         "documents": documents,
         "tokens": tokens - documents - 1,  # without <pad>
@@ -75,7 +76,10 @@ def forecast(config: Config) -> dict[str, Any]:
         "models_seconds": fitting,
         "seconds": seconds + counting + fitting,
     }
-    rows = [dict(zip(("what", "estimate"), _shown(*item), strict=True)) for item in found.items()]
+    rows = [
+        {"what": name.replace("_", " "), "estimate": value if isinstance(value, str) else human(value)}
+        for name, value in found.items()
+    ]
     show(rich_table([Column("", "what"), Column("estimate", "estimate")], rows, title="a forecast; nothing is written"))
     return found
 
@@ -100,11 +104,3 @@ def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tok
     longer = (getattr(config, passes) if passes else 1) * (1.0 if method in _fixed else grows)
     drawn = tokens if name["radius"] == 1 else min(tokens, config.train_sample or tokens) + tokens / 10
     return compiling + fitted * longer + read * drawn / len(stream)
-
-
-def _shown(name: str, value: Any) -> tuple[str, str]:
-    """A number of the forecast in words."""
-    what = {"vocab_size": "vocabulary", "seconds": "all in all"}.get(name, name.removesuffix("_bytes").removesuffix("_seconds"))
-    if name.endswith("bytes"):
-        return what, f"{human(value)}B"
-    return what, f"{value:.0f} s" if name.endswith("seconds") else f"{value:,}" if isinstance(value, int) else str(value)

@@ -63,7 +63,10 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
             yield from ({**mixture, "history": history} for history in config.history)
         else:
             bits = [{"bits": bits} for bits in config.bits] if method in ("bitcipher", "word-vectors") else [{}]
-            for features, radius, own in itertools.product(config.features, config.radius, bits):
+            radii = [
+                K for K in config.radius if K <= 2 or method != "optimum"
+            ]  # others have no partition functions from counts
+            for features, radius, own in itertools.product(config.features, radii, bits):
                 yield {**name, "features": features, "radius": radius, **own}
 
 
@@ -94,7 +97,8 @@ def options_of(config: Config, name: Row) -> Options:
     """What a fit is told: the flags, and what models vary by as the name says."""
     names = {field.name for field in fields(Options)} - {"features", "radius", "history", "bits"}
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
-    return Options(**{key: getattr(config, key) for key in names} | own | {"train_sample": config.train_sample or None})
+    flags: dict[str, Any] = {key: getattr(config, key) for key in names}
+    return Options(**{**flags, **own, "train_sample": config.train_sample or None})
 
 
 def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:

@@ -22,7 +22,6 @@ from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
-from jexplicit.lm.names import label
 from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.lm.rows.word_vectors import check_dimensions
 from jexplicit.runs.devices import data_mesh, request_devices
@@ -36,7 +35,7 @@ from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast
 from launch.lm.models import Job, measure_model, wanted_models
 from launch.lm.text import check_fit, contexts_folder, count_or_load, kind_of_tables, read_text
-from launch.lm.views import RESULTS, VIEWS, repetition
+from launch.lm.views import VIEWS, repetition
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -73,6 +72,8 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
     if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
         console.print(f"  {', '.join(alone)}: fitted on one device")
+    if "optimum" in config.methods and max(config.radius) > 2:
+        console.print("  optimum: at K = 1 and 2 only, which have partition functions from counts")
     text, source = read_text(config, folder)
     N = text.tokenizer.vocab_size
     for bits in config.bits:  # before anything is counted
@@ -102,9 +103,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
     job = Job(config, folder, text, training, mesh, tables, about, dev_counts)
     for name in wanted_models(config):
-        if name["method"] == "optimum" and name["radius"] > 2:
-            console.print(f"  {label(name)}: left out; only K = 1 and 2 have partition functions from counts")
-        elif tables != "sharded" or name["method"] == "explicit":
+        if tables != "sharded" or name["method"] == "explicit":
             yield name, functools.partial(measure_model, job, name)
     meet("rows")
     training.forget()  # the best model is read again
@@ -135,14 +134,4 @@ def finish(config: Config, folder: RunFolder) -> None:
         console.print(f"exported {config.export}", soft_wrap=True)
 
 
-EXPERIMENT = Experiment(
-    "lm",
-    Config,
-    measure,
-    VIEWS,
-    PRESETS,
-    extend=GROWING,
-    title="Language models",
-    terminal=RESULTS,
-    after=finish,
-)
+EXPERIMENT = Experiment("lm", Config, measure, VIEWS, PRESETS, extend=GROWING, title="Language models", after=finish)

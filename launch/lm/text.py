@@ -158,6 +158,7 @@ def count_or_load(
     start = time.perf_counter()
     with stage(f"counting, {kind} tables", "positions") as progress:
         options: Any = {"radius": K, "vocab_size": N, "progress": progress}
+        counts: Any
         if kind == "sharded":
             counts = count_sharded(text.train, mesh=mesh, **options)
         elif beside := counts_beside_shards(config, text.tokenizer, K):

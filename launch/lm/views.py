@@ -48,19 +48,13 @@ def repetition(row: Row) -> str:
 
 def _about(results: Results) -> list[str]:
     """The text of a run, and what makes the numbers on its dev part too good: unknown tokens, and documents of train."""
-    row, warning = results.rows[0], repetition(results.rows[0])
+    row, warning, unknown = results.rows[0], repetition(results.rows[0]), results.rows[0]["unknown_share"]
     about = f"{row['corpus_about']}; " if row.get("corpus_about") else ""
     sizes = f"{row['train_tokens']:,} train and {row['dev_tokens']:,} dev tokens, sha256 `{row['corpus_sha256'][:16]}`"
     counting = f"{results.config['tokenizer']} vocabulary of {row['vocab_size']:,}, counted in {row['count_seconds']:.2f} s"
-    unknown = f"{row['unknown_share']:.2%} of the dev tokens are `<unk>`" + ", which makes bits per byte too small" * bool(
-        row["unknown_share"]
-    )
-    return [
-        f"Corpus `{row['corpus']}` ({about}{sizes}); {counting}.",
-        f"{unknown}.",
-        f"**Warning:** {warning}." * bool(warning),
-        "",
-    ]
+    lines = [f"Corpus `{row['corpus']}` ({about}{sizes}); {counting}.", f"{unknown:.2%} of the dev tokens are `<unk>`."]
+    lines += ["What is unknown makes bits per byte too small."] if unknown else []
+    return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
 
 
 def _samples(results: Results) -> list[str]:
@@ -301,6 +295,14 @@ def _scaling(results: Results) -> list[str]:
     return picture(results, "scaling", "scaling assumption")
 
 
+def _sweeps(results: Results) -> list[Row]:
+    return melt(results.events("sweep", "features", "radius", "sweep"), _parts)
+
+
+def _left_out(results: Results) -> list[Row]:
+    return [line for line in _row_kinds(results) if line.get("increase") is not None]
+
+
 def _exponents(results: Results) -> list[Row]:
     rows = where(results.rows, method="log-linear")
     return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
@@ -311,25 +313,9 @@ LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_cur
 COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
 EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
-SWEEPS = Lines(
-    "sweeps",
-    "sweep",
-    "value",
-    _model,
-    "measure",
-    lambda results: melt(results.events("sweep", "features", "radius", "sweep"), _parts),
-    axes=_linear,
-)
+SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _sweeps, axes=_linear)
 BITS = Lines("bits", "bits", "dev_perplexity", _model, rows={"method": "bitcipher"}, axes=_log)
-ROWS = Bars(
-    "rows",
-    "rows",
-    "increase",
-    "history",
-    rows=lambda results: [line for line in _row_kinds(results) if line.get("increase") is not None],
-    axes={"xlabel": "", "ylabel": "rise of perplexity without these rows"},
-    size=(9.6, 3.6),
-)
+ROWS = Bars("rows", "rows", "increase", "history", rows=_left_out, axes={"ylabel": "rise of perplexity"}, size=(9.6, 3.6))
 SLOPES = Table(
     [
         Column("model", label),

@@ -33,7 +33,7 @@ from jexplicit.runs.experiment import Part as Step
 from jexplicit.runs.figures import figure, legend_outside, plt
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, means, spread, where
+from jexplicit.runs.rows import Results, Row, groups, mean_std, means, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Images, Section, Table, picture, pivot_table
 from launch.networks.config import AutoencoderConfig, Training, checked
@@ -218,7 +218,10 @@ def _anomalies(results: Results) -> list[Row]:
     found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
     shown = {"error": ("test_loss", ".2f"), "auc": ("anomaly_auc", ".3f")}
     return [
-        {"name": name, **{label: spread([row[field] for row in own], form) for label, (field, form) in shown.items()}}
+        {
+            "name": name,
+            **{label: mean_std([row[field] for row in own], form) for label, (field, form) in shown.items()},
+        }
         for (name,), own in found.items()
     ]
 

@@ -103,14 +103,14 @@ class Text(Common):
     corpus: Literal["docs", "text"] = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
-    """Training text: files, .gz files, globs or folders. The end of every document is predicted too. Without --dev, documents
-    are shuffled and split 80/10/10 into train, dev and test."""
+    """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
+    documents are shuffled and split 80/10/10 into train, dev and test."""
     dev: tuple[str, ...] = ()
     """Text that the best epoch is chosen on; requires --test."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
     field: str | None = None
-    """For files of records (.jsonl, .csv, .tsv, each also .gz, and .parquet): the field that holds the text."""
+    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
     documents: Unit = "line"
     """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
     file."""

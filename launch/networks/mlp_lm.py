@@ -35,7 +35,7 @@ from jexplicit.runs.figures import figure
 from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.memory import check_memory
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, spread, where
+from jexplicit.runs.rows import Results, Row, groups, mean_std, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Table, picture, pivot_table
 from launch.networks import data
@@ -229,7 +229,7 @@ def embedding_figure(results: Results) -> list[str]:
     return []
 
 
-def sampled(results: Results) -> list[str]:
+def samples(results: Results) -> list[str]:
     """The documents of samples.json."""
     path = results.path / "samples.json"
     samples = json.loads(path.read_text()) if path.exists() else []
@@ -257,7 +257,7 @@ def _stacks(results: Results) -> Iterator[Row]:
     found = groups(where(results.rows, start=("cold", "layers")), ["model", "learning_rate", "start"])
     for (_, _, start), own in sorted(found.items()):
         for field, when in (("first_loss", "before training"), ("dev_loss", "after")):
-            loss = spread([row[field] for row in own], ".3f")
+            loss = mean_std([row[field] for row in own], ".3f")
             yield {**own[0], "when": f"{start.replace('layers', 'solved')}: {when}", "loss": loss}
 
 
@@ -289,6 +289,6 @@ NEIGHBOURS = Table(
     rows=lambda results: results.events("neighbours", "rank"),
     note="Tokens of all frequencies, and the nearest in the network with the lowest dev loss; the map is by t-SNE.",
 )
-VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, sampled]
+VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, samples]
 EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")
 run = EXPERIMENT.run

@@ -41,7 +41,6 @@ from icl.blur import (
     meta_step,
     meta_train,
     minibatches,
-    momentum_grid,
     random_genome,
     resize_images,
     save_genome,
@@ -148,20 +147,6 @@ def test_learners_by_the_genome_of_descent_are_the_plain_baseline():
     theirs = descent_curves("sgd", (0.5, 2.0), (5,), train, test, normalised=False, **shared)
     np.testing.assert_array_equal(ours, theirs[0])
     assert np.ptp(ours) > 0 and not np.array_equal(theirs[0], theirs[1])
-
-
-def test_the_grid_of_momenta_is_the_named_optimizers():
-    """β = 0 and 0.9 are `sgd` and `momentum` of the baselines, of the same networks and minibatches; both are optax's."""
-    train, test, rates = data(), data(seed=1), (0.2, 1.0)
-    shared: dict[str, Any] = {"normalised": True, "batch_size": 8, "seeds": (0, 3)}
-    found = momentum_grid(rates, (0.0, 0.9, 0.5), (4,), train, test, at=(1, 5), **shared)
-    assert found.shape == (3, 2, 2, 2)
-    for beta, name in enumerate(("sgd", "momentum")):
-        curves = descent_curves(name, rates, (4,), train, test, steps=5, **shared)
-        np.testing.assert_allclose(found[beta], curves[..., [1, 5]], atol=1e-6)
-    assert np.ptp(found[:, 1, :, 1], axis=0).max() > 0
-    with pytest.raises(ValueError, match=r"momenta \(1.0,\): give at least one of each, and momenta from 0 to below 1"):
-        momentum_grid(rates, (1.0,), (4,), train, test, at=(1,), **shared)
 
 
 def test_symmetric_synapses_stay_symmetric():

@@ -1,6 +1,8 @@
 """The suite of small tasks: what it spans, that its parts are apart and standardised, and the baselines that it is tuned by."""
 
 import collections
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from icl.blur import backprop_genome, descent_curves, learning_curves, sgd_rules
+from icl.blur import backprop_genome, descent_curves, learning_curves, momentum_grid, sgd_rules
 from icl.blur.baselines import GRID_OPTIMIZERS, coefficients, descent_grid, one_formula
 from icl.blur.data import Examples
 from icl.blur.judging.points import PLANES, mixture, plane
@@ -17,6 +19,8 @@ from icl.names import TASK_GROUPS
 from jexplicit.nn.optimizers import make_optimizer
 
 AT = (0, 1, 3, 6)
+RATES = (0.01, 0.1)
+LEARNERS: dict[str, Any] = {"hidden_activation": "relu", "batch_size": 8, "seeds": (0, 3)}
 EMBEDDED = [data for group in TASK_GROUPS if group != "mnist" for data in DATA[group]]
 
 
@@ -162,25 +166,47 @@ def _step(transformation, gradient, params, state):
         return optax.apply_updates(params, updates), state
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_the_grid_is_the_curves_at_chosen_updates(normalised):
-    """The same networks in another program: the same accuracies. Rates are low enough not to amplify rounding."""
+@pytest.fixture(scope="module")
+def curves():
+    """`curves(normalised)`: whole curves of the three optimisers, with rates low enough not to amplify rounding."""
+
+    @functools.cache
+    def measure(normalised):
+        options = {**LEARNERS, "normalised": normalised}
+        return [
+            descent_curves(optimizer, RATES, (5,), part(40), part(100, 2), steps=6, **options) for optimizer in GRID_OPTIMIZERS
+        ]
+
+    return measure
+
+
+@pytest.mark.parametrize("normalised", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_the_grid_is_the_curves_at_chosen_updates(curves, normalised):
+    """The same networks in another program: the same accuracies."""
     train, dev, test = part(40), part(200, 1), part(100, 2)
-    shared, rates = {"batch_size": 8, "seeds": (0, 3), "normalised": normalised}, (0.01, 0.1)
-    grid_dev, grid_test = descent_grid(rates, (5,), train, (dev, test), at=AT, hidden_activation="relu", **shared)
+    grid_dev, grid_test = descent_grid(RATES, (5,), train, (dev, test), at=AT, normalised=normalised, **LEARNERS)
     assert grid_dev.shape == grid_test.shape == (3, 2, 2, len(AT)) and np.ptp(grid_test) > 0
-    for n, optimizer in enumerate(GRID_OPTIMIZERS):
-        curves = descent_curves(optimizer, rates, (5,), train, test, steps=6, hidden_activation="relu", **shared)
-        np.testing.assert_allclose(grid_test[n], curves[..., AT], atol=0.011)  # one example of 100 may change sides
+    for found, curve in zip(grid_test, curves(normalised), strict=True):
+        np.testing.assert_allclose(found, curve[..., AT], atol=0.011)  # one example of 100 may change sides
 
 
-def test_accuracies_at_chosen_updates_are_those_of_the_full_curve():
-    train, dev, test = part(40), part(30, 1), part(20, 2)
-    shared = {"steps": 6, "batch_size": 8, "seeds": (0, 3)}
-    full = descent_curves("adam", (0.1, 0.2), (5,), train, test, normalised=True, **shared)
-    on_dev, on_test = descent_curves("adam", (0.1, 0.2), (5,), train, (dev, test), normalised=True, at=AT, **shared)
+def test_the_grid_of_momenta_is_the_named_optimizers(curves):
+    """β = 0 and 0.9 are `sgd` and `momentum` of the baselines, of the same networks and minibatches; both are optax's."""
+    train, test = part(40), part(100, 2)
+    found = momentum_grid(RATES, (0.0, 0.9, 0.5), (5,), train, test, at=(1, 6), normalised=True, **LEARNERS)
+    assert found.shape == (3, 2, 2, 2) and np.ptp(found[:, 1, :, 1], axis=0).max() > 0
+    for values, curve in zip(found, curves(True)[:2], strict=False):
+        np.testing.assert_allclose(values, curve[..., [1, 6]], atol=1e-6)
+    with pytest.raises(ValueError, match=r"momenta \(1.0,\): give at least one of each, and momenta from 0 to below 1"):
+        momentum_grid(RATES, (1.0,), (5,), train, test, at=(1,), normalised=True, **LEARNERS)
+
+
+def test_accuracies_at_chosen_updates_are_those_of_the_full_curve(curves):
+    train, dev, test = part(40), part(30, 1), part(100, 2)
+    on_dev, on_test = descent_curves("adam", RATES, (5,), train, (dev, test), normalised=True, steps=6, at=AT, **LEARNERS)
     assert on_dev.shape == on_test.shape == (2, 2, 4)
-    np.testing.assert_allclose(on_test, full[..., AT], atol=0.051)  # one example of 20 may change sides
+    np.testing.assert_allclose(on_test, curves(True)[2][..., AT], atol=0.011)  # one example of 100 may change sides
+    shared: Any = {"steps": 6, "batch_size": 8, "seeds": (0, 3)}
     rules, genome = sgd_rules("tanh", "cross_entropy"), backprop_genome(2)
     full = learning_curves(genome, rules, (5,), train, test, **shared)
     few = learning_curves(genome, rules, (5,), train, (dev, test), at=AT, **shared)

@@ -1,20 +1,17 @@
-"""Text of every form through the commands and the estimator: the same numbers, and places by which a score is found again."""
+"""Text of every form through the commands and the estimator: records, other tokenizers, characters as one document."""
 
-import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import jax
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
+from lm_runs import rows
 
 import jexplicit
-from jexplicit.lm.generation import prompt_ids
 from launch import sample, score, shards
 from launch.lm import __main__ as lm
 from launch.networks.__main__ import main as networks
@@ -38,111 +35,6 @@ def files(tmp_path_factory):
     pyarrow.parquet.write_table(pyarrow.table({"body": DEV, "id": [f"d{n}" for n in range(30)]}), folder / "dev.parquet")
     (folder / "dev.txt").write_text("\n\n".join(DEV))
     return folder
-
-
-@pytest.fixture(scope="module")
-def finished(files, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    text = ["--train", str(files / "train.jsonl"), "--dev", str(files / "dev.parquet"), "--field", "body"]
-    assert lm.main(["--out", str(out), *text, "--tokenizer", "word", *FAST, "--methods", "bigram"]) == 0
-    return out
-
-
-def row_of(out, method: str) -> dict:
-    return next(row for row in json.loads((out / "results.json").read_text())["rows"] if row["method"] == method)
-
-
-def lines_of(capsys) -> list[dict]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def test_the_estimator_is_the_command(finished, files, tmp_path):
-    method = "bigram"  # tests/launch/test_model_choice.py does so with a mixture
-    options: Any = {"tokenizer": "word", "calibration_positions": 200, "field": "body"}
-    model = jexplicit.fit(files / "train.jsonl", method, **options)
-    row = row_of(finished, method)
-    # the same sums over the same tables; the command spreads them over devices
-    assert model.perplexity(DEV) == pytest.approx(row["dev_perplexity"], rel=1e-6)
-    assert {name: model.about[name] for name in ("features", "radius", "history")} == {
-        name: row[name] for name in ("features", "radius", "history")
-    }
-    scores = model.score([*DEV[:20], "", *DEV[20:]])
-    assert len(scores) == 31 and not len(scores[20])
-    assert np.exp(-np.concatenate(scores).mean()) == pytest.approx(row["dev_perplexity"], rel=1e-5)
-    model.save(tmp_path / "model.safetensors")
-    again = jexplicit.load_model(tmp_path / "model.safetensors")
-    assert type(again) is type(jexplicit.load_model(finished)) is jexplicit.TextModel
-    assert again.about == json.loads(json.dumps(model.about)) and again.tokenizer == model.tokenizer
-    assert again.next_token("the cat", top=3) == model.next_token("the cat", top=3)
-    assert again.generate("the cat", 5, seed=3) == model.generate("the cat", 5, seed=3)
-
-
-def test_another_field_is_not_resumed(finished, capsys):
-    assert lm.main(["--out", str(finished), "--resume", "--field", "id"]) == 2
-    assert "was run with field = 'body' (now 'id')" in " ".join(capsys.readouterr().err.split())
-
-
-def scored(finished, capsys, *flags) -> list[dict]:
-    assert score.main(["--run", str(finished), "--method", "bigram", *map(str, flags)]) == 0
-    return lines_of(capsys)
-
-
-def test_scores_keep_lines_and_ids(finished, files, capsys):
-    *plain, whole = scored(finished, capsys, "--text", files / "dev.txt")
-    *records, also = scored(finished, capsys, "--text", files / "dev.parquet", "--field", "body", "--id-field", "id")
-    assert [line["line"] for line in plain] == list(range(1, 60, 2))
-    assert [(line["line"], line["id"]) for line in records] == [(n + 1, f"d{n}") for n in range(30)]
-    assert [line["log_probability"] for line in plain] == [line["log_probability"] for line in records]
-    assert whole == also and "file" not in plain[0]
-
-
-def test_scores_by_token(finished, files, capsys):
-    *documents, whole = scored(finished, capsys, "--text", files / "dev.txt")
-    *tokens, also = scored(finished, capsys, "--text", files / "dev.txt", "--per", "token")
-    expected = [
-        {"line": line["line"], "token": token, "log_probability": p}
-        for line in documents
-        for token, p in zip(line["tokens"], line["log_probabilities"], strict=True)
-    ]
-    assert tokens == expected and also == whole
-
-
-def test_standard_input_is_scored(finished, files, capsys, monkeypatch):
-    def piped(data: bytes, *flags) -> list[dict]:
-        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-        return scored(finished, capsys, "--text", "-", *flags)
-
-    expected = scored(finished, capsys, "--text", files / "dev.txt")
-    assert piped((files / "dev.txt").read_bytes()) == expected
-    records = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--id-field", "n")
-    assert [(line["line"], line["id"]) for line in records[:-1]] == [(2, [7])]
-    assert piped(b"the cat\nsat\n\nthe dog\n", "--documents", "paragraph")[1]["line"] == 4
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b" \n")))
-    assert score.main(["--run", str(finished), "--text", "-"]) == 2
-    assert "standard input holds no text" in capsys.readouterr().err
-
-
-def test_a_file_named_twice_is_scored_twice(finished, files, capsys):
-    path = str(files / "dev.txt")
-    *lines, whole = scored(finished, capsys, "--text", path, path)
-    assert whole["documents"] == len(lines) == 60
-    assert {line["file"] for line in lines} == {path}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--text", "-", "-"], "--text - -: standard input can be read only once"),
-        (["--text", "{}/dev.txt", "--id-field", "id"], "--id-field id without --field"),
-        (["--text", "{}/dev.parquet"], "has the fields body, id: name the one"),
-        (["--text", "{}/dev.parquet", "--field", "text"], "row 1 has no field 'text': it has 'body', 'id'"),
-        (["--text", "{}/dev.parquet", "--field", "body", "--id-field", "ids"], "has no field 'ids'"),
-        (["--text", "{}/dev.txt", "--field", "body"], "is plain text, which has no field 'body'"),
-    ],
-)
-def test_scores_refuse(finished, files, capsys, flags, message):
-    assert score.main(["--run", str(finished), *(flag.format(files) for flag in flags)]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("main", [lm.main, shards.main, lambda argv: networks(["mlp-lm", *argv])])
@@ -180,7 +72,7 @@ def test_a_run_with_the_tokenizer_of_another_library(files, tmp_path, capsys):
     flags = ["--train", str(files / "train.jsonl"), "--field", "body", "--tokenizer", str(tmp_path / "tokenizer.json")]
     out, export = tmp_path / "run", tmp_path / "model.safetensors"
     assert lm.main(["--out", str(out), *flags, *FAST, "--methods", "bigram", "--export", str(export)]) == 0
-    assert row_of(out, "bigram")["vocab_size"] == own.get_vocab_size() + 2
+    assert rows(out)[0]["vocab_size"] == own.get_vocab_size() + 2
     assert jexplicit.load_model(export).tokenizer == jexplicit.load_model(out).tokenizer
     capsys.readouterr()
     answers = []
@@ -188,23 +80,6 @@ def test_a_run_with_the_tokenizer_of_another_library(files, tmp_path, capsys):
         assert sample.main(["--run", str(source), "--prompt", "the cat ", "--length", "4"]) == 0
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1] and answers[0].startswith("the cat ")
-
-
-@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
-def test_the_last_space_of_a_prompt_stands_once(kind):
-    """Prompt and continuation are the text of the tokens. Behind subwords, the next one brings the space."""
-    model = jexplicit.fit(TRAIN, "bigram", tokenizer=kind)
-    for prompt in ("", "the", "the ", "the cat  "):
-        tokens, first = prompt_ids(model.tokenizer, prompt)
-        ids = jexplicit.generate(jax.random.key(0), model.model, [tokens] * 2, 3, banned=(1,), first=[first] * 2)
-        for text, drawn in zip(model.generate([prompt] * 2, 3), ids, strict=True):
-            whole = model.tokenizer.decode([*tokens, *drawn])
-            assert (f"{prompt.rstrip()} {text}" if kind == "word" and prompt.endswith(" ") else prompt + text) == whole
-        assert isinstance(model.generate(prompt, 3), str)
-        p = np.array([p for _, p in model.next_token(prompt, top=model.tokenizer.vocab_size)])
-        assert abs(p.sum() - 1) < 1e-5  # float32
-    pieces = [token for token, p in model.next_token("the ", top=1000) if p > 0]
-    assert kind != "bpe" or pieces and all(piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces)
 
 
 def test_texts_are_strings_and_files_are_paths(files, tmp_path):
@@ -259,3 +134,39 @@ def test_bad_requests():
     assert model.score([]) == [] and [len(p) for p in model.score(["", " "])] == [0, 0]
     p = [p for _, p in model.next_token("the", top=1000)]
     assert len(p) == model.tokenizer.vocab_size and sum(p) == pytest.approx(1, abs=1e-5)  # float32
+
+
+# A text of characters as one document: its last part is dev, rows of words, histories by windows
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory):
+    """The run, its dev text, and how many characters that has."""
+    path, rng = tmp_path_factory.mktemp("characters"), np.random.default_rng(0)
+    words = ["to be", "or not", "that is", "the question", "whether", "nobler", "in the mind", "to suffer"]
+    text = "".join(words[i] + rng.choice([" ", ", ", "\n"]) for i in rng.integers(len(words), size=700))
+    cut = int(0.9 * len(text))
+    (path / "play.txt").write_text(text)
+    (path / "dev.txt").write_text(text[cut:])
+    flags = f"--train {path}/play.txt --documents file --split end --tokenizer char --methods mixture --radius 1 --samples 0"
+    more = "--rows contexts-4 words confidence --history none window:64 --calibration-positions 300"
+    assert lm.main([*flags.split(), *more.split(), "--out", str(path / "run")]) == 0
+    return path / "run", path / "dev.txt", len(text) - cut
+
+
+def test_every_character_of_the_last_part_is_predicted_by_every_history(play, capsys):
+    out, dev, characters = play
+    found = {row["history"]: row for row in rows(out) if row["method"] == "mixture"}
+    assert set(found) == {"none", "window:64"} and found["window:64"]["dev_loss"] != found["none"]["dev_loss"]
+    for history, row in found.items():
+        assert row["dev_positions"] == row["dev_characters"] == characters and row["radius"] == 48
+        assert row["bits_per_character"] == pytest.approx(row["dev_loss"] / np.log(2))
+        assert row["scalars"] == len(row["exponents"]) > 30
+        run = ["--run", str(out), "--method", "mixture", "--history", history]
+        capsys.readouterr()
+        assert score.main([*run, "--text", str(dev), "--documents", "file", "--json"]) == 0
+        scored = json.loads(capsys.readouterr().out)
+        assert scored["token_count"] in (characters, characters - 1)  # the end of a file is no character of the document
+        assert scored["perplexity"] == pytest.approx(row["dev_perplexity"], rel=0.02)
+        assert sample.main([*run, "--prompt", "to be or not t", "--length", "20", "--temperature", "0"]) == 0
+        assert capsys.readouterr().out.startswith("to be or not t")

@@ -6,13 +6,13 @@ import json
 import re
 import shlex
 import shutil
-import struct
 from inspect import unwrap
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from files import idx_bytes
 
 import jexplicit
 from icl.blur.data import image_sets
@@ -32,7 +32,7 @@ lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of 
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
-lm --corpus shards:nowhere --methods cold | --corpus shards:DIR with --methods cold: use --methods unigram bigram explicit ngram
+lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
 lm --corpus shards:nowhere | no tokenizer at nowhere
 lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
@@ -91,8 +91,18 @@ lm {TRAIN} --devices 1000 | 1000 devices asked for
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
 lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
-lm --train missing.txt {SECOND} --methods explicit cold | --methods cold: use --methods unigram bigram explicit ngram
+lm --train missing.txt {SECOND} --methods explicit cold | --methods cold with --coordinator: use --methods unigram bigram
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
+lm {TRAIN} --calibration leave-one-out --features cat --smoothing noise | --smoothing noise
+lm {TRAIN} --bits 0 | --bits 0: use at least 1
+lm {TRAIN} --methods bitcipher --bits 3 | use at least
+lm {TRAIN} --history | --history without a value
+lm {TRAIN} --sweeps 0 | --sweeps 0: use at least 1
+lm {TRAIN} --discount inf | --discount inf
+lm {TRAIN} --methods mixture --history window:3 | choose none, document, window:W
+lm {TRAIN} --methods mixture --rows trigrams | rows trigrams: choose from offsets
+lm {TRAIN} --methods mixture --rows words | these rows need --tokenizer char
+lm --split end | it splits the files of --train
 lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
 lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
 lm {TRAIN} --checkpoint-seconds 0 | --checkpoint-seconds 0.0: use above 0
@@ -134,6 +144,12 @@ score --run {{run}} --text {{empty}} | holds no text
 score --run {{run}} --text {{binary}} | is a binary file
 score --run {{run}} --text {{latin}} | is not UTF-8 text
 score --run nowhere --text {{text}} | no run at nowhere
+score --run {{run}} --text - - | --text - -: standard input can be read only once
+score --run {{run}} --text {{text}} --id-field id | --id-field id without --field
+score --run {{run}} --text {{pairs}} | name the one that holds the text
+score --run {{run}} --text {{pairs}} --field text | line 1 has no field 'text': it has
+score --run {{run}} --text {{pairs}} --field sentence_bad --id-field ids | has no field 'ids'
+score --run {{run}} --text {{text}} --field body | is plain text, which has no field 'body'
 explain --run {{run}} --text '  ' | give at least one word to explain
 explain --run {{run}} --text 'the cat' --figure {{tmp}} | it is a folder; give the file to write
 explain --run {{run}} --text 'the cat' --figure {{text}}/x.png | cannot be written
@@ -248,10 +264,6 @@ shards --train {{text}} --seed {LARGE} | use whole numbers below 2^63
 """
 CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
 WITH_OUT = ("lm", "networks", "icl", "digits", "blur", "bench", "shards", "judge")  # into a new folder
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", n) for n in array.shape) + array.astype(np.uint8).tobytes()
 
 
 def main(line: list[str]) -> int:

@@ -10,13 +10,13 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from lm_runs import rows
 from PIL import Image
 
 import jexplicit
 from jexplicit.lm import names
 from jexplicit.lm.fits import mixture_rows
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
-from launch.choose import visible
 from launch.digits import __main__ as digits
 from launch.judge import __main__ as judge
 from launch.lm import __main__ as lm
@@ -111,8 +111,8 @@ def test_help_of_a_command_does_not_import_jax(environment):
 
 def test_names_of_the_command_line_are_those_of_the_library():
     assert set(get_args(names.Method)) == set(jexplicit.METHODS)
-    for rows in ("SUBWORD_ROWS", "CLASS_ROWS", "GRAMMAR_ROWS", "CHARACTER_ROWS"):
-        mixture_rows.check_rows(getattr(names, rows))
+    for name in ("SUBWORD_ROWS", "CLASS_ROWS", "GRAMMAR_ROWS", "CHARACTER_ROWS"):
+        mixture_rows.check_rows(getattr(names, name))
 
 
 def test_a_command_works_where_another_launch_lies(tmp_path, environment):
@@ -197,24 +197,6 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(kind, finished
     assert isinstance(json.loads(printed.out), dict) and not printed.err
 
 
-def test_next_gives_probabilities_that_sum_to_one(finished, capsys):
-    assert next.main(["--run", str(finished), "--prompt", "the", "--top", "1000", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["next"]
-    p = [token["probability"] for token in found]
-    assert p == sorted(p, reverse=True) and sum(p) == pytest.approx(1, abs=1e-5)  # float32 log-probabilities
-    assert found[0]["log_probability"] == pytest.approx(np.log(p[0]))
-    assert next.main(["--run", str(finished), "--prompt", "the zebra", "--top", "2"]) == 0
-    printed = capsys.readouterr()
-    assert "zebra" in printed.err and "│" in printed.out
-
-
-def test_explain_prints_tokens_without_markup(finished, tmp_path, capsys):
-    assert explain.main(["--run", str(finished), "--text", "the cat", "--figure", str(tmp_path / "x.png")]) == 0
-    printed = capsys.readouterr().out
-    assert "│ ▁cat " in printed and "[bold]" not in printed
-    assert visible("\n") == "\\n" and visible("▁é") == "▁é"
-
-
 def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_path, environment):
     long = tmp_path / "long.txt"
     long.write_text("\n".join(TEXT * 40))
@@ -235,18 +217,17 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_
 
 
 def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
+    def estimate(*flags) -> dict:
+        assert lm.main([*lm_flags(files, tmp_path / "run"), *flags, "--dry-run", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
     monkeypatch.chdir(tmp_path)
-    assert lm.main([*lm_flags(files, tmp_path / "run"), "--methods", "ngram", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    rows = json.loads((finished / "results.json").read_text())["rows"]
+    found, row = estimate("--methods", "ngram"), rows(finished)[0]
     # a text this small is read as a whole, so that counts are no estimates
-    assert (found["documents"], found["tokens"]) == (49, rows[0]["train_tokens"])
-    assert found["vocab_size"] == rows[0]["vocab_size"] and found["tables"] == "sparse"
+    assert (found["documents"], found["tokens"]) == (49, row["train_tokens"])
+    assert found["vocab_size"] == row["vocab_size"] and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    again = [*lm_flags(files, tmp_path / "run"), "--methods", "unigram", "--tokenizer", str(finished), "--dry-run", "--json"]
-    assert lm.main(again) == 0 and json.loads(capsys.readouterr().out)["vocab_size"] == found["vocab_size"]
-    words = ["--methods", "mixture", "--rows", "words", "--tokenizer", "char", "--dry-run", "--json"]
-    assert (
-        lm.main([*lm_flags(files, tmp_path / "run"), *words]) == 0 and json.loads(capsys.readouterr().out)["models_seconds"] > 0
-    )
+    assert estimate("--methods", "unigram", "--tokenizer", str(finished))["vocab_size"] == found["vocab_size"]
+    assert estimate("--methods", "mixture", "--rows", "words", "--tokenizer", "char")["models_seconds"] > 0
+    assert estimate("--methods", "cold", "optimum", "--batch-size", "100")["tables"] == "dense"
     assert not list(tmp_path.iterdir())

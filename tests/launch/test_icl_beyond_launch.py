@@ -46,8 +46,9 @@ def run(out, experiments) -> list[dict]:
     return json.loads((out / "results.json").read_text())["rows"]
 
 
-def check_run(out, rows, experiments):
+def check_run(made, experiments):
     """Every experiment has its predictors, its fields, a section of the report, and its figures."""
+    out, rows = made
     report = (out / "report.md").read_text()
     assert {row["experiment"] for row in rows} == set(experiments) and all(set(FIELDS) <= set(row) for row in rows)
     for experiment in experiments:
@@ -74,12 +75,12 @@ def others(tmp_path_factory):
 
 
 def test_every_experiment_has_its_rows_and_figures(finished):
-    check_run(*finished, QUICK)
+    check_run(finished, QUICK)
 
 
 @pytest.mark.slow
 def test_the_other_experiments_have_their_rows_and_figures(others):
-    check_run(*others, LONG)
+    check_run(others, LONG)
     assert {row["layers"] for row in where(others[1], experiment="nonlinear")} == {1, 2}
     functions = where(others[1], experiment="function-classes")
     assert {row["prefix"] for row in functions} >= {0, 1, 2, 4} and len({row["shift"] for row in functions}) == 12

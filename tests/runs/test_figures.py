@@ -1,6 +1,8 @@
 """Figures: zeros on log axes are drawn, long texts wrap, files have ordinary permissions."""
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from jexplicit.runs import figures
 from jexplicit.runs.figures import figure, legend_outside, plain_ticks
 from jexplicit.runs.files import save_arrays, write_whole
-from launch.lm.figures import attribution_map
+from launch.explain import draw_attribution
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,9 @@ def test_an_axis_without_a_positive_number_is_linear(tmp_path):
 def test_a_long_attribution_map_wraps(tmp_path, monkeypatch, tokens, lines):
     drawn = []
     monkeypatch.setattr(figures.plt, "close", drawn.append)
-    names, words = ["x1", "x2"], [f"w{n}" for n in range(tokens)]
-    attribution_map(names, [["a", "$b"]] * tokens, words, np.linspace(-1, 1, 2 * tokens).reshape(tokens, 2), tmp_path / "a.png")
+    words, evidence = [f"w{n}" for n in range(tokens)], np.linspace(-1, 1, 2 * tokens).reshape(tokens, 2)
+    why: Any = SimpleNamespace(names=["x1", "x2"], evidence=evidence)
+    draw_attribution(words, [["a", "$b"]] * tokens, why, tmp_path / "a.png")
     (fig,) = drawn
     axes = fig.axes[:-1]  # the last is the colour bar
     assert [label.get_text() for ax in axes for label in ax.get_xticklabels()] == words

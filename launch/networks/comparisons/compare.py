@@ -19,7 +19,7 @@ from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.figures import COLOURS, figure, legend_outside
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, spread, where
+from jexplicit.runs.rows import Results, Row, groups, mean_std, where
 from jexplicit.runs.tables import Column
 from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture, pivot_table
 from jexplicit.solvers.metrics import recall_by_class
@@ -127,7 +127,7 @@ def summaries(results: Results, **fields: Any) -> list[Row]:
         line = {**own[0], "variant": own[0]["variant"].replace("_", " ")}
         for name, (scale, form) in _summarised.items():
             values = [scale * row[name] for row in own if row.get(name) is not None]
-            line[name] = spread(values, form) if len(values) == len(own) else "all rates diverge"
+            line[name] = mean_std(values, form) if len(values) == len(own) else "all rates diverge"
         lines.append(line)
     return lines
 

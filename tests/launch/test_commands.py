@@ -1,0 +1,306 @@
+"""The commands that use a model of a run: score, sample, next, explain, export, compare and judge, all on one run."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from lm_runs import DEV, SMALL, TRAIN, by_model, finished, folder, rows, run
+from safetensors.numpy import load_file, save_file
+
+import jexplicit
+from jexplicit import contexts, encode_documents, load_model
+from launch import compare, explain, export, next, sample, score
+from launch.choose import visible
+from launch.judge import __main__ as judge
+
+MEASURES = ("log_probability", "perplexity", "bits_per_byte", "bits_per_character", "word_perplexity")
+CHOSEN = ["--method", "explicit", "--features", "cat", "--radius", "2"]
+
+
+def answer(command, capsys, *flags, source=None) -> str:
+    """What a command prints."""
+    capsys.readouterr()
+    assert command.main(["--run", str(source or finished()), *map(str, flags)]) == 0
+    return capsys.readouterr().out
+
+
+def scored(capsys, *flags, source=None) -> list[dict]:
+    return [json.loads(line) for line in answer(score, capsys, *flags, source=source).splitlines()]
+
+
+def refusal(command, capsys, *flags) -> str:
+    capsys.readouterr()
+    assert command.main([*map(str, flags)]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The dev text as lines, and as records; minimal pairs of three paradigms."""
+    path = tmp_path_factory.mktemp("text")
+    (path / "dev.txt").write_text("\n\n".join(DEV))
+    (path / "dev.jsonl").write_text("".join(json.dumps({"body": text, "id": f"d{n}"}) + "\n" for n, text in enumerate(DEV)))
+    for n, (paradigm, field) in enumerate((("order", "syntax"), ("number", "morphology"), ("gender", "morphology"))):
+        pairs = [
+            {"sentence_good": line, "sentence_bad": " ".join(sorted(line.split())), "field": field, "UID": paradigm}
+            for line in DEV[10 * n : 10 * n + 10 + n]
+        ]
+        (path / f"{paradigm}.jsonl.pairs").write_text("\n".join(map(json.dumps, pairs)))
+    return path
+
+
+# Scores
+
+
+def test_every_model_is_scored_by_name_with_the_perplexity_of_its_row(files, capsys):
+    for row in rows(finished()):
+        flags = ["--method", row["method"], "--radius", row["radius"], "--history", row["history"]]
+        flags += ["--features", row["features"]] if row["features"] != "none" else []
+        *documents, whole = scored(capsys, *flags, "--text", files / "dev.txt")
+        assert whole["perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-4), row
+        assert whole["history"] == row["history"] and whole["documents"] == len(documents) == len(DEV)
+
+
+def test_scores_have_tokens_lines_and_ids(files, capsys):
+    *plain, whole = scored(capsys, *CHOSEN, "--text", files / "dev.txt")
+    *records, also = scored(capsys, *CHOSEN, "--text", files / "dev.jsonl", "--field", "body", "--id-field", "id")
+    *tokens, third = scored(capsys, *CHOSEN, "--text", files / "dev.txt", "--per", "token")
+    assert whole == also == third and "file" not in plain[0] and whole["unknown_tokens"] == 2
+    assert [line["line"] for line in plain] == list(range(1, 2 * len(DEV), 2))
+    assert [(line["line"], line["id"]) for line in records] == [(n + 1, f"d{n}") for n in range(len(DEV))]
+    assert [line["log_probability"] for line in plain] == [line["log_probability"] for line in records]
+    assert tokens == [
+        {"line": line["line"], "token": token, "log_probability": p}
+        for line in plain
+        for token, p in zip(line["tokens"], line["log_probabilities"], strict=True)
+    ]
+    for text, line in zip(DEV[:-1], plain, strict=False):
+        assert line["token_count"] == len(line["tokens"]) and "".join(line["tokens"]) == "".join(f"▁{w}" for w in text.split())
+        # the printed numbers are rounded to 1e-6 each
+        assert sum(line["log_probabilities"]) == pytest.approx(line["log_probability"], abs=1e-6 * 60)
+    twice = scored(capsys, *CHOSEN, "--text", files / "dev.txt", files / "dev.txt")
+    assert twice[-1]["documents"] == 2 * len(DEV) and {line["file"] for line in twice[:-1]} == {str(files / "dev.txt")}
+
+
+def test_standard_input_is_scored(files, capsys, monkeypatch):
+    def piped(data: bytes, *flags) -> list[dict]:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+        return scored(capsys, *CHOSEN, "--text", "-", *flags)
+
+    assert piped((files / "dev.txt").read_bytes()) == scored(capsys, *CHOSEN, "--text", files / "dev.txt")
+    records = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--id-field", "n")
+    assert [(line["line"], line["id"]) for line in records[:-1]] == [(2, [7])]
+    assert piped(b"the cat\nsat\n\nthe dogs\n", "--documents", "paragraph")[1]["line"] == 4
+
+
+# Sampling and the next token
+
+
+def test_sample_continues_a_prompt_and_is_repeatable(capsys):
+    def text(*more) -> str:
+        return answer(sample, capsys, *CHOSEN, "--prompt", "the cat", "--length", "8", *more)
+
+    assert text().startswith("the cat") and text("--seed", "3") == text("--seed", "3")
+    assert text("--temperature", "0", "--seed", "1") == text("--temperature", "0", "--seed", "2")
+    assert len(text("--count", "3").splitlines()) == 3
+
+
+def test_the_default_is_the_model_with_the_lowest_dev_perplexity(capsys):
+    assert next.main(["--run", str(finished()), "--prompt", "the 漢", "--top", "2"]) == 0
+    said = capsys.readouterr()
+    best = min(rows(finished()), key=lambda row: row["dev_perplexity"])
+    assert f"model {best['method']}_" in said.err and "never seen ['漢']" in said.err and "│" in said.out
+
+
+def test_next_gives_probabilities_that_sum_to_one(capsys):
+    found = json.loads(answer(next, capsys, "--prompt", "the", "--top", "1000", "--json"))["next"]
+    p = [token["probability"] for token in found]
+    assert p == sorted(p, reverse=True) and sum(p) == pytest.approx(1, abs=1e-5)  # float32 log-probabilities
+    assert found[0]["log_probability"] == pytest.approx(np.log(p[0]))
+
+
+# Attribution
+
+
+def test_explain_prints_the_exact_parts_of_each_logit(tmp_path, capsys):
+    flags = [*CHOSEN, "--text", "the cat [bold] sat", "--figure", tmp_path / "map.png"]
+    printed = answer(explain, capsys, *flags)
+    model, tokenizer, _ = load_model(finished(), method="explicit", features="cat", radius=2)
+    X, Y = contexts(encode_documents(tokenizer, ["the cat [bold] sat"]), 2)
+    for k in (0, 1):
+        assert f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" in printed
+    assert "1 back" in printed and "2 back" in printed and "│ ▁cat " in printed
+    by_row = answer(explain, capsys, *flags, "--by", "row")
+    assert "offset 1" in by_row and "offset 2" in by_row
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert visible("\n") == "\\n" and visible("▁é") == "▁é"
+
+
+def test_a_mixture_is_explained_by_token_and_by_row(tmp_path, capsys):
+    names = {"token": ["1 back", "8 back", "no token", "history"], "row": ["unigram", "offset 8", "context 4", "cache 400"]}
+    for by, expected in names.items():
+        flags = ["--method", "mixture", "--history", "all", "--text", "the cat sat on", "--by", by]
+        found = json.loads(answer(explain, capsys, *flags, "--figure", tmp_path / f"{by}.pdf", "--json"))
+        assert set(expected) <= set(found["rows"]) and len(found["predictions"]) == 4
+        evidence = [token["evidence"] for token in found["predictions"]]
+        assert np.shape(evidence) == (4, len(found["rows"])) and (tmp_path / f"{by}.pdf").stat().st_size > 1000
+
+
+# Exports
+
+
+@pytest.mark.parametrize("method", ["explicit", "mixture", "unigram"])
+def test_an_export_scores_as_its_run_does(method, files, tmp_path, capsys):
+    file = tmp_path / "model.safetensors"
+    assert "MB" in answer(export, capsys, "--method", method, "--out", file)
+    from_run = scored(capsys, "--method", method, "--text", files / "dev.txt")
+    assert scored(capsys, "--text", files / "dev.txt", source=file) == from_run
+    assert load_model(file).about["method"] == method
+    assert "holds one model, with method" in refusal(sample, capsys, "--run", file, "--method", "cold")
+
+
+def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, tmp_path, capsys):
+    arpa = tmp_path / "lm.arpa.gz"
+    assert export.main(["--run", str(finished()), "--method", "ngram", "--out", str(arpa)]) == 0
+    assert "fitted without --eos" in capsys.readouterr().err
+    one = scored(capsys, "--method", "ngram", "--text", files / "dev.txt")[-1]
+    other = scored(capsys, "--text", files / "dev.txt", source=arpa)[-1]
+    assert one == {**other, **{name: pytest.approx(other[name], rel=1e-5) for name in MEASURES}}
+    assert answer(sample, capsys, "--prompt", "the cat", "--length", "3", source=arpa).startswith("the cat")
+    answer(explain, capsys, "--text", "the cat", "--figure", tmp_path / "explain.png", source=arpa)
+    said = refusal(export, capsys, "--run", finished(), "--method", "mixture", "--out", tmp_path / "mixture.arpa")
+    assert "is no n-gram model, which an ARPA file holds: choose the method ngram" in said
+    assert not (tmp_path / "mixture.arpa").exists()
+
+
+def damaged_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def with_a_nan(path):
+    tensors = load_file(path)
+    name = min(name for name, tensor in tensors.items() if tensor.dtype.kind == "f")
+    tensors[name].flat[0] = np.nan
+    save_file(tensors, path, metadata=None)
+
+
+DAMAGES = {
+    "checksum": damaged_bit,
+    "can be read": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "not written by jexplicit": lambda path: save_file({"x": np.zeros(3)}, path),
+    "not written": with_a_nan,
+    "is no model that can be read": lambda path: path.write_bytes(b"not a model"),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_a_damaged_export_is_refused(message, tmp_path, capsys):
+    file = Path(shutil.copy(folder() / "model.safetensors", tmp_path)) if finished() else tmp_path
+    DAMAGES[message](file)
+    said = refusal(sample, capsys, "--run", file)
+    assert message in said and "model.safetensors" in said
+
+
+def test_counts_of_another_tokenizer_are_refused(tmp_path, capsys):
+    out = shutil.copytree(finished(), tmp_path / "run")
+    jexplicit.train_tokenizer(["other words"], kind="word").save(out / "tokenizer.model")
+    assert "different runs" in refusal(sample, capsys, "--run", out, "--method", "bigram")
+
+
+# Comparisons
+
+
+def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, capsys):
+    text = ["--train", str(folder() / "train.txt"), "--dev", str(folder() / "dev.txt.gz")]
+    assert run(tmp_path / "char", *text, *SMALL, "--tokenizer", "char", "--features", "cat", "--samples", "0") == 0
+    found = json.loads(answer(compare, capsys, tmp_path / "char", "--text", files / "dev.txt", "--json"))
+    for out, row in zip((finished(), tmp_path / "char"), found["rows"], strict=True):
+        best = min(rows(out), key=lambda row: row["dev_perplexity"])
+        for field in ("bits_per_byte", "bits_per_character", "word_perplexity", "unknown_share"):
+            assert row[field] == pytest.approx(best[field], rel=1e-5), field  # the same text, summed in another order
+        assert row["perplexity"] == pytest.approx(best["dev_perplexity"], rel=1e-5) and row["positions"] == best["dev_tokens"]
+    one, other = found["rows"]
+    assert (one["difference"], found["documents"]) == (None, len(DEV)) and 0 < other["standard_error"] < 1
+    assert other["difference"] == pytest.approx(other["bits_per_byte"] - one["bits_per_byte"])
+
+
+def test_chosen_models_are_compared_in_a_table(tmp_path, capsys):
+    (tmp_path / "one.txt").write_text("the cat sat on a mat\n")
+    table = answer(compare, capsys, "--method", "explicit", "unigram", "--text", tmp_path / "one.txt")
+    assert "unigram" in table and "K = 2" in table and "±" not in table  # one document
+    alone = json.loads(answer(score, capsys, "--text", tmp_path / "one.txt", "--method", "unigram", "--json"))
+    assert f"{alone['perplexity']:.2f}" in table
+
+
+def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, capsys):
+    out = tmp_path / "judge"
+    given = ["--run", str(finished()), "--pairs", f"{files}/*.pairs", "--out", str(out)]
+    assert judge.main([*given, "--method", "explicit", "--features", "cat", "--json"]) == 0
+    printed, found = json.loads(capsys.readouterr().out), rows(out)
+    assert [(row["radius"], row["paradigm"], row["field"], row["pairs"]) for row in found] == [
+        (K, *paradigm)
+        for K in (1, 2)
+        for paradigm in (("gender", "morphology", 12), ("number", "morphology", 11), ("order", "syntax", 10))
+    ]
+    for model in printed["models"]:  # over pairs
+        own = [row for row in found if row["radius"] == model["radius"]]
+        assert model["accuracy"] == pytest.approx(sum(row["accuracy"] * row["pairs"] for row in own) / 33)
+        assert model["fields"]["morphology"] == pytest.approx((12 * own[0]["accuracy"] + 11 * own[1]["accuracy"]) / 23)
+        assert model["fields"]["syntax"] == own[2]["accuracy"] and 0 <= model["ties"] <= 1 and model["pairs"] == 33
+    assert (out / "figures" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    report = (out / "report.md").read_text()
+    assert "| gender | morphology | 12 |" in report and f"| {100 * printed['models'][0]['accuracy']:.1f} |" in report
+    assert judge.main([*given, "--resume", "--method", "explicit", "unigram", "--features"]) == 0
+    assert rows(out)[: len(found)] == found
+    assert {(row["method"], row["features"]) for row in rows(out)[len(found) :]} == {("unigram", "none"), ("explicit", "sum")}
+    file = tmp_path / "model.safetensors"
+    answer(export, capsys, *CHOSEN, "--out", file)
+    assert judge.main(["--run", str(file), "--pairs", f"{files}/*.pairs", "--out", str(tmp_path / "file")]) == 0
+    assert [row["accuracy"] for row in rows(tmp_path / "file")] == [row["accuracy"] for row in found if row["radius"] == 2]
+
+
+# The estimator
+
+
+@pytest.mark.parametrize("method", ["bigram", "mixture"])
+def test_the_estimator_is_the_command(method, tmp_path):
+    options = {"calibration_positions": 300, "features": "sum" if method == "mixture" else "cat"}
+    model = jexplicit.fit(folder() / "train.txt", method, tokenizer="word", **options)
+    row = by_model(finished())[("mixture", "cat", 8, "all") if method == "mixture" else ("bigram", "none", 1)]
+    # the same rows and exponents; the command spreads sums over devices, and float32 sums in another order on other tables
+    assert model.perplexity(DEV) == pytest.approx(row["dev_perplexity"], rel=1e-4)
+    same = ("method", "features", "radius", "history", "vocab_size", "train_tokens")
+    assert {name: model.about[name] for name in same} == {name: row[name] for name in same}
+    np.testing.assert_allclose(model.about.get("exponents", []), row.get("exponents", []), atol=1e-3)
+    scores = model.score([*DEV[:20], "", *DEV[20:]])
+    assert len(scores) == len(DEV) + 1 and not len(scores[20])
+    model.save(tmp_path / "model.safetensors")
+    again = load_model(tmp_path / "model.safetensors")
+    assert type(again) is type(load_model(finished())) is jexplicit.TextModel
+    assert again.about == json.loads(json.dumps(model.about)) and again.tokenizer == model.tokenizer
+    assert again.next_token("the cat", top=3) == model.next_token("the cat", top=3)
+    assert again.generate("the cat", 5, seed=3) == model.generate("the cat", 5, seed=3)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
+def test_the_last_space_of_a_prompt_stands_once(kind):
+    """Prompt and continuation are the text of the tokens. Behind subwords, the next one brings the space."""
+    model = jexplicit.fit(TRAIN, "bigram", tokenizer=kind)
+    for prompt in ("", "the", "the ", "the cat  "):
+        tokens, first = jexplicit.lm.generation.prompt_ids(model.tokenizer, prompt)
+        ids = jexplicit.generate(jax.random.key(0), model.model, [tokens] * 2, 3, banned=(1,), first=[first] * 2)
+        for text, drawn in zip(model.generate([prompt] * 2, 3), ids, strict=True):
+            whole = model.tokenizer.decode([*tokens, *drawn])
+            assert (f"{prompt.rstrip()} {text}" if kind == "word" and prompt.endswith(" ") else prompt + text) == whole
+        assert isinstance(model.generate(prompt, 3), str)
+        p = np.array([p for _, p in model.next_token(prompt, top=model.tokenizer.vocab_size)])
+        assert abs(p.sum() - 1) < 1e-5  # float32
+    pieces = [token for token, p in model.next_token("the ", top=1000) if p > 0]
+    assert kind != "bpe" or pieces and all(piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces)
