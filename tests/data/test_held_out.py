@@ -112,24 +112,27 @@ def test_refusals(options, said):
         hold_out(np.array([0, 1, 0]), **options)
 
 
+def slow_spans_in_common(stream, text, n):
+    """How many spans of n tokens end in each passage of 200, and how many of them the text has."""
+    known, found = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}, [0] * -(-len(stream) // 200)
+    for m in range(n - 1, len(stream)):
+        found[m // 200] += tuple(stream[m - n + 1 : m + 1].tolist()) in known
+    return found
+
+
 @pytest.mark.parametrize("part", [1, 30, 1 << 22])
 def test_copies_are_those_of_the_loop_over_spans_in_parts_of_any_size(part, monkeypatch):
-    """Passages of 200 tokens whose spans of n tokens are shared in part: up to a fifth, which is still new, and beyond it."""
+    """Up to a fifth of the spans of a passage may be in common; beyond it, the passage is a copy."""
     monkeypatch.setattr(held_out, "_part", part)
-    rng = np.random.default_rng(0)
+    rng, n = np.random.default_rng(0), 15
     text, new = rng.integers(1, 100, 2000), rng.integers(1, 100, 2000)
     f = np.bincount(text) / len(text)
-    n = int(np.ceil(64 / -sum(p * np.log(p) for p in f if p)))
-    assert n == 15
-    expected = [0, 39, 40, 41, 60, 79, 80, 81, 200 - n + 1, 0]  # spans of each passage that the text has
-    lengths = [spans + n - 1 if spans else 0 for spans in expected]
+    assert (n - 1) * -sum(p * np.log(p) for p in f if p) < 64 <= n * -sum(p * np.log(p) for p in f if p)
+    expected = [0, 39, 40, 41, 60, 79, 80, 81, 200 - n + 1, 0]
+    lengths = [spans + n - 1 if spans else 0 for spans in expected]  # of what the text has, at the beginning of a passage
     stream = np.concatenate([part for m, c in enumerate(lengths) for part in (text[:c], new[200 * m : 200 * (m + 1) - c])])
-    known, shared = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}, [0] * len(expected)
-    for m in range(n - 1, len(stream)):
-        shared[m // 200] += tuple(stream[m - n + 1 : m + 1].tolist()) in known
-    assert shared == expected
-    for most, spans in ((0.2, 40), (0.4, 80)):
-        mask = np.repeat(np.array(shared) > spans, 200)
-        np.testing.assert_array_equal(duplicated_mask(stream, text, most=most), mask)
-    np.testing.assert_array_equal(duplicated_mask(stream, text), np.repeat(np.array(shared) > 40, 200))
-    assert duplicated_mask(stream[:834], text)[-1]  # 20 spans of the last passage, of 34 tokens
+    assert slow_spans_in_common(stream, text, n) == expected
+    for some in (stream, stream[150:], stream[:834]):  # spans across passages; a last one of 34 tokens, of which 20 end spans
+        spans, sizes = slow_spans_in_common(some, text, n), np.bincount(np.arange(len(some)) // 200)
+        np.testing.assert_array_equal(duplicated_mask(some, text), np.repeat(np.array(spans) * 5 > sizes, sizes))
+        np.testing.assert_array_equal(duplicated_mask(some, text, most=0.4), np.repeat(np.array(spans) * 5 > 2 * sizes, sizes))
