@@ -1,8 +1,5 @@
 """A pass over a stream: windows, saves, kills. Counts are integers: every comparison is exact."""
 
-import multiprocessing
-import time
-
 import numpy as np
 import pytest
 from files import shards_of
@@ -11,8 +8,6 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import DenseCounter, count
 from jexplicit.counts.stream import Saving, feed, windows
 from jexplicit.data.contexts import with_leading_pads
-from jexplicit.data.shards import read_shards
-from jexplicit.runs.files import load_arrays, save_arrays
 
 N, K = 7, 2
 DOCUMENTS = random_documents(seed=3, number=40, vocab_size=N, longest=9)
@@ -77,22 +72,6 @@ def test_a_pass_killed_after_any_window_goes_on_exactly(left, seconds, tmp_path)
         assert_same(fed(saving, 0), COUNTS)  # all is counted: no window is left
 
 
-def test_a_save_on_a_full_disk_is_refused_and_leaves_the_last_one(tmp_path, monkeypatch):
-    saving = Saving(tmp_path, -1.0)
-    assert fed(saving, 3) is None
-    with monkeypatch.context() as full:
-
-        def no_space(*_):
-            raise OSError(28, "No space left on device")
-
-        full.setattr("jexplicit.runs.files.os.fsync", no_space)
-        with pytest.raises(ValueError, match=r"process_0_of_1\.npz cannot be written \(No space left on device\): make room"):
-            fed(saving)
-    assert [path.name for path in tmp_path.iterdir()] == ["process_0_of_1.npz"]
-    assert int(load_arrays(tmp_path / "process_0_of_1.npz")["done"]) == 1 + 3 * 20
-    assert_same(fed(saving), COUNTS)
-
-
 def test_partial_counts_of_another_pass_and_damaged_ones_are_refused(tmp_path, monkeypatch):
     saving, path = Saving(tmp_path, -1.0), tmp_path / "process_0_of_1.npz"
 
@@ -124,45 +103,3 @@ def test_a_damaged_shard_is_named_before_it_is_counted(tmp_path):
     path.write_bytes(flipped(path.read_bytes(), 3))
     with pytest.raises(ValueError, match=r"00001\.tokens is damaged \(CRC-32"):
         count(stream, radius=K, vocab_size=N)
-
-
-def count_in_a_process(shards, saved, out):
-    """Counts with a save after every window."""
-    stream = read_shards(shards)
-    counts = count(stream, radius=K, vocab_size=N, chunk=100, saving=Saving(saved, 0.0))
-    save_arrays(out, {f"C_{k}": C for k, C in enumerate(counts, 1)})
-
-
-def kill_at_random(tmp_path, kills):
-    """Kills the counting at random moments until it has been killed so often; checks every pass that ends."""
-    documents = random_documents(seed=5, number=4000, vocab_size=N, longest=9)
-    expected = count(stream_of(documents), radius=K, vocab_size=N)
-    shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=5000)
-    context = multiprocessing.get_context("forkserver")  # a process that has imported JAX, and not started it
-    context.set_forkserver_preload(["jexplicit.counts.dense"])
-    rng, killed, ended, run = np.random.default_rng(0), 0, 0, 0
-    while killed < kills or not ended:
-        saved, out = tmp_path / f"saved_{run}", tmp_path / f"out_{run}.npz"
-        process = context.Process(target=count_in_a_process, args=(tmp_path / "shards", saved, out))
-        process.start()
-        if killed < kills:
-            path, begun = saved / "process_0_of_1.npz", time.time()
-            while process.is_alive() and not (path.exists() and path.stat().st_mtime > begun):  # until it counts
-                time.sleep(0.005)
-            process.join(rng.uniform(0, 0.5))
-            process.kill()
-        process.join()
-        if process.exitcode == 0:
-            ended += 1
-            run += 1
-            found = load_arrays(out)
-            assert_same([found[f"C_{k}"] for k in range(1, K + 1)], expected)
-        else:
-            assert process.exitcode == -9
-            killed += 1
-    return ended
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_count_that_is_killed_again_and_again_is_exact(tmp_path, kills):
-    assert kill_at_random(tmp_path, kills)

@@ -222,12 +222,3 @@ def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, mo
     assert "Left out." not in documents
     assert "left out 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
     assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_real_text_keeps_every_line(data_dir):
-    folder = Path(data_dir)
-    names = read_documents([folder / "names/names.txt"])
-    assert "\n".join(names) == (folder / "names/names.txt").read_text().strip("\n")
-    shakespeare = text_corpus([folder / "tinyshakespeare/input.txt"]).in_memory()
-    lines = (folder / "tinyshakespeare/input.txt").read_text().split("\n")
-    assert sorted(shakespeare.train + shakespeare.dev) == sorted(line for line in lines if line.strip())

@@ -17,7 +17,6 @@ from jexplicit.counts.beam import tfds_parts
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.data.tfds import tfds_corpus, tfds_text
-from launch.digits.__main__ import main as digits
 from launch.lm.__main__ import main as lm
 from launch.shards import main as shards
 
@@ -182,13 +181,6 @@ def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys
     assert lm(["--out", str(tmp_path / "lm"), *by_folder]) == 0
     rows = json.loads((tmp_path / "lm/results.json").read_text())["rows"]
     assert {row["corpus"] for row in rows} == {"tfds:small/1.0.0"}
-
-
-def test_the_command_reads_images_by_folder(prepared, tmp_path):
-    flags = ["--data", f"tfds:{prepared / 'shapes'}", "--methods", "explicit", "--layers", "1"]
-    assert digits(["--out", str(tmp_path / "run"), *flags]) == 0
-    (row,) = json.loads((tmp_path / "run/results.json").read_text())["rows"]
-    assert (row["data"], row["train_images"], row["outputs"]) == ("tfds:shapes/1.0.0", 130, 2)
 
 
 def test_not_installed_says_so_at_once(monkeypatch, tmp_path, capsys):

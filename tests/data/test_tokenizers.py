@@ -338,10 +338,3 @@ def test_real_text_round_trip(data_dir, kind):
     check_round_trip(tokenizer, corpus.train[:5000:5])
     stream = encode_documents(tokenizer, corpus.train[:2000])
     assert stream.tolist() == reference_stream(tokenizer, corpus.train[:2000])
-
-
-def test_snippets_round_trip(data_dir):
-    corpus = text_corpus([Path(data_dir, "babylm_like/dev/mixed_2024.dev")]).in_memory()
-    tokenizer = train_tokenizer(corpus.train)
-    check_round_trip(tokenizer, corpus.train + corpus.dev)
-    assert max(map(len, corpus.train)) > 40_000

@@ -149,15 +149,24 @@ def test_a_sweep_of_centred_features_is_that_of_features_in_memory():
     np.testing.assert_allclose(streamed.losses, dense.losses, rtol=1e-12)
 
 
-def test_sweeps_go_on_from_where_they_start():
+def test_a_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
     X, Y = some_examples()
-    blocks = split_examples(X, Y)
+    blocks = split_examples(X, Y, block=10)
     gram = gram_matrix(blocks, IDENTITY)
     whole = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=7)
     first = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=3)
     rest = gram_softmax_sweeps(gram, blocks, IDENTITY, first, sweeps=4)
     np.testing.assert_allclose(rest.U, whole.U, rtol=0, atol=1e-12)
     np.testing.assert_allclose(rest.losses, whole.losses[3:], rtol=1e-12)
+    centred = X - X.mean(axis=0)
+    U, C = np.asarray(first.U), centred.T @ centred / len(X)
+    b = np.asarray(first.intercept) + X.mean(axis=0) @ U
+    penalty = 1e-4 * np.trace(C) / len(C)
+    R = Y - np.exp(log_softmax(centred @ U + b, axis=1))
+    U = U + 2 * np.linalg.solve(C + 2 * penalty * np.eye(len(C)), centred.T @ R / len(X) - penalty * U)
+    fourth = gram_softmax_sweeps(gram, blocks, IDENTITY, first, sweeps=1)
+    np.testing.assert_allclose(fourth.U, U, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fourth.intercept, b + 2 * R.mean(axis=0) - X.mean(axis=0) @ U, rtol=0, atol=1e-12)
 
 
 def test_float32_sums_of_many_examples_solve_as_float64_do():

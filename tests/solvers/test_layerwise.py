@@ -141,25 +141,6 @@ def test_solved_decoders_are_the_weights_of_a_network(layers):
     np.testing.assert_allclose(network_outputs(model, variables(solved), H), stack_logits(solved, H), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_the_automatic_gradient_is_the_difference_quotient(layers):
-    H, Y, _ = problem()
-    keys = jax.random.split(jax.random.key(1))
-    params, model = variables(random_decoders(keys[0], D, N, layers, jnp.float64)), SoftmaxStack(N, layers, dtype=jnp.float64)
-
-    def loss(params):
-        return objective("softmax_cross_entropy")(network_outputs(model, params, H), Y).sum()
-
-    direction = jax.tree.map(lambda leaf: jax.random.normal(keys[1], leaf.shape, leaf.dtype), params)
-    step = 1e-6
-    ends = [loss(jax.tree.map(lambda p, d, s=sign: p + s * step * d, params, direction)) for sign in (1, -1)]
-    slope = sum(
-        jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (jax.jit(jax.grad(loss))(params), direction)), strict=True)
-    )
-    # central differences err by step² times the third derivative, and by rounding, eps * loss / step = 1e-8
-    np.testing.assert_allclose((ends[0] - ends[1]) / (2 * step), slope, rtol=1e-5)
-
-
 def test_an_adagrad_step_by_hand_and_compiled_once():
     H, Y, labels = problem()
     optimizer = optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-30)
