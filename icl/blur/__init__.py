@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from icl.blur.evolution import EvolutionRecipe as EvolutionRecipe
     from icl.blur.evolution import evolve as evolve
     from icl.blur.genome import Genome as Genome
-    from icl.blur.genome import LearnedRule as LearnedRule
     from icl.blur.genome import backprop_genome as backprop_genome
-    from icl.blur.genome import load_genome as load_genome
     from icl.blur.genome import near_backprop_genome as near_backprop_genome
     from icl.blur.genome import random_genome as random_genome
     from icl.blur.genome import ridge_genome as ridge_genome
-    from icl.blur.genome import save_genome as save_genome
-    from icl.blur.genome import shipped_genomes as shipped_genomes
+    from icl.blur.genome_files import LearnedRule as LearnedRule
+    from icl.blur.genome_files import load_genome as load_genome
+    from icl.blur.genome_files import save_genome as save_genome
+    from icl.blur.genome_files import shipped_genomes as shipped_genomes
     from icl.blur.learning import Learner as Learner
     from icl.blur.learning import learner as learner
     from icl.blur.learning import learning_curve as learning_curve

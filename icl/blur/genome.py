@@ -1,4 +1,4 @@
-"""The genome: the few numbers that all neurons and synapses of a learner share, their initial values, and files of them.
+"""The genome: the few numbers that all neurons and synapses of a learner share, and their initial values.
 
 With k states it has four k x k matrices and a few scalars, whatever the size of the network:
 
@@ -8,11 +8,6 @@ With k states it has four k x k matrices and a few scalars, whatever the size of
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.
 """
 
-import dataclasses
-import json
-import os
-from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from icl.blur.design import Rules, check_states
-from jexplicit.runs.folder import write_json
+from icl.blur.design import check_states
 
-_folder = resources.files("icl.blur") / "genomes"  # with a JSON file for each genome of the package
 _ridge_scalars = {"eta_synapse": -0.4, "eta_output": 1.2, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
 _ridge_scalars |= {"lam": 0.8, "lam_output": 0.4, "trust": 0.5, "width": 0.2, "depth": 0.2}
 _ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average": 0.7}
@@ -174,79 +167,3 @@ def _genome(matrices: Array, scalars: dict[str, float], dtype: Any) -> Genome:
     if unknown := set(scalars) - set(known):
         raise ValueError(f"{', '.join(sorted(unknown))}: the scalars of a genome are {', '.join(known)}")
     return Genome(*matrices, **{name: jnp.asarray(value, dtype) for name, value in {**known, **scalars}.items()})
-
-
-class LearnedRule(NamedTuple):
-    """A learned rule.
-
-    genome, rules: everything a learner needs.
-    provenance: configuration, seed, data and their sha256, score and versions of the search that found it.
-    """
-
-    genome: Genome
-    rules: Rules
-    provenance: dict[str, Any]
-
-
-def shipped_genomes() -> tuple[str, ...]:
-    """The names of the genomes in the package.
-
-    Example:
-        >>> "digits" in shipped_genomes()
-        True
-    """
-    return tuple(sorted(file.name[:-5] for file in _folder.iterdir() if file.name.endswith(".json")))
-
-
-def load_genome(name: str | os.PathLike) -> LearnedRule:
-    """A learned rule by name, or from a file.
-
-    Args:
-        name: one of `shipped_genomes`, or the path of a `genome.json`.
-
-    Raises:
-        ValueError: no such genome, or a damaged file.
-
-    Example:
-        >>> load_genome("digits").rules.symmetric
-        True
-    """
-    text, shipped = str(name), shipped_genomes()
-    if text not in shipped and not Path(text).is_file():
-        raise ValueError(
-            f"genome {text!r}: neither a file nor one of {', '.join(shipped)}; launch.blur train writes a genome.json"
-        )
-    try:
-        content = json.loads((_folder / f"{text}.json" if text in shipped else Path(text)).read_text())
-        rules = Rules(**content["rules"])
-        leaves = {**Genome._field_defaults, **content["genome"]}
-        genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in leaves.items()})
-    except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:  # JSON's and UTF-8's errors are ValueErrors
-        raise ValueError(f"{text} cannot be read as a genome ({error}): give a genome.json of launch.blur train") from error
-    shapes = {matrix.shape for matrix in genome[:4]}
-    if shapes != {(rules.states,) * 2} or any(np.ndim(leaf) for leaf in genome[4:]):
-        raise ValueError(f"{text} has matrices {sorted(shapes)} for {rules.states} states: the file is damaged")
-    if not all(np.isfinite(leaf).all() for leaf in genome):
-        raise ValueError(f"{text} has entries that are not finite: the file is damaged")
-    return LearnedRule(genome, rules, content.get("provenance", {}))
-
-
-def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
-    """Write a learned rule; `load_genome` reads it back bit for bit.
-
-    Args:
-        path: of the file; its folder is made.
-        rule: genome, rules and where they come from.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "genome.json")
-        ...     save_genome(path, load_genome("digits"))
-        ...     load_genome(path).rules == load_genome("digits").rules
-        True
-    """
-    genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    rules = dataclasses.asdict(rule.rules)
-    write_json(Path(path), {"kind": "blur genome", "rules": rules, "genome": genome, "provenance": rule.provenance})

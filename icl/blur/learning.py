@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from icl.blur.data import Examples
 from icl.blur.design import Rules
-from icl.blur.genome import Genome, load_genome
+from icl.blur.genome import Genome
+from icl.blur.genome_files import load_genome
 from icl.blur.rules import Synapses, init_synapses, learn, predict
 from jexplicit.runs.devices import each_row
 

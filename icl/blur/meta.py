@@ -105,8 +105,8 @@ def choose_best(
     if accuracy.max() > score:
         score = float(accuracy.max())
         best = jax.tree.map(lambda leaf: leaf[int(accuracy.argmax())], genomes)
-    losses = [float(loss) if ok else None for loss, ok in zip(losses, finite, strict=True)]
-    return best, {"loss": losses, "accuracy": accuracy.tolist(), "best": score}
+    values = [float(loss) if ok else None for loss, ok in zip(losses, finite, strict=True)]
+    return best, {"loss": values, "accuracy": accuracy.tolist(), "best": score}
 
 
 class Stage(NamedTuple):
@@ -287,8 +287,9 @@ def meta_train(
     def population(state: MetaState) -> Genome:
         return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:G]), state.genomes)
 
-    def step(state: tuple[MetaState, Genome], history: History) -> tuple[tuple[MetaState, Genome], dict[str, Any]]:
-        (state, best), done, score = state, *((history[-1]["step"], history[-1]["best"]) if history else (0, -1.0))
+    def step(found: tuple[MetaState, Genome], history: History) -> tuple[tuple[MetaState, Genome], dict[str, Any]]:
+        (state, best), last = found, history[-1] if history else {"step": 0, "best": -1.0}
+        done, score = last["step"], last["best"]
         at = next(n for n, end in enumerate(ends) if done < end)
         stage = curriculum[at]
         if at > 0 and done == ends[at - 1]:  # a new stage starts from the best genome
@@ -304,8 +305,8 @@ def meta_train(
         genomes = population(state)
         learners: Any = {"rules": rules, "unroll": stage.unroll, "objective": recipe.objective}
         learners |= {"query_size": recipe.query_size, "learners": episodes}
-        found = [mean_scores(genomes, dev_key, source, dev, family=family, **learners) for family in recipe.tasks]
-        losses, accuracy = np.mean(np.asarray(found), axis=0)  # over families
+        scores = [mean_scores(genomes, dev_key, source, dev, family=family, **learners) for family in recipe.tasks]
+        losses, accuracy = np.mean(np.asarray(scores), axis=0)  # over families
         if not np.isfinite(losses).any():
             raise FloatingPointError(
                 f"no genome has a finite loss after {done + n} meta-steps: lower the learning rate, or normalise"

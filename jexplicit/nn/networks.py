@@ -7,7 +7,6 @@ Hidden layers sow their pre-activations `z` into flax's collection `intermediate
 last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -29,7 +28,6 @@ _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in
 class _Layers(nn.Module, kw_only=True):
     """Options of hidden layers; see FullyConnected."""
 
-    activation: Activation = "relu"
     bias: bool = True
     norm: NormName = "none"
     residual: bool = False
@@ -39,14 +37,16 @@ class _Layers(nn.Module, kw_only=True):
     dtype: Any = jnp.float32
 
     def options(self) -> dict[str, Any]:
-        """These options, for a part of the network."""
-        return {name: getattr(self, name) for name in _Layers.__annotations__ if name not in ("parent", "name")}
+        """These options and the activation, for a part of the network."""
+        names = ("activation", "bias", "norm", "residual", "dropout", "weights", "weight_scale", "dtype")
+        return {name: getattr(self, name) for name in names}
 
 
 class Hidden(_Layers):
     """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`."""
 
     width: int
+    activation: Activation
 
     @nn.compact
     def __call__(self, x, *, train: bool = False):
@@ -94,6 +94,7 @@ class FullyConnected(_Layers):
 
     hidden: Sequence[int]
     outputs: int
+    activation: Activation = "relu"
     output_scale: float = 1.0
 
     @nn.compact
@@ -131,7 +132,7 @@ class MLPLanguageModel(_Layers):
     embedding: int
     hidden: Sequence[int]
     direct: Direct = "none"
-    activation: Activation = dataclasses.field(default="tanh", kw_only=True)
+    activation: Activation = "tanh"
     output_scale: float = 0.1
 
     @nn.compact
@@ -139,7 +140,7 @@ class MLPLanguageModel(_Layers):
         N, zeros = self.vocab_size, nn.initializers.zeros
         table = nn.initializers.normal(1.0)
         x = nn.Embed(N, self.embedding, embedding_init=table, param_dtype=self.dtype, name="embedding")(X).reshape(len(X), -1)
-        network = FullyConnected(self.hidden, N, self.output_scale, **self.options(), name="network")
+        network = FullyConnected(self.hidden, N, output_scale=self.output_scale, **self.options(), name="network")
         logits = network(x, train=train)
         if self.direct == "embedding":
             logits += nn.Dense(N, use_bias=False, kernel_init=zeros, param_dtype=self.dtype, name="direct")(x)
@@ -239,7 +240,7 @@ def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) ->
     return jnp.asarray(model.apply(variables, inputs))
 
 
-def _entries(tables: Array, X: Any) -> list[Array]:
+def _entries(tables: Any, X: Any) -> list[Array]:
     """`U_k[x_k]` for each offset k, [K, N, N] tables and [B, K] tokens -> K of [B, N]."""
     return [jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])]
 

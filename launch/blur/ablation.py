@@ -107,8 +107,7 @@ CLEAR = Table(
 _axes = {"xlabel": "", "ylabel": f"{ACCURACY}, mean and range of seeds", "ylim": (0, 1)}
 _bars = functools.partial(Bars, axes=_axes, size=(11, 4.6), finish=lambda axes: axes[0, 0].tick_params("x", rotation=90))
 views = [
-    Section("Accuracy", [DESIGNS], note=_about),
-    Section("Differences", [CLEAR]),
+    Section("Accuracy", [DESIGNS, CLEAR], note=_about),
     _bars(
         "designs", "genome", "test_accuracy", "where", rows=lambda results: where(results.rows, step=main_step(results.rows))
     ),

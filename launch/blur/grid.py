@@ -6,7 +6,7 @@ from typing import Any
 
 from icl.blur.baselines import momentum_grid
 from icl.blur.data import Sets
-from icl.blur.genome import load_genome
+from icl.blur.genome_files import load_genome
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, groups, only, where
@@ -66,7 +66,7 @@ def best_rates(results: Results) -> list[Row]:
 
 
 def _hue(row: Row) -> str:
-    return f"momentum {row['momentum']:g}" if row.get("baseline") else learner_name(row)
+    return f"momentum {row['momentum']:g}" if row.get("baseline") else f"{learner_name(row)}, n = {row['step']}"
 
 
 def _text(row: Row) -> str:

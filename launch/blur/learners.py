@@ -10,7 +10,7 @@ import numpy as np
 
 from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
-from icl.blur.genome import LearnedRule, load_genome
+from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.learning import learning_curves
 from jexplicit.nn.names import OptimizerName
 from jexplicit.runs.devices import use_devices

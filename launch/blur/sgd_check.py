@@ -12,7 +12,7 @@ import numpy as np
 from icl.blur.data import xor
 from icl.blur.descent import Loss, curl, sgd_difference, sgd_genome, sgd_rules, update_jacobian
 from icl.blur.design import Rules
-from icl.blur.genome import LearnedRule, load_genome
+from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.rules import init_synapses
 from jexplicit.nn.names import Activation
 from jexplicit.runs.experiment import Experiment, Part

@@ -17,7 +17,7 @@ import numpy as np
 
 from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
-from icl.blur.genome import LearnedRule, load_genome
+from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.judging.suite import Task, select_tasks, task_sets
 from icl.blur.learning import learning_curves
 from icl.names import RATES

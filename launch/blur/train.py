@@ -14,7 +14,8 @@ from icl.blur.data import Examples, Sets
 from icl.blur.design import Rules
 from icl.blur.episodes import FAMILIES
 from icl.blur.evolution import EvolutionRecipe, evolve
-from icl.blur.genome import LearnedRule, load_genome, near_backprop_genome, random_genome, ridge_genome, save_genome
+from icl.blur.genome import near_backprop_genome, random_genome, ridge_genome
+from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.meta import MetaRecipe, SearchResult, Stage, meta_train
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder, environment
@@ -137,7 +138,7 @@ def learning(results: Results) -> list[str]:
     ]
     for event in results.events("descent", "baseline"):
         optimizer, _, normalised = event["baseline"].partition(", ")
-        event |= {"every": list(zip(*event["curves"], strict=True)), "panel": panels[bool(normalised)]}
+        event = {**event, "every": list(zip(*event["curves"], strict=True)), "panel": panels[bool(normalised)]}
         series = {f"{optimizer}, best rate for each n": "best"} | ({"sgd, all rates": "every"} if optimizer == "sgd" else {})
         rows += [{**r, "learner": label, "y": r[name]} for label, name in series.items() for r in curve_rows([event], name)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from icl.blur.genome import load_genome
+from icl.blur.genome_files import load_genome
 from jexplicit.runs.experiment import Experiment, Part
 from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.rows import Results, Row, groups, where

@@ -70,9 +70,9 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
         train = functools.partial(train_network, folder, flags, data, network, name, model, finish=finish)
         return {"name": name}, functools.partial(train, objective="squared_error", classifies=False, **options)
 
-    linear = FullyConnected((k,), D, activation="linear", bias=False, weights="glorot_normal")
+    linear = FullyConnected((k,), D, "linear", bias=False, weights="glorot_normal")
     yield trained(flags_of(config, initializer="glorot_normal"), data, linear, "linear, trained", "linear, trained")
-    bottleneck = FullyConnected((config.width, k, config.width), D, activation=config.activation)
+    bottleneck = FullyConnected((config.width, k, config.width), D, config.activation)
     yield trained(flags_of(config), data, bottleneck, "bottleneck", "bottleneck")
     variables, X = load_variables(folder, "bottleneck"), jnp.asarray(data.test.X)
     if not folder.events("code"):
@@ -85,28 +85,29 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     flags = Training(config.out, config.seed, learning_rate=config.memory_rate, batch_size=0, epochs=config.memory_steps)
     # the few examples are dev too, which selects the step: a memory need not generalise
     remembered = data._replace(train=few, dev=few, labels=data.labels[: len(few.X)])
-    for phi, scale in itertools.product(config.memory_activations, config.memory_scales):
-        network = FullyConnected((config.memory_width,) * config.memory_depth, D, activation=phi)
-        start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key, few.X[:2]))
-        name, model = f"over-parameterised, {phi}, weights x {scale:g}", f"{config.memory_depth} x {config.memory_width} {phi}"
-        yield trained(flags, remembered, network, name, model, variables=start, watched=False)
-    memory = load_variables(folder, name)  # of the last network
-    starts = add_noise(jax.random.key(config.seed + 1), jnp.asarray(few.X[:10]), config.noise, 1)
-
-    def iterated(steps: int) -> Array:
-        return iterate_map(lambda x: network_outputs(network, memory, x[None])[0], starts, steps)
-
-    pictures = {
-        "test example": X[:10],
-        "bottleneck": network_outputs(bottleneck, variables, X[:10]),
-        "memory": few.X[:10],
-        "noisy memory": starts,
-        "f once": iterated(1),
-        f"f {config.iterations} times": iterated(config.iterations),
+    shape = (config.memory_width,) * config.memory_depth
+    memories = {
+        f"over-parameterised, {phi}, weights x {scale:g}": (FullyConnected(shape, D, phi), scale)
+        for phi, scale in itertools.product(config.memory_activations, config.memory_scales)
     }
+    for name, (network, scale) in memories.items():
+        start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key, few.X[:2]))
+        model = f"{config.memory_depth} x {config.memory_width} {network.activation}"
+        yield trained(flags, remembered, network, name, model, variables=start, watched=False)
+    name, (network, _) = list(memories.items())[-1]
+    memory = functools.partial(network_outputs, network, load_variables(folder, name))
+    pictures = {"test example": X[:10], "bottleneck": network_outputs(bottleneck, variables, X[:10])}
+    pictures |= recalled_pictures(config, jnp.asarray(few.X[:10]), lambda x: memory(x[None])[0])
     shape = images.train_images.shape[1:]
     arrays: dict[str, Any] = {name: np.asarray(row).reshape(-1, *shape) for name, row in pictures.items()}
     np.savez_compressed(folder.path / "pictures.npz", **arrays)
+
+
+def recalled_pictures(config: AutoencoderConfig, memories: Array, f: Map) -> dict[str, Array]:
+    """Noisy memories before and after iterating the map."""
+    starts = add_noise(jax.random.key(config.seed + 1), memories, config.noise, 1)
+    once, last = (iterate_map(f, starts, steps) for steps in (1, config.iterations))
+    return {"memory": memories, "noisy memory": starts, "f once": once, f"f {config.iterations} times": last}
 
 
 def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:

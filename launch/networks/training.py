@@ -110,7 +110,7 @@ def train_network(
         if epoch == 0 and watched:
             watch(folder, name, network, variables, loss, data, "start")
         more = {"step": epoch * epoch_steps, "dev_accuracy": seen[-1].accuracy}
-        folder.log(event="epoch", name=name, **{"seconds": 0.0, **entry}, **more)
+        folder.log(event="epoch", name=name, **entry, **more)
         if epoch and epoch % max(1, flags.epochs // 5) == 0:
             losses = f"train {entry['train_loss']:.4f}, dev {entry['dev_loss']:.4f}"
             console.print(f"    {name}: epoch {epoch}, loss {losses}, {entry['seconds']:.0f} s")
@@ -178,17 +178,14 @@ def _columns(rows: list[Row]) -> list[Column]:
         Column("network", "name"),
         Column("model", "model"),
         *(Column(name, name) for name in shown),
-        Column("first dev", _first_loss),
+        Column("first dev", "first_loss", ".3f"),
+        Column("hockey stick", lambda row: "yes" if row.get("hockey_stick") else None),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
         Column("dev perplexity", "dev_perplexity", ".2f"),
         Column("test %", "test_accuracy", ".2f", 100),
         Column("steps", "steps", ",d"),
         Column("s", "seconds", ".1f"),
     ]
-
-
-def _first_loss(row: Row) -> str | None:
-    return f"{row['first_loss']:.3f}{', hockey stick' * bool(row['hockey_stick'])}" if "first_loss" in row else None
 
 
 RESULTS = Table(

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from icl.blur.genome import load_genome, shipped_genomes
+from icl.blur.genome_files import load_genome, shipped_genomes
 from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.runs.results import read_events, read_rows
@@ -379,3 +379,9 @@ def test_the_bench_times_steps_of_equal_losses(tmp_path):
     found = read_rows(out)
     assert {row["method"] for row in found} == {"icl.blur", "state axis last", "genomes under vmap"}
     assert all(row["cpu_seconds"] > 0 and row["ratio_to_vmap"] > 0 for row in found)
+
+
+def test_a_genome_of_deep_nesting_is_refused(tmp_path):
+    (tmp_path / "genome.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match="cannot be read as a genome"):
+        load_genome(tmp_path / "genome.json")

@@ -69,8 +69,6 @@ def test_anomalies_are_found_where_reconstruction_fails():
     normal, anomalous = (reconstruction_errors(f(part), part) for part in (X, strange))
     by_pairs = np.mean(np.asarray(anomalous)[:, None] > np.asarray(normal)[None])
     assert anomaly_auc(normal, anomalous) == pytest.approx(by_pairs) and by_pairs > 0.95
-    with pytest.raises(ValueError, match="at least one of each"):
-        anomaly_auc(normal, anomalous[:0])
 
 
 def test_contraction_is_of_the_jacobian():
@@ -106,19 +104,6 @@ def test_iterating_is_repeated_application():
     points = jnp.asarray(RNG.normal(size=(3, 2)))
     np.testing.assert_allclose(iterate_map(jnp.tanh, points, 3), np.tanh(np.tanh(np.tanh(points))), rtol=1e-12)
     np.testing.assert_array_equal(iterate_map(jnp.tanh, points, 0), points)
-
-
-@pytest.mark.parametrize("k", [0, 7])
-def test_widths_that_do_not_exist_are_refused(k):
-    with pytest.raises(ValueError, match=f"width {k} for 20 examples of 6 features"):
-        linear_autoencoder(X, k)
-
-
-def test_no_examples_and_negative_iterations_are_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        pseudo_inverse_autoencoder(X[:0])
-    with pytest.raises(ValueError, match="-1 iterations"):
-        iterate_map(jnp.tanh, X, -1)
 
 
 def test_one_example_and_a_feature_that_never_changes():
@@ -168,20 +153,9 @@ def test_what_fits_already_stays():
     assert off_span_gain(pseudo_inverse_autoencoder(X[:3]), X[:3]) < 1e-9
 
 
-def test_descent_and_gain_refuse_what_they_cannot_use():
-    with pytest.raises(ValueError, match="-1 steps"):
-        descend_linear(wide_start(1.0), X[:3], -1)
-    with pytest.raises(ValueError, match="examples that are not 0"):
-        descend_linear(wide_start(1.0), 0 * X[:3], 1)
-    with pytest.raises(ValueError, match="span all 6 dimensions"):
-        off_span_gain(wide_start(1.0), X)
-
-
 def test_clusters_agree_with_groups_whatever_their_names_and_not_with_chance():
     rng = np.random.default_rng(0)
     groups = np.repeat([4, 1, 9], 40)
     codes = rng.normal(size=(120, 2)) * 0.1 + np.eye(10)[groups][:, [4, 1]] * 5
     assert cluster_agreement(codes, groups, clusters=3, seed=0) == 1
     assert abs(cluster_agreement(rng.normal(size=(600, 2)), rng.integers(0, 3, 600), clusters=3, seed=0)) < 0.03
-    with pytest.raises(ValueError, match="3 clusters of 2 examples"):
-        cluster_agreement(codes[:2], groups[:2], clusters=3, seed=0)

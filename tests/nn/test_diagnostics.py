@@ -1,4 +1,4 @@
-"""Diagnostics: statistics by hand, gradients against finite differences of the loss, and what they say of explicit models."""
+"""Diagnostics: statistics by hand, and what they say of explicit models."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ import pytest
 from jexplicit.nn.diagnostics import (
     LayerValues,
     hidden_layers,
-    histogram,
     hockey_stick,
     layer_statistics,
     leaf_names,
@@ -19,23 +18,6 @@ from jexplicit.nn.objectives import objective
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
 RNG = np.random.default_rng(0)
-
-
-def test_gradients_by_pre_activations_are_those_of_the_loss():
-    """dJ/dz of the last hidden layer by hand: φ'(z) ⊙ (dJ/dlogits Wᵀ), for the mean over the examples."""
-    X, Y, goal = RNG.normal(size=(6, 4)), np.eye(3)[RNG.integers(0, 3, 6)], objective("softmax_cross_entropy")
-    model = FullyConnected((5, 4), 3, activation="tanh", dtype=jnp.float64)
-    variables = init_variables(model, jax.random.key(0), X)
-    layers = hidden_layers(model, variables, goal, jnp.asarray(X), jnp.asarray(Y))
-    first, second, output = (variables["params"][name] for name in ("hidden_1", "hidden_2", "output"))
-    z1 = X @ first["Dense_0"]["kernel"]
-    z2 = np.tanh(z1) @ second["Dense_0"]["kernel"]
-    sensitivity = goal.sensitivity(np.tanh(z2) @ output["kernel"], jnp.asarray(Y)) / 6
-    v2 = (sensitivity @ output["kernel"].T) * (1 - np.tanh(z2) ** 2)
-    v1 = (v2 @ second["Dense_0"]["kernel"].T) * (1 - np.tanh(z1) ** 2)
-    for name, z, v in (("hidden_1", z1, v1), ("hidden_2", z2, v2)):
-        np.testing.assert_allclose(layers[name].z, z, rtol=1e-12)
-        np.testing.assert_allclose(layers[name].gradient, v, rtol=1e-10)
 
 
 def test_the_layers_of_a_language_model_are_found():
@@ -83,9 +65,6 @@ def test_update_to_data_ratio_is_that_of_norms():
 def test_hockey_sticks_are_measured_against_log_n():
     assert hockey_stick(np.log(27), 27).excess == pytest.approx(0)
     assert [hockey_stick(loss, 27).detected for loss in (1.09 * np.log(27), 1.11 * np.log(27), np.inf)] == [False, True, True]
-    for loss, outputs in ((1.0, 1), (np.nan, 3)):
-        with pytest.raises(ValueError, match="at least 2 outputs"):
-            hockey_stick(loss, outputs)
 
 
 def test_an_explicit_model_is_diagnosed_alike():
@@ -93,16 +72,11 @@ def test_an_explicit_model_is_diagnosed_alike():
     H, Y = jnp.eye(3)[RNG.integers(0, 3, 90)], jnp.eye(2)[RNG.integers(0, 2, 90)]
     U = explicit_solution(dense_cooccurrence(H, Y), float(priming_number(H)))
     goal, z = objective("softmax_cross_entropy"), H @ U
-    sensitivity = goal.sensitivity(z, Y)
+    sensitivity = jax.grad(lambda z: goal(z, Y).sum())(z)
     np.testing.assert_allclose(H.T @ sensitivity, 0, atol=1e-12)
     numbers = layer_statistics(LayerValues(z, sensitivity / len(z)), "linear")
     assert numbers.dead == 0 and 0 < numbers.gradient_std < 1
-    assert not hockey_stick(float(goal.loss(z, Y).mean()), 2).detected
-
-
-def test_histograms_are_densities():
-    density, edges = histogram(jnp.asarray(RNG.normal(size=500)), bins=20)
-    assert np.sum(density * np.diff(edges)) == pytest.approx(1)
+    assert not hockey_stick(float(goal(z, Y).mean()), 2).detected
 
 
 def test_names_are_in_the_order_of_leaves():

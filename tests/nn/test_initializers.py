@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from jexplicit.nn.activations import ACTIVATIONS
-from jexplicit.nn.initializers import GAINS, INITIALIZERS, initializer, standard_scale
+from jexplicit.nn.initializers import initializer, standard_scale
+from jexplicit.nn.names import InitializerName
 
 SHAPE = n_in, n_out = 300, 200
 
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid", "relu", "silu"])
-@pytest.mark.parametrize("name", [name for name in INITIALIZERS if name != "zeros"])
+@pytest.mark.parametrize("name", [name for name in InitializerName.__args__ if name != "zeros"])
 def test_the_variance_is_what_theory_says(name, activation):
     W = np.asarray(initializer(name, activation)(jax.random.key(0), SHAPE, np.float64))
     gain = {"tanh": 1.0, "sigmoid": 4.0, "relu": 2**0.5, "silu": 2**0.5}[activation]  # the lecture's table
@@ -55,22 +56,9 @@ def test_the_standard_scheme_keeps_the_scale_through_ten_layers():
     assert np.mean(b**2) < 0.002
 
 
-def test_the_standard_scheme_serves_under_jit():
+def test_initialisers_serve_under_jit_and_for_every_activation():
     standard_scale.cache_clear()
     W = jax.jit(lambda key: initializer("standard", "silu")(key, SHAPE, np.float64))(jax.random.key(0))
     assert float(W.var()) * n_in == pytest.approx(standard_scale("silu"), rel=0.03)
-
-
-def test_zeros_are_zero():
-    assert not initializer("zeros", "relu")(jax.random.key(0), SHAPE, np.float32).any()
-
-
-def test_every_activation_has_a_gain():
-    assert set(GAINS) == set(ACTIVATIONS)
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="'orthogonal': choose one of glorot_normal"):
-        initializer("orthogonal", "relu")
-    with pytest.raises(ValueError, match="'gelu': choose one of"):
-        initializer("he_normal", "gelu")
+    for activation in ACTIVATIONS:
+        assert not initializer("zeros", activation)(jax.random.key(0), SHAPE, np.float32).any()

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jexplicit.nn.learning_rate import grid_search, pick_rate, range_test, smooth, sweep_schedule
@@ -46,23 +45,9 @@ def test_the_grid_finds_the_fastest_stable_rate():
     assert best == 0.45
 
 
-def test_runs_that_diverge_lose_and_if_all_do_it_is_said():
+def test_runs_that_diverge_lose():
     best, losses = grid_search(lambda rate: jnp.where(rate > 0.5, jnp.nan, rate), np.array([0.1, 0.9]))
     assert best == 0.1 and losses[1] == np.inf
-    with pytest.raises(ValueError, match="every rate from 0.6 to 0.9 diverged"):
-        grid_search(lambda rate: rate * jnp.inf, np.array([0.6, 0.9]))
-
-
-def test_steps_of_optax_serve_too():
-    optimizer = optax.sgd(sweep_schedule(1e-3, 10.0, 200))
-
-    def step(state, batch):
-        w, s = state
-        update, s = optimizer.update(CURVATURES * w, s)
-        return (w + update, s), jnp.sum(CURVATURES * w**2) / 2
-
-    test = range_test(step, (jnp.ones(3), optimizer.init(jnp.ones(3))), jnp.zeros(200), lowest=1e-3, highest=10.0)
-    assert 0.02 < test.rate < 0.5
 
 
 def test_smoothing_keeps_a_straight_line_and_ends_where_losses_do():
@@ -70,17 +55,6 @@ def test_smoothing_keeps_a_straight_line_and_ends_where_losses_do():
     np.testing.assert_allclose(smooth(line)[5:-5], line[5:-5])
     line[80] = np.nan
     assert np.isfinite(smooth(line)[:80]).all() and np.isinf(smooth(line)[80:]).all()
-
-
-def test_bad_sweeps_are_refused():
-    for lowest, highest, steps in ((0.0, 1.0, 10), (1.0, 0.1, 10), (0.1, 1.0, 1), (0.1, np.inf, 5)):
-        with pytest.raises(ValueError, match="0 < lowest < highest"):
-            sweep_schedule(lowest, highest, steps)
-    with pytest.raises(ValueError, match="start the sweep at a lower rate"):
-        pick_rate(np.array([0.1, 1.0]), np.full(2, np.inf))
-    for rates in ([], [0.0, 0.1]):
-        with pytest.raises(ValueError, match="at least one, all positive"):
-            grid_search(lambda rate: rate, np.array(rates))
 
 
 def test_a_pick_is_never_below_the_sweep():

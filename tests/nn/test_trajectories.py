@@ -35,8 +35,3 @@ def test_nothing_is_below_the_lowest_value(name):
     w = np.stack(np.meshgrid(np.linspace(-5, 5, 201), np.linspace(-2, 2, 201)))
     values = np.asarray(SURFACES[name].f(w))  # pyright: ignore[reportArgumentType]
     assert values.min() == pytest.approx(SURFACES[name].lowest, abs=1e-12)
-
-
-def test_a_negative_number_of_steps_is_refused():
-    with pytest.raises(ValueError, match="-1 steps"):
-        trajectory(make_optimizer("sgd", 0.1), SURFACES["ravine"], -1)
