@@ -83,8 +83,8 @@ def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
     return np.insert(stream, pads[document] + 1 + nth * lengths[document] // pieces[document], PAD)
 
 
-def copied(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: float = 0.2) -> Bool[np.ndarray, " L"]:
-    """Which tokens stand in a passage that another stream has too, word for word or nearly.
+def duplicated_mask(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: float = 0.2) -> Bool[np.ndarray, " L"]:
+    """Mask of the tokens in passages that duplicate, or nearly duplicate, a passage of another stream.
 
     Parameters fitted on such passages would trust long contexts too much: new text is no copy. A passage is `block` tokens, and
     a copy where more than a share `most` of its spans occur in the other stream. A span is so long that it does not occur twice
@@ -99,7 +99,7 @@ def copied(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: flo
     Example:
         >>> text = np.random.default_rng(0).integers(1, 100, 2000)
         >>> new = np.random.default_rng(1).integers(1, 100, 400)
-        >>> copied(np.concatenate([new, text[500:900]]), text).mean()
+        >>> duplicated_mask(np.concatenate([new, text[500:900]]), text).mean()
         np.float64(0.5)
     """
     size = int(other.max(initial=0)) + 1

@@ -1,7 +1,6 @@
 """Contexts counted a range of nearest ids at a time: exactly those counted at once. Integers, so nothing is approximate."""
 
-import errno
-import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,22 +73,12 @@ def test_positions_that_do_not_fit_are_reduced_to_the_different_ones(tmp_path, m
     assert_same_levels(files, (1, 2, 3, 4), documents=documents)
 
 
-def test_keys_that_pass_64_bits(tmp_path):
-    large = 2**17
-    documents = [[j * 5000 + 1 for j in document] for document in DOCUMENTS]
-    stream = stream_of(documents, np.uint32)
-    assert large**5 > 2**63 > stream.max()
-    files = count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=large, disk=Disk(tmp_path, positions(300)))
-    assert_same_levels(files, (1, 2, 3, 4), documents=documents, n=large)
-
-
-@pytest.mark.parametrize("dtype, size", [(np.uint8, 256), (np.uint16, 65_536)])
-def test_ids_at_the_largest_value_of_their_type(dtype, size, tmp_path):
-    documents = [[size - 1, size - 1, 1], [size - 2, size - 1]]
-    stream = stream_of(documents, dtype)
-    files = count_ranges(stream, offsets=(1, 2), vocab_size=size, disk=Disk(tmp_path, positions(4)))
+@pytest.mark.parametrize("rename, dtype, n", [(lambda j: j * 5000 + 1, np.uint32, 2**17), (lambda j: 233 + j, np.uint8, 256)])
+def test_keys_that_pass_64_bits_and_ids_at_the_largest_value_of_their_type(rename, dtype, n, tmp_path):
+    documents = [[rename(j) for j in document] for document in DOCUMENTS]
+    files = count_ranges(stream_of(documents, dtype), offsets=(1, 2, 3, 4), vocab_size=n, disk=Disk(tmp_path, positions(300)))
     assert len(files) > 1
-    assert_same_levels(files, (1, 2), documents=documents, n=size)
+    assert_same_levels(files, (1, 2, 3, 4), documents=documents, n=n)
 
 
 def test_a_killed_count_continues_from_the_ranges_on_disk(tmp_path, monkeypatch):
@@ -120,68 +109,47 @@ def test_a_killed_count_continues_from_the_ranges_on_disk(tmp_path, monkeypatch)
     assert_same_levels(fewer, (1, 2, 3))
 
 
-def test_ranges_of_another_text_are_refused(tmp_path):
-    disk, other = Disk(tmp_path, PLENTY), STREAM.copy()
-    count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=disk)
-    other[3] = other[3] % (N - 1) + 1
-    for stream, changed in (
-        (other, {}),
-        (STREAM, {"offsets": (1, 3)}),
-        (STREAM, {"vocab_size": N + 1}),
-        (STREAM, {"eos": True}),
-    ):
+M = sum(map(len, DOCUMENTS))
+OTHER = np.where(np.arange(len(STREAM)) == 3, STREAM % (N - 1) + 1, STREAM).astype(STREAM.dtype)
+REFUSALS = [  # stream, options, message
+    *((STREAM, {"offsets": offsets}, "give different numbers of tokens back") for offsets in ((), (1, 1), (0, 1))),
+    (STREAM, {"disk": Disk(Path("file/contexts"), PLENTY)}, "file/contexts cannot be written .*choose another folder"),
+    (STREAM, {"disk": Disk(Path("."), 10)}, f"memory of 10 bytes: contexts of {M} positions need at least [0-9]+"),
+    (
+        STREAM,
+        {"disk": Disk(Path("."), positions(10)), "offsets": (1, 2, 3, 4)},
+        "different contexts after token 0 do not fit; allow twice as much",
+    ),
+    (STREAM[1:], {}, "encode_documents"),
+    (np.array([0, 0, 0]), {}, "no position"),
+    (STREAM, {"vocab_size": N - 1}, f"token id {N - 1}"),
+]
+
+
+@pytest.mark.parametrize("stream, options, said", REFUSALS)
+def test_refusals(stream, options, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=said):
+        count_ranges(stream, **{"offsets": (1, 2), "vocab_size": N, "disk": Disk(Path("."), PLENTY), **options})
+    if "memory of 10 bytes" in said:  # before anything is counted
+        assert not list(tmp_path.glob("*.npz"))
+
+
+def test_ranges_of_another_text_and_damaged_ones_are_refused(tmp_path):
+    count = {"offsets": (1, 2), "vocab_size": N, "disk": Disk(tmp_path, PLENTY)}
+    (file,) = count_ranges(STREAM, **count)
+    others = [(STREAM, {"offsets": (1, 3)}), (STREAM, {"vocab_size": N + 1}), (STREAM, {"eos": True})]
+    for stream, changed in ((OTHER, {}), *others):
         with pytest.raises(ValueError, match=f"{tmp_path} holds contexts of another text, or other contexts: delete it"):
-            count_ranges(stream, disk=disk, **{"offsets": (1, 2), "vocab_size": N, **changed})
-
-
-def test_a_damaged_range_is_refused(tmp_path):
-    (file,) = count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, PLENTY))
+            count_ranges(stream, **{**count, **changed})
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"\.npz is damaged .*delete it and run the command again"):
         read_levels(file)
 
 
-def test_a_full_disk_is_named_and_leaves_what_is_whole(tmp_path, monkeypatch):
-    def no_space(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    count = {"offsets": (1, 2), "vocab_size": N, "disk": Disk(tmp_path, positions(100))}
-    with monkeypatch.context() as full:
-        full.setattr("jexplicit.runs.files.os.fsync", no_space)
-        with pytest.raises(ValueError, match="cannot be written .No space left on device.: make room"):
-            count_ranges(STREAM, **count)
-    assert_same_levels(count_ranges(STREAM, **count), (1, 2))
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="file/contexts cannot be written .*choose another folder"):
-        count_ranges(STREAM, offsets=(1,), vocab_size=N, disk=Disk(tmp_path / "file" / "contexts", PLENTY))
-
-
-def test_a_memory_too_small_is_refused_before_anything_is_counted(tmp_path):
-    M = sum(map(len, DOCUMENTS))
-    with pytest.raises(ValueError, match=f"memory of 10 bytes: contexts of {M} positions need at least [0-9]+"):
-        count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, 10))
-    assert not list(tmp_path.glob("*.npz"))
-
-
-def test_one_token_with_more_different_contexts_than_fit_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="different contexts after token 0 do not fit; allow twice as much"):
-        count_ranges(STREAM, offsets=(1, 2, 3, 4), vocab_size=N, disk=Disk(tmp_path, positions(10)))
-
-
-@pytest.mark.parametrize("stream, match", [(STREAM[1:], "encode_documents"), (np.array([0, 0, 0]), "no position")])
-def test_streams_without_positions_are_refused(stream, match, tmp_path):
-    with pytest.raises(ValueError, match=match):
-        count_ranges(stream, offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, PLENTY))
-    with pytest.raises(ValueError, match=f"token id {N - 1}"):
-        count_ranges(STREAM, offsets=(1, 2), vocab_size=N - 1, disk=Disk(tmp_path / "other", PLENTY))
-
-
 def test_progress_counts_positions(tmp_path):
     seen = []
     disk = Disk(tmp_path, positions(200))
-    count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=disk, progress=lambda done, total: seen.append((done, total)))
-    M = sum(map(len, DOCUMENTS))
+    count_ranges(STREAM, offsets=(1, 2), vocab_size=N, disk=disk, progress=lambda *now: seen.append(now))
     assert len(seen) > 2 and seen[-1] == (M, M) and seen == sorted(seen)

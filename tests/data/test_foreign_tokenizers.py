@@ -124,17 +124,13 @@ def test_saved_and_hashed_as_our_own(files, name, tmp_path):
         again = open_tokenizer(place)
         assert again == tokenizer and again.sha256 == tokenizer.sha256
     assert len({open_tokenizer(files / other).sha256 for other in MODELS}) == 3
-    made = cached_streams(Corpus("a", TEXTS, TEXTS[:2]), kind=str(files / name), vocab_size=None, cache_dir=tmp_path / "cache")
-    read = cached_streams(Corpus("a", TEXTS, TEXTS[:2]), kind=tokenizer, vocab_size=None, cache_dir=tmp_path / "cache")
-    other = cached_streams(Corpus("a", TEXTS, TEXTS[:2]), kind="bpe", vocab_size=None, cache_dir=tmp_path / "cache")
+    corpus, options = Corpus("a", TEXTS, TEXTS[:2]), {"vocab_size": None, "cache_dir": tmp_path / "cache"}
+    made, read, other = (cached_streams(corpus, kind=kind, **options) for kind in (str(files / name), tokenizer, "bpe"))
     assert (made.cached, read.cached, other.cached) == (False, True, False)
-    np.testing.assert_array_equal(made.train, read.train)
-
-
-def test_our_own_is_opened_too(tmp_path):
     own = train_tokenizer(TEXTS)
     own.save(tmp_path / "tokenizer.model")
     assert open_tokenizer(tmp_path) == make_tokenizer(own, [], None) == own
+    np.testing.assert_array_equal(made.train, read.train)
 
 
 def test_what_is_no_tokenizer_is_refused(files, tmp_path, monkeypatch):

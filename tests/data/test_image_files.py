@@ -77,30 +77,25 @@ def test_an_npz_file_is_the_same_data_set(tmp_path, changed):
     assert read_images("other", tmp_path / "shapes.npz").name == "other"
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
-        ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
-        ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
-        ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
-        ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
-        ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers alone"),
-    ],
-)
+MISREAD = [
+    ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
+    ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
+    ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
+    ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
+    ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
+    ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers alone"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), MISREAD)
 def test_an_npz_file_that_would_be_misread_is_refused(tmp_path, changed, message):
     np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
-    with pytest.raises(ValueError, match=message):
-        read_parts(tmp_path / "a.npz")
-
-
-def test_other_keys_and_damaged_files_are_named(tmp_path):
-    np.savez(tmp_path / "a.npz", images=X["train"], y_train=Y["train"])
-    with pytest.raises(ValueError, match="holds images, y_train and no x_train, x_test, y_test: save images as x_train"):
-        read_parts(tmp_path / "a.npz")
-    for name in ("b.npz", "nowhere.npz"):
-        (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
-        with pytest.raises(ValueError, match=f"{name} cannot be read"):
+    np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+    keys = "holds images, y_train and no x_train, x_test, y_test: save images as x_train"
+    gone = {name: f"{name} cannot be read" for name in ("b.npz", "nowhere.npz")}
+    for name, said in {"a.npz": message, "keys.npz": keys, **gone}.items():
+        with pytest.raises(ValueError, match=said):
             read_parts(tmp_path / name)
 
 

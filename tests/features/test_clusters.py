@@ -37,8 +37,9 @@ def test_no_round_lowers_the_sum_of_largest_products_and_directions_have_norm_1(
     np.testing.assert_allclose([np.linalg.norm(C, axis=1) for C in rounds], 1, rtol=1e-12)
 
 
-def test_clusters_without_vectors_are_refused():
-    with pytest.raises(ValueError, match="4 directions of 3 vectors"):
-        spherical_kmeans(np.ones((3, 2)), 4)
-    with pytest.raises(ValueError, match="vector 1 is zero"):
-        spherical_kmeans(np.array([[1.0, 0.0], [0.0, 0.0]]), 1)
+@pytest.mark.parametrize(
+    "X, k, said", [(np.ones((3, 2)), 4, "4 directions of 3 vectors"), (np.eye(2, 3)[:, :1], 1, "vector 1 is zero")]
+)
+def test_refusals(X, k, said):
+    with pytest.raises(ValueError, match=said):
+        spherical_kmeans(X, k)

@@ -24,12 +24,8 @@ def test_nothing_changes_by_the_identity_and_whole_shifts_move_pixels():
     shifted = np.asarray(warp(jnp.asarray(image), jnp.eye(2), jnp.array([2.0, -1.0])))
     np.testing.assert_allclose(shifted[:-2, 1:], image[2:, :-1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(shifted[-1, 1:], image[-1, :-1], rtol=0, atol=1e-12)  # the border goes on
-
-
-def test_a_quarter_turn_is_that_of_numpy():
-    image = some_image(8, 8)
-    turned = warp(jnp.asarray(image), jnp.array([[0.0, 1.0], [-1.0, 0.0]]), jnp.zeros(2))
-    np.testing.assert_allclose(turned, np.rot90(image), rtol=0, atol=1e-12)
+    turned = warp(jnp.asarray(image[:7]), jnp.array([[0.0, 1.0], [-1.0, 0.0]]), jnp.zeros(2))
+    np.testing.assert_allclose(turned, np.rot90(image[:7]), rtol=0, atol=1e-12)
 
 
 def test_warps_are_those_of_scipy():

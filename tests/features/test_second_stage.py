@@ -33,9 +33,17 @@ def slow_second_responses(maps, stage):
     return z
 
 
-def test_responses_are_the_loop_over_cells():
-    maps = some_maps()
-    stage = fit_second_stage(maps, number=6, channels=4)
+@pytest.fixture(scope="module")
+def maps():
+    return some_maps()
+
+
+@pytest.fixture(scope="module")
+def stage(maps):
+    return fit_second_stage(maps, number=6, channels=4)
+
+
+def test_responses_are_the_loop_over_cells(maps, stage):
     assert stage.axes.shape == (7, 4) and stage.filters.size(4) == 3
     slow = [slow_second_responses(each, stage) for each in maps]
     np.testing.assert_allclose(second_responses(jnp.asarray(maps), stage), slow, rtol=0, atol=1e-4)
@@ -87,23 +95,35 @@ def test_a_filter_of_one_cell_and_channel_gives_that_cell():
     np.testing.assert_allclose(second_responses(maps, stage)[..., 0], maps[..., 2] - 0.5, rtol=0, atol=1e-6)
 
 
-def test_the_seed_decides_and_jit_changes_nothing():
-    maps = some_maps()
-    one, same, other = (fit_second_stage(maps, number=6, channels=4, seed=seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one.filters.W, same.filters.W)
-    assert float(jnp.abs(one.filters.W - other.filters.W).max()) > 0.01
+def test_the_seed_decides_and_jit_changes_nothing(maps, stage):
+    same, other = (fit_second_stage(maps, number=6, channels=4, seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(stage.filters.W, same.filters.W)
+    assert float(jnp.abs(stage.filters.W - other.filters.W).max()) > 0.01
     A = jnp.asarray(maps)
-    np.testing.assert_allclose(jax.jit(second_responses)(A, one), second_responses(A, one), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(second_responses)(A, stage), second_responses(A, stage), rtol=0, atol=1e-5)
 
 
-def test_impossible_second_stages_are_refused():
-    with pytest.raises(ValueError, match="0 filters"):
-        fit_second_stage(some_maps(), number=0, channels=4)
-    with pytest.raises(ValueError, match="of 0 channels"):
-        fit_second_stage(some_maps(), number=4, channels=0)
-    with pytest.raises(ValueError, match="0 patches of maps differ, for 4 filters"):
-        fit_second_stage(np.ones((4, 5, 5, 3), np.float32), number=4, channels=2)
-    images = np.random.default_rng(0).integers(0, 256, (40, 9, 8), np.uint8)
-    bank = fit_patch_bank(images, 256, sizes=(3,), number=3, second=4, threshold=0.3)
-    with pytest.raises(ValueError, match="a 5 x 5 grid: use 1 to 4 cells"):
-        patch_pools(jnp.asarray(images, jnp.float32), bank, grid=5, threshold=0.3)
+IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 8), np.uint8)
+REFUSALS = [
+    (lambda: fit_second_stage(some_maps(), number=0, channels=4), "0 filters"),
+    (lambda: fit_second_stage(some_maps(), number=4, channels=0), "of 0 channels"),
+    (
+        lambda: fit_second_stage(np.ones((4, 5, 5, 3), np.float32), number=4, channels=2),
+        "0 patches of maps differ, for 4 filters",
+    ),
+    (
+        lambda: patch_pools(
+            jnp.asarray(IMAGES, jnp.float32),
+            fit_patch_bank(IMAGES, 256, sizes=(3,), number=3, second=4, threshold=0.3),
+            grid=5,
+            threshold=0.3,
+        ),
+        "a 5 x 5 grid: use 1 to 4 cells",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, said", REFUSALS)
+def test_refusals(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

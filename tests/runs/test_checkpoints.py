@@ -1,7 +1,7 @@
 """A series of checkpoints on disk: what is there is whole, whatever was interrupted."""
 
 import shutil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,30 +48,15 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_tree_comes_back_bit_for_bit_with_its_structure(tmp_path):
-    save_latest(tmp_path / "new" / "folder", 1, a_tree())
-    found = load_latest(tmp_path / "new" / "folder", like())
-    assert_equal(found, a_tree())
-    assert found is not None and found["text"].tobytes() == TEXT
-
-
 def test_one_checkpoint_is_left_and_it_is_the_last(tmp_path):
-    for number in (1, 9, 10, 100):  # as text, 9 is the last of them
-        save_latest(tmp_path, number, a_tree(number))
-        assert names(tmp_path) == [str(number)]
-        assert_equal(load_latest(tmp_path, like()), a_tree(number))
-
-
-def test_a_checkpoint_can_be_written_again(tmp_path):
-    save_latest(tmp_path, 1, a_tree(1))
-    save_latest(tmp_path, 1, a_tree(2))
-    assert names(tmp_path) == ["1"]
-    assert_equal(load_latest(tmp_path, like()), a_tree(2))
-
-
-def test_there_may_be_none(tmp_path):
-    assert load_latest(tmp_path / "missing", like()) is None
-    assert load_latest(tmp_path, like()) is None
+    folder = tmp_path / "new" / "folder"
+    assert load_latest(folder, like()) is None and load_latest(tmp_path, like()) is None
+    for number, seed in ((1, 1), (9, 9), (10, 10), (100, 100), (100, 7)):  # as text, 9 is the last; one is written again
+        save_latest(folder, number, a_tree(seed))
+        assert names(folder) == [str(number)]
+        found: Any = load_latest(folder, like())
+        assert_equal(found, a_tree(seed))
+        assert found["text"].tobytes() == TEXT
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8), (8, 2)])
@@ -84,29 +69,21 @@ def test_leaves_are_placed_as_their_likeness_whatever_devices_they_came_from(bef
         assert leaf.sharding == other.sharding
 
 
-def test_a_crash_between_writing_and_removing_leaves_two_and_the_newer_counts(tmp_path, monkeypatch):
+def test_a_crash_leaves_two_of_which_the_newer_counts_and_an_interrupted_write_is_none(tmp_path, monkeypatch):
     save_latest(tmp_path, 9, a_tree(9))
 
     def crash(path):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(checkpoints.shutil, "rmtree", crash)
-        with pytest.raises(KeyboardInterrupt):
-            save_latest(tmp_path, 10, a_tree(10))
+        save_latest(tmp_path, 10, a_tree(10))
     assert names(tmp_path) == ["10", "9"]
-    assert_equal(load_latest(tmp_path, like()), a_tree(10))
-    save_latest(tmp_path, 11, a_tree(11))
-    assert names(tmp_path) == ["11"]
-
-
-def test_an_interrupted_write_is_not_a_checkpoint_and_goes_with_the_next(tmp_path):
-    save_latest(tmp_path, 9, a_tree(9))
-    unfinished = tmp_path / "10.orbax-checkpoint-tmp"  # the name that orbax writes under, and renames in the end
+    unfinished = tmp_path / "11.orbax-checkpoint-tmp"  # the name that orbax writes under, and renames in the end
     shutil.copytree(tmp_path / "9", unfinished)
     (unfinished / "commit_success.txt").unlink()
     shutil.rmtree(unfinished / "state")
-    assert_equal(load_latest(tmp_path, like()), a_tree(9))
+    assert_equal(load_latest(tmp_path, like()), a_tree(10))
     save_latest(tmp_path, 12, a_tree(12))
     assert names(tmp_path) == ["12"]
 
@@ -132,43 +109,34 @@ def test_what_is_not_of_the_series_stays(tmp_path):
     assert names(tmp_path) == ["2", "7.txt", "8", "counts"]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"state": State((jnp.zeros((3, 8)), jnp.zeros((4, 8))), jnp.array(0))},  # a larger table
-        {"state": State((jnp.zeros((3, 8)),), jnp.array(0))},  # fewer
-        {"best": np.zeros(6)},  # a longer vector
-        {"best": np.zeros((5, 1))},  # another number of axes
-        {"best": np.float64(0)},
-        {"text": np.zeros((0, 2), np.uint8)},
-    ],
-)
-def test_a_checkpoint_of_other_shapes_is_refused(other, tmp_path):
+OTHERS = [
+    {"state": State((jnp.zeros((3, 8)), jnp.zeros((4, 8))), jnp.array(0))},  # a larger table
+    {"state": State((jnp.zeros((3, 8)),), jnp.array(0))},  # fewer
+    *({"best": other} for other in (np.zeros(6), np.zeros((5, 1)), np.float64(0))),  # longer, another number of axes
+    {"text": np.zeros((0, 2), np.uint8)},
+]
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
     save_latest(tmp_path, 4, a_tree())
     shapes = r"\[\(5,\), \(3, 8\), \(3, 8\), \(\), \(8,\)\]"
-    with pytest.raises(ValueError, match=rf"4 holds arrays {shapes}, wanted \[.*\]: it is another model's; delete it"):
-        load_latest(tmp_path, like() | other)
-
-
-def test_a_scalar_or_a_table_is_no_text(tmp_path):
-    for text in (np.uint8(0), np.zeros((2, 2), np.uint8)):
-        save_latest(tmp_path, 4, a_tree() | {"text": text})
+    for other in OTHERS:
+        with pytest.raises(ValueError, match=rf"4 holds arrays {shapes}, wanted \[.*\]: it is another model's; delete it"):
+            load_latest(tmp_path, like() | other)
+    for no_text in (np.uint8(0), np.zeros((2, 2), np.uint8)):
+        save_latest(tmp_path, 4, a_tree() | {"text": no_text})
         with pytest.raises(ValueError, match="another model's"):
             load_latest(tmp_path, like())
 
 
-@pytest.mark.parametrize("how", ["emptied", "cut", "removed", "overwritten"])
-def test_damaged_files_are_named(how, tmp_path):
+@pytest.mark.parametrize("damage", [None, lambda data: b"", lambda data: data[: len(data) // 2], lambda data: b"x" * len(data)])
+def test_damaged_files_are_named(damage, tmp_path):
     table = np.random.default_rng(0).normal(size=(50, 50))  # one array: orbax leaves threads behind where several reads fail
     save_latest(tmp_path, 5, table)
     data = [path for path in (tmp_path / "5" / "state").rglob("*") if path.is_file() and path.parent.name == "d"]
     assert data
     for path in data:
-        content = path.read_bytes()
-        if how == "removed":
-            path.unlink()
-        else:
-            path.write_bytes({"emptied": b"", "cut": content[: len(content) // 2], "overwritten": b"x" * len(content)}[how])
+        path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
     with pytest.raises(ValueError, match=r"(?s)5 cannot be read .*: delete it and run again"):
         load_latest(tmp_path, table)
 

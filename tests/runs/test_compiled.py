@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,9 @@ def _own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def start(program: str = COMMAND) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(program: str = COMMAND, **environment: str) -> subprocess.Popen:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **environment}, **pipes)
 
 
 def answer(process: subprocess.Popen) -> tuple[float, int, str, str]:
@@ -65,26 +67,19 @@ def test_functions_are_compiled_once_for_several_processes_and_those_that_are_da
     assert total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
+def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = [
         {"JEXPLICIT_COMPILED_LIMIT": "0"},
         {"JAX_ENABLE_COMPILATION_CACHE": "false"},
         {"JAX_COMPILATION_CACHE_DIR": "theirs"},
         {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1000"},
         {"JEXPLICIT_CACHE_DIR": "/dev/null/no_folder"},
-    ],
-)
-def test_what_the_user_says_comes_first(tmp_path, monkeypatch, environment):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    total, _, folder, errors = answer(start())
-    assert total == 48 and not files(tmp_path) and not errors
-    assert folder == environment.get("JAX_COMPILATION_CACHE_DIR", folder)
-
-
-def test_a_library_that_is_imported_keeps_nothing(tmp_path):
+    ]
+    for environment, process in [(environment, start(**environment)) for environment in said]:
+        total, _, folder, errors = answer(process)
+        assert total == 48 and not errors
+        assert folder == environment.get("JAX_COMPILATION_CACHE_DIR", folder)
     assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not files(tmp_path)
 
 

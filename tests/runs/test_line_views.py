@@ -26,7 +26,7 @@ def test_lists_can_be_pivoted_by():
     assert len(pivot([{"widths": [1, 2], "of": "a"}, {"widths": [1, 2], "of": "b"}], ["widths"], "of")) == 1
 
 
-@pytest.mark.parametrize(("legend", "legends"), [("right", 0), ("", 3)])
+@pytest.mark.parametrize(("legend", "legends"), [("right", 0), ("below", 0), ("", 3)])
 def test_panels_wrap_and_share_a_legend(tmp_path, monkeypatch, legend, legends):
     drawn: Any = []
     monkeypatch.setattr(figures.plt, "close", drawn.append)
@@ -38,7 +38,7 @@ def test_panels_wrap_and_share_a_legend(tmp_path, monkeypatch, legend, legends):
     assert [ax.axison for ax in fig.axes] == [True] * 3 + [False] and (tmp_path / "figures" / "loss.png").exists()
     assert sum(ax.get_legend() is not None for ax in fig.axes) == legends
     labels = {text.get_text() for box in (fig.legends or [fig.axes[0].get_legend()]) for text in box.get_texts()}
-    assert labels == {"a", "bc", "level" if legend else "level 3"}
+    assert labels == {"a", "bc", "level" if legend == "right" else "level 3"}
     assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == ["1", "2", "4"]
     assert [line.get_marker() for line in fig.axes[0].get_lines()] == ["o", "o", "None"]
     monkeypatch.undo()

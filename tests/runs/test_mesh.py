@@ -11,19 +11,11 @@ from jax.sharding import AxisType
 from jexplicit.runs.devices import AXIS, compile_quickly, data_mesh, slurm_gpus, use_devices
 
 
-@pytest.mark.parametrize("devices", [1, 2, 8])
+@pytest.mark.parametrize("devices", [None, 1, 2, 8])
 def test_a_mesh_has_the_devices_asked_for_on_one_axis(devices):
     mesh = data_mesh(devices)
-    assert mesh.axis_names == (AXIS,)
-    assert mesh.devices.tolist() == jax.devices()[:devices]
-
-
-def test_a_mesh_takes_every_device_by_default():
-    assert data_mesh().size == len(jax.devices()) == 8
-
-
-def test_the_axis_is_auto_so_that_unsharded_arrays_are_accepted():
-    assert data_mesh(2).axis_types == (AxisType.Auto,)
+    assert (mesh.axis_names, mesh.axis_types) == ((AXIS,), (AxisType.Auto,))  # auto: unsharded arrays are accepted
+    assert mesh.devices.tolist() == jax.devices()[: devices or 8]
 
 
 @pytest.mark.parametrize("devices", [-1, 0, 9])
@@ -38,19 +30,18 @@ def test_a_command_inside_a_running_jax_takes_the_devices_that_there_are(devices
     assert use_devices(devices).size == size
 
 
-def test_a_command_that_starts_jax_gets_as_many_virtual_cpu_devices_as_it_asks_for():
-    program = "from jexplicit.runs.devices import use_devices; print(use_devices(3).size)"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+def printed(program, given):
+    """The words that a process prints whose environment says nothing of devices but this."""
+    chosen = {"NPROC", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"}
+    environment = {name: value for name, value in os.environ.items() if name not in chosen} | given
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "3"
+    return done.stdout.split()
 
 
 @pytest.mark.parametrize("given, threads", [({}, "8"), ({"NPROC": "3"}, "3")])
-def test_devices_of_a_cpu_have_threads_to_spare_for_waiting_unless_the_user_says_otherwise(given, threads):
-    program = "import os; from jexplicit.runs.devices import use_devices; use_devices(2); print(os.environ['NPROC'])"
-    environment = {name: value for name, value in os.environ.items() if name != "NPROC"} | {"JAX_PLATFORMS": "cpu", **given}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == threads
+def test_a_command_gets_virtual_devices_with_threads_to_spare_unless_the_user_says_otherwise(given, threads):
+    program = "import os; from jexplicit.runs.devices import use_devices; print(use_devices(2).size, os.environ['NPROC'])"
+    assert printed(program, {"JAX_PLATFORMS": "cpu", **given}) == ["2", threads]
 
 
 # As on a machine with a GPU and the package to use it.
@@ -71,10 +62,7 @@ print(jax.config.values["jax_num_cpu_devices"] == 2, "NPROC" in os.environ)
     ids=str,
 )
 def test_the_cpu_is_split_only_where_it_computes(given, split):
-    chosen = {"NPROC", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"}
-    environment = {name: value for name, value in os.environ.items() if name not in chosen} | given
-    done = subprocess.run([sys.executable, "-c", WITH_GPU], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(split), str(split)]
+    assert printed(WITH_GPU, given) == [str(split), str(split)]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +90,9 @@ def test_processes_of_slurm_share_the_gpus_of_their_node(tasks, local, shown, on
     assert slurm_gpus(environment) == expected
     assert slurm_gpus({**environment, "JAX_LOCAL_DEVICE_IDS": "0"}) is None
     assert slurm_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) is None
-
-
-def test_gpus_that_processes_cannot_share_evenly_are_refused():
-    node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "3"}
+    node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     with pytest.raises(ValueError, match="3 processes on a node of 8 GPUs: use --ntasks-per-node 1, 2, 4, 8"):
-        slurm_gpus({**node, "SLURM_GPUS_ON_NODE": "8"})
+        slurm_gpus(node | {"SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_GPUS_ON_NODE": "8"})
 
 
 @pytest.mark.parametrize("given", [None, "--xla_cpu_use_fusion_emitters=true"])

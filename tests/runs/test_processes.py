@@ -34,47 +34,52 @@ def environment() -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(PROGRAM.parents[2])}
 
 
+PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def python(*arguments: str, **variables: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, *arguments], env={**environment(), **variables}, **PIPES)
+
+
 def start(folder: Path, number: int = 2, seconds: float = 1e9) -> list[subprocess.Popen]:
     """All processes of a count of the shards in a folder."""
     port, places = free_port(), [str(folder / name) for name in ("shards", "saved", "out.npz")]
-    commands = [
-        [sys.executable, str(PROGRAM), f"localhost:{port}", str(number), str(n), *places, str(seconds)] for n in range(number)
-    ]
-    return [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
+    return [python(str(PROGRAM), f"localhost:{port}", str(number), str(n), *places, str(seconds)) for n in range(number)]
 
 
-def test_two_processes_count_and_gather_what_one_does(tmp_path):
-    shards_of(tmp_path / "shards", DOCUMENTS, vocab_size=N, shard_tokens=2000)
-    ended = [(process, process.communicate(timeout=120)[1]) for process in start(tmp_path)]
-    for process, errors in ended:
+def ended(started: list[subprocess.Popen]) -> list[str]:
+    """What processes that end well have printed."""
+    answers = [(process, *process.communicate(timeout=300)) for process in started]
+    for process, _, errors in answers:
         assert process.returncode == 0, errors
-    found = load_arrays(tmp_path / "out.npz")
-    stream = stream_of(DOCUMENTS)
+    return [answer for _, answer, _ in answers]
+
+
+def check_counts(folder: Path, documents: list[list[int]], started: list[subprocess.Popen]) -> None:
+    ended(started)
+    found, stream = load_arrays(folder / "out.npz"), stream_of(documents)
     for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
         assert found[f"C_{k}"].dtype == C.dtype
         np.testing.assert_array_equal(found[f"C_{k}"], C)
     np.testing.assert_array_equal(found["numbers"], stream[:7])
 
 
+def test_two_processes_count_and_gather_what_one_does(tmp_path):
+    shards_of(tmp_path / "shards", DOCUMENTS, vocab_size=N, shard_tokens=2000)
+    check_counts(tmp_path, DOCUMENTS, start(tmp_path))
+
+
 @pytest.mark.slow
 def test_one_of_two_processes_killed_again_and_again_leaves_exact_counts(tmp_path):
-    shards_of(
-        tmp_path / "shards", random_documents(seed=7, number=20_000, vocab_size=N, longest=9), vocab_size=N, shard_tokens=2000
-    )
-    expected = count(stream_of(random_documents(seed=7, number=20_000, vocab_size=N, longest=9)), radius=2, vocab_size=N)
-    rng = np.random.default_rng(0)
+    documents, rng = random_documents(seed=7, number=20_000, vocab_size=N, longest=9), np.random.default_rng(0)
+    shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=2000)
     for victim in (0, 1, 1, 0):
         started = start(tmp_path, seconds=0.0)
         time.sleep(rng.uniform(4, 8))
         started[victim].send_signal(signal.SIGKILL)
         for process in started:
             process.communicate(timeout=120)  # the other one ends too
-    for process in start(tmp_path, seconds=0.0):
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-    found = load_arrays(tmp_path / "out.npz")
-    for k, C in enumerate(expected, 1):
-        np.testing.assert_array_equal(found[f"C_{k}"], C)
+    check_counts(tmp_path, documents, start(tmp_path, seconds=0.0))
 
 
 def test_of_one_process_nothing_changes():
@@ -115,11 +120,7 @@ meet("end")  # names of barriers may be used again
 @pytest.mark.slow
 def test_a_process_that_is_late_is_waited_for():
     address = f"localhost:{free_port()}"
-    commands = [[sys.executable, "-c", LATE, address, number] for number in "01"]
-    started = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) for command in commands]
-    for process in started:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+    ended([python("-c", LATE, address, number) for number in "01"])
 
 
 def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypatch):
@@ -138,15 +139,9 @@ def test_processes_that_slurm_starts_join_by_themselves():
     program = "from jexplicit.runs.processes import join, meet; import jax; join('auto', None, None); meet('end'); print("
     program += "jax.process_index(), jax.process_count())"
     node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
-    port, started = str(free_port()), []
-    for n in "01":
-        given = {f"SLURM_{name}": value for name, value in {**node, "PROCID": n, "LOCALID": n}.items()}
-        variables = {**environment(), **given, "JAX_COORDINATOR_PORT": port}
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, "-c", program], env=variables, **pipes))
-    for n, process in enumerate(started):
-        answer, errors = process.communicate(timeout=120)
-        assert process.returncode == 0 and answer.split() == [str(n), "2"], errors
+    given, port = {f"SLURM_{name}": value for name, value in node.items()}, str(free_port())
+    started = [python("-c", program, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"]
+    assert [answer.split() for answer in ended(started)] == [["0", "2"], ["1", "2"]]
 
 
 def test_processes_meet_before_each_collective(monkeypatch):
@@ -174,11 +169,9 @@ for process_id in map(int, sys.stdin):
 
 
 def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
-    command = [sys.executable, "-c", LOCKING, str(tmp_path)]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment(), **pipes) as elsewhere:
-        assert elsewhere.stdin is not None and elsewhere.stdout is not None
-        asked, answers = elsewhere.stdin, elsewhere.stdout
+    with python("-c", LOCKING, str(tmp_path)) as elsewhere:
+        asked: Any = elsewhere.stdin
+        answers: Any = elsewhere.stdout
 
         def lock_elsewhere(process_id: int) -> str:
             print(process_id, file=asked, flush=True)
@@ -194,18 +187,14 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
         assert hold_place(tmp_path, 1) is not second
         assert lock_elsewhere(1) == "free"  # nothing refers to that lock any more
         assert "process 0 of another run" in lock_elsewhere(0)
-
-
-def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         hold_place(tmp_path / "file" / "run", 0)
 
 
 def test_a_coordinator_that_never_answers_is_given_up_in_time():
-    program = f"from jexplicit.runs.processes import join; join('localhost:{free_port()}', 2, 1, seconds=2)"
     begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and time.monotonic() - begin < 30
-    message = " ".join(done.stderr.split())
+    process = python("-c", f"from jexplicit.runs.processes import join; join('localhost:{free_port()}', 2, 1, seconds=2)")
+    message = " ".join(process.communicate(timeout=60)[1].split())
+    assert process.returncode == 2 and time.monotonic() - begin < 30
     assert "error: process 1 of 2: not all processes have joined at localhost:" in message and "within 2 s" in message

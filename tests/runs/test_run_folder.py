@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,68 +26,46 @@ def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experime
     return RunFolder(path, Config(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
 
 
-def test_rows_are_written_as_they_come_and_found_again(tmp_path):
-    run = opened(tmp_path)
+def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path, row = tmp_path / "runs" / "demo", {"name": "a", "shape": (2, 3), "rates": [1.0]}
+    run = opened("~/runs/demo")
     assert run.rows() == []
-    run.add_row({"name": "a", "shape": (2, 3)})
+    run.add_row(row)
+    row["rates"].append(2.0)  # a caller cannot change the rows
+    run.rows().clear()
     run.add_rows([{"name": "b"}, {"name": "c"}])
-    rows = [{"name": "a", "shape": [2, 3]}, {"name": "b"}, {"name": "c"}]  # as JSON has them, in one process or many
-    assert run.rows() == rows == read_rows(tmp_path) == opened(tmp_path, resume=True).rows()
-    assert [event["name"] for event in read_events(tmp_path, "row")] == ["a", "b", "c"]
-
-
-def test_rows_that_are_written_together_are_there_all_or_none(tmp_path, monkeypatch):
-    run = opened(tmp_path)
-    run.add_row({"name": "a"})
+    assert [event["name"] for event in read_events("~/runs/demo", "row")] == ["a", "b", "c"]
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        run.add_rows([{"name": "a"}, {"name": object()}])
 
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run.add_rows([{"name": "b"}, {"name": "c"}])
-    monkeypatch.undo()
-    assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
+        patch.setattr(module.os, "replace", killed)
+        run.add_rows([{"name": "d"}, {"name": "e"}])
+    rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
+    assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
 
 
-def test_a_caller_cannot_change_the_rows(tmp_path):
-    run = opened(tmp_path)
-    row = {"name": "a", "rates": [1.0]}
-    run.add_row(row)
-    row["rates"].append(2.0)
-    run.rows().clear()
-    assert run.rows() == [{"name": "a", "rates": [1.0]}]
-
-
-def test_a_value_that_is_not_json_leaves_the_rows_as_they_were(tmp_path):
-    run = opened(tmp_path)
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        run.add_rows([{"name": "a"}, {"name": object()}])
-    assert run.rows() == [] and not (tmp_path / "results.json").exists()
-
-
-def test_a_run_is_continued_with_resume_and_the_same_configuration_only(tmp_path):
-    opened(tmp_path).log(event="begun")
-    with pytest.raises(ValueError, match="already holds a run: add --resume"):
-        opened(tmp_path)
-    with pytest.raises(ValueError, match=r"was run with steps = 10 \(now 20\)"):
-        opened(tmp_path, resume=True, steps=20)
-    assert json.loads((tmp_path / "config.json").read_text())["steps"] == 10
-
-
-def test_fields_to_extend_may_change_in_a_continuation_and_are_stored(tmp_path):
+def test_a_run_is_continued_with_resume_and_fields_to_extend_may_change(tmp_path):
     opened(tmp_path).add_row({"radius": 1})
     more = {"resume": True, "radius": (1, 2, 4)}
-    with pytest.raises(ValueError, match=r"was run with radius = \[1, 2\] \(now \[1, 2, 4\]\)"):
-        opened(tmp_path, **more)
-    with pytest.raises(ValueError, match="was run with steps = 10"):
-        opened(tmp_path, **more, steps=20, extend=("radius",))
+    refusals = [
+        ({}, "already holds a run: add --resume"),
+        ({"resume": True, "steps": 20}, r"was run with steps = 10 \(now 20\)"),
+        (more, r"was run with radius = \[1, 2\] \(now \[1, 2, 4\]\)"),
+        ({**more, "steps": 20, "extend": ("radius",)}, "was run with steps = 10"),
+        ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, steps, radius"),
+    ]
+    for options, said in refusals:
+        with pytest.raises(ValueError, match=said):
+            opened(tmp_path, **options)
     assert opened(tmp_path, **more, extend=("radius",)).rows() == [{"radius": 1}]
-    assert (read_config(tmp_path) or {})["radius"] == [1, 2, 4]
+    assert (read_config(tmp_path) or {})["radius"] == [1, 2, 4] and (read_config(tmp_path) or {})["steps"] == 10
     opened(tmp_path, **more, steps=20, extend=("radius", "steps"))
     assert (read_config(tmp_path) or {})["steps"] == 20
-    with pytest.raises(ValueError, match="extend names radii: the config has only out, steps, radius"):
-        opened(tmp_path, resume=True, extend=("radii",))
 
 
 def test_a_folder_is_of_one_experiment(tmp_path):
@@ -100,43 +79,29 @@ def test_a_folder_is_of_one_experiment(tmp_path):
             opened(tmp_path, resume=resume)
     with pytest.raises(ValueError, match="no run at .*: give the --out of a run of launch.lm"):
         read_run(tmp_path / "none", experiment="lm")
+    (tmp_path / "config.json").write_text(json.dumps(config))  # without a name it is of any
+    assert read_config(tmp_path, experiment="lm") == config
+    opened(tmp_path, resume=True, experiment="lm")
 
 
-def test_a_run_without_the_name_of_an_experiment_is_of_any(tmp_path):
-    opened(tmp_path).log(event="begun")
-    stored = json.loads((tmp_path / "config.json").read_text())
-    assert stored.pop("launcher") == "lm"
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert read_config(tmp_path, experiment="networks") == stored
-    opened(tmp_path, resume=True, experiment="networks")
-
-
-def test_an_experiment_is_named_after_the_folder_of_its_launcher():
-    def config_in(module: str) -> type:
-        return type("Config", (), {"__module__": module})
-
-    assert [experiment_of(config_in(name)) for name in ("launch.lm.config", "launch.beam", "notebook")] == [
-        "lm",
-        "beam",
-        "notebook",
-    ]
+@pytest.mark.parametrize(("module", "name"), [("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")])
+def test_an_experiment_is_named_after_the_folder_of_its_launcher(module, name):
+    assert experiment_of(type("Config", (), {"__module__": module})) == name
 
 
 def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
     program = (
-        "from dataclasses import make_dataclass; from jexplicit.runs.folder import RunFolder;"
-        f"RunFolder({str(tmp_path)!r}, make_dataclass('Config', [])(), experiment='lm')"
+        f"from jexplicit.runs.processes import hold_place; place = hold_place({str(tmp_path)!r}, 0); print('held'); input()"
     )
-
-    def run() -> subprocess.CompletedProcess:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parents[2])}
-        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
-
-    first = opened(tmp_path)
-    assert "another run is at work in" in run().stderr
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-uc", program], env=environment, **pipes) as other:
+        assert other.stdout and other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="another run is at work in"):
+            opened(tmp_path)
+        other.communicate("\n")
+    opened(tmp_path)
     opened(tmp_path)  # within one process there is nothing to protect
-    del first
-    assert run().returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -154,13 +119,9 @@ def test_an_out_that_is_no_folder_of_this_machine_is_refused(tmp_path, monkeypat
     with pytest.raises(ValueError, match=message):
         opened(out)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    opened("~/runs/demo").add_row({"name": "a"})
-    assert read_rows("~/runs/demo") == read_rows(tmp_path / "runs" / "demo") == [{"name": "a"}]
-    assert read_config("~/runs/demo") and read_events("~/runs/demo", "row")
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ValueError, match="cannot be written .*: choose another --out"):
+        opened(tmp_path / "run")
 
 
 @pytest.mark.parametrize("files", [{"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}])
@@ -183,12 +144,6 @@ def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
     assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(ValueError, match="cannot be written .*: choose another --out"):
-        opened(tmp_path / "run")
-
-
 @pytest.mark.parametrize("text", ["", "{", '{"rows": [', "[]", "null", "{}", '{"rows": {}}', '{"rows": [1]}', "\xff"])
 def test_damaged_results_are_named(tmp_path, text):
     opened(tmp_path).add_row({"name": "a"})
@@ -198,6 +153,9 @@ def test_damaged_results_are_named(tmp_path, text):
             read(tmp_path)
     (tmp_path / "results.json").unlink()
     assert opened(tmp_path, resume=True).rows() == []
+    (tmp_path / "results.json").mkdir()
+    with pytest.raises(ValueError, match="results.json cannot be read"):
+        opened(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
@@ -209,13 +167,6 @@ def test_a_damaged_config_is_named(tmp_path, text):
             read(tmp_path)
     (tmp_path / "config.json").unlink()
     with pytest.raises(ValueError, match="has measurements and no config.json: restore it, or choose another --out"):
-        opened(tmp_path, resume=True)
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    opened(tmp_path).log(event="begun")
-    (tmp_path / "results.json").mkdir()
-    with pytest.raises(ValueError, match="results.json cannot be read"):
         opened(tmp_path, resume=True)
 
 

@@ -37,14 +37,9 @@ def test_a_sweep_is_the_formula():
     np.testing.assert_allclose(fitted.U, expected, rtol=0, atol=1e-10)  # a condition number of about 100
     loss = -(np.asarray(Y) * np.log(P)).sum() / M + penalty / 2 * (U**2).sum()
     np.testing.assert_allclose(fitted.losses[0], loss, rtol=1e-12)
-
-
-def test_the_first_sweep_from_zero_is_least_squares():
-    X, Y, _ = signed()
-    fitted = curvature_bound_sweeps(X, Y, sweeps=1, ridge=1e-12)
-    centred = 2 * (np.asarray(Y) - 1 / N)
-    expected = np.linalg.lstsq(np.asarray(X), centred, rcond=None)[0]
-    np.testing.assert_allclose(fitted.U, expected, rtol=0, atol=1e-7)  # the ridge moves it by about 1e-8
+    least_squares = np.linalg.lstsq(np.asarray(X), 2 * (np.asarray(Y) - 1 / N), rcond=None)[0]
+    first = curvature_bound_sweeps(X, Y, sweeps=1, ridge=1e-12)  # from zero
+    np.testing.assert_allclose(first.U, least_squares, rtol=0, atol=1e-7)  # the ridge moves it by about 1e-8
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.float64, 1e-13), (np.float32, 1e-6)])
@@ -65,16 +60,20 @@ def test_sweeps_reach_scikit_learns_logistic_regression():
     np.testing.assert_allclose(np.exp(log_predictions(fitted.logits(X))), np.exp(expected), rtol=0, atol=1e-5)
 
 
-def test_bad_input_is_refused():
+REFUSALS = [
+    ({"ridge": 0.0}, "ridge 0.0"),
+    ({"U": jnp.zeros((2, N))}, r"U \(2, 3\)"),
+    ({"X": signed()[0].at[0, 0].set(jnp.nan)}, "cannot be factorised.*finite"),
+    ({"sweeps": -1}, "-1 sweeps"),
+]
+
+
+@pytest.mark.parametrize("wrong, said", REFUSALS)
+def test_refusals(wrong, said):
     X, Y, _ = signed()
-    with pytest.raises(ValueError, match="ridge 0.0"):
-        curvature_bound_sweeps(X, Y, sweeps=1, ridge=0.0)
-    with pytest.raises(ValueError, match=r"U \(2, 3\)"):
-        curvature_bound_sweeps(X, Y, jnp.zeros((2, N)), sweeps=1)
-    with pytest.raises(ValueError, match="cannot be factorised.*finite"):
-        curvature_bound_sweeps(X.at[0, 0].set(jnp.nan), Y, sweeps=1)
-    with pytest.raises(ValueError, match="-1 sweeps"):
-        curvature_bound_sweeps(X, Y, sweeps=-1)
+    options = {"X": X, "U": jnp.zeros((D + 1, N)), "sweeps": 1} | wrong
+    with pytest.raises(ValueError, match=said):
+        curvature_bound_sweeps(options.pop("X"), Y, options.pop("U"), **options)
 
 
 def test_a_grid_of_ridges_is_one_vmap():
@@ -92,20 +91,19 @@ def test_a_grid_of_ridges_is_one_vmap():
     assert np.isfinite(jax.jit(jax.grad(lambda ridge: sweeps(ridge).losses[-1]))(0.01))
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_interrupted_sweeps_continue_to_the_same_bits(tmp_path):
     X, Y, _ = signed()
 
     def interrupt(sweep, loss):
         if sweep == 3:
-            raise Interrupted
+            raise KeyboardInterrupt
 
     options = {"sweeps": 6, "checkpoints": tmp_path / "state", "checkpoint_seconds": 0.0}
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         curvature_bound_sweeps(X, Y, on_sweep=interrupt, **options)
-    resumed, whole = curvature_bound_sweeps(X, Y, **options), curvature_bound_sweeps(X, Y, sweeps=6)
+    done: list[int] = []
+    resumed = curvature_bound_sweeps(X, Y, on_sweep=lambda sweep, loss: done.append(sweep), **options)
+    whole = curvature_bound_sweeps(X, Y, sweeps=6)
+    assert done == list(range(3, 7))  # nothing is done twice but the sweep that was cut short
     np.testing.assert_array_equal(resumed.U, whole.U)
     np.testing.assert_array_equal(resumed.losses, whole.losses)

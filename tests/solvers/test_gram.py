@@ -41,15 +41,10 @@ def test_the_streamed_gram_is_the_dense_one(devices, block):
     blocks = split_examples(X, Y, block=block, mesh=data_mesh(devices) if devices else None)
     gram = gram_matrix(blocks, features, progress=lambda *now: done.append(now))
     assert blocks.X.shape[2] <= block and done[-1] == (blocks.X.shape[1],) * 2
+    assert [shard.data.shape[0] for shard in blocks.X.addressable_shards] == [1] * (devices or 1)  # each on its device
     np.testing.assert_allclose(np.tril(gram.HH), np.tril(H.T @ H), rtol=0, atol=1e-12)
     for part, dense in ((gram.HY, H.T @ Y), (gram.h, H.sum(0)), (gram.y, Y.sum(0)), (gram.M, 53)):
         np.testing.assert_allclose(part, dense, rtol=0, atol=1e-12)
-
-
-def test_the_examples_of_a_mesh_lie_on_its_devices():
-    blocks = split_examples(*some_examples(), block=4, mesh=data_mesh(8))
-    assert {shard.device for shard in blocks.X.addressable_shards} == set(jax.devices()[:8])
-    assert all(shard.data.shape[0] == 1 for shard in blocks.X.addressable_shards)
 
 
 def test_the_sums_of_two_parts_are_those_of_the_whole():
@@ -154,15 +149,24 @@ def test_a_sweep_of_centred_features_is_that_of_features_in_memory():
     np.testing.assert_allclose(streamed.losses, dense.losses, rtol=1e-12)
 
 
-def test_sweeps_go_on_from_where_they_start():
+def test_a_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
     X, Y = some_examples()
-    blocks = split_examples(X, Y)
+    blocks = split_examples(X, Y, block=10)
     gram = gram_matrix(blocks, IDENTITY)
     whole = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=7)
     first = gram_softmax_sweeps(gram, blocks, IDENTITY, sweeps=3)
     rest = gram_softmax_sweeps(gram, blocks, IDENTITY, first, sweeps=4)
     np.testing.assert_allclose(rest.U, whole.U, rtol=0, atol=1e-12)
     np.testing.assert_allclose(rest.losses, whole.losses[3:], rtol=1e-12)
+    centred = X - X.mean(axis=0)
+    U, C = np.asarray(first.U), centred.T @ centred / len(X)
+    b = np.asarray(first.intercept) + X.mean(axis=0) @ U
+    penalty = 1e-4 * np.trace(C) / len(C)
+    R = Y - np.exp(log_softmax(centred @ U + b, axis=1))
+    U = U + 2 * np.linalg.solve(C + 2 * penalty * np.eye(len(C)), centred.T @ R / len(X) - penalty * U)
+    fourth = gram_softmax_sweeps(gram, blocks, IDENTITY, first, sweeps=1)
+    np.testing.assert_allclose(fourth.U, U, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fourth.intercept, b + 2 * R.mean(axis=0) - X.mean(axis=0) @ U, rtol=0, atol=1e-12)
 
 
 def test_float32_sums_of_many_examples_solve_as_float64_do():
@@ -178,19 +182,19 @@ def test_float32_sums_of_many_examples_solve_as_float64_do():
     np.testing.assert_allclose(*fits, rtol=0, atol=1e-3)  # sums lose 1e-7 of a mean of 1, and the ridge divides by 1e-4
 
 
-@pytest.mark.parametrize(("ridge", "message"), [(0, "ridge 0"), (-1.0, "ridge -1.0"), (np.nan, "ridge nan")])
-def test_a_ridge_that_is_not_above_0_is_refused(ridge, message):
-    gram = gram_matrix(split_examples(*some_examples()), IDENTITY)
-    with pytest.raises(ValueError, match=message):
-        gram_least_squares(gram, ridge=ridge)
+X0, Y0 = some_examples()
+REFUSALS = [
+    *(({"ridge": ridge}, f"ridge {ridge}") for ridge in (0, -1.0, np.nan)),
+    ({"X": np.where(X0 > 2, np.inf, X0)}, "cannot be factorised with ridge 0.0001: check that the features are finite"),
+    ({"Y": Y0[:-1]}, "give as many of both"),
+    ({"block": 0}, "blocks of 0"),
+]
 
 
-def test_what_cannot_be_factorised_or_cut_is_refused():
-    X, Y = some_examples()
-    gram = gram_matrix(split_examples(np.where(X > 2, np.inf, X), Y), IDENTITY)
-    with pytest.raises(ValueError, match="cannot be factorised with ridge 0.0001: check that the features are finite"):
-        gram_least_squares(gram)
-    with pytest.raises(ValueError, match="give as many of both"):
-        split_examples(X, Y[:-1])
-    with pytest.raises(ValueError, match="blocks of 0"):
-        split_examples(X, Y, block=0)
+@pytest.mark.parametrize(("wrong", "said"), REFUSALS)
+def test_refusals(wrong, said):
+    options = {"X": X0, "Y": Y0, "block": 9, "ridge": 1e-4} | wrong
+    with pytest.raises(ValueError, match=said):
+        gram_least_squares(
+            gram_matrix(split_examples(options["X"], options["Y"], block=options["block"]), IDENTITY), ridge=options["ridge"]
+        )

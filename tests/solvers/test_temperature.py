@@ -58,10 +58,14 @@ def test_few_guesses_that_are_all_right_are_not_taken_for_certain():
     assert found == pytest.approx(2 / np.log(10), rel=1e-4)
 
 
-def test_nothing_to_calibrate_is_refused():
-    with pytest.raises(ValueError, match="0 examples"):
-        fit_temperature(jnp.zeros((0, 2)), jnp.zeros(0, int))
-    with pytest.raises(ValueError, match="finite logits"):
-        fit_temperature(jnp.array([[jnp.nan, 0.0]]), jnp.zeros(1, int))
-    with pytest.raises(ValueError, match="0 bins"):
-        calibration_error(jnp.zeros((1, 2)), jnp.zeros(1, int), bins=0)
+REFUSALS = [
+    (lambda: fit_temperature(jnp.zeros((0, 2)), jnp.zeros(0, int)), "0 examples"),
+    (lambda: fit_temperature(jnp.array([[jnp.nan, 0.0]]), jnp.zeros(1, int)), "finite logits"),
+    (lambda: calibration_error(jnp.zeros((1, 2)), jnp.zeros(1, int), bins=0), "0 bins"),
+]
+
+
+@pytest.mark.parametrize("call, said", REFUSALS)
+def test_refusals(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.data.held_out import copied
+from jexplicit.data.held_out import duplicated_mask
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, log_probabilities, read_text
 from jexplicit.lm.fits.ablation import log_row_kinds
@@ -290,7 +290,7 @@ def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch)
 
 def _new_positions(rest: TrainingText, held_out: Text) -> np.ndarray:
     """The held-out positions in passages that the rest of the text does not have too; all where most are such copies."""
-    new = np.flatnonzero(~copied(held_out.past.stream, rest.in_memory)[held_out.past.places])
+    new = np.flatnonzero(~duplicated_mask(held_out.past.stream, rest.in_memory)[held_out.past.places])
     return new if 2 * len(new) > len(held_out.Y) else np.arange(len(held_out.Y))
 
 

@@ -1,0 +1,216 @@
+"""Every way of counting gives the counts of the double loop. Counts are integers: every comparison is exact."""
+
+import functools
+import itertools
+
+import chex
+import numpy as np
+import pytest
+from files import shards_of
+from reference import cooccurrences, random_documents, stream_of
+
+from jexplicit.counts import dense, sharded, sparse
+from jexplicit.counts.dense import count, merge_counts
+from jexplicit.counts.sharded import count_sharded, places_by_frequency
+from jexplicit.counts.sparse import SparseCounter, count_sparse, merge_sparse
+from jexplicit.data.contexts import context_columns
+from jexplicit.runs.devices import data_mesh
+
+N, K = 7, 3  # N is divided by none of the numbers of devices but 1, and less than the largest
+DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 50, N, 9)]  # 5: never seen
+STREAM = stream_of(DOCUMENTS)
+EXPECTED = cooccurrences(DOCUMENTS, K, N)
+
+
+def assert_same_counts(counts, expected):
+    for C, other in zip(counts, expected, strict=True):
+        np.testing.assert_array_equal(C if isinstance(C, np.ndarray) else C.toarray(), other)
+
+
+def columns_in_order(stream, *, devices, **options):
+    """The tables of `count_sharded` with the columns of tokens 0 .. N - 1."""
+    counts = count_sharded(stream, mesh=data_mesh(devices), **options)
+    np.testing.assert_array_equal(counts.f, np.bincount(stream[1:], minlength=options["vocab_size"]))
+    return [np.asarray(C)[:, counts.places] for C in counts.tables]
+
+
+def dense_on(stream, *, devices, **options):
+    return count(stream, mesh=data_mesh(devices), **options)
+
+
+def in_windows(stream, *, radius, vocab_size, sizes, **options):
+    """The tables of a SparseCounter that gets windows of these sizes, again and again."""
+    counter, x, start = SparseCounter(radius, vocab_size, **options), np.append(np.zeros(radius - 1, stream.dtype), stream), 0
+    for size in itertools.cycle(sizes):
+        if start >= len(x) - radius:
+            return counter.tables()
+        counter.add(x[start : start + radius + size])
+        start += size
+
+
+WAYS = {
+    **{
+        f"{name} of {chunk} on {devices}": functools.partial(way, devices=devices, chunk=chunk)
+        for name, way in {"dense": dense_on, "sharded": columns_in_order}.items()
+        for chunk in (5, 10**6)
+        for devices in (1, 2, 8)
+    },
+    **{f"sparse {sizes}": functools.partial(in_windows, sizes=sizes) for sizes in ((1,), (7,), (64, 1, 3), (10**6,))},
+    "sparse stream": count_sparse,
+}
+new = np.array([0, 3, 6, 1, 2, 5, 4])
+TEXTS = {  # documents, vocabulary
+    "random": (DOCUMENTS, N),
+    "renamed": ([[int(new[token]) for token in document] for document in DOCUMENTS[::-1]], N),
+    "fewer positions than devices": ([[1, 2]], 3),
+    "largest id of a type": ([[255, 255, 254, 255]], 256),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_counting_is_the_double_loop(way, monkeypatch):
+    monkeypatch.setattr(sparse, "_block_positions", 50)
+    for documents, vocab_size in TEXTS.values():
+        counts = WAYS[way](stream_of(documents, np.uint8), radius=K, vocab_size=vocab_size)
+        assert_same_counts(counts, cooccurrences(documents, K, vocab_size))
+
+
+@pytest.mark.parametrize("way", ["dense of 5 on 2", "sharded of 5 on 8", "sparse stream"])
+def test_shards_and_integer_types_and_radius_change_no_count(way, tmp_path):
+    for dtype in (np.uint16, np.int32, np.int64):
+        assert_same_counts(WAYS[way](STREAM.astype(dtype), radius=K, vocab_size=N), EXPECTED)
+    assert_same_counts(WAYS[way](shards_of(tmp_path, DOCUMENTS, vocab_size=N), radius=K, vocab_size=N), EXPECTED)
+    assert_same_counts(WAYS[way](STREAM, radius=K + 2, vocab_size=N)[:K], EXPECTED)
+
+
+def test_counts_of_a_sentence_are_those_written_by_hand():
+    nearest, second = count(np.array([0, 1, 2, 1, 0], np.uint8), radius=2, vocab_size=3)
+    assert nearest.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    assert second.tolist() == [[0, 1, 1], [0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("merge, way", [(merge_counts, count), (merge_sparse, count_sparse)])
+def test_counts_of_parts_merge_into_the_counts_of_the_whole_in_any_order(merge, way):
+    parts = [way(stream_of(part), radius=K, vocab_size=N) for part in (DOCUMENTS[:9], DOCUMENTS[9:40], DOCUMENTS[40:])]
+    for a, b, c in itertools.permutations(parts):
+        assert_same_counts(merge(merge(a, b), c), EXPECTED)
+        assert_same_counts(merge(a, merge(b, c)), EXPECTED)
+    assert merge((), parts[0]) is parts[0] and merge(parts[0], ()) is parts[0] and merge((), ()) == ()
+
+
+@pytest.mark.parametrize("way", [dense_on, columns_in_order, count_sparse])
+def test_progress_grows_to_all_positions(way):
+    reports, M = [], len(STREAM) - 1
+    options = {} if way is count_sparse else {"devices": 1, "chunk": 32}
+    way(STREAM, radius=1, vocab_size=N, **options, progress=lambda *now: reports.append(now))
+    step = M if way is count_sparse else 32
+    assert reports == [(min(done, M), M) for done in range(step, M + step, step)]
+
+
+# Dense
+
+
+@pytest.mark.parametrize("total, dtype", [(2**31 - 1, np.int32), (2**31, np.int64)])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_merged_counts_become_int64_exactly_where_a_cell_could_pass_int32(kind, total, dtype):
+    a, b = (np.array([[n, 0], [5, 0]], np.int32) for n in (2**30, total - 2**30))
+    (C,) = merge_counts((a,), (b,)) if kind == "dense" else merge_sparse((sparse.csr_array(a),), (sparse.csr_array(b),))
+    assert C.dtype == dtype
+    assert_same_counts([C], [[[total, 0], [10, 0]]])
+    assert a.tolist() == [[2**30, 0], [5, 0]]
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(devices, monkeypatch):
+    bound, flushed = 64, []
+    reduce = dense._reduce
+
+    def observed_reduce(table, vocab_size):
+        flushed.append(reduce(table, vocab_size))
+        return flushed[-1]
+
+    monkeypatch.setattr(dense, "INT32_CELLS", bound)  # instead of 2^31
+    monkeypatch.setattr(dense, "_reduce", observed_reduce)
+    assert_same_counts(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
+    assert len(flushed) > K * (len(STREAM) // bound)
+    assert max(C.sum() for C in flushed) < bound  # so no cell, and no sum of cells, came near it
+    (C,) = count(np.array([0, *[1] * 100, 0], np.uint8), radius=1, vocab_size=3, chunk=10)
+    assert C.dtype == np.int64
+    assert C.tolist() == [[0, 1, 0], [1, 99, 0], [0, 0, 0]]
+
+
+def test_one_run_compiles_its_step_once(monkeypatch):
+    monkeypatch.setattr(dense, "context_columns", chex.assert_max_traces(context_columns, n=1))
+    for _ in range(2):  # 20 steps, the last one not full, of a vocabulary of no other test
+        count(STREAM, radius=2, vocab_size=11, chunk=16)
+
+
+# Sharded
+
+
+@pytest.mark.parametrize("devices", [1, 3, 8])
+def test_a_device_holds_its_own_columns_and_no_others(devices):
+    counts, share = count_sharded(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=64), -(-N // devices)
+    for table in counts.tables:
+        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * devices
+        assert int(table.sum()) == len(STREAM) - 1  # columns without an output are empty
+
+
+def test_tokens_are_dealt_to_devices_in_turn_by_frequency():
+    f = np.array([3, 50, 7, 7, 0, 1, 20])
+    places = places_by_frequency(f, 3)
+    assert (places // 3)[np.argsort(-f, kind="stable")].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert len(set(places.tolist())) == len(f) and places.max() < 3 * 3
+
+
+# Refusals
+
+KINDS = {"dense": count, "sharded": count_sharded, "sparse": count_sparse}
+STREAMS = [  # of every kind
+    *((np.array([0, 1, wrong, 2, 0]), f"token id {wrong} in a vocabulary of {N}.*vocab_size") for wrong in (N, N + 40, -1)),
+    *((wrong, "encode_documents") for wrong in (STREAM[1:], STREAM[:-1], STREAM[:1], STREAM[None], STREAM.astype(np.float64))),
+]
+OPTIONS = [
+    ("dense sharded sparse", {"radius": 0}, "radius K = 0.*use K >= 1"),
+    ("dense sharded", {"chunk": 0}, "chunk of 0 positions"),
+    ("dense", {"vocab_size": 46341}, "vocabulary 46341.*use a vocabulary of at most 46340"),
+    ("dense", {"vocab_size": 10**6}, f"vocabulary {10**6}.*use a vocabulary of at most 46340"),
+    *(
+        ("sharded", {"vocab_size": n, "mesh": data_mesh(d)}, f"vocabulary {n} on {d} devices.*at least {least} devices.*sparse")
+        for n, d, least in [(46_341, 1, 2), (128_000, 7, 8), (10**6, 8, 466)]
+    ),
+    ("sharded", {"radius": 1000, "vocab_size": 128_000}, "tables of counts take 8 x .* GB on 8 devices"),
+    ("sparse", {"vocab_size": 0}, "vocabulary 0"),
+    ("sparse", {"vocab_size": 2**31 + 1}, "2147483649"),
+    ("sparse", {"memory": 1000}, f"memory of 1000 bytes.*need at least {2**20 + 128 * N}"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stream, said", STREAMS)
+def test_streams_that_are_refused(kind, stream, said):
+    with pytest.raises(ValueError, match=said):
+        KINDS[kind](stream, radius=1, vocab_size=N)
+
+
+@pytest.mark.parametrize("kinds, options, said", OPTIONS)
+def test_options_that_are_refused(kinds, options, said):
+    for kind in kinds.split():
+        with pytest.raises(ValueError, match=said):
+            KINDS[kind](STREAM, **{"radius": 1, "vocab_size": N, **options})
+
+
+def test_the_largest_dense_vocabulary_and_what_one_device_counts(monkeypatch):
+    with pytest.raises(ValueError, match="token id 46340 in a vocabulary of 46340"):  # only this check stops it
+        count(np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
+    monkeypatch.setattr(sharded, "INT32_CELLS", 100)
+    with pytest.raises(ValueError, match=f"{len(STREAM) - 1} positions.*use sparse counts"):
+        count_sharded(STREAM, radius=1, vocab_size=N, mesh=data_mesh(1))
+
+
+@pytest.mark.parametrize("merge, way", [(merge_counts, count), (merge_sparse, count_sparse)])
+@pytest.mark.parametrize("radius, vocab_size", [(2, 3), (1, 4)])
+def test_counts_of_another_radius_or_vocabulary_do_not_merge(merge, way, radius, vocab_size):
+    a, b = (way(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, vocab_size)))
+    with pytest.raises(ValueError, match=f"{radius} offsets and vocabulary {vocab_size}: count both with the same radius"):
+        merge(a, b)

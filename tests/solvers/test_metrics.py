@@ -1,0 +1,26 @@
+"""Accuracy, mean loss and recall by class against loops."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from jexplicit.solvers.metrics import accuracy, mean_loss, recall_by_class
+
+
+def test_accuracy_and_mean_loss_are_the_loops():
+    rng = np.random.default_rng(0)
+    H, U, labels = rng.normal(size=(60, 5)), rng.normal(size=(5, 3)), rng.integers(0, 3, 60)
+    Z, Y = jnp.asarray(H @ U), jnp.asarray(reference.one_hot(labels, 3))
+    assert accuracy(Z, jnp.asarray(labels)) == pytest.approx(reference.accuracy(H @ U, labels), rel=1e-15)
+    assert mean_loss(Z, Y) == pytest.approx(reference.negative_log_likelihood(H, U, labels) / 60, rel=1e-12)
+
+
+def test_recall_is_counted_class_by_class():
+    rng = np.random.default_rng(0)
+    guesses, labels = rng.integers(0, 4, 50), rng.integers(0, 3, 50)  # nothing is of class 3
+    found = np.asarray(recall_by_class(jnp.asarray(guesses), jnp.asarray(labels, jnp.uint8), 4))
+    for c in range(3):
+        of_class = [g for g, y in zip(guesses, labels, strict=True) if y == c]
+        assert found[c] == sum(g == c for g in of_class) / len(of_class)
+    assert np.isnan(found[3])
