@@ -26,14 +26,15 @@ from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts import dense, sharded
 from jexplicit.features.fourier import fourier_features
+from jexplicit.lm import model as language_model
 from jexplicit.lm.attribution import _explain
 from jexplicit.lm.fits import gradient, optimum
-from jexplicit.lm.fits.moments import _device_sums, position_moments
+from jexplicit.lm.fits.moments import _sums as moment_sums
 from jexplicit.lm.model import token_model
-from jexplicit.lm.rows import device_tables, explicit, log_tables
+from jexplicit.lm.rows import explicit
 from jexplicit.lm.rows.sharded import _log_partition
 from jexplicit.lm.smoothing import Noise
-from jexplicit.lm.softmax import _log_Z, _mapped
+from jexplicit.lm.tables import contexts, placing, reader
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
@@ -97,25 +98,17 @@ def _of_contexts(function: Callable[[Mesh], Any], mesh: Mesh) -> tuple[Any, tupl
     return function(mesh), (_tables, _shape(CONTEXTS, K, dtype=_i))
 
 
-def _block() -> tuple[log_tables.Arrays, Any, log_tables.Block]:
-    """Positions of a mixture: the unigram and the dense tables, sparse ones with bases, 2^16 sparse entries."""
-    B, T, S, E = BLOCK, K + 1, ROWS - K - 1, 1 << 16
-    arrays = log_tables.Arrays((_shape(1, N), *_tables), (None,) * S, _shape(S, N))
-    values = [_shape(E, dtype=_i), _shape(E), _shape(B, T + S, dtype=_i), _shape(B, dtype=_i), _shape(B)]
-    return arrays, _shape(T + S), log_tables.Block(_shape(B, T, dtype=_i), _shape(B, S, dtype=_i), *values)
+def _partition(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+    rows = jax.eval_shape(lambda tables: token_model(tables, "cat", False).rows[0], _tables)
+    return contexts._mapped(language_model._log_Z, mesh, 4096), (rows, _shape(CONTEXTS, K, dtype=_i))
 
 
-def _moments(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return jax.jit(functools.partial(position_moments, covariances=True)), _block()
-
-
-def _spread(positions: int) -> tuple[device_tables.DevicePositions, Any]:
-    """8 blocks of so many positions on a device, which read the tables of `_block`: 32 segments of sparse entries each."""
-    n, B, T, S, Q, E = 8, positions, 5, 6, 32 * positions, 1 << 24
-    arrays, exponents, _ = _block()
-    read = [_shape(n, B, T, dtype=_i), _shape(n, B, T + S, dtype=_i), _shape(n, B, dtype=_i), _shape(n, B)]
-    blocks = device_tables.Blocks(*read, *(_shape(n, Q, dtype=_i) for _ in range(3)))
-    return device_tables.DevicePositions(arrays, _shape(E, dtype=np.uint16), _shape(E), blocks), exponents
+def _spread(positions: int) -> tuple[Any, ...]:
+    """8 blocks of so many positions on a device: the unigram, dense tables, and sparse ones, 32 segments of entries each."""
+    n, B, E, Q = 8, positions, 1 << 24, 8 * 32 * positions
+    shared = placing.Shared(_shape(K * N + 1, N), (), _shape(E, dtype=np.uint16), _shape(E), *(_shape(Q, dtype=_i),) * 3)
+    blocks = placing.Blocks(*(_shape(n, B, *more, dtype=_i) for more in ((ROWS,), (ROWS,), ())), _shape(n, 2, dtype=_i))
+    return shared, blocks, _shape(dtype=_i), _shape(ROWS)
 
 
 def _explained(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
@@ -207,7 +200,6 @@ def _of(function: Any, *arguments: Any) -> Callable[[Mesh], tuple[Any, tuple[Any
 
 
 _H, _Y, _U = _shape(4096, 784), _shape(4096, 10), _shape(784, 10)
-_logits = _shape(64, N)
 _blocks = Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
 _sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
 _features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))
@@ -219,13 +211,10 @@ HOT_FUNCTIONS = {
     "noisy co-occurrences": HotFunction(_of(explicit._noisy_block, _table, _shape(N), _noise), 0),
     "noisy rows": HotFunction(_of(explicit._noisy_rows, _table, _noise), 0),
     "explicit solution": HotFunction(_of(_solve, _table, _shape(N), _shape()), 0),
-    "log partition functions": HotFunction(functools.partial(_of_contexts, lambda mesh: _mapped(_log_Z, mesh, 4096)), 1),
+    "log partition functions": HotFunction(_partition, 1),
     "log partition by columns": HotFunction(functools.partial(_of_contexts, _log_partition), 1),
-    "logits of a mixture": HotFunction(_of(log_tables._summed_logits, *_block()), 0),
-    "log-probabilities": HotFunction(_of(log_tables._log_p_of_targets, _logits, _shape(64, dtype=_i)), 0),
-    "moments of a mixture": HotFunction(_moments, 0),
-    "moments on devices": HotFunction(lambda mesh: (_device_sums(mesh, 11), _spread(512)), 1),
-    "mixture on devices": HotFunction(lambda mesh: (device_tables._log_probabilities(mesh), _spread(4096)), 1),
+    "moments of a mixture": HotFunction(lambda mesh: (reader._summed(moment_sums, mesh), _spread(512)), 2),
+    "scores of a mixture": HotFunction(lambda mesh: (reader._mapped(reader._log_p_of_targets, K + 1, mesh), _spread(4096)), 2),
     "attribution": HotFunction(_explained, 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),

@@ -16,7 +16,7 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.mixture_rows import mixture_rows, with_history
 from jexplicit.lm.fits.ngram_mixture import starting_exponents
 from jexplicit.lm.fits.training_text import Options, TrainingText
-from jexplicit.lm.model import History, LanguageModel, dense_where_small
+from jexplicit.lm.model import History, LanguageModel
 from launch.bench.harness import Comparison, losses_differ
 
 KENLM = "kenlm, ngram"
@@ -85,12 +85,11 @@ def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     sparse = TrainingText(x, N, sparse_counts=text.sparse_counts(radius))
     fitted = {}
     for name, (method, options) in KINDS.items():
-        model = fit_model(method, sparse if name == SPARSE else text, Options(radius=radius, **options)).model
-        fitted[name] = model if name == SPARSE else dense_where_small(model)
+        fitted[name] = fit_model(method, sparse if name == SPARSE else text, Options(radius=radius, **options)).model
     rows = mixture_rows(text) if MIXTURES else ()
     for name, history in MIXTURES.items():
         own = with_history(rows, history)
-        fitted[name] = dense_where_small(LanguageModel(own, starting_exponents(own).astype(np.float32)))
+        fitted[name] = LanguageModel(own, starting_exponents(own).astype(np.float32))
     return fitted
 
 

@@ -20,7 +20,7 @@ from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.measures import comparable_measures, positions_in_all
-from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
+from jexplicit.lm.model import Features, LanguageModel, is_token_model
 from jexplicit.lm.names import label
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
@@ -105,9 +105,8 @@ def add_row(job: Job, name: dict[str, Any], model: LanguageModel, more: dict[str
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
         counts, dev_counts = (job.training.counts(1), job.dev_counts) if job.tables == "dense" else (None, None)
-        read = dense_where_small(model) if one_by_one else model  # once for both texts
-        train = evaluate(read, job.text.train, counts=counts, sample=samples[0] or None, **shared)
-        dev = evaluate(read, job.text.dev, counts=dev_counts, sample=samples[1] or None, **shared)
+        train = evaluate(model, job.text.train, counts=counts, sample=samples[0] or None, **shared)
+        dev = evaluate(model, job.text.dev, counts=dev_counts, sample=samples[1] or None, **shared)
     row = {
         **name,
         "train_perplexity": train.perplexity,
