@@ -25,6 +25,7 @@ FLOORS = {
     "jexplicit.solvers": 3,
     "jexplicit.nn": 4.0,
     "jexplicit.lm.names": 4.1,
+    "jexplicit.lm.tables": 4.0,
     "jexplicit.lm.model": 4.1,
     "jexplicit.lm.softmax": 4.1,
     "jexplicit.lm.smoothing": 4.1,

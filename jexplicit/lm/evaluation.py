@@ -5,7 +5,6 @@ logits of the targets, and at K = 1 nothing but the counts. A model of several t
 position, a block at a time.
 """
 
-import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,17 +20,26 @@ from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.model import NOTHING, LanguageModel, dense_where_small, first_exponents, has_unit_exponents, is_token_model
-from jexplicit.lm.rows.device_tables import log_probabilities as spread_log_probabilities
+from jexplicit.lm.model import (
+    NOTHING,
+    LanguageModel,
+    TableRows,
+    buckets_of,
+    exponent_offsets,
+    has_unit_exponents,
+    is_token_model,
+)
 from jexplicit.lm.rows.explicit import with_targets
-from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows, SplitRows
-from jexplicit.lm.rows.log_tables import log_probabilities as read_log_probabilities
-from jexplicit.lm.rows.threads import map_in_threads
-from jexplicit.lm.softmax import map_contexts, negative_log_likelihood_from_counts
-from jexplicit.runs.devices import everywhere, spreads
+from jexplicit.lm.softmax import negative_log_likelihood_from_counts
+from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
+from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
+from jexplicit.lm.tables.reader import read_log_probabilities
+from jexplicit.lm.tables.storage import Sparse, SparseRows, as_table
+from jexplicit.runs.devices import data_mesh
 
 _window = 1 << 22  # positions
-_positions_per_call = 1 << 12
+_positions_per_call = 1 << 16  # of a device
+_positions_with_a_past = 1 << 12  # the same, of models with rows that are made for each position
 
 
 class Evaluation(NamedTuple):
@@ -133,27 +141,20 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
-    kind = _fast_kind(model)
-    if kind is None:
-        return _evaluate_positions(model, stream, sample, seed, mesh, progress)
     if model.radius == 1 and is_token_model(model):
         C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
         return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
-    if model.radius == 1:
-        C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
-        wanted = np.flatnonzero(model.eos | (C.col != PAD))
-        X, Y, times = C.row[wanted, None], C.col[wanted], C.data[wanted]
-    else:
-        X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-        times = None
+    X, Y, times, past = _positions_of(model, stream, sample, seed)
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
     n = np.ones(len(Y), np.int64) if times is None else times
-    if hasattr(kind, "log_probabilities"):
-        return Evaluation(-float(n @ kind.log_probabilities(X, Y).astype(np.float64)), int(n.sum(dtype=np.int64)))
-    distinct, often = distinct_contexts(X, times, ordered=model.ordered)
-    log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
-    nll = often @ log_Z - n @ kind.target_logits(X, Y).astype(np.float64)
+    if (kind := _only_kind(model)) and not kind.normalised:
+        distinct, often = distinct_contexts(X, times, ordered=model.ordered)
+        log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
+        nll = np.sum(often * log_Z) - np.sum(n * kind.target_logits(X, Y).astype(np.float64))
+    else:
+        log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
+        nll = -np.sum(n * log_p.astype(np.float64))
     return Evaluation(float(nll), int(n.sum(dtype=np.int64)))
 
 
@@ -221,63 +222,74 @@ def log_probabilities(
     check_positions(model, X, Y)
     if not len(Y):
         return np.zeros(0, np.float32)
-    if kind := _fast_kind(model):
-        if hasattr(kind, "log_probabilities"):
-            return kind.log_probabilities(X, Y)
-        return kind.target_logits(X, Y) - kind.log_partition(X, mesh=mesh, progress=progress)
-    if not _has_log_tables(model):
+    if kind := _only_kind(model):
+        logits = kind.target_logits(X, Y)
+        return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
+    if not _has_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
         return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
-    model, out, exponents = dense_where_small(model), [], np.asarray(model.exponents)
-    score_block, call = read_log_probabilities, _positions_per_call
-    if mesh is not None and spreads(mesh):
-        score_block, call = functools.partial(spread_log_probabilities, mesh=mesh), call * mesh.size
-        model = jax.tree.map(lambda leaf: everywhere(leaf, mesh) if np.ndim(leaf) == 2 else leaf, model)  # dense tables, once
-
-    def read(first: int) -> np.ndarray:
+    mesh, exponents, out = mesh or data_mesh(1), np.asarray(model.exponents), []
+    own = [isinstance(kind, TableRows) for kind in model.rows for _ in kind.names]
+    prepared = _prepared(model, mesh)
+    call = (_positions_per_call if all(own) else _positions_with_a_past) * mesh.size
+    for first in range(0, len(Y), call):
         m = slice(first, first + call)
         tables, positions = read_tables(model, X[m], past and past.take(m))
-        return score_block(tables, exponents, positions, Y[m])
-
-    for log_p in map_in_threads(read, range(0, len(Y), call)):
-        out.append(log_p)
+        known = iter(prepared.tables)
+        tables = tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
+        out.append(read_log_probabilities(PreparedTables(prepared.dense, tables), exponents, positions, Y[m], mesh))
         if progress:
-            progress(min(len(out) * call, len(Y)), len(Y))
+            progress(min(first + call, len(Y)), len(Y))
     return np.concatenate(out)
 
 
-def read_tables(
-    model: LanguageModel, X: np.ndarray, past: Past | None = None, *, all_rows: bool = False
-) -> tuple[LogTables, Positions]:
-    """What some positions read of a model, as tables and row numbers; rows with exponent 0 are left out.
+def _prepared(model: LanguageModel, mesh: Mesh) -> PreparedTables:
+    """The tables of a model as they are read, made once for each mesh."""
+    made = model.__dict__.setdefault("_prepared", {})
+    if mesh not in made:
+        tables = [table for kind in model.rows if isinstance(kind, TableRows) for table in kind.row_tables]
+        made[mesh] = prepare(tables, model.vocab_size, mesh)
+    return made[mesh]
+
+
+def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -> tuple[tuple[Any, ...], Positions]:
+    """What some positions read of a model: the table of every row, and the numbers of its row and of its exponent.
 
     Args:
-        model: of kinds that have `log_tables`.
+        model: of kinds that are tables or have `log_tables`.
         X: [M, K] contexts.
         past: where the positions stand in their text.
-        all_rows: rows with exponent 0 too, for a fit.
 
     Raises:
         ValueError: no past where one is needed; a kind that cannot be read so.
     """
     if model.history and past is None:
         raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
-    if not _has_log_tables(model):
-        raise ValueError(f"rows of {', '.join(type(kind).__name__ for kind in model.rows)} cannot be read as log tables")
-    read = [table for kind in model.rows for table in kind.log_tables(X, past)]
-    first = np.append(first_exponents(model.rows), len(model.exponents))
-    used = [all_rows or not g or bool(np.any(np.asarray(model.exponents[first[g] : first[g + 1]]))) for g in range(len(read))]
-    numbered = [(first[g], *table) for g, table in enumerate(read) if used[g]]
-    dense = [table for table in numbered if not isinstance(table[1], SparseRows | SplitRows)]
-    sparse = [table for table in numbered if isinstance(table[1], SparseRows | SplitRows)]
-    bases = None
-    if any(base is not None for _, _, _, base, *_ in sparse):
-        zero = np.zeros(model.vocab_size, np.float32)
-        bases = jnp.asarray(np.stack([zero if base is None else np.asarray(base, np.float32) for _, _, _, base, *_ in sparse]))
-    order = [*dense, *sparse]
-    rows = np.stack([rows for _, _, rows, *_ in order], axis=1)
-    exponents = np.stack([np.broadcast_to(g + sum(bucket), len(X)) for g, _, _, _, *bucket in order], axis=1)
-    return LogTables(tuple(table[1] for table in dense), tuple(table[1] for table in sparse), bases), Positions(rows, exponents)
+    if not _has_tables(model):
+        raise ValueError(f"rows of {', '.join(type(kind).__name__ for kind in model.rows)} cannot be read as tables")
+    indexed = tuple(kind for kind in model.rows if isinstance(kind, TableRows))
+    columns = iter(vmap_contexts(_row_numbers, indexed, X).transpose(2, 1, 0) if indexed else ())
+    read: list[tuple[Any, Any, Any]] = []
+    for kind in model.rows:
+        if isinstance(kind, TableRows):
+            read += [(table, *next(columns)) for table in kind.row_tables]
+        else:
+            read += [_as_feature(model.vocab_size, *table) for table in kind.log_tables(X, past)]
+    tables, rows, buckets = zip(*read, strict=True)
+    exponents = [np.broadcast_to(g + bucket, len(X)) for g, bucket in zip(exponent_offsets(model.rows), buckets, strict=True)]
+    return tables, Positions(np.stack(rows, axis=1), np.stack(exponents, axis=1))
+
+
+def _row_numbers(kinds: tuple[TableRows, ...], x: Integer[Array, " K"]) -> Integer[Array, "2 rows"]:
+    """The rows that a context reads, and which of their exponents they take."""
+    return jnp.stack([jnp.concatenate([f(kind, x) for kind in kinds]) for f in (lambda kind, x: kind.index(x), buckets_of)])
+
+
+def _as_feature(N: int, table: Any, rows: np.ndarray, base: Any, bucket: Any = 0) -> tuple[Any, np.ndarray, Any]:
+    """A table with its rows and exponents, of an array or of sparse rows."""
+    if isinstance(table, SparseRows):
+        table = Sparse(table, N, 0, base)  # it is read on the host, and its longest row is not asked for
+    return as_table(table), rows, bucket
 
 
 def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
@@ -349,22 +361,21 @@ def _drawn(M: int, sample: int | None, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
 
 
-def _evaluate_positions(
-    model: LanguageModel, stream: Stream, sample: int | None, seed: int, mesh: Mesh | None, progress: Progress | None
-) -> Evaluation:
-    """The loss of a model that is read position by position; where it reads the past, its text is held in memory."""
-    if not model.history:
-        X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-        if not len(Y):
-            raise ValueError("no position to predict: the text has no tokens")
-        return Evaluation(-float(log_probabilities(model, X, Y, mesh=mesh, progress=progress).sum(dtype=np.float64)), len(Y))
-    check_stream(stream)
-    text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
-    if not len(text.Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    m = _drawn(len(text.Y), sample, seed)
-    log_p = log_probabilities(model, text.X[m], text.Y[m], past=text.past.take(m), mesh=mesh, progress=progress)
-    return Evaluation(-float(log_p.sum(dtype=np.float64)), len(m))
+def _positions_of(
+    model: LanguageModel, stream: Stream, sample: int | None, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
+    """Contexts, targets, how often each occurs (None for once), and where they stand; for the past a text is held in memory."""
+    if model.history:
+        check_stream(stream)
+        text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
+        m = _drawn(len(text.Y), sample, seed)
+        return text.X[m], text.Y[m], None, text.past.take(m)
+    if model.radius == 1 and _only_kind(model):
+        C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
+        wanted = np.flatnonzero(model.eos | (C.col != PAD))
+        return C.row[wanted, None], C.col[wanted], C.data[wanted], None
+    X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
+    return X, Y, None, None
 
 
 def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None) -> Counts:
@@ -385,15 +396,14 @@ def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None)
     return counts
 
 
-def _fast_kind(model: LanguageModel) -> Any | None:
-    """The only kind of a model, where it has fast functions of contexts of its own."""
+def _only_kind(model: LanguageModel) -> TableRows | None:
+    """The only kind of a model with exponents 1, whose logits and partition functions are read apart."""
     kind = model.rows[0]
-    fast = hasattr(kind, "log_partition") or hasattr(kind, "log_probabilities")
-    return kind if len(model.rows) == 1 and fast and has_unit_exponents(model) else None
+    return kind if len(model.rows) == 1 and isinstance(kind, TableRows) and has_unit_exponents(model) else None
 
 
-def _has_log_tables(model: LanguageModel) -> bool:
-    return all(hasattr(kind, "log_tables") for kind in model.rows)
+def _has_tables(model: LanguageModel) -> bool:
+    return all(isinstance(kind, TableRows) or hasattr(kind, "log_tables") for kind in model.rows)
 
 
 def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:

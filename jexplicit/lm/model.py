@@ -2,10 +2,11 @@
 
     logits(context, history) = sum_g a_g row_g(context, history),        p = softmax(logits)
 
-A model is a tuple of *kinds of rows* and the exponents a of their rows. A kind holds arrays and says which rows a context
-reads: a table per offset (here), codes (jexplicit.lm.rows.bitcipher), sparse rows over a base row (sparse), columns spread over
-devices (sharded), contexts of several tokens (ngrams, backoff), the recent past (cache), or a network (network). The explicit
-solution and Kneser-Ney have exponents 1, mixtures have fitted ones.
+A model is a tuple of *kinds of rows* and the exponents a of their rows. Most kinds are an index and tables (`TableRows`): the
+context gives the number of a row in each table. Tables are dense (here), of codes (jexplicit.lm.rows.bitcipher), sparse over a
+base row (sparse), with columns spread over devices (sharded), or of contexts of several tokens (ngrams, backoff). The recent
+past (cache) and networks (network) are read in ways of their own. The explicit solution and Kneser-Ney have exponents 1,
+mixtures have fitted ones.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.
@@ -13,7 +14,6 @@ and `tree.map` work on them.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -22,9 +22,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm import softmax
 from jexplicit.lm.names import Features as Features
 from jexplicit.lm.names import History as History
+from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
+from jexplicit.lm.tables.pytrees import pytree as pytree
+from jexplicit.lm.tables.pytrees import static as static
+from jexplicit.lm.tables.storage import Dense
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
 SMALLEST_WINDOW = 32
@@ -49,23 +52,13 @@ def window_of(history: str) -> int | None:
     raise ValueError(f"history {history!r}: choose none, document, window:W (W at least {SMALLEST_WINDOW} tokens) or all")
 
 
-def static(default: Any = ...) -> Any:
-    """A dataclass field that is no leaf of the pytree."""
-    return field(metadata={"static": True}) if default is ... else field(default=default, metadata={"static": True})
-
-
-def pytree(cls: type) -> type:
-    """A frozen dataclass registered with JAX: `static()` fields are metadata, all others hold leaves."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
-
-
 @runtime_checkable
 class Rows(Protocol):
-    """A kind of rows.
+    """A kind of rows. `TableRows` derives most of this.
 
-    A kind may also have host functions over many contexts that are faster than reading every row: `log_partition(X, mesh=,
-    progress=)` and `target_logits(X, Y)`, or `log_probabilities(X, Y)` where no partition function is needed; and
-    `log_tables(X, past)`, the rows of many positions for jexplicit.lm.rows.log_tables.
+    Kinds that are read at many positions for a fit, and have no tables, say how by `log_tables(X, past)`: for each row a table
+    of jexplicit.lm.tables.storage (or an array [R, N], or `SparseRows`), the number of the row that each position reads, and a
+    base row or None.
     A kind with several exponents for a row says how many by `exponents_per_row`, and which of them a context takes by
     `buckets(context)`, [rows] numbers from 0.
     """
@@ -100,8 +93,59 @@ class Rows(Protocol):
         ...
 
 
+class TableRows:
+    """Rows that stand in tables: `index(context)` numbers the row of each of the `row_tables`, and all else follows.
+
+    row_tables: for each row a table of jexplicit.lm.tables.storage.
+    index: [K] token ids, nearest first -> [rows] integers, -1 for no row: pure.
+    confidence: for each row which of its exponents a row of its table takes, [R] each; empty for one exponent per row.
+    """
+
+    row_tables: tuple[Any, ...]
+    confidence: tuple[Any, ...] = ()
+    normalised = False  # whether target_logits are log-probabilities
+    history = 0
+    vocab_size = property(lambda self: self.row_tables[0].vocab_size)
+    exponents_per_row = property(lambda self: (1,) * len(self.row_tables))
+
+    def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
+        """The row of each table, -1 for none."""
+        raise NotImplementedError
+
+    def read(self, context: Integer[Array, " K"], history: Any = None) -> list[Float[Array, " N"]]:
+        """The rows of one position, in nats."""
+        return [table.row(r) for table, r in zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)]
+
+    def buckets(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
+        """Which exponent each row takes; without a row, any."""
+        numbers = self.index(context)
+        if not self.confidence:
+            return jnp.zeros(len(numbers), jnp.int32)
+        chosen = [jnp.asarray(known)[r] for known, r in zip(self.confidence, numbers, strict=True)]
+        return jnp.stack(chosen).astype(jnp.int32)
+
+    def log_partition(
+        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, progress: Any = None
+    ) -> Float[np.ndarray, " M"]:
+        """`log Z(x)` of many contexts with exponents 1, in nats, on the host."""
+        return map_contexts(_log_Z, self, X, mesh=mesh, progress=progress)
+
+    def target_logits(self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+        """The logit of every position's own target with exponents 1, in nats, on the host: no row is read."""
+        return vmap_contexts(_target_logit, self, X, Y)
+
+
+def _log_Z(kind: TableRows, x: Array) -> Float[Array, ""]:
+    return jax.nn.logsumexp(functools.reduce(jnp.add, kind.read(x)))
+
+
+def _target_logit(kind: TableRows, x: Array, y: Array) -> Float[Array, ""]:
+    entries = [table.entry(r, y) for table, r in zip(kind.row_tables, kind.index(x), strict=True)]
+    return functools.reduce(jnp.add, entries)
+
+
 @pytree
-class Constant:
+class Constant(TableRows):
     """One row that no context changes, such as the log unigram.
 
     row: [N] nats.
@@ -111,48 +155,43 @@ class Constant:
     name: str = static("unigram")
 
     names = property(lambda self: (self.name,))
-    tokens = property(lambda self: (None,))
-    radius = property(lambda self: 1)
-    history = property(lambda self: 0)
-    vocab_size = property(lambda self: self.row.shape[-1])
+    tokens = (None,)
+    radius = 1
+    row_tables = property(lambda self: (Dense(jnp.asarray(self.row)[None]),))
 
-    def read(self, context, history=None):
-        return [self.row]
+    def index(self, context):
+        return jnp.zeros(1, jnp.int32)
 
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
-        """The row, for every position."""
-        return [(self.row[None], np.zeros(len(X), np.int64), None)]
-
-    def log_partition(self, X: np.ndarray, *, mesh: Any = None, progress: Any = None) -> np.ndarray:
-        """`log Z`, the same after every context."""
+    def log_partition(self, X, *, mesh=None, progress=None):
         return np.full(len(X), float(jax.nn.logsumexp(self.row)))
 
-    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """The logit of every position's own target."""
-        return np.asarray(self.row)[Y]
 
+class RowsByOffset(TableRows):
+    """Rows of single tokens: the token k back reads row x_k of one of a few tables.
 
-class RowsByOffset:
-    """What kinds of rows of single tokens share: a row per offset, read from one of their different tables."""
+    table_of_offset: for k = 1 .. K, which of the `different` tables.
+    """
 
     name = "offset"
-    history = 0
-    tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...]
+    different: tuple[Any, ...]
 
     names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
     tokens = property(lambda self: tuple(range(1, self.radius + 1)))
     radius = property(lambda self: len(self.table_of_offset))
 
     @property
-    def by_offset(self) -> tuple[Any, ...]:
-        """A table for every offset, nearest first."""
-        return tuple(self.tables[t] for t in self.table_of_offset)
+    def row_tables(self):
+        different = self.different
+        return tuple(different[t] for t in self.table_of_offset)
+
+    def index(self, context):
+        return context[: self.radius]
 
 
 @pytree
 class TokenTables(RowsByOffset):
-    """Dense rows of single tokens: the token k back reads row x_k of its offset's table.
+    """Dense rows of single tokens.
 
     tables: the different tables, [N, N] each; offsets may share one, as those of Sum do.
     table_of_offset: for k = 1 .. K, which of them.
@@ -163,22 +202,12 @@ class TokenTables(RowsByOffset):
     table_of_offset: tuple[int, ...] = static()
     name: str = static("offset")
 
-    vocab_size = property(lambda self: self.tables[0].shape[1])
+    different = property(lambda self: tuple(map(Dense, self.tables)))
 
-    def read(self, context, history=None):
-        return [table.at[context[k]].get(mode="promise_in_bounds") for k, table in enumerate(self.by_offset)]
-
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
-        """The table of every offset, and the tokens there as its rows."""
-        return [(table, X[:, k], None) for k, table in enumerate(self.by_offset)]
-
-    def log_partition(self, X: np.ndarray, *, mesh: Any = None, progress: Any = None) -> np.ndarray:
-        """`log Z(x)` of many contexts; see jexplicit.lm.softmax."""
-        return softmax.log_partition(self.by_offset, X, mesh=mesh, progress=progress)
-
-    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """The logit of every position's own target."""
-        return softmax.target_logits(self.by_offset, X, Y)
+    @property
+    def by_offset(self) -> tuple[Any, ...]:
+        """A table for every offset, nearest first."""
+        return tuple(self.tables[t] for t in self.table_of_offset)
 
 
 @pytree
@@ -231,6 +260,10 @@ class LanguageModel:
         """Bytes of all arrays."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(type(kind).__name__ for kind in self.rows)
+        return f"LanguageModel({kinds}; {len(self.names)} rows, features={self.features!r}, eos={self.eos})"
+
     @property
     def tables(self) -> tuple[Any, ...]:
         """The K tables of a model of dense tables alone, nearest offset first.
@@ -258,11 +291,8 @@ class LanguageModel:
         if not has_buckets(self):
             return jnp.asarray(self.exponents)
         context = context.astype(jnp.int32)
-        chosen = [
-            kind.buckets(context) if hasattr(kind, "buckets") else jnp.zeros(len(kind.names), jnp.int32) for kind in self.rows
-        ]
-        first = jnp.asarray(first_exponents(self.rows), jnp.int32)
-        return jnp.asarray(self.exponents)[first + jnp.concatenate(chosen)]
+        chosen = jnp.concatenate([buckets_of(kind, context) for kind in self.rows])
+        return jnp.asarray(self.exponents)[jnp.asarray(exponent_offsets(self.rows), jnp.int32) + chosen]
 
     def read(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> list[Float[Array, " N"]]:
         """All rows of one position, in nats, before they are weighed."""
@@ -277,7 +307,12 @@ def exponents_per_row(kind: Any) -> tuple[int, ...]:
     return getattr(kind, "exponents_per_row", (1,) * len(kind.names))
 
 
-def first_exponents(rows: Sequence[Any]) -> Int[np.ndarray, " G"]:
+def buckets_of(kind: Any, context: Int[Array, " K"]) -> Int[Array, " rows"]:
+    """Which of its exponents each row of a kind takes."""
+    return kind.buckets(context) if hasattr(kind, "buckets") else jnp.zeros(len(kind.names), jnp.int32)
+
+
+def exponent_offsets(rows: Sequence[Any]) -> Int[np.ndarray, " G"]:
     """Where the exponents of every row begin."""
     per_row = [n for kind in rows for n in exponents_per_row(kind)]
     return np.cumsum([0, *per_row[:-1]])
@@ -328,21 +363,6 @@ def unit_exponents(rows: Sequence[Any], dtype: Any = jnp.float32) -> Float[np.nd
 def has_unit_exponents(model: LanguageModel) -> bool:
     """Whether all exponents are 1."""
     return bool((np.asarray(model.exponents) == 1).all())
-
-
-def dense_where_small(model: LanguageModel, *, most: int = 1 << 30) -> LanguageModel:
-    """The same model, faster to read for many positions: its sparse rows of single tokens as dense tables where these fit in
-    `most` bytes, and of all others the long rows."""
-    N, sparse = model.vocab_size, [kind for kind in model.rows if hasattr(kind, "dense")]
-    small = sum(len(kind.bases) for kind in sparse) * 4 * N * N <= most
-
-    def fast(kind: Any) -> Any:
-        if small and hasattr(kind, "dense"):
-            return kind.dense()
-        return kind.split_long() if hasattr(kind, "split_long") else kind
-
-    rows = tuple(fast(kind) for kind in model.rows)
-    return model if all(new is old for new, old in zip(rows, model.rows, strict=True)) else replace(model, rows=rows)
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:

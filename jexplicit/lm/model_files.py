@@ -25,7 +25,6 @@ from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
-from jexplicit.lm.rows.log_tables import SparseRows
 from jexplicit.lm.rows.network import NetworkRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.repeats import RepeatRows
@@ -33,6 +32,7 @@ from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
 from jexplicit.lm.rows.words import WordView
+from jexplicit.lm.tables.storage import SparseRows
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack
 
 _format = 2

@@ -7,22 +7,18 @@ times for Sum. The loss needs one partition function per *different* context,
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.runs.devices import AXIS, data_mesh, everywhere, on_cpu
-from jexplicit.runs.processes import gather_over_processes, part_of_process
+from jexplicit.lm.model import token_model
+from jexplicit.lm.tables.contexts import map_contexts as map_contexts
 
 Tables = Sequence[Float[Array, "N N"]]
-
-_contexts_per_call = 1 << 15  # of one device, at most
-_positions_per_call = 1 << 18
 
 
 def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
@@ -53,39 +49,7 @@ def log_partition(
 
     Only a block of logits exists at a time, small enough for a CPU's cache. The contexts are split over the mesh.
     """
-    return map_contexts(_log_Z, tables, X, mesh=mesh, progress=progress)
-
-
-def map_contexts(
-    one: Callable[[Any, Array], Array],
-    tables: Any,
-    X: Integer[np.ndarray, "M K"],
-    *,
-    mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> np.ndarray:
-    """`one(tables, x)` for every row of X, block by block and device by device, gathered on the host.
-
-    Several processes share the rows, and each gets the whole answer.
-
-    `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
-    arrays it reads, a language model for one; they are placed on every device.
-    """
-    mesh = mesh or data_mesh(1)
-    X = X[slice(*part_of_process(0, len(X)))]
-    block = 64 if on_cpu(mesh) else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
-    calls = max(1, -(-len(X) // (_contexts_per_call * mesh.size)))
-    blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
-    call = blocks * block * mesh.size
-    apply = compiled_map(one, mesh, block)
-    tables, out = everywhere(tables, mesh), []
-    for start in range(0, max(1, len(X)), call):
-        part = np.zeros((call, X.shape[1]), np.int32)
-        part[: len(X) - start] = X[start : start + call]
-        out.append(np.asarray(apply(tables, part))[: len(X) - start])
-        if progress:
-            progress(min(start + call, len(X)), len(X))
-    return gather_over_processes(np.concatenate(out))
+    return token_model(tables, "cat", False).rows[0].log_partition(X, mesh=mesh, progress=progress)
 
 
 def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
@@ -93,11 +57,7 @@ def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.n
 
     Summed over positions this is `sum_k <C_k, U_k>`.
     """
-    parts = [
-        np.asarray(_gather(tuple(tables), X[m : m + _positions_per_call], Y[m : m + _positions_per_call]))
-        for m in range(0, len(Y), _positions_per_call)
-    ]
-    return np.concatenate(parts)
+    return token_model(tables, "cat", False).rows[0].target_logits(X, Y)
 
 
 def negative_log_likelihood(
@@ -162,25 +122,6 @@ def _inner_product(C: np.ndarray, U: np.ndarray) -> float:
         return float(np.dot(C.ravel()[occurs].astype(np.float64), U.ravel()[occurs].astype(np.float64)))
 
     return sum(of_block(C[j : j + 64], U[j : j + 64]) for j in range(0, len(C), 64))
-
-
-def _log_Z(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, ""]:
-    return jax.nn.logsumexp(logits(tables, x))
-
-
-@functools.cache
-def compiled_map(one: Callable, mesh: Mesh, block: int):
-    def shard(tables, X):
-        return jax.lax.map(functools.partial(one, tables), X, batch_size=block)
-
-    data = PartitionSpec(AXIS)
-    return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(PartitionSpec(), data), out_specs=data))
-
-
-@jax.jit
-def _gather(tables: tuple[Array, ...], X: Array, Y: Array) -> Array:
-    X, Y = X.astype(jnp.int32), Y.astype(jnp.int32)
-    return functools.reduce(jnp.add, [table[X[:, k], Y] for k, table in enumerate(tables)])
 
 
 @jax.jit

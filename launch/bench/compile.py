@@ -33,13 +33,13 @@ from jexplicit.counts.dense import counting_step
 from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.fits import gradient, optimum
-from jexplicit.lm.fits.moments import compiled_sums
+from jexplicit.lm.fits.moments import block_sums
 from jexplicit.lm.model import token_model
-from jexplicit.lm.rows.device_tables import Blocks as PositionBlocks
-from jexplicit.lm.rows.device_tables import DevicePositions, compiled_log_probabilities
-from jexplicit.lm.rows.log_tables import Arrays
 from jexplicit.lm.rows.sharded import compiled_log_partition
-from jexplicit.lm.softmax import compiled_map, logits
+from jexplicit.lm.softmax import logits
+from jexplicit.lm.tables import placing
+from jexplicit.lm.tables.contexts import compiled_map as of_contexts
+from jexplicit.lm.tables.reader import compiled_map, compiled_sums, log_p_of_targets
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
@@ -90,13 +90,12 @@ def _log_Z(tables: Any, x: Any) -> Any:
     return jax.nn.logsumexp(logits(tables, x))
 
 
-def _spread(positions: int) -> tuple[DevicePositions, Any]:
-    """8 blocks of so many positions of a mixture: the unigram, K dense tables, 6 sparse ones, 2^24 sparse entries."""
-    n, B, T, S = 8, positions, K + 1, 6
-    read = [_ints(n, B, T), _ints(n, B, T + S), _ints(n, B), _shape(n, B), *[_ints(n, 32 * B)] * 3]
-    arrays = Arrays((_shape(1, N), *_tables), (None,) * S, _shape(S, N))
-    entries = _shape(1 << 24, dtype=np.uint16), _shape(1 << 24)
-    return DevicePositions(arrays, *entries, PositionBlocks(*read)), _shape(T + S)
+def _spread(positions: int) -> tuple[Any, ...]:
+    """8 blocks of so many positions on a device: the unigram, dense tables, and sparse ones, 32 segments of entries each."""
+    n, B, E, Q, G = 8, positions, 1 << 24, 8 * 32 * positions, K + 7
+    entries = _shape(E, dtype=np.uint16), _shape(E), *[_ints(Q)] * 3
+    blocks = placing.Blocks(_ints(n, B, G), _ints(n, B, G), _ints(n, B), _ints(n, 2))
+    return placing.Shared(_shape(K * N + 1, N), (), *entries), blocks, _ints(), _shape(G)
 
 
 def _attribution(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
@@ -164,10 +163,10 @@ _streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024)
 HOT_FUNCTIONS = {
     "counting": HotFunction(lambda mesh: (counting_step(mesh, K, N), _counts)),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
-    "log partition functions": HotFunction(lambda mesh: (compiled_map(_log_Z, mesh, 4096), (_tables, _ints(1 << 15, K))), 1),
+    "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_Z, mesh, 4096), (_tables, _ints(1 << 15, K))), 1),
     "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), (_tables, _ints(1 << 15, K))), 1),
-    "moments on devices": HotFunction(lambda mesh: (compiled_sums(mesh, K + 7), _spread(512)), 1),
-    "mixture on devices": HotFunction(lambda mesh: (compiled_log_probabilities(mesh), _spread(4096)), 1),
+    "moments of a mixture": HotFunction(lambda mesh: (compiled_sums(block_sums, mesh), _spread(512)), 2),
+    "scores of a mixture": HotFunction(lambda mesh: (compiled_map(log_p_of_targets, K + 1, mesh), _spread(4096)), 2),
     "attribution": HotFunction(_attribution, 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),

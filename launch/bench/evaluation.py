@@ -21,7 +21,7 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.mixture_rows import mixture_rows, with_history
 from jexplicit.lm.fits.ngram_mixture import starting_exponents
 from jexplicit.lm.fits.training_text import Options, TrainingText
-from jexplicit.lm.model import History, LanguageModel, dense_where_small
+from jexplicit.lm.model import History, LanguageModel
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
 from jexplicit.runs.bounds import NonNegativeInt, PositiveInt
@@ -154,7 +154,7 @@ def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     for name, history in MIXTURES.items():
         own = with_history(rows, history)
         fitted[name] = LanguageModel(own, starting_exponents(own).astype(np.float32))
-    return {name: model if name == SPARSE else dense_where_small(model) for name, model in fitted.items()}
+    return fitted
 
 
 def _score(model: LanguageModel, x: np.ndarray) -> Callable[[], float]:

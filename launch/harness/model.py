@@ -19,7 +19,6 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text
-from jexplicit.lm.model import dense_where_small
 from jexplicit.runs.rows import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once
@@ -45,7 +44,7 @@ class JexplicitModel(LM):
     ):
         super().__init__()
         self.saved = load_model(run, **wanted)
-        self.model = dense_where_small(self.saved.model)
+        self.model = self.saved.model
         self.key = jax.random.key(seed)
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:

@@ -21,7 +21,7 @@ from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
 from jexplicit.lm.measures import comparable_measures, positions_in_all
-from jexplicit.lm.model import Features, LanguageModel, dense_where_small, is_token_model
+from jexplicit.lm.model import Features, LanguageModel, is_token_model
 from jexplicit.lm.names import label
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
@@ -107,11 +107,10 @@ def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:
     one_by_one, dense = len(model.rows) > 1, job.tables == "dense"
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
-        read = dense_where_small(model) if one_by_one else model  # once for both texts
         drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None
-        train = evaluate(read, job.text.train, counts=counts, sample=drawn or None, **shared)
+        train = evaluate(model, job.text.train, counts=counts, sample=drawn or None, **shared)
         drawn = None if dense else config.dev_sample or None
-        dev = evaluate(read, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
+        dev = evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
     in_all = positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
     return {
         "train_perplexity": train.perplexity,

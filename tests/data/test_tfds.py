@@ -34,7 +34,7 @@ COLOURS = RNG.integers(2, 255, (8, 8, 3), np.uint8)
 def prepare(folder, name: str, features, splits) -> None:
     """Write a data set as TFDS does, rows in the order given."""
 
-    class Prepared(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registration=True):
+    class PreparedTables(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tensorflow_datasets.core.Version("1.0.0")
 
         def _info(self):
@@ -47,8 +47,8 @@ def prepare(folder, name: str, features, splits) -> None:
         def _generate_examples(self):
             raise NotImplementedError
 
-    Prepared.name = name
-    Prepared(data_dir=str(folder), file_format="array_record").download_and_prepare()
+    PreparedTables.name = name
+    PreparedTables(data_dir=str(folder), file_format="array_record").download_and_prepare()
 
 
 def prepare_text(folder, name: str, **splits) -> None:

@@ -159,8 +159,8 @@ explain --run nowhere --text x | no run at nowhere
 judge --run nowhere --pairs {{pairs}} | no run at nowhere
 judge --run {{run}} --pairs missing.jsonl | no such file
 judge --run {{run}} --pairs {{empty}} | has no pair: give JSON lines
-judge --run {{run}} --pairs {{text}} | is no minimal pair
-judge --run {{run}} --pairs {{latin}} | give JSON lines in UTF-8
+judge --run {{run}} --pairs {{text}} | is no JSON
+judge --run {{run}} --pairs {{latin}} | is not UTF-8 text
 judge --run {{run}} --pairs | name one or more files
 judge --run {{run}} --pairs {{pairs}} --method warm | has no model with method warm
 judge --run {{run}} --pairs {{pairs}} --radius 7 | has no model with radius 7

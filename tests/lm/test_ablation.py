@@ -18,7 +18,7 @@ from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
 from jexplicit.lm.fits.moments import moments_of
 from jexplicit.lm.fits.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.training_text import RADIUS, TrainingText, Watch
-from jexplicit.lm.rows import log_tables
+from jexplicit.lm.tables.reader import log_probabilities as read_log_probabilities
 
 N = 7
 GAIN, ROUNDING = 1e-4, 2e-5
@@ -47,7 +47,7 @@ def without(kind):
 
 def loss_of(read, exponents, kinds):
     some = read.of_kinds(kinds)
-    return -log_tables.log_probabilities(some.tables, read.only(exponents, kinds), some.positions, some.Y).mean()
+    return -read_log_probabilities(some.tables, read.only(exponents, kinds), some.positions, some.Y).mean()
 
 
 @pytest.mark.parametrize(

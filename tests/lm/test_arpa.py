@@ -22,7 +22,7 @@ from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.ngram_mixture import ngram_model
 from jexplicit.lm.fits.training_text import TrainingText
-from jexplicit.lm.model import LanguageModel, dense_where_small
+from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 
 SUM = 5e-6
@@ -125,7 +125,7 @@ def test_what_is_written_and_read_again_scores_alike(order, eos, tmp_path):
 
 def test_fitted_exponents_and_dense_rows_are_exact_too(tmp_path):
     bigrams = (model_of(2, True, dense=True), model_of(2, False, dense=True))
-    for model in (model_of(4, True, exponents=0.7), *bigrams, dense_where_small(without_some(model_of(4, True)))):
+    for model in (model_of(4, True, exponents=0.7), *bigrams, without_some(model_of(4, True))):
         write_arpa(tmp_path / "lm.arpa", model, WORDS)
         np.testing.assert_allclose(slow_scores(tmp_path / "lm.arpa", model.eos), log10_scores(model), rtol=0, atol=SUM)
     dense, sparse = tmp_path / "dense.arpa", tmp_path / "sparse.arpa"

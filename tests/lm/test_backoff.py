@@ -15,13 +15,12 @@ from reference import random_documents, stream_of
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.fits.ngram_mixture import ngram_model
-from jexplicit.lm.model import LanguageModel, dense_where_small, unit_exponents
+from jexplicit.lm.model import LanguageModel, unit_exponents
 from jexplicit.lm.model_files import read_model_file, save_model
-from jexplicit.lm.rows import backoff
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.log_tables import SparseRows
-from jexplicit.lm.rows.look_up import entry_value, find_entries, find_entry
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
+from jexplicit.lm.tables import contexts
+from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
 
 N = 256  # ids up to the largest of uint8
 ATOL = 1e-5
@@ -61,10 +60,7 @@ def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
         find = jax.jit(jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most)))
         found = find(jnp.asarray(r), jnp.asarray(i))
         np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(find_entries(rows.start, rows.outputs, r, i), expected)
-    none = SparseRows(np.zeros(3, np.int32), np.zeros(0, dtype), np.zeros(0, np.float32))
-    np.testing.assert_array_equal(find_entries(none.start, none.outputs, r[:3], i[:3]), -1)
-    values = jax.jit(jax.vmap(functools.partial(entry_value, rows, most=N)))(jnp.asarray(r), jnp.asarray(i))
+    values = jax.jit(jax.vmap(Sparse(rows, N, N).entry))(jnp.asarray(r), jnp.asarray(i))
     np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
 
 
@@ -96,17 +92,15 @@ def test_other_exponents_are_not_a_distribution_by_construction():
     expected = np.take_along_axis(np.asarray(by_softmax(weighed, X)), Y[:, None].astype(int), axis=1)[:, 0]
     np.testing.assert_allclose(log_probabilities(weighed, X, Y), expected, rtol=0, atol=ATOL)
     assert evaluate(weighed, past.stream).loss == pytest.approx(-expected.mean(), abs=ATOL)
-    fast = dense_where_small(weighed)
-    np.testing.assert_allclose(by_softmax(fast, X[:9]), by_softmax(weighed, X[:9]), rtol=0, atol=ATOL)
 
 
 def test_positions_in_several_calls_are_those_in_one(monkeypatch):
     X, Y, _ = text(2)
     whole = log_probabilities(model_of(), X, Y)
-    monkeypatch.setattr(backoff, "_positions_per_call", 64)
+    monkeypatch.setattr(contexts, "_columns_per_call", 64)
     assert len(Y) % 64
     np.testing.assert_array_equal(log_probabilities(model_of(), X, Y), whole)
-    assert model_of().rows[0].log_probabilities(X[:0], Y[:0]).shape == (0,)
+    assert model_of().rows[0].target_logits(X[:0], Y[:0]).shape == (0,)
 
 
 def test_a_file_has_the_same_distribution(tmp_path):

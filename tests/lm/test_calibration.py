@@ -13,15 +13,16 @@ from reference import log_linear as log_linear_loop
 from scipy.optimize import minimize
 
 from jexplicit.lm.fits.calibration import fit_exponents
-from jexplicit.lm.rows.log_tables import LogTables, Positions, SparseRows
+from jexplicit.lm.tables.placing import Positions
+from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
 
 N, M = 6, 150  # outputs; positions, more than two blocks
 
 
-def sparse_rows(table):
+def sparse(table):
     """The entries of a table that are not 0."""
     r, i = np.nonzero(table)
-    return SparseRows(np.searchsorted(r, np.arange(len(table) + 1)), i.astype(np.int32), table[r, i])
+    return Sparse(SparseRows(np.searchsorted(r, np.arange(len(table) + 1)), i.astype(np.int32), table[r, i]), N, N)
 
 
 def random_problem(positions=M, seed=0, true=(0.8, 0.3, 0.5)):
@@ -38,8 +39,8 @@ def random_problem(positions=M, seed=0, true=(0.8, 0.3, 0.5)):
     return tables, Positions(rows, which), Y, W
 
 
-def as_log_tables(tables, dtype=np.float64):
-    return LogTables(tuple(jnp.asarray(table, dtype) for table in tables[:3]), (sparse_rows(tables[3].astype(dtype)),))
+def as_tables(tables, dtype=np.float64):
+    return (*(Dense(jnp.asarray(table, dtype)) for table in tables[:3]), sparse(tables[3].astype(dtype)))
 
 
 def loss_by_loop(a, tables, positions, Y, start, ridge):
@@ -68,7 +69,7 @@ def smallest_curvature(a, positions, Y, W):
 def test_the_first_pass_measures_loss_and_gradient_at_the_start():
     tables, positions, Y, W = random_problem()
     start = np.array([0.2, -0.4, 1.0])
-    first = fit_exponents(as_log_tables(tables), positions, Y, start, iterations=1)
+    first = fit_exponents(as_tables(tables), positions, Y, start, iterations=1)
     np.testing.assert_array_equal(first.exponents, start)
     assert first.loss == pytest.approx(loss_by_loop(start, tables, positions, Y, start, 0), abs=1e-13)
     gradient, _ = autodiff(start, positions, Y, W)
@@ -79,7 +80,7 @@ def test_the_first_pass_measures_loss_and_gradient_at_the_start():
 def test_the_second_pass_is_at_newton_s_step_from_autodiff(ridge):
     tables, positions, Y, W = random_problem()
     start = np.array([0.6, 0.2, 0.7])
-    second = fit_exponents(as_log_tables(tables), positions, Y, start, ridge=ridge, iterations=2)
+    second = fit_exponents(as_tables(tables), positions, Y, start, ridge=ridge, iterations=2)
     gradient, hessian = autodiff(start, positions, Y, W)
     # the step is right to the rounding of the Hessian, 1e-12, over its smallest eigenvalue, above 0.01
     step = np.linalg.solve(hessian + ridge * np.eye(3), gradient)
@@ -90,7 +91,7 @@ def test_the_second_pass_is_at_newton_s_step_from_autodiff(ridge):
 def test_the_minimum_is_that_of_scipy(ridge):
     tables, positions, Y, _ = random_problem()
     start = np.array([1.0, 1.0, 0.0])
-    fitted = fit_exponents(as_log_tables(tables), positions, Y, start, ridge=ridge, tolerance=1e-10)
+    fitted = fit_exponents(as_tables(tables), positions, Y, start, ridge=ridge, tolerance=1e-10)
     oracle = minimize(loss_by_loop, start, (tables, positions, Y, start, ridge), "BFGS", jac="3-point", options={"gtol": 1e-7})
     assert fitted.gradient < 1e-10
     # scipy's gradient, below 1e-7, over a curvature above 0.01; the loss is flat there, to the square of that
@@ -102,8 +103,8 @@ def test_the_minimum_is_that_of_scipy(ridge):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_gradient_at_the_minimum_is_below_the_tolerance(dtype):
     tables, positions, Y, W = random_problem()
-    fitted = fit_exponents(as_log_tables(tables, dtype), positions, Y, np.ones(3), ridge=0)
-    exact = fit_exponents(as_log_tables(tables), positions, Y, np.ones(3), ridge=0, tolerance=1e-12)
+    fitted = fit_exponents(as_tables(tables, dtype), positions, Y, np.ones(3), ridge=0)
+    exact = fit_exponents(as_tables(tables), positions, Y, np.ones(3), ridge=0, tolerance=1e-12)
     assert fitted.gradient < 1e-5
     # the tolerance 1e-5, and in float32 as much for rounding, over the smallest curvature
     atol = 2e-5 / smallest_curvature(exact.exponents, positions, Y, W)
@@ -113,15 +114,15 @@ def test_the_gradient_at_the_minimum_is_below_the_tolerance(dtype):
 @pytest.mark.parametrize("start", [(0, 0, 0), (5, -5, 5), (-4, 3, 3)])
 def test_without_a_penalty_the_minimum_does_not_depend_on_the_start(start):
     tables, positions, Y, W = random_problem()
-    near = fit_exponents(as_log_tables(tables), positions, Y, np.array([0.8, 0.3, 0.5]), ridge=0, tolerance=1e-11)
-    fitted = fit_exponents(as_log_tables(tables), positions, Y, np.array(start, float), ridge=0, tolerance=1e-11)
+    near = fit_exponents(as_tables(tables), positions, Y, np.array([0.8, 0.3, 0.5]), ridge=0, tolerance=1e-11)
+    fitted = fit_exponents(as_tables(tables), positions, Y, np.array(start, float), ridge=0, tolerance=1e-11)
     atol = 2e-11 / smallest_curvature(near.exponents, positions, Y, W) + 1e-12
     np.testing.assert_allclose(fitted.exponents, near.exponents, rtol=0, atol=atol)
 
 
 def heads_and_tails():
     """A coin of 4 to 1 in the table, and of 2 to 1 in the positions: the exponent is log 2 / log 4."""
-    return LogTables((jnp.log(jnp.array([[0.8, 0.2]])),)), Positions(np.zeros((3, 1), int), np.zeros((3, 1), int)), [0, 0, 1]
+    return [jnp.log(jnp.array([[0.8, 0.2]]))], Positions(np.zeros((3, 1), int), np.zeros((3, 1), int)), [0, 0, 1]
 
 
 @pytest.mark.parametrize("start", [-3.0, 0.5, 6.0])
@@ -141,7 +142,7 @@ def test_a_start_at_the_minimum_takes_one_pass():
 def test_known_exponents_are_found_again_from_sampled_targets():
     true, many = np.array([0.8, 0.3, 0.5]), 4000
     tables, positions, Y, W = random_problem(positions=many, seed=1, true=true)
-    fitted = fit_exponents(as_log_tables(tables), positions, Y, np.ones(3), ridge=0)
+    fitted = fit_exponents(as_tables(tables), positions, Y, np.ones(3), ridge=0)
     information = many * np.asarray(autodiff(true, positions, Y, W)[1])
     error = np.sqrt(np.diag(np.linalg.inv(information)))  # of a maximum-likelihood estimate
     assert np.all(error < 0.03)
@@ -153,20 +154,20 @@ def test_an_exponent_that_no_position_reads_keeps_its_start():
     unread = Positions(positions.rows, np.where(positions.exponents == 1, 3, positions.exponents))
     for ridge in (0.0, 1e-4):
         start = np.array([1.0, 0.37, 1.0, 1.0])
-        fitted = fit_exponents(as_log_tables(tables), unread, Y, start, ridge=ridge, tolerance=1e-9)
+        fitted = fit_exponents(as_tables(tables), unread, Y, start, ridge=ridge, tolerance=1e-9)
         assert fitted.exponents[1] == pytest.approx(0.37, abs=1e-12)
         assert np.all(np.abs(fitted.exponents[[2, 3]] - 1) > 0.1)
 
 
 def test_an_exponent_of_a_constant_row_keeps_its_start():
     tables, positions, Y, _ = random_problem()
-    constant = LogTables((jnp.full((1, N), 2.0), *as_log_tables(tables).dense), as_log_tables(tables).sparse)
+    constant = (jnp.full((1, N), 2.0), *as_tables(tables))
     more = Positions(
         np.concatenate([np.zeros((M, 1), int), positions.rows], axis=1),
         np.concatenate([np.full((M, 1), 3), positions.exponents], axis=1),
     )
     fitted = fit_exponents(constant, more, Y, np.array([1, 1, 1, 0.37]), tolerance=1e-9)
-    plain = fit_exponents(as_log_tables(tables), positions, Y, np.ones(3), tolerance=1e-9)
+    plain = fit_exponents(as_tables(tables), positions, Y, np.ones(3), tolerance=1e-9)
     # the rounding of its gradient, 1e-15, over a curvature of nothing but the penalty, 1e-4
     np.testing.assert_allclose(fitted.exponents, [*plain.exponents, 0.37], rtol=0, atol=1e-9)
 
@@ -174,7 +175,7 @@ def test_an_exponent_of_a_constant_row_keeps_its_start():
 def test_a_strong_penalty_keeps_all_exponents_at_their_start():
     tables, positions, Y, _ = random_problem()
     start = np.array([1.0, 0.5, 2.0])
-    fitted = fit_exponents(as_log_tables(tables), positions, Y, start, ridge=1e6)
+    fitted = fit_exponents(as_tables(tables), positions, Y, start, ridge=1e6)
     np.testing.assert_allclose(fitted.exponents, start, rtol=0, atol=1e-5)  # the gradient at the start, below 10, over 1e6
     assert fitted.loss == pytest.approx(loss_by_loop(start, tables, positions, Y, start, 0), abs=1e-4)
 
@@ -182,7 +183,7 @@ def test_a_strong_penalty_keeps_all_exponents_at_their_start():
 def test_progress_counts_the_passes():
     tables, positions, Y, _ = random_problem()
     seen = []
-    fitted = fit_exponents(as_log_tables(tables), positions, Y, np.ones(3), progress=lambda *done: seen.append(done))
+    fitted = fit_exponents(as_tables(tables), positions, Y, np.ones(3), progress=lambda *done: seen.append(done))
     assert seen == [(done + 1, 30) for done in range(fitted.passes)]
     assert fitted.passes < 10  # Newton's method
 
@@ -190,13 +191,13 @@ def test_progress_counts_the_passes():
 def test_no_held_out_position_is_refused():
     tables, positions, Y, _ = random_problem()
     with pytest.raises(ValueError, match="no held-out positions"):
-        fit_exponents(as_log_tables(tables), positions.take(slice(0)), Y[:0], np.ones(3))
+        fit_exponents(as_tables(tables), positions.take(slice(0)), Y[:0], np.ones(3))
 
 
 def test_an_exponent_without_a_start_is_refused():
     tables, positions, Y, _ = random_problem()
     with pytest.raises(ValueError, match="exponent 2 of 2"):
-        fit_exponents(as_log_tables(tables), positions, Y, np.ones(2))
+        fit_exponents(as_tables(tables), positions, Y, np.ones(2))
 
 
 # Holding out

@@ -17,9 +17,9 @@ from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, fit_row
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.model import LanguageModel, unit_exponents
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
-from jexplicit.lm.rows.log_tables import blocks, feature_rows
 from jexplicit.lm.rows.ngrams import NgramRows
 from jexplicit.lm.rows.views import ViewRows
+from jexplicit.lm.tables.placing import only_read
 
 N = 9
 ROW = 1e-5
@@ -109,13 +109,11 @@ def test_read_one_by_one_and_as_tables_the_rows_are_the_same(confidence):
     rows = mixture_rows(TEXT, ("classes", *(["confidence"] if confidence else [])))
     model = LanguageModel(rows, unit_exponents(rows))
     text = read_text(OTHER, model.radius)
-    tables, positions = read_tables(model, text.X)
-
-    block = next(iter(blocks(tables, positions, text.Y)))
-    W = np.asarray(feature_rows(tables.arrays, block))[: len(text.Y)].sum(axis=1)
+    tables, positions = only_read(*read_tables(model, text.X))
+    W = sum(jax.vmap(table.row)(jnp.asarray(r)) for table, r in zip(tables, positions.rows.T, strict=True))
     read = jax.jit(jax.vmap(lambda x: (sum(model.read(x)), jax.nn.log_softmax(model.logits(x)))))
     one_by_one, log_p = read(jnp.asarray(text.X, jnp.int32))
-    np.testing.assert_allclose(W, one_by_one[: len(W)], rtol=0, atol=10 * ROW)
+    np.testing.assert_allclose(W, one_by_one, rtol=0, atol=10 * ROW)
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-5)
     found = log_probabilities(model, text.X, text.Y)
     np.testing.assert_allclose(

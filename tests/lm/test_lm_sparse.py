@@ -34,7 +34,7 @@ from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.evaluation import log_probabilities as log_probabilities_of_targets
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.generation import next_token
-from jexplicit.lm.model import LanguageModel, dense_where_small, is_token_model, unit_exponents
+from jexplicit.lm.model import LanguageModel, is_token_model, token_model, unit_exponents
 from jexplicit.lm.rows import sparse_partition
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model, with_targets
 from jexplicit.lm.rows.sparse import (
@@ -45,6 +45,7 @@ from jexplicit.lm.rows.sparse import (
 )
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.smoothing import SMOOTHINGS
+from jexplicit.lm.tables.storage import take_dense
 
 N = 8
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
@@ -273,13 +274,12 @@ def test_logits_beyond_the_range_of_exponentials_are_refused():
 @ALL
 def test_dense_tables_of_the_same_rows_are_the_same_model(kind, K, eos):
     model = fit(features=kind, radius=K, eos=eos)
-    dense = dense_where_small(model)
+    tables = [take_dense(table, np.arange(N)).rows for table in model.rows[0].row_tables]
+    dense = token_model(tables, model.features, eos)
     assert is_token_model(dense) and not is_token_model(model)
-    assert len({id(table) for table in dense.tables}) == (K if kind == "cat" else 1)
     X = all_contexts(K)[:: 3 ** (K - 1)]
     found = [next_log_probabilities(dense, x) for x in X]
     np.testing.assert_allclose(found, log_probabilities(model, X), rtol=0, atol=1e-11)
-    assert dense_where_small(model, most=4 * len(model.rows[0].bases) * N * N - 1) is model
 
 
 @EOS
@@ -301,14 +301,6 @@ def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row(smoothing,
             assert row.dtype == own.dtype == np.float32
             np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
             np.testing.assert_allclose(log_softmax(np.asarray(own, np.float64)), expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_smoothed_rows_as_dense_tables_are_the_same_rows(smoothing):
-    rows = smoothed_offset_rows(SPARSE, smoothing=smoothing)
-    for j in range(N):
-        for one, other in zip(rows.read(jnp.full(3, j)), rows.dense().read(jnp.full(3, j)), strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # one rounding of float32 each
 
 
 def test_another_smoothing_is_refused():

@@ -28,15 +28,15 @@ from jexplicit.lm.evaluation import log_probabilities as tables_log_probabilitie
 from jexplicit.lm.fits.calibration import fit_exponents
 from jexplicit.lm.fits.log_linear import (
     Smoothing,
-    first_exponents,
     implied_slope,
+    initial_exponents,
     left_out_rows,
     log_linear_model,
     offset_positions,
     offset_rows,
     own_rows,
 )
-from jexplicit.lm.rows.log_tables import log_probabilities
+from jexplicit.lm.tables.reader import log_probabilities
 
 N, K = 9, 3
 ATOL = 2e-5
@@ -216,11 +216,11 @@ def test_every_position_reads_its_own_left_out_rows():
     X, Y = windows(DOCUMENTS, K)
     X, Y, exponents = X[:70], Y[:70], np.array([0.9, 0.8, 0.4, 0.2])  # more than a block
     rows = left_out_rows(COUNTS, X, Y)
-    tables = [np.asarray(table, np.float64) for table in rows.log_tables.dense]
+    tables = [np.asarray(table, np.float64) for table in rows.of_features]
     expected = [
         log_softmax(exponents[0] * tables[0][0] + sum(exponents[k] * tables[k][m] for k in (1, 2, 3)))[Y[m]] for m in range(70)
     ]
-    found = log_probabilities(rows.log_tables, exponents, own_rows(70, K), Y)
+    found = log_probabilities(rows.of_features, exponents, own_rows(70, K), Y)
     np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
 
 
@@ -247,8 +247,8 @@ def test_more_offsets_than_were_counted_cannot_be_left_out():
 
 
 def test_a_fit_starts_at_exponents_that_fall_off():
-    np.testing.assert_allclose(first_exponents(rows_of("cat")), [1, 1, 1 / 2, 1 / 3])
-    np.testing.assert_allclose(first_exponents(rows_of("sum")), [1, 1, 1 / 2, 1 / 3])
+    np.testing.assert_allclose(initial_exponents(rows_of("cat")), [1, 1, 1 / 2, 1 / 3])
+    np.testing.assert_allclose(initial_exponents(rows_of("sum")), [1, 1, 1 / 2, 1 / 3])
 
 
 @EOS
@@ -258,8 +258,8 @@ def test_the_language_model_is_the_log_linear_one(features, eos):
     exponents = np.array([0.7, 0.8, 0.4, -0.2])
     X, Y = windows(DOCUMENTS, K, eos=eos)
     positions = offset_positions(rows, X)
-    log_p = log_probabilities(rows.log_tables, exponents, positions, Y)
-    tables = [np.asarray(table, np.float64) for table in rows.log_tables.dense]
+    log_p = log_probabilities(rows.of_features, exponents, positions, Y)
+    tables = [np.asarray(table, np.float64) for table in rows.of_features]
     slow = log_linear(tables, exponents, *positions)[np.arange(len(Y)), Y]
     np.testing.assert_allclose(log_p, slow, rtol=0, atol=ATOL)
     model = log_linear_model(rows, exponents)
@@ -301,13 +301,13 @@ def test_without_offsets_the_model_is_the_unigram():
 def test_fitted_exponents_are_at_the_lowest_held_out_loss_of_the_model(features):
     rows = rows_of(features)
     X, Y = contexts(HELD, K)
-    fitted = fit_exponents(rows.log_tables, offset_positions(rows, X.astype(np.int64)), Y, first_exponents(rows))
+    fitted = fit_exponents(rows.of_features, offset_positions(rows, X.astype(np.int64)), Y, initial_exponents(rows))
 
     def loss(exponents):
         return evaluate(log_linear_model(rows, exponents), HELD).loss
 
     assert fitted.loss == pytest.approx(loss(fitted.exponents), abs=ATOL)
-    assert fitted.loss < loss(first_exponents(rows)) - 1e-3
+    assert fitted.loss < loss(initial_exponents(rows)) - 1e-3
     for s in range(len(fitted.exponents)):
         up, down = (loss(fitted.exponents + sign * 0.2 * np.eye(len(fitted.exponents))[s]) for sign in (1, -1))
         # a convex loss that is flat there is higher on both sides; a slope of 0.05 would show, rounding and penalty do not

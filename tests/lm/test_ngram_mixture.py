@@ -6,6 +6,7 @@ log softmax, are right to some 20 eps of that: 2e-5. A mean loss over positions 
 
 import functools
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from jexplicit.lm.model import HISTORY, LanguageModel, window_of
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.smoothing import SMOOTHINGS
+from jexplicit.lm.tables.storage import Sparse
 from jexplicit.runs.devices import data_mesh
 
 N = 7
@@ -102,13 +104,16 @@ def distribution(model, text, m):
 
 def slow_log_p(exponents, text, m):
     """[M, N] the same, position by position in float64."""
-    log_tables, positions = read_tables(model_of(exponents), text.X[m], text.past.take(m), all_rows=True)
-    tables = [np.asarray(table, np.float64) for table in log_tables.dense]
-    bases = np.zeros((len(log_tables.sparse), N)) if log_tables.bases is None else np.asarray(log_tables.bases, np.float64)
-    for (start, outputs, values), base in zip(log_tables.sparse, bases, strict=True):
-        table = np.zeros((len(start), N))  # the last row for positions without one
-        table[np.repeat(np.arange(len(start) - 1), np.diff(start)), np.asarray(outputs)] = values
-        tables.append(table + base)
+    read, positions = read_tables(model_of(exponents), text.X[m], text.past.take(m))
+    tables = []
+    for one in read:
+        if isinstance(one, Sparse):
+            start, outputs, values = map(np.asarray, one.rows)
+            table = np.zeros((len(start), N))  # the last row for positions without one
+            table[np.repeat(np.arange(len(start) - 1), np.diff(start)), outputs] = values
+            tables.append(table + (0 if one.base is None else np.asarray(one.base, np.float64)))
+        else:
+            tables.append(np.asarray(one.rows, np.float64))
     rows = np.where(positions.rows < 0, [len(table) - 1 for table in tables], positions.rows)
     return log_linear(tables, exponents, rows, positions.exponents)
 
@@ -197,7 +202,7 @@ def test_positions_in_several_calls_are_those_in_one(monkeypatch):
     text, seen, model = text_of(HELD), [], model_of(SOME)
     whole = score(model, HELD)
     assert len(whole) == len(text.Y)
-    monkeypatch.setattr(evaluation, "_positions_per_call", 50)
+    monkeypatch.setattr(evaluation, "_positions_with_a_past", 50)
     parts = score(model, HELD, progress=lambda *done: seen.append(done))
     np.testing.assert_allclose(parts, whole, rtol=0, atol=ATOL)
     assert seen[0] == (50, len(whole)) and seen[-1] == (len(whole), len(whole))
@@ -208,13 +213,11 @@ def test_positions_in_several_calls_are_those_in_one(monkeypatch):
     assert evaluate(model, HELD, sample=40, seed=1).positions == 40
 
 
-@pytest.mark.parametrize("devices, dense", [(2, True), (8, True), (8, False), pytest.param(2, False, marks=pytest.mark.slow)])
-def test_several_devices_read_and_fit_what_one_does(devices, dense, monkeypatch):
+@pytest.mark.parametrize("devices", [2, 8])
+def test_several_devices_read_and_fit_what_one_does(devices, monkeypatch):
     mesh, model, text = data_mesh(devices), model_of(SOME), text_of(HELD)
     whole = score(model, HELD)
-    monkeypatch.setattr(evaluation, "_positions_per_call", 30)  # of each device
-    if not dense:
-        monkeypatch.setattr(evaluation, "dense_where_small", lambda model: model)
+    monkeypatch.setattr(evaluation, "_positions_with_a_past", 30)  # of each device
     np.testing.assert_allclose(score(model, HELD, mesh=mesh), whole, rtol=0, atol=ATOL)
     found = evaluate(model, HELD, sample=70, mesh=mesh)
     assert found.loss == pytest.approx(evaluate(model, HELD, sample=70).loss, abs=ATOL) and found.positions == 70
@@ -225,13 +228,11 @@ def test_several_devices_read_and_fit_what_one_does(devices, dense, monkeypatch)
     assert spread.loss == pytest.approx(alone.loss, abs=ATOL)
 
 
-def test_sparse_rows_and_dense_tables_of_the_same_rows_are_one_model(monkeypatch):
-    text, m = text_of(HELD), np.arange(0, 150, 2)
-    expected = log_p_of(model_of(SOME), text, m)
-    monkeypatch.setattr(evaluation, "dense_where_small", lambda model: model)
-    tables, _ = read_tables(model_of(SOME), text.X[m], text.past.take(m))
-    assert len(tables.dense) == 1 and len(tables.sparse) == len(NAMES) - 1 and tables.bases is not None
-    np.testing.assert_allclose(log_p_of(model_of(SOME), text, m), expected, rtol=0, atol=ATOL)
+def test_tables_are_prepared_once_for_a_model():
+    model = model_of(SOME)
+    first = score(model, HELD)
+    with mock.patch.object(evaluation, "prepare", side_effect=AssertionError("prepared again")):
+        np.testing.assert_array_equal(score(model, HELD), first)
 
 
 @EOS_SLOWLY
@@ -275,14 +276,12 @@ def test_the_parts_of_a_prediction_add_up_to_it_by_row_and_by_token(eos):
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_rows_of_every_smoothing_make_a_distribution(smoothing, monkeypatch):
+def test_rows_of_every_smoothing_make_a_distribution(smoothing):
     text, m = text_of(HELD), np.arange(0, 150, 5)
     model = model_of(SOME, rows=rows_of(smoothing=smoothing))
     log_p = distribution(model, text, m)
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=0, atol=ATOL)
     assert (smoothing == "kneser-ney") == np.allclose(log_p, distribution(model_of(SOME), text, m), rtol=0, atol=ATOL)
-    monkeypatch.setattr(evaluation, "dense_where_small", lambda model: model)
-    np.testing.assert_allclose(distribution(model, text, m), log_p, rtol=0, atol=ATOL)
 
 
 def test_nothing_at_or_after_a_position_changes_its_prediction():

@@ -14,15 +14,14 @@ from reference import Chain, random_documents, stream_of, windows
 from jexplicit.counts import context_ranges
 from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.lm.rows import ngrams as ngrams_module
-from jexplicit.lm.rows.log_tables import SparseRows, sparse_row
 from jexplicit.lm.rows.ngrams import (
     Ngrams,
     context_numbers,
     ngram_rows,
-    numbers_of_contexts,
     smoothed_ngrams,
     smoothed_ranges,
 )
+from jexplicit.lm.tables.storage import SparseRows, sparse_row
 
 N = 9
 OFFSETS = [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 3), (2, 4), (3, 1, 2)]
@@ -57,10 +56,7 @@ numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, None, 0)), sta
 
 def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
-    numbers = np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jnp.asarray(contexts)))
-    on_host = numbers_of_contexts(ngrams.children, ngrams.offsets, contexts)
-    np.testing.assert_array_equal(np.stack(on_host, axis=1), numbers)
-    return numbers
+    return np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jnp.asarray(contexts)))
 
 
 def context_of(x, offsets):
@@ -214,10 +210,9 @@ def test_rows_of_one_context_are_those_of_many_and_of_the_slow_chain(offsets):
     contexts, new = np.concatenate([X[:20], OTHERS]), 0
     one_by_one = np.stack(jax.jit(jax.vmap(lambda x: kind.read(x)))(jnp.asarray(contexts)))
     together = []
-    for rows, numbers, base in kind.log_tables(contexts.astype(np.uint8)):
-        table = np.concatenate([dense_table(rows), np.zeros((1, N))])  # the last row for contexts that are new, -1
-        assert base is None
-        together.append(table[numbers])
+    for table, numbers in zip(kind.row_tables, numbers_of(ngrams, contexts.astype(np.uint8)).T, strict=True):
+        assert table.base is None
+        together.append(np.concatenate([dense_table(table.rows), np.zeros((1, N))])[numbers])  # -1: contexts that are new
     np.testing.assert_array_equal(one_by_one, together)
     for m, x in enumerate(contexts):
         for level in range(len(offsets)):
@@ -235,9 +230,7 @@ def test_the_last_levels_alone_are_read_as_all_are():
     assert last.tokens == (3, 4) and last.radius == 4
     mine, theirs = (jax.jit(jax.vmap(lambda x, kind=kind: kind.read(x)))(jnp.asarray(OTHERS)) for kind in (last, every))
     np.testing.assert_array_equal(mine, theirs[2:])
-    for one, other in zip(last.log_tables(OTHERS), every.log_tables(OTHERS)[2:], strict=True):
-        assert one[0] is other[0]
-        np.testing.assert_array_equal(one[1], other[1])
+    assert [table.rows for table in last.row_tables] == [table.rows for table in every.row_tables[2:]]
 
 
 @pytest.mark.parametrize("dtype, size", [(np.uint8, 256), (np.uint16, 65_536)])

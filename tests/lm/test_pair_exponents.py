@@ -19,7 +19,7 @@ from jexplicit.lm.fits.pair_exponents import fit_pair_exponents, fit_to_pairs, p
 from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.minimal_pairs import preferences
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.rows.log_tables import LogTables, Positions
+from jexplicit.lm.tables.placing import Positions
 from launch.lm import __main__ as lm
 
 N, M, PAIRS = 6, 120, 30
@@ -36,8 +36,8 @@ def random_problem(seed=0):
     return tables, Positions(rows, which), rng.integers(0, N, M), pair, sign
 
 
-def as_log_tables(tables, dtype=np.float64):
-    return LogTables(tuple(jnp.asarray(table, dtype) for table in tables))
+def as_tables(tables, dtype=np.float64):
+    return [jnp.asarray(table, dtype) for table in tables]
 
 
 def differences_by_loop(a, tables, positions, Y, pair, sign):
@@ -62,7 +62,7 @@ START = np.array([0.3, 0.8, -0.2])
 
 def test_the_first_pass_measures_loss_and_gradient_at_the_start():
     problem = random_problem()
-    first = fit_pair_exponents(as_log_tables(problem[0]), *problem[1:], START, ridge=0.1, iterations=1)
+    first = fit_pair_exponents(as_tables(problem[0]), *problem[1:], START, ridge=0.1, iterations=1)
     np.testing.assert_array_equal(first.exponents, START)
     assert first.loss == pytest.approx(loss_by_loop(START, problem, START, 0), abs=1e-12)
     gradient = slopes_by_loop(lambda a: loss_by_loop(a, problem, START, 0.1), START)
@@ -72,7 +72,7 @@ def test_the_first_pass_measures_loss_and_gradient_at_the_start():
 
 def test_the_second_pass_is_at_the_step_of_gauss_and_newton():
     problem, ridge = random_problem(), 0.5
-    second = fit_pair_exponents(as_log_tables(problem[0]), *problem[1:], START, ridge=ridge, iterations=2)
+    second = fit_pair_exponents(as_tables(problem[0]), *problem[1:], START, ridge=ridge, iterations=2)
     J = slopes_by_loop(lambda a: differences_by_loop(a, *problem), START).T
     s = 1 / (1 + np.exp(differences_by_loop(START, *problem)))
     hessian = J.T @ np.diag(s * (1 - s)) @ J / PAIRS + ridge * np.eye(3)
@@ -83,7 +83,7 @@ def test_the_second_pass_is_at_the_step_of_gauss_and_newton():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_fit_ends_where_the_gradient_is_zero(dtype):
     problem, ridge = random_problem(1), 0.05
-    fitted = fit_pair_exponents(as_log_tables(problem[0], dtype), *problem[1:], START, ridge=ridge)
+    fitted = fit_pair_exponents(as_tables(problem[0], dtype), *problem[1:], START, ridge=ridge)
     gradient = slopes_by_loop(lambda a: loss_by_loop(a, problem, START, ridge), fitted.exponents)
     # a gain of 1e-6 left: a gradient of the root of twice that and the curvature, which is below 2
     np.testing.assert_allclose(gradient, 0, rtol=0, atol=2e-3)
@@ -95,14 +95,14 @@ def test_the_fit_ends_where_the_gradient_is_zero(dtype):
 def test_a_far_start_is_halved_until_the_loss_falls():
     problem, start, seen = random_problem(2), np.array([6.0, -8.0, 9.0]), []
     follow = functools.partial(fit_pair_exponents, progress=lambda *done: seen.append(done))
-    fitted = follow(as_log_tables(problem[0]), *problem[1:], start, ridge=1e-3)
+    fitted = follow(as_tables(problem[0]), *problem[1:], start, ridge=1e-3)
     assert loss_by_loop(fitted.exponents, problem, start, 1e-3) < loss_by_loop(start, problem, start, 1e-3)
     assert seen == [(n + 1, 30) for n in range(fitted.passes)]
 
 
 def test_only_the_row_that_tells_good_from_bad_grows():
     """The first table prefers the good token, the second tells nothing; and of the pair as a minimum is known."""
-    tables = LogTables((jnp.log(jnp.array([[0.8, 0.2]])), jnp.log(jnp.array([[0.5, 0.5]]))))
+    tables = [jnp.log(jnp.array([[0.8, 0.2]])), jnp.log(jnp.array([[0.5, 0.5]]))]
     two = Positions(np.zeros((2, 2), int), np.tile([0, 1], (2, 1)))
     start, ridge = np.array([0.4, 0.7]), 0.1
     signs = np.zeros(2, int), np.array([1.0, -1.0])
@@ -120,9 +120,9 @@ def test_only_the_row_that_tells_good_from_bad_grows():
 def test_no_position_and_an_exponent_without_a_start_are_refused():
     tables, positions, Y, pair, sign = random_problem()
     with pytest.raises(ValueError, match="no positions in which minimal pairs differ"):
-        fit_pair_exponents(as_log_tables(tables), positions.take(slice(0)), Y[:0], pair[:0], sign[:0], START)
+        fit_pair_exponents(as_tables(tables), positions.take(slice(0)), Y[:0], pair[:0], sign[:0], START)
     with pytest.raises(ValueError, match="exponent 2 of 2"):
-        fit_pair_exponents(as_log_tables(tables), positions, Y, pair, sign, START[:2])
+        fit_pair_exponents(as_tables(tables), positions, Y, pair, sign, START[:2])
 
 
 # Of a text

@@ -16,15 +16,29 @@ from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.mixture_rows import ROWS, mixture_rows, register_rows
 from jexplicit.lm.fits.training_text import Options, TrainingText
-from jexplicit.lm.model import pytree
+from jexplicit.lm.model import TableRows, pytree
 from jexplicit.lm.rows.repeats import RepeatRows
+from jexplicit.lm.tables.storage import Dense
 
 N = 7
 
 
 @pytree
-class FarRows:
+class FarRows(TableRows):
     """The token that stands six back, which no context of four sees."""
+
+    table: Any
+
+    names, tokens, radius = ("far",), (6,), 6
+    row_tables = property(lambda self: (Dense(self.table),))
+
+    def index(self, context):
+        return context[5:6]
+
+
+@pytree
+class FarRowsByHand:
+    """The same, read in ways of its own."""
 
     table: Any
 
@@ -86,6 +100,20 @@ def test_registered_rows_are_fitted_saved_and_loaded(registry, tmp_path, monkeyp
         load_model(path)
     with pytest.raises(ValueError, match="is a FarRows, which no file can hold: register its class"):
         model.save(path)
+
+
+def test_rows_that_are_read_in_ways_of_their_own_are_the_same_model(registry):
+    train, dev = far_texts(0, 60), far_texts(1, 10)
+    options: Any = {"rows": ("contexts-4", "far"), "tokenizer": "char", "history": "none", "calibration_positions": 300}
+    models = []
+    for kind in (FarRows, FarRowsByHand):
+        mixtures.ROWS.pop("far", None)
+        register_rows("far", lambda text, kind=kind: kind(count_far(text).table), kind, radius=6)
+        models.append(fit(train, **options))
+    np.testing.assert_allclose(models[0].about["exponents"], models[1].about["exponents"], rtol=0, atol=1e-4)
+    one, other = (np.concatenate(model.score(dev)) for model in models)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
+    assert models[0].next_token("abcdef", top=3)[0][0] == models[1].next_token("abcdef", top=3)[0][0]
 
 
 def test_unknown_rows_are_refused_before_text_is_read():

@@ -14,7 +14,6 @@ import pytest
 from reference import features, log_softmax
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
-from jexplicit.lm import softmax
 from jexplicit.lm.softmax import (
     log_partition,
     logits,
@@ -23,6 +22,7 @@ from jexplicit.lm.softmax import (
     negative_log_likelihood_from_counts,
     target_logits,
 )
+from jexplicit.lm.tables import contexts as contexts_module
 from jexplicit.runs.devices import data_mesh
 
 N = 6
@@ -80,7 +80,7 @@ def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(mon
         return x[0] * 10 + x[1]
 
     traced_once: Any = chex.assert_max_traces(both_tokens, n=1)
-    monkeypatch.setattr(softmax, "_contexts_per_call", 64)
+    monkeypatch.setattr(contexts_module, "_contexts_per_call", 64)
     tables, _ = random_tables(2)
     X, _ = random_positions(200, 2)
     reports = []
@@ -99,7 +99,7 @@ def test_the_log_partition_function_of_equal_logits_is_log_n_more_than_each():
 @pytest.mark.parametrize("per_call", [7, 1 << 18])
 @pytest.mark.parametrize("kind", ["sum", "cat"])
 def test_target_logits_equal_those_of_the_dense_product(kind, per_call, monkeypatch):
-    monkeypatch.setattr(softmax, "_positions_per_call", per_call)
+    monkeypatch.setattr(contexts_module, "_columns_per_call", per_call)
     tables, U = random_tables(3, kind)
     X, Y = random_positions(50, 3)
     expected = (identity_features(X, kind) @ U)[np.arange(50), Y]

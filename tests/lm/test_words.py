@@ -18,9 +18,9 @@ from jexplicit.lm.fits.ngram_mixture import exponent_names
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.model import LanguageModel, unit_exponents
 from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows, part_numbers
-from jexplicit.lm.rows.log_tables import log_probabilities
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, UNKNOWN, word_view
+from jexplicit.lm.tables.reader import log_probabilities
 
 LETTERS = "abc"
 CHARACTERS = LETTERS + " ,\n"

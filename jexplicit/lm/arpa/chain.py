@@ -9,9 +9,9 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, LanguageModel, TokenTables
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.log_tables import SparseRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.lm.tables.storage import SparseRows
 
 
 class Level(NamedTuple):

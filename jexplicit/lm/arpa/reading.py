@@ -13,9 +13,9 @@ from jexplicit.lm.arpa.chain import Level, backed_off_log_p, context_tokens, sea
 from jexplicit.lm.arpa.parser import NEVER, ArpaFile, Order
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.model import Constant, LanguageModel
-from jexplicit.lm.rows.log_tables import SparseRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.lm.tables.storage import SparseRows
 
 _ln10 = float(np.log(10))
 _off_by = 1e-2  # of the sum of a context's probabilities: files of five digits and large weights

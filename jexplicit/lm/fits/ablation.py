@@ -20,7 +20,7 @@ from jexplicit.lm.fits.calibration import fit_exponents, objective
 from jexplicit.lm.fits.moments import moments_of
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows
 from jexplicit.lm.fits.training_text import Watch, no_log
-from jexplicit.lm.rows.log_tables import log_probabilities
+from jexplicit.lm.tables.reader import log_probabilities
 
 KIND_NAMES = {
     "offset": "tokens at eight offsets",

@@ -5,8 +5,8 @@ With the rows r_g fixed by counting, `L(a) = (1/M) sum_m log Z_m(a) - sum_g a_g 
     dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -14,7 +14,7 @@ from jaxtyping import Float, Integer
 
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.fits.moments import Moments, moments_of
-from jexplicit.lm.rows.log_tables import LogTables, Positions
+from jexplicit.lm.tables.placing import Positions
 
 _damping = 0.03  # the least, of the mean curvature
 
@@ -35,7 +35,7 @@ class Calibration(NamedTuple):
 
 
 def fit_exponents(
-    tables: LogTables,
+    tables: Sequence[Any],
     positions: Positions,
     Y: Integer[np.ndarray, " M"],
     start: Float[np.ndarray, " S"],
@@ -51,7 +51,7 @@ def fit_exponents(
     """The exponents with the lowest loss on positions that the tables have not seen, `min_a L(a) + ridge/2 ||a - start||²`.
 
     Args:
-        tables: dense and sparse log tables.
+        tables: for each feature a table of jexplicit.lm.tables.storage, or an array [R, N].
         positions: which rows and which exponents each position reads.
         Y: [M] targets.
         start: [S] first exponents. The penalty ties an exponent that the positions say little about to its start.
@@ -60,7 +60,7 @@ def fit_exponents(
         tolerance: of the largest entry of the gradient, where the iterations end.
         gain: they also end where the next step would lower the loss by less, in nats per position.
         iterations: at most; every one is a pass over the positions.
-        mesh: devices to spread the positions over; default, the threads of one CPU.
+        mesh: devices to spread the positions over; default, the first.
         progress: called with (passes done, most passes).
 
     Raises:
@@ -68,7 +68,7 @@ def fit_exponents(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> tables = LogTables((jnp.log(jnp.array([[0.8, 0.2]])),))  # seen in a text: 4 to 1; in another: 2 to 1
+        >>> tables = [jnp.log(jnp.array([[0.8, 0.2]]))]  # seen in a text: 4 to 1; in another: 2 to 1
         >>> heads = Positions(np.zeros((3, 1), int), np.zeros((3, 1), int))
         >>> fit_exponents(tables, heads, np.array([0, 0, 1]), np.ones(1), ridge=0).exponents.round(3).tolist()  # log 2 / log 4
         [0.5]

@@ -235,8 +235,8 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
         letters = text.letters if reads_words(options.rows) else None
-        caches = with_history((Constant(read.tables.dense[0][0]),), options.history, letters)[1:]
-        read = (read.beside(held_out_rows(caches, held_out, m)) if caches else read).dense_where_full()
+        caches = with_history((Constant(read.tables[0].rows[0]),), options.history, letters)[1:]
+        read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
         fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), mesh=text.mesh, progress=progress)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)

@@ -21,7 +21,6 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.lm.model import Features, LanguageModel, token_model
 from jexplicit.lm.rows.explicit import target_counts, token_counts, with_targets
-from jexplicit.lm.rows.log_tables import LogTables, Positions
 from jexplicit.lm.smoothing import (
     SMOOTHINGS,
     Noise,
@@ -36,6 +35,7 @@ from jexplicit.lm.smoothing import (
     unigram,
     with_unseen_outputs,
 )
+from jexplicit.lm.tables.placing import Positions
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
 
@@ -53,9 +53,9 @@ class OffsetRows(NamedTuple):
     attention: Float[Array, "K N"] | None = None
 
     @property
-    def log_tables(self) -> LogTables:
-        """As the tables of a log-linear model."""
-        return LogTables((self.log_p, *self.tables))
+    def of_features(self) -> tuple[Array, ...]:
+        """The table of each feature of a log-linear model."""
+        return (self.log_p, *self.tables)
 
 
 def offset_rows(
@@ -155,7 +155,7 @@ def own_rows(M: int, K: int) -> Positions:
     return Positions(rows, np.broadcast_to(np.arange(K + 1), (M, K + 1)))
 
 
-def first_exponents(rows: OffsetRows) -> Float[np.ndarray, " S"]:
+def initial_exponents(rows: OffsetRows) -> Float[np.ndarray, " S"]:
     """Where a fit starts: the unigram and the nearest offset whole, the others as rough guesses that fall off."""
     return np.array([1.0, *(1 / k for k in range(1, len(rows.tables) + 1))])
 

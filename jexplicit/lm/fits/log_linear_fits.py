@@ -13,8 +13,8 @@ from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.log_linear import (
     OffsetRows,
-    first_exponents,
     implied_slope,
+    initial_exponents,
     left_out_rows,
     log_linear_model,
     offset_positions,
@@ -57,7 +57,7 @@ def _exponents_held_out(
     kept = solve(rest.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
     with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
         positions = offset_positions(kept, X[m].astype(np.int64))
-        return fit_exponents(kept.log_tables, positions, Y[m], first_exponents(kept), mesh=text.mesh, progress=progress)
+        return fit_exponents(kept.of_features, positions, Y[m], initial_exponents(kept), mesh=text.mesh, progress=progress)
 
 
 def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> Calibration:
@@ -67,8 +67,8 @@ def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows
     m = draw_positions(options, len(Y))
     with watch.stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
         own = left_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
-        start = first_exponents(rows)
-        return fit_exponents(own.log_tables, own_rows(len(m), K), Y[m], start, mesh=text.mesh, progress=progress)
+        start = initial_exponents(rows)
+        return fit_exponents(own.of_features, own_rows(len(m), K), Y[m], start, mesh=text.mesh, progress=progress)
 
 
 def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:

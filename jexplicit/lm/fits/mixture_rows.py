@@ -17,7 +17,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.training_text import RADIUS, THREADS, TrainingText
 from jexplicit.lm.fits.word_classes import cluster, word_vectors
-from jexplicit.lm.model import Constant, Rows, window_of
+from jexplicit.lm.model import Constant, Rows, TableRows, window_of
 from jexplicit.lm.model_files import register_types
 from jexplicit.lm.names import SUBWORD_ROWS
 from jexplicit.lm.rows.cache import Cache, CacheRows
@@ -72,7 +72,7 @@ def register_rows(name: str, count: Callable[[TrainingText], Rows], kind: type, 
     Args:
         name: for `rows`.
         count: the rows of a text, an object of the class `kind`.
-        kind: a class as `jexplicit.lm.model.Rows` says, with `log_tables`, by which exponents are fitted.
+        kind: a class as `jexplicit.lm.model.Rows` says, a `TableRows` or one with `log_tables`, by which exponents are fitted.
         parts: classes of its fields that are not the library's.
         radius: how many tokens of the context its rows read.
 
@@ -88,8 +88,10 @@ def register_rows(name: str, count: Callable[[TrainingText], Rows], kind: type, 
     there = ROWS.get(name)
     if name == CONFIDENCE or there and getattr(there.registered, "__name__", None) != kind.__name__:
         raise ValueError(f"rows {name} are there already: choose another name than {', '.join(ROWS)}, and {CONFIDENCE}")
-    if not hasattr(kind, "log_tables"):
-        raise ValueError(f"{kind.__name__} without log_tables(X, past), by which exponents are fitted: write it beside `read`")
+    if not issubclass(kind, TableRows) and not hasattr(kind, "log_tables"):
+        raise ValueError(
+            f"{kind.__name__} without log_tables(X, past), by which exponents are fitted: write it, or a TableRows"
+        )
     register_types(kind, *parts)
     ROWS[name] = RowKind(
         (kind.__doc__ or name).partition("\n")[0], partial(_build_registered, name, count), radius, registered=kind

@@ -1,32 +1,31 @@
 """Loss, gradient and Hessian of a log-linear model in its exponents, as means over positions.
 
-One CPU reads blocks of positions in threads. Several devices, or an accelerator, hold all positions from the first pass on: a
-pass takes the exponents to the devices, each adds up its own positions, and one reduction brings the sums back.
+Positions lie on the devices from the first pass on. A pass takes the exponents there, each device adds up its own positions,
+and one reduction brings the sums back.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.rows.device_tables import SHARES, Blocks, DevicePositions, place_positions, read_block
-from jexplicit.lm.rows.log_tables import (
-    Arrays,
-    Block,
-    LogTables,
+from jexplicit.lm.tables.placing import (
+    Blocks,
+    PlacedPositions,
     Positions,
-    blocks,
+    Shared,
     check_exponents,
-    feature_rows,
-    mixed_logits,
+    check_positions,
+    place,
+    prepare,
 )
-from jexplicit.lm.rows.threads import map_in_threads
-from jexplicit.runs.devices import AXIS, full_precision, spreads
+from jexplicit.lm.tables.reader import block_rows, map_positions, sum_positions
+from jexplicit.lm.tables.storage import as_table
+from jexplicit.runs.devices import data_mesh, full_precision
 
 
 class Moments(NamedTuple):
@@ -43,103 +42,77 @@ class Moments(NamedTuple):
 
 
 def moments_of(
-    tables: LogTables, positions: Positions, Y: Integer[np.ndarray, " M"], S: int, mesh: Mesh | None = None
+    tables: Sequence[Any], positions: Positions, Y: Integer[np.ndarray, " M"], S: int, mesh: Mesh | None = None
 ) -> Callable[[Float[np.ndarray, " S"]], Moments]:
     """A function of S exponents: the moments of a model over some positions.
 
     Args:
-        tables: dense and sparse log tables.
+        tables: for each feature a table of jexplicit.lm.tables.storage, or an array [R, N].
         positions: which rows and which exponents each position reads.
         Y: [M] targets.
         S: exponents.
-        mesh: devices to spread the positions over; default, the threads of one CPU.
+        mesh: devices to spread the positions over; default, the first.
 
     Raises:
         ValueError: positions that do not fit the tables or the exponents.
 
     Example:
-        >>> tables = LogTables((jnp.log(jnp.array([[0.8, 0.2]])),))
+        >>> tables = [jnp.log(jnp.array([[0.8, 0.2]]))]
         >>> one = Positions(np.zeros((1, 1), int), np.zeros((1, 1), int))
         >>> round(moments_of(tables, one, np.array([0]), 1)(np.zeros(1)).loss, 5)  # log 2
         0.69315
     """
-    check_exponents(positions, S)
-    if mesh is None or not spreads(mesh):
-        return functools.partial(_in_threads, tables, positions, Y)
-    placed, _ = place_positions(tables, positions, Y, mesh, cells=positions.rows.shape[1] * tables.outputs)
-    dtype = tables.dense[0].dtype
+    placed = place_rows(tables, positions, Y, S, mesh)
 
     def measure(a: np.ndarray) -> Moments:
-        sums = np.asarray(compiled_sums(mesh, S)(placed, a.astype(dtype)), np.float64).sum(axis=0) / len(Y)
+        sums = sum_positions(block_sums, placed, a) / len(Y)
         return Moments(float(sums[0]), sums[1 : 1 + S], sums[1 + S :].reshape(S, S))
 
     return measure
 
 
-def _in_threads(tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray) -> Moments:
-    S = len(a)
-    nll, gradient, hessian, arrays = 0.0, np.zeros(S), np.zeros((S, S)), tables.arrays
-
-    def read(block: Block) -> tuple[Block, list[np.ndarray]]:
-        return block, [np.asarray(part) for part in position_moments(arrays, a, block, True)]
-
-    for block, parts in map_in_threads(read, blocks(tables, positions, Y)):
-        g = block.exponents.astype(np.int64)
-        nll += float(np.asarray(parts[0], np.float64).sum())
-        gradient += np.bincount(g.ravel(), np.ravel(parts[1]), minlength=S)
-        pairs = (g[:, :, None] * S + g[:, None, :]).ravel()
-        hessian += np.bincount(pairs, np.ravel(parts[2]), minlength=S * S).reshape(S, S)
-    return Moments(nll / len(Y), gradient / len(Y), hessian / len(Y))
+def place_rows(
+    tables: Sequence[Any], positions: Positions, Y: Integer[np.ndarray, " M"], S: int, mesh: Mesh | None = None
+) -> PlacedPositions:
+    """Positions and their rows on the devices, for fits of S exponents."""
+    tables, mesh = list(map(as_table, tables)), mesh or data_mesh(1)
+    check_positions(tables, positions)
+    check_exponents(positions, S)
+    return place(prepare(tables, tables[0].vocab_size, mesh), positions, Y, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=3)
-@full_precision
-def position_moments(
-    arrays: Arrays, exponents: Array, block: Block, covariances: bool
-) -> tuple[Float[Array, " B"], Float[Array, "B G"], Float[Array, "B G G"] | None]:
-    """Loss, expected less observed rows, and where wanted covariance of the rows, of each position of a block."""
-    W = feature_rows(arrays, block)
-    log_p = jax.nn.log_softmax(mixed_logits(W, exponents, block), axis=1)
-    p = jnp.exp(log_p)
-    mean = jnp.einsum("bgn,bn->bg", W, p)
-    observed = jnp.take_along_axis(W, block.y[:, None, None], axis=2)[:, :, 0]
-    weight = block.weight.astype(W.dtype)
-    loss = -jnp.take_along_axis(log_p, block.y[:, None], axis=1)[:, 0] * weight
-    gradient = (mean - observed) * weight[:, None]
-    if not covariances:
-        return loss, gradient, None
-    covariance = jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :]
-    return loss, gradient, covariance * weight[:, None, None]
-
-
-@functools.cache
-def compiled_sums(mesh: Mesh, S: int) -> Any:
-    """Compiled `DevicePositions, exponents [S] -> [2, 1 + S + S²]`, sums of loss, gradient and Hessian, and what they round."""
-
-    def run(here: DevicePositions, a: Array) -> Array:
-        def step(sums: tuple[Array, Array], blocks: Blocks) -> tuple[tuple[Array, Array], None]:
-            return _add(*sums, _block_sums(here.arrays, a, read_block(here, blocks), S)), None
-
-        zeros = jnp.zeros(1 + S + S * S, a.dtype)
-        return jax.lax.psum(jnp.stack(jax.lax.scan(step, (zeros, zeros), here.blocks)[0]), AXIS)
-
-    specs = {"in_specs": (SHARES, PartitionSpec()), "out_specs": PartitionSpec()}
-    return jax.jit(jax.shard_map(run, mesh=mesh, **specs, check_vma=False))
+def position_slopes(
+    placed: PlacedPositions, exponents: Float[np.ndarray, " S"]
+) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M G"]]:
+    """`log p` of every position, and its slope in the exponent of each row that it reads: the row less its expectation."""
+    loss, excess = map_positions(_loss_and_slopes, placed, exponents)
+    return -loss.astype(np.float64), -excess[:, np.argsort(placed.features)]
 
 
 @full_precision
-def _block_sums(arrays: Arrays, a: Array, block: Block, S: int) -> Float[Array, " sums"]:
-    loss, gradient, covariance = position_moments(arrays, a, block, True)
+def _loss_and_slopes(shared: Shared, block: Blocks, a: Array, dense: int) -> tuple[Float[Array, " B"], Float[Array, "B G"]]:
+    return _position_moments(block_rows(shared, block), block, a)[:2]
+
+
+@full_precision
+def block_sums(shared: Shared, block: Blocks, a: Float[Array, " S"]) -> Float[Array, " sums"]:
+    """Sums of loss, gradient and Hessian."""
+    W, S = block_rows(shared, block), len(a)
+    loss, gradient, p, mean = _position_moments(W, block, a)
+    weight = (block.y >= 0).astype(W.dtype)[:, None, None]
+    covariance = weight * (jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :])
     which = jax.nn.one_hot(block.exponents, S, dtype=a.dtype)
     hessian = jnp.einsum("bgs,bgt->st", which, jnp.einsum("bgh,bht->bgt", covariance, which))
     return jnp.concatenate([loss.sum()[None], jnp.einsum("bg,bgs->s", gradient, which), hessian.ravel()])
 
 
-def _add(total: Array, rest: Array, more: Array) -> tuple[Array, Array]:
-    """A sum and what its additions have rounded away.
-
-    Source: Knuth, The Art of Computer Programming 2, Sec. 4.2.2, Theorem B.
-    """
-    new = total + more
-    added = new - total
-    return new, rest + ((total - (new - added)) + (more - added))
+def _position_moments(W: Float[Array, "B G N"], block: Blocks, a: Float[Array, " S"]) -> tuple[Array, Array, Array, Array]:
+    """Loss [B] and expected less observed rows [B, G], 0 for what fills up a block; probabilities and expected rows."""
+    logits = jnp.einsum("bgn,bg->bn", W, a[block.exponents])
+    y, weight = jnp.maximum(block.y, 0), (block.y >= 0).astype(W.dtype)
+    log_p = jax.nn.log_softmax(logits, axis=1)
+    p = jnp.exp(log_p)
+    mean = jnp.einsum("bgn,bn->bg", W, p)
+    observed = jnp.take_along_axis(W, y[:, None, None], axis=2)[:, :, 0]
+    loss = -jnp.take_along_axis(log_p, y[:, None], axis=1)[:, 0] * weight
+    return loss, (mean - observed) * weight[:, None], p, mean

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
@@ -22,9 +21,8 @@ from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.model import LanguageModel, exponents_per_row
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.log_tables import LogTables, Positions
 from jexplicit.lm.rows.ngrams import Ngrams
-from jexplicit.lm.rows.table_parts import dense_where_full, only_read, select
+from jexplicit.lm.tables.placing import Positions, only_read
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
@@ -72,7 +70,7 @@ class HeldOutRows(NamedTuple):
     """
 
     names: tuple[str, ...]
-    tables: LogTables
+    tables: tuple[Any, ...]
     positions: Positions
     Y: Int[np.ndarray, " M"]
 
@@ -105,29 +103,19 @@ class HeldOutRows(NamedTuple):
     def of_kinds(self, kinds: Sequence[str]) -> "HeldOutRows":
         """What the rows of some kinds are; exponents keep their numbers."""
         columns = np.flatnonzero(self.has(kinds)[self.positions.exponents].any(axis=0)).tolist()
-        tables, positions = select(self.tables, self.positions, columns)
-        return self._replace(tables=tables, positions=positions)
-
-    def dense_where_full(self) -> "HeldOutRows":
-        """The same, larger and faster to read."""
-        tables, positions = dense_where_full(self.tables, self.positions)
-        return self._replace(tables=tables, positions=positions)
+        return self._replace(tables=tuple(self.tables[g] for g in columns), positions=self.positions.columns(columns))
 
     def beside(self, more: "HeldOutRows") -> "HeldOutRows":
-        """These rows and more sparse ones, read at the same positions."""
-        bases = self.tables.bases
-        if bases is not None:
-            bases = jnp.concatenate([bases, jnp.zeros((len(more.tables.sparse), bases.shape[1]), bases.dtype)])
-        tables = LogTables(self.tables.dense, self.tables.sparse + more.tables.sparse, bases)
+        """These rows and more, read at the same positions."""
         rows = np.concatenate([self.positions.rows, more.positions.rows], axis=1)
         exponents = np.concatenate([self.positions.exponents, len(self.names) + more.positions.exponents], axis=1)
-        return HeldOutRows(self.names + more.names, tables, Positions(rows, exponents), self.Y)
+        return HeldOutRows(self.names + more.names, self.tables + more.tables, Positions(rows, exponents), self.Y)
 
 
 def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
     """Read what positions m of a text need of rows of another one."""
     model = LanguageModel(rows, starting_exponents(rows))
-    tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m), all_rows=True)
+    tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m))
     return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions), held_out.Y[m])
 
 
@@ -148,7 +136,7 @@ def fit_mixture(
         m: which of its positions.
         ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
             best single ones.
-        mesh: devices to spread the positions over; default, the threads of one CPU.
+        mesh: devices to spread the positions over; default, the first.
         progress: called with (passes done, most passes).
 
     Raises:
@@ -161,7 +149,7 @@ def fit_mixture(
         fitted = fit_mixture(rows, held_out, np.arange(len(held_out.Y)))
         LanguageModel(rows, fitted.exponents)
     """
-    return fit_rows(held_out_rows(rows, held_out, m).dense_where_full(), ridge=ridge, mesh=mesh, progress=progress)
+    return fit_rows(held_out_rows(rows, held_out, m), ridge=ridge, mesh=mesh, progress=progress)
 
 
 def fit_rows(

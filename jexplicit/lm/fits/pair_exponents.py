@@ -22,12 +22,12 @@ from jexplicit.data.pairs import MinimalPair
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import read_tables, read_text
 from jexplicit.lm.fits.calibration import Calibration
-from jexplicit.lm.fits.moments import position_moments
+from jexplicit.lm.fits.moments import place_rows, position_slopes
 from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.minimal_pairs import judgement
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.rows.log_tables import LogTables, Positions, blocks, check_exponents, log_probabilities
-from jexplicit.lm.rows.threads import map_in_threads
+from jexplicit.lm.tables.placing import Positions
+from jexplicit.lm.tables.reader import log_probabilities
 
 _fewest_pairs = 10
 _prior_pairs = 10  # that the penalty is worth
@@ -43,7 +43,7 @@ class PairPositions(NamedTuple):
     sign: [M] 1 in a good sentence and -1 in a bad one; more where a sentence has the same position several times.
     """
 
-    tables: LogTables
+    tables: tuple[Any, ...]
     positions: Positions
     Y: Integer[np.ndarray, " M"]
     pair: Integer[np.ndarray, " M"]
@@ -58,7 +58,7 @@ class PairPositions(NamedTuple):
 
 
 def fit_pair_exponents(
-    tables: LogTables,
+    tables: Sequence[Any],
     positions: Positions,
     Y: Integer[np.ndarray, " M"],
     pair_of_position: Integer[np.ndarray, " M"],
@@ -73,7 +73,7 @@ def fit_pair_exponents(
     """The exponents with the lowest logistic loss on minimal pairs.
 
     Args:
-        tables: dense and sparse log tables.
+        tables: for each feature a table of jexplicit.lm.tables.storage, or an array [R, N].
         positions: which rows and which exponents each position reads.
         Y: [M] targets.
         pair_of_position: [M] number of the pair that each is of.
@@ -89,7 +89,7 @@ def fit_pair_exponents(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> tables = LogTables((jnp.log(jnp.array([[0.8, 0.2]])),))  # p(good) / p(bad) = 4^a
+        >>> tables = [jnp.log(jnp.array([[0.8, 0.2]]))]  # p(good) / p(bad) = 4^a
         >>> two = Positions(np.zeros((2, 1), int), np.zeros((2, 1), int))
         >>> one_pair = np.zeros(2, int), np.array([1.0, -1.0])
         >>> fit_pair_exponents(tables, two, np.array([0, 1]), *one_pair, np.zeros(1), ridge=0.5).exponents.round(3).tolist()
@@ -99,7 +99,7 @@ def fit_pair_exponents(
     """
     if not len(Y):
         raise ValueError("no positions in which minimal pairs differ: give other pairs")
-    check_exponents(positions, len(start))
+    placed = place_rows(tables, positions, Y, len(start))
     start, S, n = np.asarray(start, np.float64), len(start), int(pair_of_position.max()) + 1
     ridge = _prior_pairs / n if ridge is None else ridge
     cells = (pair_of_position.astype(np.int64)[:, None] * S + positions.exponents).ravel()
@@ -107,7 +107,7 @@ def fit_pair_exponents(
     value, loss, gradient = np.inf, np.inf, np.zeros(S)
     for passes in range(1, iterations + 1):
         there = a + share * step
-        log_p, slopes = _position_slopes(tables, positions, Y, there)
+        log_p, slopes = position_slopes(placed, there)
         D = np.bincount(pair_of_position, sign_of_position * log_p, minlength=n)
         there_loss = float(np.logaddexp(0, -D).mean())
         there_value = there_loss + ridge / 2 * float((there - start) @ (there - start))
@@ -127,24 +127,11 @@ def fit_pair_exponents(
     return Calibration(a, loss, float(np.abs(gradient).max()), passes)
 
 
-def _position_slopes(
-    tables: LogTables, positions: Positions, Y: np.ndarray, a: np.ndarray
-) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M G"]]:
-    """`log p` of every position, and its slope in the exponent of each row that it reads: the row less its expectation."""
-    log_p, slopes, arrays = [], [], tables.arrays
-    for loss, excess, _ in map_in_threads(
-        lambda block: position_moments(arrays, a, block, False), blocks(tables, positions, Y)
-    ):
-        log_p.append(-np.asarray(loss, np.float64))
-        slopes.append(-np.asarray(excess))
-    return np.concatenate(log_p)[: len(Y)], np.concatenate(slopes)[: len(Y)]
-
-
 def pair_positions(model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair]) -> PairPositions:
     """The positions in which the sentences of each pair differ, every sentence as the only text that the model sees.
 
     Args:
-        model: of kinds that have `log_tables`; rows with exponent 0 are read too.
+        model: of kinds that are tables or have `log_tables`.
         tokenizer: the model's own.
         pairs: sentences.
     """
@@ -157,7 +144,7 @@ def pair_positions(model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[M
         _, m, which = np.unique(np.column_stack([pair, X, Y]), axis=0, return_index=True, return_inverse=True)
         sign = np.bincount(which.ravel(), sign)
         m, sign = m[sign != 0], sign[sign != 0]
-    tables, positions = read_tables(model, X[m], past.take(m), all_rows=True)
+    tables, positions = read_tables(model, X[m], past.take(m))
     return PairPositions(tables, positions, Y[m], pair[m], sign)
 
 

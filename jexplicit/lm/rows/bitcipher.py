@@ -21,21 +21,17 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_leading_pads
 from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import noise_model
-from jexplicit.lm.softmax import map_contexts
+from jexplicit.lm.tables.storage import Dense, take_dense
 from jexplicit.runs.devices import data_mesh, full_precision
 from jexplicit.runs.memory import check_memory
 from jexplicit.solvers.explicit import explicit_solution
-
-_positions_per_call = 1 << 20
 
 
 class Codes(NamedTuple):
@@ -75,24 +71,35 @@ class CodedTables(RowsByOffset):
     tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...] = static()
 
-    vocab_size = property(lambda self: self.tables[0].shape[1])
+    different = property(lambda self: tuple(Coded(self.bits, self.weights, table) for table in self.tables))
 
-    def read(self, context, history=None):
-        return [self._row(self.tables[t], context[k]) for k, t in enumerate(self.table_of_offset)]
 
-    def _row(self, U: Array, j: Array) -> Array:
-        slots = [(jnp.asarray(self.bits)[j, s], jnp.asarray(self.weights)[j, s]) for s in range(self.bits.shape[1])]
-        # an unused slot has weight 0, and may name a row with an infinite logit
-        return functools.reduce(jnp.add, [jnp.where(a > 0, a * U[d], 0) for d, a in slots])
+@pytree
+class Coded:
+    """A table whose row r is `sum_s weights[r, s] features[bits[r, s]]`."""
 
-    def log_partition(self, X: np.ndarray, *, mesh: Mesh | None = None, progress: Any = None) -> np.ndarray:
-        """`log Z(x)` of many contexts."""
-        return map_contexts(_log_Z, self, X, mesh=mesh, progress=progress)
+    bits: Any
+    weights: Any
+    features: Any
 
-    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """The logit of every position's own target."""
-        parts = [slice(m, m + _positions_per_call) for m in range(0, len(Y), _positions_per_call)]
-        return np.concatenate([np.asarray(_target_logits(self, X[m], Y[m])) for m in parts])
+    vocab_size = property(lambda self: self.features.shape[1])
+
+    def row(self, r: Array) -> Array:
+        """Row r, [N]."""
+        return self._sum(r, lambda bit: jnp.asarray(self.features)[bit])
+
+    def entry(self, r: Array, i: Array) -> Array:
+        """Logit i of row r."""
+        return self._sum(r, lambda bit: jnp.asarray(self.features)[bit, i])
+
+    def take(self, r: Int[np.ndarray, " n"]) -> Dense:
+        """Rows r."""
+        return take_dense(self, r)
+
+    def _sum(self, r: Array, read: Callable[[Array], Array]) -> Array:
+        """A slot that a token does not need must not turn an infinite logit into NaN."""
+        slots = zip(jnp.asarray(self.bits)[r], jnp.asarray(self.weights)[r], strict=True)
+        return functools.reduce(jnp.add, [jnp.where(a > 0, a * read(bit), 0) for bit, a in slots])
 
 
 def bit_cipher(f: Integer[np.ndarray, " N"], bits: int) -> Codes:
@@ -283,17 +290,3 @@ def _with_unseen_outputs(F: Float[np.ndarray, "b N"], eos: bool) -> Float[np.nda
         raise ValueError("no position to predict: the text has no tokens")
     F[:, column == 0] = (F.sum(axis=1) / column.sum())[:, None]
     return F
-
-
-def _log_Z(rows: CodedTables, x: Array) -> Array:
-    return jax.nn.logsumexp(functools.reduce(jnp.add, rows.read(x)))
-
-
-@jax.jit
-def _target_logits(rows: CodedTables, X: Array, Y: Array) -> Array:
-    X, Y, read = X.astype(jnp.int32), Y.astype(jnp.int32), []
-    for k, t in enumerate(rows.table_of_offset):
-        for s in range(rows.bits.shape[1]):
-            d, a = rows.bits[X[:, k], s], rows.weights[X[:, k], s]
-            read.append(jnp.where(a > 0, a * rows.tables[t][d, Y], 0))
-    return functools.reduce(jnp.add, read)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import HISTORY, NOTHING, pytree, static
-from jexplicit.lm.rows.log_tables import SparseRows, ranges
+from jexplicit.lm.tables.storage import SparseRows, ranges
 
 _targets_at_once = 128
 _longest_part = 16  # letters of a word that are matched
@@ -157,7 +157,7 @@ def rows_of_counts(counted: Iterable[Counted], b: Float[np.ndarray, " N"]) -> Sp
     b = b.astype(np.float32)
     parts = [(n, tokens, np.log1p(c / (np.repeat(n, n).astype(np.float32) * b[tokens]))) for n, tokens, c in counted]
     n, tokens, values = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return SparseRows(np.concatenate([[0], np.cumsum(n)]), tokens, values)
+    return SparseRows(np.concatenate([[0], np.cumsum(n)]), tokens.astype(np.min_scalar_type(len(b) - 1)), values)
 
 
 def count_tokens(m: Int[np.ndarray, " L"], tokens: Integer[np.ndarray, " L"], M: int, N: int) -> Counted:

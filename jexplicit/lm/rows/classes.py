@@ -9,18 +9,16 @@ jexplicit.lm.rows.ngrams. Those of the class of the next token are short, and th
 Source: Brown et al. 1992 for classes in n-gram models; as a log-linear row, this project.
 """
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Integer
-from scipy.sparse import csr_array
 
-from jexplicit.lm.model import pytree, static
-from jexplicit.lm.rows.log_tables import Gathered
+from jexplicit.lm.model import TableRows, pytree, static
 from jexplicit.lm.rows.ngrams import NgramRows
-
-_fewest_rows = 1 << 12  # that a table is filled up to, and then to a power of two: few shapes are compiled
+from jexplicit.lm.tables.storage import Gathered, take_rows
 
 
 @pytree
@@ -56,7 +54,7 @@ class ClassView:
 
 
 @pytree
-class ClassOfOutput:
+class ClassOfOutput(TableRows):
     """One row: the class of the output after contexts of several numbers, over the class alone.
 
     chain: rows of classes, which add up from a context's longest length to its shortest.
@@ -71,33 +69,64 @@ class ClassOfOutput:
     name: str = static("class")
 
     names = property(lambda self: (self.name,))
-    exponents_per_row = (1,)
     radius = property(lambda self: self.chain.radius)
-    history = property(lambda self: 0)
+    row_tables = property(lambda self: (ChainTable(self.chain, self.base, self.class_of),))
+
+    def index(self, context):
+        numbers = self.chain.index(context)
+        levels = jnp.arange(len(numbers), dtype=jnp.int32)
+        longest = jnp.max(jnp.where(numbers >= 0, levels, 0))
+        return (jnp.asarray(_first_of_levels(self.chain), jnp.int32)[longest] + numbers[longest])[None]
+
+
+@pytree
+class ChainTable:
+    """The sum of a chain's rows, for each context of any length, read through the class of each output.
+
+    Rows are numbered level by level, as the longest context that is known.
+    """
+
+    chain: NgramRows
+    base: Any
+    class_of: Any
+
     vocab_size = property(lambda self: len(self.class_of))
 
-    def read(self, context, history=None):
-        row = sum(self.chain.read(context), start=jnp.asarray(self.base))
-        return [row[jnp.asarray(self.class_of)]]
+    def row(self, r: Array) -> Array:
+        """Row r, [N]."""
+        parts = zip(self.chain.row_tables, self._levels(r), strict=True)
+        row = functools.reduce(jnp.add, [table.row(n) for table, n in parts], jnp.asarray(self.base))
+        return row[jnp.asarray(self.class_of)]
 
-    def buckets(self, context):
-        """The row has one exponent."""
-        return jnp.zeros(1, jnp.int32)
+    def entry(self, r: Array, i: Array) -> Array:
+        """Logit i of row r."""
+        return self.row(r)[i]
 
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, ...]]:
-        """The rows of the different contexts: the longest that a position knows names them."""
-        read = self.chain.log_tables(X)
-        numbers = np.stack([np.zeros(len(X), np.int64), *(column + 1 for _, column, _ in read)], axis=1)
-        length = np.argmax((numbers > 0) * np.arange(1, 1 + numbers.shape[1]), axis=1)
-        first = np.cumsum([0, 1, *(len(table.start) for table, _, _ in read[:-1])])
-        _, m, which = np.unique(first[length] + numbers[np.arange(len(X)), length], return_index=True, return_inverse=True)
-        size = max(len(m), min(len(X), _fewest_rows))
-        rows = np.tile(np.asarray(self.base, np.float32), (1 << (size - 1).bit_length(), 1))
-        for (start, outputs, values), column, _ in read:
-            shape = (len(start) - 1, rows.shape[1])
-            table = csr_array(
-                (np.asarray(values), np.asarray(outputs).astype(np.int32), np.asarray(start).astype(np.int64)), shape
-            )
-            known = np.flatnonzero(column[m] >= 0)
-            rows[known] += table[column[m][known]].toarray()
-        return [(Gathered(jnp.asarray(rows), jnp.asarray(self.class_of)), which, None)]  # on the device once for all blocks
+    def take(self, r: Int[np.ndarray, " n"]) -> Gathered:
+        """Rows r."""
+        rows = np.tile(np.asarray(self.base, np.float32), (len(r), 1))
+        for table, n in zip(self.chain.rows, self._levels(r), strict=True):
+            known = np.flatnonzero(n >= 0)
+            start, outputs, values = take_rows(table, n[known])
+            rows[np.repeat(known, np.diff(start)), outputs] += values
+        return Gathered(rows, self.class_of)
+
+    def _levels(self, r: Any) -> list[Any]:
+        """The number of the context at each level, -1 where it is not that long: NumPy and JAX alike."""
+        xp, longer, found = r.__array_namespace__(), None, []
+        for level in reversed(range(len(self.chain.rows))):
+            n = r - int(_first_of_levels(self.chain)[level])
+            own = (n >= 0) & (n < len(self.chain.rows[level].start) - 1)
+            if longer is None:
+                longer = xp.where(own, n, -1)
+            else:
+                start = xp.asarray(self.chain.children[level].start)
+                shorter = xp.searchsorted(start, longer, side="right").astype(r.dtype) - 1
+                longer = xp.where(own, n, xp.where(longer >= 0, shorter, -1))
+            found.append(longer)
+        return found[::-1]
+
+
+def _first_of_levels(chain: NgramRows) -> Int[np.ndarray, " levels"]:
+    """The number of the first context of each level."""
+    return np.cumsum([0, *(len(rows.start) - 1 for rows in chain.rows[:-1])])

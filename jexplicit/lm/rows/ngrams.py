@@ -11,10 +11,9 @@ context that never occurred adds nothing, which is an exact back-off.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +23,9 @@ from numpy.typing import DTypeLike
 
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
-from jexplicit.lm.model import pytree, static
-from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, sparse_row, split_rows
-from jexplicit.lm.rows.look_up import find_entries, find_entry
+from jexplicit.lm.model import TableRows, pytree, static
 from jexplicit.lm.smoothing import counts_of_counts, discounts_on_host, unigram
+from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
 from jexplicit.runs.array_file import ArrayFile, ArrayParts
 
 _pairs_per_block = 1 << 20
@@ -61,7 +59,7 @@ class Ngrams(NamedTuple):
 
 
 @pytree
-class NgramRows:
+class NgramRows(TableRows):
     """Rows of contexts of several tokens; a context that never occurred has a row of zeros.
 
     children: how a context is found, level by level.
@@ -72,7 +70,6 @@ class NgramRows:
     row_names: what each row is.
     confidence: for each level that is read, which of its exponents a context takes, by how much is known of it; empty for one
         exponent per row.
-    split: the rows with the long ones dense, for reading many positions; empty where they are read as they are.
     """
 
     children: tuple[Children, ...]
@@ -82,48 +79,18 @@ class NgramRows:
     vocabulary: int = static()
     row_names: tuple[str, ...] = static()
     confidence: tuple[Any, ...] = ()
-    split: tuple[SparseRows | SplitRows, ...] = field(default=(), metadata={"saved": False})
 
     names = property(lambda self: self.row_names)
     tokens = property(lambda self: self.offsets[-len(self.rows) :])  # a row is what the last token of its context adds
     radius = property(lambda self: max(self.offsets))
-    history = property(lambda self: 0)
-    vocab_size = property(lambda self: self.vocabulary)
     exponents_per_row = property(lambda self: (len(CONFIDENCES) if self.confidence else 1,) * len(self.rows))
 
-    def numbers(self, context):
-        """The number of the context of every level that is read, -1 where it never occurred."""
+    @property
+    def row_tables(self):
+        return tuple(Sparse(rows, self.vocabulary, n) for rows, n in zip(self.rows, self.longest, strict=True))
+
+    def index(self, context):
         return context_numbers(self.children, self.offsets, context)[-len(self.rows) :]
-
-    def buckets(self, context):
-        """Which exponent each row takes; of a context that never occurred, whose row is zero, any."""
-        if not self.confidence:
-            return jnp.zeros(len(self.rows), jnp.int32)
-        return jnp.stack([jnp.asarray(c)[n] for c, n in zip(self.confidence, self.numbers(context), strict=True)]).astype(
-            jnp.int32
-        )
-
-    def read(self, context, history=None):
-        numbers = self.numbers(context)
-        return [
-            sparse_row(rows, n, self.vocabulary, longest)
-            for rows, n, longest in zip(self.rows, numbers, self.longest, strict=True)
-        ]
-
-    def split_long(self) -> "NgramRows":
-        """The same rows, faster to read for many positions."""
-        return replace(cast(Any, self), split=self.split or tuple(split_rows(rows, self.vocabulary) for rows in self.rows))
-
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, ...]]:
-        """The sparse rows of every level, and which of them, and of their exponents, each context reads."""
-        columns = numbers_of_contexts(self.children, self.offsets, X)[-len(self.rows) :]
-        tables = [(rows, column, None) for rows, column in zip(self.split or self.rows, columns, strict=True)]
-        if not self.confidence:
-            return tables
-        return [
-            (*table, np.asarray(c)[column].astype(np.int64))
-            for table, column, c in zip(tables, columns, self.confidence, strict=True)
-        ]
 
 
 CONFIDENCES = tuple(
@@ -174,17 +141,6 @@ def context_numbers(
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
         numbers.append(find_entry(*level, numbers[-1], context[offset - 1].astype(jnp.int32), most))
     return jnp.stack(numbers)
-
-
-def numbers_of_contexts(
-    children: tuple[Children, ...], offsets: tuple[int, ...], X: Integer[np.ndarray, "M K"]
-) -> list[Int[np.ndarray, " M"]]:
-    """The same of many contexts, on the host."""
-    numbers = [X[:, offsets[0] - 1].astype(np.int64)]
-    for level, offset in zip(children, offsets[1:], strict=True):
-        start, tokens = map(np.asarray, level)
-        numbers.append(find_entries(start, tokens, numbers[-1], X[:, offset - 1].astype(np.int64)))
-    return numbers
 
 
 def smoothed_ngrams(

@@ -13,7 +13,7 @@ import numpy as np
 
 from jexplicit.lm.model import HISTORY, pytree, static
 from jexplicit.lm.rows.cache import Cache, count_tokens, recent_row, rows_of_counts
-from jexplicit.lm.rows.log_tables import SparseRows
+from jexplicit.lm.tables.storage import SparseRows
 
 
 @pytree

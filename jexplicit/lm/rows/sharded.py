@@ -22,6 +22,7 @@ from jexplicit.counts.sharded import ShardedCounts
 from jexplicit.data.contexts import PAD, pad_to
 from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
 from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
+from jexplicit.lm.tables.storage import Gathered
 from jexplicit.runs.devices import AXIS, each_row
 from jexplicit.solvers.explicit import explicit_solution
 
@@ -44,21 +45,19 @@ class ShardedTables(RowsByOffset):
     places: Any
     table_of_offset: tuple[int, ...] = static()
 
-    vocab_size = property(lambda self: self.tables[0].shape[0])
-
-    def read(self, context, history=None):
-        return [table[context[k]][jnp.asarray(self.places)] for k, table in enumerate(self.by_offset)]
+    different = property(lambda self: tuple(Gathered(table, self.places) for table in self.tables))
+    by_offset = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     def gathered(self) -> TokenTables:
         """The same rows with whole tables, on the host."""
         return TokenTables(tuple(np.asarray(table)[:, np.asarray(self.places)] for table in self.tables), self.table_of_offset)
 
-    def log_partition(self, X: np.ndarray, *, mesh: Mesh | None = None, progress: Any = None) -> np.ndarray:
+    def log_partition(self, X, *, mesh=None, progress=None):
         """`log Z(x)` of many contexts: two scalars of each are exchanged."""
         tables = self.by_offset
         return _by_calls(compiled_log_partition(tables[0].sharding.mesh), tables, (X,), _contexts_per_call, progress)
 
-    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    def target_logits(self, X, Y):
         """The logit of every position's own target, from the device that owns it."""
         tables, places = self.by_offset, np.asarray(self.places)[Y]
         return _by_calls(_target_logits(tables[0].sharding.mesh), tables, (X, places), _positions_per_call, None)

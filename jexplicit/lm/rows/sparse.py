@@ -12,8 +12,7 @@ Outputs that were never seen share one column of pseudo-observations and so one 
 """
 
 import functools
-from dataclasses import field, replace
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +21,10 @@ from scipy.sparse import csr_array
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
-from jexplicit.lm.rows.log_tables import SparseRows, SplitRows, add_entries, sparse_row, split_rows
+from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.smoothing import SMOOTHINGS, Noise, counts_of_counts, discounts_on_host, noise_model
+from jexplicit.lm.tables.storage import Sparse, SparseRows
 
 
 @pytree
@@ -42,7 +41,6 @@ class SparseTables(RowsByOffset):
     slopes: [N] for every different table, `pᵀδ`; empty without a weight.
     unseen: [N] for every different table; empty where every output was seen.
     longest: entries of the longest row of each table.
-    split: the corrections with the long rows dense, for reading many positions; empty where they are read as they are.
     """
 
     bases: tuple[Any, ...]
@@ -53,63 +51,23 @@ class SparseTables(RowsByOffset):
     slopes: tuple[Any, ...] = ()
     unseen: tuple[Any, ...] = ()
     name: str = static("offset")
-    split: tuple[SparseRows | SplitRows, ...] = field(default=(), metadata={"saved": False})
 
-    vocab_size = property(lambda self: len(self.bases[0]))
+    @property
+    def different(self) -> tuple[Sparse, ...]:
+        N, none = len(self.bases[0]), (None,) * len(self.bases)
+        parts = zip(self.corrections, self.longest, self.bases, self.slopes or none, self.unseen or none, strict=True)
+        return tuple(Sparse(rows, N, longest, base, self.weight, *more) for rows, longest, base, *more in parts)
 
-    def read(self, context, history=None):
-        return [self._row(t, context[k]) for k, t in enumerate(self.table_of_offset)]
+    def log_partition(self, X, *, mesh=None, progress=None):
+        return sparse_log_partition(self, X, progress=progress)
 
-    def _row(self, t: int, j: Any) -> Any:
-        row = sparse_row(self.corrections[t], j, self.vocab_size, self.longest[t])
-        base = jnp.asarray(self.bases[t], row.dtype)
-        row = row + base
-        if self.weight is not None:
-            row = row + jnp.asarray(self.weight, row.dtype)[j] * jnp.asarray(self.slopes[t], row.dtype)
-        return jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen[t], row.dtype)[j], row) if self.unseen else row
+    def target_logits(self, X, Y):
+        return sparse_target_logits(self, X, Y)
 
     def table(self, t: int) -> csr_array:
         """The corrections of one table as a matrix, on the host."""
         start, outputs, values = (np.asarray(part) for part in self.corrections[t])
-        return csr_array((values, outputs.astype(np.int32), start), shape=(self.vocab_size,) * 2)
-
-    def dense(self) -> TokenTables:
-        """The same rows as dense tables, which are faster to read."""
-        tables = tuple(jnp.asarray(self._dense_table(t)) for t in range(len(self.bases)))
-        return TokenTables(tables, self.table_of_offset, self.name)
-
-    def _dense_table(self, t: int) -> np.ndarray:
-        """One table, on the host: nothing is compiled for its number of entries."""
-        base = np.asarray(self.bases[t], self.corrections[t].values.dtype)
-        table = np.tile(base, (self.vocab_size, 1))
-        if self.weight is not None:
-            table += np.asarray(self.weight, table.dtype)[:, None] * np.asarray(self.slopes[t], table.dtype)
-        add_entries(table, self.corrections[t])
-        if self.unseen:
-            table[:, np.isneginf(base)] = np.asarray(self.unseen[t], table.dtype)[:, None]
-        return table
-
-    def split_long(self) -> "SparseTables":
-        """The same rows, faster to read for many positions; with a weight they are read as dense tables anyway."""
-        if self.weight is not None or self.unseen:
-            return self
-        split = self.split or tuple(split_rows(rows, self.vocab_size) for rows in self.corrections)
-        return replace(cast(Any, self), split=split)
-
-    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
-        """The sparse rows of every offset, the tokens there, and the base row that they go on."""
-        if self.weight is not None or self.unseen:
-            return self.dense().log_tables(X)
-        corrections = self.split or self.corrections
-        return [(corrections[t], X[:, k], self.bases[t]) for k, t in enumerate(self.table_of_offset)]
-
-    def log_partition(self, X: np.ndarray, *, mesh: Any = None, progress: Any = None) -> np.ndarray:
-        """`log Z(x)` of many contexts; see jexplicit.lm.rows.sparse_partition."""
-        return sparse_log_partition(self, X, progress=progress)
-
-    def target_logits(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """The logit of every position's own target."""
-        return sparse_target_logits(self, X, Y)
+        return csr_array((values, outputs.astype(np.int32), start), shape=(len(self.bases[0]),) * 2)
 
 
 def sparse_language_model(
