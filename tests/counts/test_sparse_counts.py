@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import tempfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,8 @@ def test_merges_are_few_and_of_like_sizes(monkeypatch):
 @pytest.mark.parametrize("memory", [None, LEAST_MEMORY])
 def test_a_restored_counter_counts_as_if_it_had_never_stopped(memory, tmp_path, large_counts):
     for position in (1, 100, len(STREAM) - 1):
-        np.savez(tmp_path / "state.npz", **counted(STREAM[: position + 1], memory=memory).state())
+        arrays: dict[str, Any] = counted(STREAM[: position + 1], memory=memory).state()
+        np.savez(tmp_path / "state.npz", **arrays)
         restored = SparseCounter(K, N, memory=memory)
         with np.load(tmp_path / "state.npz") as saved:
             restored.restore(dict(saved))

@@ -76,11 +76,12 @@ def slow_two_stages(image, bank, grid, threshold):
 def test_pools_of_two_stages_are_the_loop():
     images = np.random.default_rng(0).integers(0, 256, (40, 9, 8), np.uint8)
     options = {"grid": 2, "threshold": 0.3}
-    bank = fit_patch_bank(images, 256, sizes=(3, 4), number=3, second=5, threshold=0.3)
-    rows = patch_pools(jnp.asarray(images, jnp.float32) / 255, bank, **options)
+    bank, X = fit_patch_bank(images, 256, sizes=(3, 4), number=3, second=5, threshold=0.3), jnp.asarray(images, jnp.float32)
     slow = np.array([slow_two_stages(image, bank, **options) for image in images])
     assert slow.shape == (40, 2 * 3 * 2 * 4 + 2 * 5 * 4)
-    np.testing.assert_allclose(rows, slow, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(patch_pools(X / 255, bank, **options), slow, rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="a 5 x 5 grid: use 1 to 4 cells"):
+        patch_pools(X, bank, grid=5, threshold=0.3)
 
 
 def test_a_filter_of_one_cell_and_channel_gives_that_cell():
@@ -103,27 +104,14 @@ def test_the_seed_decides_and_jit_changes_nothing(maps, stage):
     np.testing.assert_allclose(jax.jit(second_responses)(A, stage), second_responses(A, stage), rtol=0, atol=1e-5)
 
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 8), np.uint8)
 REFUSALS = [
-    (lambda: fit_second_stage(some_maps(), number=0, channels=4), "0 filters"),
-    (lambda: fit_second_stage(some_maps(), number=4, channels=0), "of 0 channels"),
-    (
-        lambda: fit_second_stage(np.ones((4, 5, 5, 3), np.float32), number=4, channels=2),
-        "0 patches of maps differ, for 4 filters",
-    ),
-    (
-        lambda: patch_pools(
-            jnp.asarray(IMAGES, jnp.float32),
-            fit_patch_bank(IMAGES, 256, sizes=(3,), number=3, second=4, threshold=0.3),
-            grid=5,
-            threshold=0.3,
-        ),
-        "a 5 x 5 grid: use 1 to 4 cells",
-    ),
+    (some_maps(), {"number": 0, "channels": 4}, "0 filters"),
+    (some_maps(), {"number": 4, "channels": 0}, "of 0 channels"),
+    (0 * some_maps() + 1, {"number": 4, "channels": 2}, "0 patches of maps differ, for 4 filters"),
 ]
 
 
-@pytest.mark.parametrize("call, said", REFUSALS)
-def test_refusals(call, said):
+@pytest.mark.parametrize("maps, options, said", REFUSALS)
+def test_refusals(maps, options, said):
     with pytest.raises(ValueError, match=said):
-        call()
+        fit_second_stage(maps, **options)

@@ -35,7 +35,7 @@ def problem(seed=0, M=M):
 def test_the_scan_is_the_loop_over_k(images, dtype):
     H, _, labels, F = problem(M=images)
     F, K = F + 0.1 * (images == 3), np.array([1.0, 1.5, 2, 5, 17, 100])  # three images do not show all classes
-    scan = priming_scan(*(jnp.asarray(x, dtype) for x in (H, F)), jnp.asarray(labels), jnp.asarray(K))
+    scan = priming_scan(jnp.asarray(H, dtype), jnp.asarray(F, dtype), jnp.asarray(labels), jnp.asarray(K))
     loop = [reference.accuracy(H @ reference.explicit_solution(F, k), labels) for k in K]
     assert len(set(loop)) > 2 or images == 3  # K matters here
     assert scan.accuracy.dtype == dtype
