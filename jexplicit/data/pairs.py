@@ -52,10 +52,10 @@ def _file_pairs(path: str) -> list[MinimalPair]:
 
 def _pair(record: Record, path: str) -> MinimalPair:
     found = record.fields
-    sentences = [found.get(name) for name in ("sentence_good", "sentence_bad")]
-    if not all(isinstance(sentence, str) and sentence.strip() for sentence in sentences):
+    good, bad = (found.get(name) for name in ("sentence_good", "sentence_bad"))
+    if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
         remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
         raise ValueError(f"{path}, line {record.line}, is no minimal pair (a sentence is missing or empty): {remedy}")
     field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
     name = Path(path).name.partition(".")[0]
-    return MinimalPair(*sentences, str(found.get("UID") or name), field, str(found.get("linguistics_term") or ""))
+    return MinimalPair(good, bad, str(found.get("UID") or name), field, str(found.get("linguistics_term") or ""))

@@ -268,7 +268,7 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
     if not _has_tables(model):
         raise ValueError(f"rows of {', '.join(type(kind).__name__ for kind in model.rows)} cannot be read as tables")
     indexed = tuple(kind for kind in model.rows if isinstance(kind, TableRows))
-    columns = iter(vmap_contexts(_row_numbers, indexed, X).transpose(2, 1, 0) if indexed else ())
+    columns: Any = iter(vmap_contexts(_row_numbers, indexed, X).transpose(2, 1, 0) if indexed else ())
     read: list[tuple[Any, Any, Any]] = []
     for kind in model.rows:
         if isinstance(kind, TableRows):

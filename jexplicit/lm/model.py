@@ -101,7 +101,7 @@ class TableRows:
     confidence: for each row which of its exponents a row of its table takes, [R] each; empty for one exponent per row.
     """
 
-    row_tables: tuple[Any, ...]
+    row_tables: Any
     confidence: tuple[Any, ...] = ()
     normalised = False  # whether target_logits are log-probabilities
     history = 0
@@ -174,7 +174,7 @@ class RowsByOffset(TableRows):
 
     name = "offset"
     table_of_offset: tuple[int, ...]
-    different: tuple[Any, ...]
+    different: Any
 
     names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
     tokens = property(lambda self: tuple(range(1, self.radius + 1)))

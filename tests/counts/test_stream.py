@@ -1,5 +1,8 @@
 """A pass over a stream: windows, saves, kills. Counts are integers: every comparison is exact."""
 
+import multiprocessing
+import time
+
 import numpy as np
 import pytest
 from files import shards_of
@@ -8,6 +11,8 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import DenseCounter, count
 from jexplicit.counts.stream import Saving, feed, windows
 from jexplicit.data.contexts import with_leading_pads
+from jexplicit.data.shards import read_shards
+from jexplicit.runs.files import load_arrays, save_arrays
 
 N, K = 7, 2
 DOCUMENTS = random_documents(seed=3, number=40, vocab_size=N, longest=9)
@@ -103,3 +108,45 @@ def test_a_damaged_shard_is_named_before_it_is_counted(tmp_path):
     path.write_bytes(flipped(path.read_bytes(), 3))
     with pytest.raises(ValueError, match=r"00001\.tokens is damaged \(CRC-32"):
         count(stream, radius=K, vocab_size=N)
+
+
+def count_in_a_process(shards, saved, out):
+    """Counts with a save after every window."""
+    stream = read_shards(shards)
+    counts = count(stream, radius=K, vocab_size=N, chunk=100, saving=Saving(saved, 0.0))
+    save_arrays(out, {f"C_{k}": C for k, C in enumerate(counts, 1)})
+
+
+def kill_at_random(tmp_path, kills):
+    """Kills the counting at random moments until it has been killed so often; checks every pass that ends."""
+    documents = random_documents(seed=5, number=4000, vocab_size=N, longest=9)
+    expected = count(stream_of(documents), radius=K, vocab_size=N)
+    shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=5000)
+    context = multiprocessing.get_context("forkserver")  # a process that has imported JAX, and not started it
+    context.set_forkserver_preload(["jexplicit.counts.dense"])
+    rng, killed, ended, run = np.random.default_rng(0), 0, 0, 0
+    while killed < kills or not ended:
+        saved, out = tmp_path / f"saved_{run}", tmp_path / f"out_{run}.npz"
+        process = context.Process(target=count_in_a_process, args=(tmp_path / "shards", saved, out))
+        process.start()
+        if killed < kills:
+            path, begun = saved / "process_0_of_1.npz", time.time()
+            while process.is_alive() and not (path.exists() and path.stat().st_mtime > begun):  # until it counts
+                time.sleep(0.005)
+            process.join(rng.uniform(0, 0.5))
+            process.kill()
+        process.join()
+        if process.exitcode == 0:
+            ended += 1
+            run += 1
+            found = load_arrays(out)
+            assert_same([found[f"C_{k}"] for k in range(1, K + 1)], expected)
+        else:
+            assert process.exitcode == -9
+            killed += 1
+    return ended
+
+
+@pytest.mark.slow
+def test_200_kills_leave_exact_counts(tmp_path):
+    assert kill_at_random(tmp_path, 200)

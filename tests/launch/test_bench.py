@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,7 +219,7 @@ def test_the_harness_compares_with_the_fastest_peer_and_leaves_out_cases_without
         yield Comparison({name: functools.partial(next, own) for name, own in rounds.items()}, {"number": 1})
 
     peers = {"ratio_to_slow": ("vs. slow", ["slow"]), "ratio_to_fastest": ("vs. fastest", ["slow", "fast", "absent"])}
-    fake = bench("fake", BenchConfig, comparisons, [], {}, sizes=(), peers=peers, without_peer=["alone"], jobs=True)
+    fake: Any = bench("fake", BenchConfig, comparisons, [], {}, sizes=(), peers=peers, without_peer=["alone"], jobs=True)
     fake.run(BenchConfig(out=str(tmp_path / "run"), rounds=3))
     rows = {row["method"]: row for row in rows_of(tmp_path / "run")}
     # rounds: 4/1, 4/2, 4/4 and 2/1, 2/2, 2/4

@@ -163,7 +163,7 @@ def compiled_sums(f: Callable[..., Array], mesh: Mesh) -> Any:
             return f(shared, jax.tree.map(lambda part: part[b], blocks), a)
 
         zeros = jnp.zeros_like(jax.eval_shape(of_block, 0))
-        sums = jax.lax.fori_loop(0, used, lambda b, sums: add_compensated(*sums, of_block(b)), (zeros, zeros))
+        sums = jax.lax.fori_loop(0, used, lambda b, sums: add_compensated(sums[0], sums[1], of_block(b)), (zeros, zeros))
         return jax.lax.psum(jnp.stack(sums), AXIS)
 
     specs = {"in_specs": (_whole, _split, _whole, _whole), "out_specs": _whole}

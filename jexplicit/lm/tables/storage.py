@@ -94,7 +94,7 @@ class Sparse:
         value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
         return value if self.base is None else value + jnp.asarray(self.base, value.dtype)[i]
 
-    def take(self, r: Int[np.ndarray, " n"]) -> "Sparse | Dense":
+    def take(self, r: Int[np.ndarray, " n"]) -> Any:
         """Rows r; dense ones where they have weights."""
         if self.weighted:
             return take_dense(self, r)
