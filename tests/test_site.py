@@ -55,9 +55,9 @@ def test_what_a_flag_takes_is_in_words():
 def test_every_public_name_is_on_one_page():
     names = [name for page in PAGES.values() for of_module in names_of_page(page).values() for name in of_module]
     assert len(names) == len(set(names))
-    assert set(names) <= documented()
+    assert set(names) <= set(documented())
     public = {name for of_module in short_names().values() for name in of_module}
-    assert public <= documented() and {"jexplicit.fit", "icl.Tasks", "icl.blur.learner"} <= public
+    assert public <= set(documented()) and {"jexplicit.fit", "icl.Tasks", "icl.blur.learner"} <= public
     assert {f"icl.blur.{name}" for name in dir(icl.blur)} <= public
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 # Where short names are imported, and the package that a user imports them from.
 SHORT_NAMES = {
     "jexplicit/__init__.py": "jexplicit",
-    **{f"jexplicit/{name}/__init__.py": "jexplicit" for name in ("counts", "data", "features", "lm", "solvers")},
+    **{f"jexplicit/{name}/__init__.py": f"jexplicit.{name}" for name in ("counts", "data", "features", "lm", "solvers")},
     "icl/__init__.py": "icl",
     "icl/blur/__init__.py": "icl.blur",
 }
@@ -105,9 +105,8 @@ def short_names() -> dict[str, list[str]]:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.ImportFrom) and node.module not in (None, "typing", "jexplicit.runs.api"):
                 names = found.setdefault(node.module, [])
-                names += [
-                    name for alias in node.names if (name := f"{package}.{alias.name}") not in names and alias.name != "*"
-                ]
+                known = {name.rpartition(".")[2] for name in names}  # the shortest name stands
+                names += [f"{package}.{alias.name}" for alias in node.names if alias.name not in {*known, "*"}]
     return {module: names for module, names in found.items() if names}
 
 
@@ -128,11 +127,13 @@ def page_of(module: str) -> Page:
 
 
 @functools.cache
-def documented() -> frozenset[str]:
-    """All names that some page has, the short ones also as the modules that define them have them."""
+def documented() -> dict[str, str]:
+    """All names that some page has, by each way to write them: that of the page, that of `jexplicit`, that of their module."""
     pages = [names_of_page(page) for page in PAGES.values()]
     names = [(module, name) for of_page in pages for module, names in of_page.items() for name in names]
-    return frozenset(path for module, name in names for path in (name, f"{module}.{name.rpartition('.')[2]}"))
+    last = {name: name.rpartition(".")[2] for _, name in names}
+    short = {f"jexplicit.{last[name]}": name for _, name in names if name.count(".") == 2}
+    return {**short, **{f"{module}.{last[name]}": name for module, name in names}, **{name: name for _, name in names}}
 
 
 def docstring(module: str) -> str:

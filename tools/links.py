@@ -35,7 +35,7 @@ def link_commands(text: str) -> str:
 
 
 def _to_name(found: re.Match[str]) -> str:
-    return f"[`{found[1]}`][{found[1]}]" if found[1] in documented() else found[0]
+    return f"[`{found[1]}`][{place}]" if (place := documented().get(found[1])) else found[0]
 
 
 def _outside_fences(replace: Callable[[str], str], text: str) -> str:
