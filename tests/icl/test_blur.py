@@ -243,27 +243,6 @@ def test_synapses_that_would_overflow_are_brought_back_unread():
         np.testing.assert_allclose(a, b, atol=1e-3)
 
 
-def test_bad_learners_are_refused():
-    rules = Rules(states=2)
-    genome, synapses, x, y = learner(rules)
-    with pytest.raises(ValueError, match="1 states.*at least 2"):
-        Rules(states=1)
-    with pytest.raises(ValueError, match=r"genome of 2 states, and rules of 4"):
-        forward(genome, Rules(states=4), synapses, x)
-    with pytest.raises(ValueError, match=r"inputs \(5, 2\): wanted \[batch, 3\]"):
-        forward(genome, rules, synapses, x[:, :2])
-    with pytest.raises(ValueError, match=r"targets \(5, 1\) and outputs \(5, 2\)"):
-        jax.eval_shape(functools.partial(learn, genome, rules), synapses, x, y[:, :1])
-    with pytest.raises(ValueError, match=r"layers of \(3,\)"):
-        init_synapses(jax.random.key(0), genome, rules, (3,))
-    with pytest.raises(ValueError, match="zeta: the scalars"):
-        random_genome(jax.random.key(0), 2, zeta=1.0)
-    with pytest.raises(ValueError, match="cross_entropy of tanh outputs"):
-        sgd_rules("tanh", "cross_entropy", output="tanh")
-    with pytest.raises(ValueError, match="batches of 9 out of 8"):
-        minibatches(0, 8, steps=1, batch_size=9)
-
-
 # --- meta-training -------------------------------------------------------------------------------------------------------
 
 SMALL = Rules(states=2, synapse_norm=True, output="softmax")
@@ -387,13 +366,6 @@ def test_meta_steps_and_curves_pass_jit_vmap_and_grad():
     np.testing.assert_allclose(jax.jit(jax.vmap(curl))(J).relative, [0, 2], atol=1e-12)
 
 
-def test_bad_meta_training_is_refused():
-    with pytest.raises(ValueError, match="8 queries and batches of 6 out of 10 examples"):
-        meta_train(genomes(), SMALL, RECIPE, STAGES, data(10), data(10))
-    with pytest.raises(ValueError, match=r"stages \[\(0, 4\)\]"):
-        meta_train(genomes(), SMALL, RECIPE, (Stage(0, 4),), data(), data())
-
-
 @pytest.mark.slow
 def test_evolution_improves_and_resumes_exactly(tmp_path):
     recipe = EvolutionRecipe(hidden=(4,), population=6, unroll=3, batch_size=6, query_size=20, learners=2)
@@ -412,8 +384,6 @@ def test_genomes_that_do_not_end_finite_have_no_fitness_and_are_counted():
     start = backprop_genome(2, eta_synapse=1e31, sigma=1e31)  # products of which overflow
     found = evolve(start, rules, recipe, 1, data(), data(20, seed=1), episodes=1)
     assert found.skipped == 6 and found.score == 0
-    with pytest.raises(ValueError, match="1 generations of 2 genomes"):
-        evolve(start, SMALL, recipe._replace(population=2), 1, data(), data())
 
 
 # --- curl, files, data ---------------------------------------------------------------------------------------------------
@@ -439,8 +409,6 @@ def test_descent_has_no_curl_and_a_learned_update_has():
     at = 1 * 3 + 2  # of W[0, 1, 2] in [2, 3, 3] raveled
     column[at] -= 1  # the synapse itself
     np.testing.assert_allclose(J[:, at], column, atol=1e-7)
-    with pytest.raises(ValueError, match="symmetric = False"):
-        update_jacobian(genome, Rules(states=2, symmetric=False), synapses, x, y)
 
 
 def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
@@ -487,18 +455,10 @@ def test_data_is_parted_centred_and_resize_images():
     by_hand = np.arange(28.0 * 28).reshape(28, 28)[4:24, 4:24]
     assert middle.shape == (1, 10, 10) and middle[0, 1, 2] == by_hand[2:4, 4:6].mean()
     np.testing.assert_array_equal(resize_images(images.test_images, 16)[0, 2:4, 2:4], float(images.test_images[0, 1, 1]))
-    with pytest.raises(ValueError, match="28 x 28 to a side of 30"):
-        resize_images(np.ones((1, 28, 28)), 30)
-    with pytest.raises(ValueError, match="60 images of digits: at least 100"):
-        image_sets(images, limit=60)
     some = image_sets(images, classes=(7, 2, 5))
     assert some.outputs == 3 and float(some.train.X.std()) == pytest.approx(1, rel=1e-4)
     for part in (slice(2), slice(2, 3)):  # train and dev together, test: the same images as of all classes, in their order
         every, ours = (np.concatenate([examples.Y.argmax(axis=1) for examples in one[part]]) for one in (sets[:3], some[:3]))
         np.testing.assert_array_equal(np.array([7, 2, 5])[ours], every[np.isin(every, (7, 2, 5))])
-    with pytest.raises(ValueError, match=r"classes 3 of digits: use at least two of 0 .. 9"):
-        image_sets(images, classes=(3,))
-    with pytest.raises(ValueError, match=r"classes 3 10 of digits"):
-        image_sets(images, classes=(3, 10))
     table = table_sets(np.random.default_rng(0).normal(2, 5, (80, 3)), np.arange(80) % 2, "coins")
     assert [len(part.X) for part in table[:3]] == [35, 5, 40]

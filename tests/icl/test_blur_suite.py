@@ -45,10 +45,6 @@ def test_tasks_are_chosen_by_task_data_and_group_in_the_order_of_the_suite():
     names = [task.name for task in select_tasks(["xor", "wine/128-128", "mixture@5/512-512"])]
     assert names == [task.name for task in SUITE if task.data == "xor" or task.name in ("wine/128-128", "mixture@5/512-512")]
     assert {task.data for task in select_tasks(["planes"])} == set(PLANES)
-    with pytest.raises(ValueError, match=r"tasks whine: choose groups \(digits, mnist.*wine/512"):
-        select_tasks(["wine", "whine"])
-    with pytest.raises(ValueError, match="no tasks: name at least one"):
-        select_tasks([])
 
 
 @pytest.mark.parametrize("data", EMBEDDED)
@@ -101,18 +97,6 @@ def test_mnist_comes_from_its_test_images(data_dir):
     np.testing.assert_allclose(sets.train.X.std(), 1, atol=1e-4)
 
 
-def test_missing_files_and_unknown_data_are_refused(monkeypatch, tmp_path):
-    monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    with pytest.raises(ValueError, match="tasks on MNIST: .*leave them out, and name the other tasks: digits tables"):
-        task_sets("mnist@7", seed=12)
-    with pytest.raises(ValueError, match="data 'mnist@8': choose one of digits@4"):
-        task_sets("mnist@8")
-    with pytest.raises(ValueError, match="'sun' in the plane: choose one of moons"):
-        plane("sun", 4, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="0 inputs"):
-        mixture(4, np.random.default_rng(0), inputs=0, classes=2)
-
-
 @pytest.mark.parametrize("name", PLANES)
 def test_figures_in_the_plane_are_balanced_and_where_they_should_be(name):
     X, labels = plane(name, 4000, np.random.default_rng(0))
@@ -156,8 +140,6 @@ def test_one_formula_is_three_optimisers():
             a, b = _step(ours, g, *a), _step(theirs, g, *b)
         for x, y in zip(jax.tree.leaves(a[0]), jax.tree.leaves(b[0]), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-6)  # optax has float32 counts under Adam's corrections
-    with pytest.raises(ValueError, match="optimizer 'rmsprop': a grid has sgd, momentum, adam"):
-        coefficients("rmsprop", 0.3)
 
 
 def _step(transformation, gradient, params, state):
@@ -197,8 +179,6 @@ def test_the_grid_of_momenta_is_the_named_optimizers(curves):
     assert found.shape == (3, 2, 2, 2) and np.ptp(found[:, 1, :, 1], axis=0).max() > 0
     for values, curve in zip(found, curves(True)[:2], strict=False):
         np.testing.assert_allclose(values, curve[..., [1, 6]], atol=1e-6)
-    with pytest.raises(ValueError, match=r"momenta \(1.0,\): give at least one of each, and momenta from 0 to below 1"):
-        momentum_grid(RATES, (1.0,), (5,), train, test, at=(1,), normalised=True, **LEARNERS)
 
 
 def test_accuracies_at_chosen_updates_are_those_of_the_full_curve(curves):
@@ -212,6 +192,3 @@ def test_accuracies_at_chosen_updates_are_those_of_the_full_curve(curves):
     few = learning_curves(genome, rules, (5,), train, (dev, test), at=AT, **shared)
     np.testing.assert_array_equal(few.accuracy[1], full.accuracy[:, AT])
     np.testing.assert_allclose(few.size, full.size[:, AT], rtol=1e-6)
-    for at in ((), (1, 0), (0, 7), (-1, 2), (2, 2)):
-        with pytest.raises(ValueError, match="of 6 updates: give ascending numbers from 0 to 6"):
-            learning_curves(genome, rules, (5,), train, test, at=at, **shared)

@@ -132,16 +132,3 @@ def test_the_closed_form_is_a_layer_of_attention():
     one = sample_tasks(jax.random.key(0), tasks)
     answer = predict(descent_layers(4, 6, 1.0, preconditioner=G.T), one)
     np.testing.assert_allclose(answer, (one.x_q @ G @ one.X.T @ one.Y) / 6, rtol=1e-12)
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="sampled_moments"):
-        optimal_rate(Tasks(inputs="mixture"))
-    with pytest.raises(ValueError, match="factor"):
-        exact_moments(PAPER, factor=jnp.eye(3))
-    with pytest.raises(ValueError, match="cannot be inverted"):
-        closed_form.optimal_solution(sampled_moments(jnp.zeros((2, 3, 2))))
-    with pytest.raises(ValueError, match="X \\(0, 3, 2\\)"):
-        sampled_moments(jnp.zeros((0, 3, 2)))
-    with pytest.raises(ValueError, match="5 examples for 100 numbers"):
-        least_squares_solution(Sequence(*map(jnp.zeros, ((10, 10, 5), (10, 1, 5), (10, 5), (1, 5)))))

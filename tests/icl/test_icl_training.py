@@ -57,8 +57,6 @@ def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
         ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, PROBLEM.loss, block=block))(layers)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
-    with pytest.raises(ValueError, match="block 7 for batches of 24"):
-        blocked_gradient(layers, batch, PROBLEM.loss, block=7)
 
 
 def test_the_first_step_is_adam_s_by_hand(trained):
@@ -131,10 +129,6 @@ def test_training_reaches_the_closed_form():
 
 
 def test_bad_training_is_refused():
-    with pytest.raises(ValueError, match="parameters of 2 seeds"):
-        train_layers(start(2), PROBLEM, RECIPE, steps=1, seeds=[0])
-    with pytest.raises(ValueError, match="0 steps"):
-        train_layers(start(1), PROBLEM, RECIPE, steps=0, seeds=[0])
     bad = jax.tree.map(lambda leaf: leaf * jnp.nan, start(3))
     with pytest.raises(FloatingPointError, match="seed 4 at step 0.*learning rate"):
         train_layers(bad, PROBLEM, RECIPE, steps=3, seeds=[4, 5, 6], devices=2)
@@ -181,8 +175,6 @@ def test_interpolation_is_half_way_between_the_maps_whatever_their_scale():
     one = sample_tasks(jax.random.key(1), Tasks(dim=3, context=5))
     mixed = (predict(interpolate(layers, constructed, dim=3), one) for layers in (trained, scaled))
     np.testing.assert_allclose(*mixed, rtol=1e-10)
-    with pytest.raises(ValueError, match="one head"):
-        interpolate(init_layers(jax.random.key(0), 4, heads=2), constructed, dim=3)
 
 
 def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
@@ -200,8 +192,6 @@ def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
     itself = interpolate(constructed._replace(W_Q=constructed.W_Q * factors, P=constructed.P / factors), constructed, dim=3)
     for ours, theirs in zip(head_maps(itself), head_maps(constructed), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
-    with pytest.raises(ValueError, match="same shape"):
-        interpolate(trained, descent_layers(3, 5, 0.7), dim=3)
 
 
 def test_rates_are_read_back_from_scaled_weights():

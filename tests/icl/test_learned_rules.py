@@ -174,8 +174,6 @@ def test_averages_begin_with_the_mean_of_all_and_predictions_read_them():
     moved = tuple(synapse._replace(W=synapse.S) for synapse in synapses)
     plain = dataclasses.replace(RULES, average=False)
     np.testing.assert_array_equal(predict(genome, RULES, synapses, X), predict(genome, plain, moved, X))
-    with pytest.raises(ValueError, match="average with synapse_norm"):
-        Rules(average=True, synapse_norm=True)
 
 
 def test_tasks_relabel_and_mix_as_they_say():
@@ -229,8 +227,6 @@ def test_families_take_turns_and_a_search_over_them_resumes_exactly(tmp_path):
     assert float(jnp.abs(whole.genomes.lam - start.lam).max()) > 1e-3
     for a, b in zip(resumed_after(3, run, tmp_path / "run").best, whole.best, strict=True):
         np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="use 2 to 4 classes"):
-        meta_train(start, RULES, recipe._replace(families=(Family(classes=5),)), (Stage(1, 1),), blobs(300), blobs(20))
 
 
 def test_the_learner_is_the_rule_it_is_named_after():
@@ -243,8 +239,6 @@ def test_the_learner_is_the_rule_it_is_named_after():
         np.testing.assert_array_equal(logits, theirs)
     np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(passes.predict, *loaded[:2]))(expected, X))
     assert float(accuracy_of(rule.predict(state, X), jnp.asarray(Y))) > 0.8  # classes three deviations apart
-    with pytest.raises(ValueError, match="neither a file nor one of"):
-        learner("nothing")
 
 
 @pytest.mark.parametrize("name, hidden", [("boolean", (20,)), pytest.param("digits", (16, 16, 16), marks=pytest.mark.slow)])

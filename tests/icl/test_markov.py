@@ -1,7 +1,6 @@
 """Markov chains in context: closed forms against loops and integrals, the constructed heads, a language model's cache row."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -230,22 +229,3 @@ def test_divergences_are_those_of_known_distributions():
     assert float(divergence(p, jnp.log(p[::-1]))) == math.inf  # where p > 0 = q
     expected = (math.log(3 / 2) + 0.2 * math.log(0.6) + 0.3 * math.log(0.9) + 0.5 * math.log(1.5)) / 2
     assert float(divergence(p, jnp.full((2, 3), -math.log(3)))) == pytest.approx(expected, rel=1e-12)
-
-
-def test_bad_chains_and_constructions_are_refused():
-    bad: list[dict[str, Any]] = [{"states": 1}, {"length": 1}, {"alpha": 0.0}]
-    for wrong in bad:
-        with pytest.raises(ValueError, match=str(list(wrong.values())[0])):
-            Chains(**wrong)
-    with pytest.raises(ValueError, match="1 states"):
-        induction.induction_model(1, 4, 1.0)
-    with pytest.raises(ValueError, match="length 0"):
-        counting_model(3, 0)
-    with pytest.raises(ValueError, match=r"shape \(2,\) for 3 states"):
-        induction.induction_model(3, 4, jnp.ones(2))
-    with pytest.raises(ValueError, match="above 0"):
-        induction.induction_model(3, 4, -1.0)
-    with pytest.raises(ValueError, match="0 states"):
-        init_model(jax.random.key(0), 0, 4)
-    with pytest.raises(ValueError, match="6 tokens for a layer with 5 distances"):
-        causal.next_outputs(init_model(jax.random.key(0), 2, 5), jnp.zeros(6, jnp.int32))

@@ -228,16 +228,3 @@ def test_noise_keeps_layers_from_fitting_small_eigenvalues():
     ridge = float(np.sum(law.weights / 2 / (law.values + 1)))  # ½ Σ weight v/(λ + v), the Bayes risk
     assert all(deeper <= shallower for shallower, deeper in zip(losses, losses[1:], strict=False))
     assert ridge <= losses[-1] <= 1.01 * ridge
-
-
-def test_bad_input_is_refused(law):
-    with pytest.raises(ValueError, match="0 layers"):
-        optimal_polynomial(law, PAPER, layers=0, tied=True)
-    with pytest.raises(ValueError, match="0 eigenvalues"):
-        optimal_polynomial(Spectrum(np.ones(0), np.ones(0), 1.0), PAPER, layers=2, tied=True)
-    with pytest.raises(ValueError, match="0 contexts"):
-        spectral_law(jax.random.key(0), PAPER, 0)
-    with pytest.raises(ValueError, match="sampled_moments"):
-        context_eigenvalues(jax.random.key(0), Tasks(inputs="mixture"), 5)
-    with pytest.raises(ValueError, match="bound 0"):
-        chebyshev_rates(0.0, 10, 2)

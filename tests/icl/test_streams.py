@@ -118,8 +118,6 @@ def test_ridge_loses_what_the_limit_of_many_inputs_says():
     long = ridge_losses(Streams(dim=5, tokens=20_000, noise=0.5))
     assert float(long[-1]) == pytest.approx(0.25 * 5 / 20_000 / 2, rel=1e-3)
     assert (np.diff(long) < 0).all()
-    with pytest.raises(ValueError, match="memory 0.9"):
-        ridge_losses(DRIFT)
 
 
 def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
@@ -178,20 +176,3 @@ def test_dynamical_systems_are_what_they_say():
     assert float(jnp.std(stream.V - stream.K @ W.T)) == pytest.approx(0.1, rel=0.3)
     same, _ = sample(jax.random.key(0), jnp.float32)
     assert same.K.dtype == jnp.float32
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "message"),
-    [
-        (Streams, {"dim": 0}, "dim 0"),
-        (Streams, {"noise": 0.0}, "noise 0.0"),
-        (Streams, {"memory": 1.5}, "memory 1.5"),
-        (Streams, {"dim": 2, "variances": (1.0,)}, "variances .* of 2 inputs"),
-        (Streams, {"dim": 2, "variances": (1.0, 0.0)}, "a positive one"),
-        (Dynamics, {"tokens": 0}, "tokens 0"),
-        (Dynamics, {"noise": -1.0}, "noise -1.0"),
-    ],
-)
-def test_impossible_streams_are_refused(kind, wrong, message):
-    with pytest.raises(ValueError, match=message):
-        kind(**wrong)
