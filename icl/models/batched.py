@@ -46,6 +46,9 @@ def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Fl
 
     Options and errors are those of `transform_batch`.
 
+    Raises:
+        ValueError: a single sequence, which is what `icl.predict` takes.
+
     Example:
         >>> from icl import Tasks, init_layers, sample_tasks
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
@@ -54,6 +57,8 @@ def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Fl
 
     Source: von Oswald et al. 2023, Eq. 3.
     """
+    if batch.X.ndim != 3:
+        raise ValueError(f"X {batch.X.shape}: wanted [N, d, batch] of many tasks, batch last (for one task: icl.predict)")
     context = jnp.concatenate([transpose(batch.X), transpose(batch.Y)])  # [width, N, batch]
     query = jnp.concatenate([batch.x_q, jnp.zeros_like(batch.y_q)])[:, None]  # [width, 1, batch]
     return -transform_batch(layers, context, query, **options)[batch.x_q.shape[0] :, 0]

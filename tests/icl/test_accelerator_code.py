@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from samples import two_classes
 
 from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, random_genome
-from icl.blur.data import Examples
 from icl.blur.episodes import Family, make_source, mean_scores
 from icl.blur.meta import MetaState, meta_optimizer, meta_steps
 from icl.linalg import contract
@@ -26,9 +26,7 @@ HIDDEN = (4,)
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, 40)
-    return Examples(jnp.asarray(rng.normal(size=(40, 3)) + labels[:, None], jnp.float32), jnp.eye(2, dtype=jnp.float32)[labels])
+    return jax.tree.map(jnp.asarray, two_classes())
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +54,7 @@ def test_scores_of_genomes(elsewhere, data, genomes):
     np.testing.assert_array_equal(accuracy, theirs[1])
 
 
+@pytest.mark.slow
 def test_learning_curves_and_those_of_descent(elsewhere, data, genomes):
     shared = {"steps": 3, "batch_size": 8, "seeds": (0, 1)}
     genome = jax.tree.map(lambda leaf: leaf[0], genomes)
@@ -70,6 +69,7 @@ def test_learning_curves_and_those_of_descent(elsewhere, data, genomes):
     np.testing.assert_array_equal(our_descent, their_descent)
 
 
+@pytest.mark.slow
 def test_meta_steps(elsewhere, data, genomes):
     recipe, stage = MetaRecipe(hidden=HIDDEN, batch_size=8, query_size=10), Stage(2, 10)
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import attention_layer, descent_step
+from reference import attention_layer, descent_step, transformer_block
 from reference import gd_plus_plus as gd_plus_plus_loop
+from sklearn.linear_model import Ridge
 
 import icl.models.attention as stacks
 from icl import (
@@ -48,15 +49,18 @@ def random_layers(seed: int, width: int, layers: int, heads: int = 1) -> Attenti
     return init_layers(jax.random.key(seed), width, layers=layers, heads=heads, scale=0.5)
 
 
-@pytest.mark.parametrize(("layers", "heads", "depth"), [(1, 2, 2), (2, 2, 2)])
-def test_a_stack_is_the_loop_of_the_paper(layers, heads, depth):
-    one, weights = task(), random_layers(1, 6, layers, heads)
+def heads_of(layers: AttentionLayer, n: int) -> list[tuple[np.ndarray, ...]]:
+    """The heads of layer n, as the loops take them."""
+    return [tuple(np.asarray(W)[n, h] for W in layers) for h in range(layers.P.shape[1])]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_stack_is_the_loop_of_the_paper(layers):
+    one, weights = task(), random_layers(1, 6, layers, 2)
     E = np.asarray(tokens(one))
-    for n in range(depth):
-        E = attention_layer(
-            E, [tuple(np.asarray(w)[min(n, layers - 1), h] for w in weights) for h in range(heads)], damping=0.7
-        )
-    np.testing.assert_allclose(predict(weights, one, depth=depth, damping=0.7), -E[-1, 4:], **EXACT)
+    for n in range(2):
+        E = attention_layer(E, heads_of(weights, min(n, layers - 1)), damping=0.7)
+    np.testing.assert_allclose(predict(weights, one, depth=2, damping=0.7), -E[-1, 4:], **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -86,30 +90,17 @@ def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, cli
 
 @pytest.mark.parametrize(("layers", "softmax", "layernorm"), [(1, True, True), (2, (True, False), False), (2, True, True)])
 def test_softmax_and_layer_normalisation_are_the_loop_of_the_paper(layers, softmax, layernorm):
-    """Layers of their own do not normalise what the first of them reads."""
+    """Layers of their own do not normalise what the first of them reads. The loop's MLPs are zero."""
     batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=6), 3)
-    weights = random_layers(1, 5, layers, 2)
+    weights, no_mlp = random_layers(1, 5, layers, 2), tuple(map(np.zeros, ((1, 5), 1, (5, 1), 5)))
     ours = predict_batch(weights, batch, softmax=softmax, layernorm=layernorm)
-    for n, one in enumerate(zip(*sequences(batch), strict=True)):
-        one = Sequence(*one)
+    for n, one in enumerate(map(Sequence._make, zip(*sequences(batch), strict=True))):
         E = np.asarray(tokens(one))
-        for layer in range(layers):
-            read = E
-            if layernorm and (layer or layers == 1):
-                read = (E - E.mean(axis=1, keepdims=True)) / np.sqrt(E.var(axis=1, keepdims=True) + 1e-5)
-            update = np.zeros_like(E)
-            for W_K, W_Q, W_V, P in zip(*(np.asarray(w)[layer] for w in weights), strict=True):
-                for j, e in enumerate(read):
-                    a = np.array([(W_K @ k) @ (W_Q @ e) for k in read[:-1]])
-                    if softmax if isinstance(softmax, bool) else softmax[layer]:
-                        a = np.exp(a / len(W_K) ** 0.5) / np.exp(a / len(W_K) ** 0.5).sum()
-                    update[j] += P @ sum(w * (W_V @ v) for w, v in zip(a, read[:-1], strict=True))
-            E = E + update
+        for k in range(layers):
+            options = {"softmax": np.broadcast_to(softmax, 2)[k], "normalise": (layernorm and (k > 0 or layers == 1), False)}
+            E = transformer_block(E, heads_of(weights, k), no_mlp, **options)
         np.testing.assert_allclose(ours[:, n], -E[-1, 4:], **EXACT)
-        single = predict(weights, one, softmax=softmax, layernorm=layernorm)
-        np.testing.assert_allclose(single, -E[-1, 4:], **EXACT)
-    with pytest.raises(ValueError, match="softmax .* for 1 layers"):
-        predict(random_layers(1, 5, 1, 1), Sequence(*(leaf[..., 0] for leaf in batch)), softmax=(True, False))
+        np.testing.assert_allclose(predict(weights, one, softmax=softmax, layernorm=layernorm), -E[-1, 4:], **EXACT)
 
 
 def test_two_softmax_heads_of_opposite_signs_are_a_step_on_centred_inputs():
@@ -122,8 +113,6 @@ def test_two_softmax_heads_of_opposite_signs_are_a_step_on_centred_inputs():
         layer = softmax_descent_layer(3, 5, 0.7, sharpness=sharpness, outputs=2)
         apart.append(float(jnp.abs(predict_batch(layer, batch, softmax=True) - step).max()))
     assert apart[0] < 1e-4 and apart[1] == pytest.approx(apart[0] / 100, rel=0.05)
-    with pytest.raises(ValueError, match="sharpness 0"):
-        softmax_descent_layer(3, 5, 0.7, sharpness=0.0)
 
 
 @pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (3, 2, 5), (12, 8, 45)])
@@ -142,7 +131,7 @@ def test_the_layer_moves_every_context_target_by_the_step():
     one, W0 = task(3), jax.random.normal(jax.random.key(9), (2, 4))
     layer = descent_layers(4, 6, 0.3, W0=W0)
     change = -0.3 * gradient(W0, one.X, one.Y)
-    E = attention_layer(np.asarray(tokens(one, W0)), [tuple(np.asarray(w)[0, 0] for w in layer)])
+    E = attention_layer(np.asarray(tokens(one, W0)), heads_of(layer, 0))
     np.testing.assert_allclose(E[:-1], np.hstack([one.X, one.Y - one.X @ change.T]), **EXACT)
 
 
@@ -187,16 +176,8 @@ def test_ridge_meets_least_squares_and_descent_that_has_converged():
     W = np.linalg.lstsq(np.asarray(one.X), np.asarray(one.Y), rcond=None)[0].T
     np.testing.assert_allclose(ridge(one, 0.0), W @ one.x_q, **EXACT)
     np.testing.assert_allclose(gradient_descent(one, 1.0, steps=3000)[-1], W @ one.x_q, atol=1e-9)
-    sklearn = pytest.importorskip("sklearn.linear_model")
-    fitted = sklearn.Ridge(alpha=0.7, fit_intercept=False).fit(np.asarray(one.X), np.asarray(one.Y))
+    fitted = Ridge(alpha=0.7, fit_intercept=False).fit(np.asarray(one.X), np.asarray(one.Y))
     np.testing.assert_allclose(ridge(one, 0.7), fitted.predict(np.asarray(one.x_q)[None])[0], **EXACT)
-
-
-def test_the_order_of_the_context_and_the_query_s_slot_say_nothing():
-    one, weights, order = task(), random_layers(1, 6, 2, 2), jnp.array([3, 0, 5, 1, 4, 2])
-    shuffled = one._replace(X=one.X[order], Y=one.Y[order])
-    np.testing.assert_allclose(predict(weights, shuffled), predict(weights, one), **EXACT)
-    np.testing.assert_allclose(predict(weights, one._replace(y_q=one.y_q + 5)), predict(weights, one), **EXACT)
 
 
 def test_the_query_is_not_among_the_keys():
@@ -253,29 +234,3 @@ def test_line_search_finds_the_lowest_loss_of_its_grid():
         answers = jax.vmap(lambda s, n=n: gradient_descent(s, paper_rates()[n], steps=3)[-1])(sequences(batch))
         np.testing.assert_allclose(losses[n], jnp.mean((answers - batch.y_q.T) ** 2) / 2, rtol=1e-10)
     assert eta == float(paper_rates()[jnp.nanargmin(losses)])
-
-
-def test_bad_input_is_refused():
-    one, weights = task(), random_layers(1, 6, 2)
-    with pytest.raises(ValueError, match="depth 3 of 2 layers"):
-        predict(weights, one, depth=3)
-    with pytest.raises(ValueError, match="width 6"):
-        predict(random_layers(1, 5, 1), one)
-    with pytest.raises(ValueError, match="give one rate"):
-        descent_layers(4, 6, np.ones(2), gamma=np.ones(3))
-    with pytest.raises(ValueError, match="start from zero"):
-        descent_layers(4, 6, 0.1, gamma=0.1, W0=jnp.ones((2, 4)))
-    with pytest.raises(ValueError, match="dim 0"):
-        descent_layers(0, 6, 0.1)
-    with pytest.raises(ValueError, match="preconditioner"):
-        descent_layers(4, 6, 0.1, preconditioner=jnp.eye(3))
-    with pytest.raises(ValueError, match="0 steps"):
-        gradient_descent(one, 0.1, steps=0)
-    with pytest.raises(ValueError, match=r"W0 \(2, 3\)"):
-        gradient_descent(one, 0.1, W0=jnp.zeros((2, 3)))
-    with pytest.raises(ValueError, match="2 steps, eta"):
-        gd_plus_plus(one, jnp.ones(3), 0.1, steps=2)
-    with pytest.raises(ValueError, match=r"y_q \(3,\)"):
-        ridge(one._replace(y_q=jnp.zeros(3)), 0.1)
-    with pytest.raises(ValueError, match="scale 0"):
-        init_layers(jax.random.key(0), 4, scale=0)

@@ -23,7 +23,6 @@ from icl import (
 from icl.models import batched
 from icl.models import blocks as stacks
 from icl.models.blocks import BlockRegression, init_blocks, linear_blocks
-from icl.models.mlp import init_mlp
 from icl.tasks import vmap_tasks
 from icl.training import train_layers
 
@@ -74,16 +73,6 @@ def test_blocks_that_hold_gd_plus_plus_perform_it_exactly():
     np.testing.assert_allclose(predict_blocks(blocks, BATCH, softmax=False), theirs, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("layernorm", [False, True])
-def test_the_order_of_the_context_and_the_other_tasks_of_a_batch_do_not_matter(layernorm):
-    blocks, order = random_blocks(), jnp.array([3, 0, 4, 1, 2])
-    turned = BATCH._replace(X=BATCH.X[order], Y=BATCH.Y[order])
-    whole = predict_blocks(blocks, BATCH, layernorm=layernorm)
-    np.testing.assert_allclose(predict_blocks(blocks, turned, layernorm=layernorm), whole, **EXACT)
-    two = jax.tree.map(lambda leaf: leaf[..., 1:3], BATCH)
-    np.testing.assert_allclose(predict_blocks(blocks, two, layernorm=layernorm), whole[:, 1:3], **EXACT)
-
-
 def test_layer_normalisation_makes_tokens_comparable():
     """All but the first attention read the same, whatever the size of the tokens that reach them."""
     blocks = jax.tree.map(lambda leaf: leaf[:1], random_blocks())
@@ -92,15 +81,6 @@ def test_layer_normalisation_makes_tokens_comparable():
     change = [predict_blocks(zeroed, batch, layernorm=True) for batch in (BATCH, larger)]
     np.testing.assert_allclose(*change, rtol=1e-4)  # the variance has 1e-5 added to it
     assert not np.allclose(*(predict_blocks(zeroed, batch) for batch in (BATCH, larger)), rtol=1e-1)
-
-
-def test_single_precision_follows_double_precision():
-    """A few hundred roundings of 6e-8 each, in values of order 1."""
-    blocks = random_blocks()
-    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (blocks, BATCH))
-    ours = predict_blocks(*single)
-    assert ours.dtype == jnp.float32
-    np.testing.assert_allclose(ours, predict_blocks(blocks, BATCH), rtol=1e-4, atol=1e-4)
 
 
 def test_random_weights_have_the_variances_asked_for_and_biases_zero():
@@ -113,38 +93,9 @@ def test_random_weights_have_the_variances_asked_for_and_biases_zero():
     assert blocks.attention.P.shape == (12, 4, 11, 11) and blocks.mlp.W1.shape == (12, 44, 11)
 
 
-def test_training_resumes_bit_for_bit_and_every_weight_learns(tmp_path):
+def test_every_weight_learns():
     problem, recipe = BlockRegression(Tasks(dim=2, context=3), layernorm=True), Recipe(batch_size=8, gradient_clip=10.0)
     start = jax.tree.map(lambda leaf: leaf[None], init_blocks(jax.random.key(0), 3, blocks=2, heads=2, scale=0.1))
-
-    def interrupt(entry):
-        if entry["step"] == 2:
-            raise KeyboardInterrupt
-
-    run: Any = {"steps": 4, "seeds": [0], "every": 2, "devices": 1}
-    whole = train_layers(start, problem, recipe, **run)
-    saving: Any = {"checkpoints": tmp_path, "checkpoint_seconds": -1.0}
-    with pytest.raises(KeyboardInterrupt):
-        train_layers(start, problem, recipe, **run, **saving, on_evaluation=interrupt)
-    resumed = train_layers(start, problem, recipe, **run, **saving)
-    for a, b, before in zip(*map(jax.tree.leaves, (whole.params, resumed.params, start)), strict=True):
-        np.testing.assert_array_equal(a, b)
-        assert not np.array_equal(a, before)
-
-
-def test_bad_blocks_are_refused():
-    with pytest.raises(ValueError, match="0 heads"):
-        init_blocks(jax.random.key(0), 4, blocks=1, heads=0)
-    with pytest.raises(ValueError, match="0 layers"):
-        init_blocks(jax.random.key(0), 4, blocks=0)
-    with pytest.raises(ValueError, match="0 hidden"):
-        init_blocks(jax.random.key(0), 4, blocks=1, hidden=0)
-    with pytest.raises(ValueError, match="scale 0"):
-        init_mlp(jax.random.key(0), (), 4, 4, scale=0)
-    with pytest.raises(ValueError, match="at least 2"):
-        linear_blocks(init_layers(jax.random.key(0), 4, heads=2), heads=1)
-    with pytest.raises(ValueError, match="width 5"):
-        stacks.predict_blocks(init_blocks(jax.random.key(0), 4, blocks=1), BATCH)
-    mixed = random_blocks()._replace(mlp=jax.tree.map(lambda leaf: leaf[:2], random_blocks().mlp))
-    with pytest.raises(ValueError, match="of width 5: wanted"):
-        stacks.predict_blocks(mixed, BATCH)
+    trained = train_layers(start, problem, recipe, steps=2, seeds=[0], every=2, devices=1)
+    for after, before in zip(*map(jax.tree.leaves, (trained.params, start)), strict=True):
+        assert not np.array_equal(after, before)

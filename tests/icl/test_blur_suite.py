@@ -9,27 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from samples import two_classes as part
 
 from icl.blur import backprop_genome, descent_curves, learning_curves, momentum_grid, sgd_rules
 from icl.blur.baselines import GRID_OPTIMIZERS, coefficients, descent_grid, one_formula
-from icl.blur.data import Examples
+from icl.blur.data import image_sets
 from icl.blur.judging.points import PLANES, mixture, plane
 from icl.blur.judging.suite import DATA, DEPTHS, SUITE, WIDTHS, select_tasks, task_sets
 from icl.names import TASK_GROUPS
+from jexplicit.data.images import read_images
 from jexplicit.nn.optimizers import make_optimizer
 
 AT = (0, 1, 3, 6)
 RATES = (0.01, 0.1)
 LEARNERS: dict[str, Any] = {"hidden_activation": "relu", "batch_size": 8, "seeds": (0, 3)}
 EMBEDDED = [data for group in TASK_GROUPS if group != "mnist" for data in DATA[group]]
-
-
-def part(examples: int, seed: int = 0) -> Examples:
-    """Two classes that a line almost parts."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(examples, 3))
-    labels = (X[:, 0] + 0.3 * rng.normal(size=examples) > 0).astype(int)
-    return Examples(X.astype(np.float32), np.eye(2, dtype=np.float32)[labels])
 
 
 def test_the_suite_spans_width_and_depth_evenly():
@@ -45,53 +39,38 @@ def test_tasks_are_chosen_by_task_data_and_group_in_the_order_of_the_suite():
     names = [task.name for task in select_tasks(["xor", "wine/128-128", "mixture@5/512-512"])]
     assert names == [task.name for task in SUITE if task.data == "xor" or task.name in ("wine/128-128", "mixture@5/512-512")]
     assert {task.data for task in select_tasks(["planes"])} == set(PLANES)
-    with pytest.raises(ValueError, match=r"tasks whine: choose groups \(digits, mnist.*wine/512"):
-        select_tasks(["wine", "whine"])
-    with pytest.raises(ValueError, match="no tasks: name at least one"):
-        select_tasks([])
 
 
 @pytest.mark.parametrize("data", EMBEDDED)
 def test_parts_are_disjoint_standardised_and_of_all_classes(data):
-    sets = task_sets(data)
+    """Iris has two equal flowers; 4 x 4 images of different digits may be equal, but not the drawn points."""
+    sets, again, other = task_sets(data), task_sets(data), task_sets(data, seed=1)
     train, dev, test = sets[:3]
     M = sum(len(part.X) for part in sets[:3])
     assert len(train.X) == M // 2 and len(dev.X) == M // 4 and len(test.X) == M - M // 2 - M // 4
     assert train.X.dtype == train.Y.dtype == np.float32 and sets.name == data
     np.testing.assert_allclose(train.X.mean(axis=0), 0, atol=1e-5)  # float32 sums
-    scale = train.X.std() if data.startswith("digits") else train.X.std(axis=0)
-    np.testing.assert_allclose(scale, 1, atol=1e-4)
+    np.testing.assert_allclose(train.X.std() if data.startswith("digits") else train.X.std(axis=0), 1, atol=1e-4)
     assert 0.5 < test.X.std() < 2  # standardised by the training part, so not exactly
     for one in (train, dev, test):
         assert np.array_equal(one.Y.sum(axis=1), np.ones(len(one.Y))) and one.Y.sum(axis=0).min() > 0
-    again, other = task_sets(data), task_sets(data, seed=1)
     np.testing.assert_array_equal(sets.test.X, again.test.X)
     assert not np.array_equal(sets.train.X, other.train.X)
-
-
-@pytest.mark.parametrize("data", [data for data in EMBEDDED if data not in ("iris", "wine")])
-def test_no_example_is_in_two_parts(data):
-    """Iris has two equal flowers; 4 x 4 images of different digits may be equal, but not the drawn points."""
-    sets = task_sets(data)
-    rows = [{row.tobytes() for row in part.X} for part in sets[:3]]
-    shared = len(rows[0] & rows[1]) + len(rows[0] & rows[2]) + len(rows[1] & rows[2])
-    assert shared == 0
+    if data not in ("iris", "wine"):
+        rows = [{row.tobytes() for row in part.X} for part in sets[:3]]
+        assert len(rows[0] & rows[1]) + len(rows[0] & rows[2]) + len(rows[1] & rows[2]) == 0
 
 
 def test_digits_are_the_images_that_no_search_for_a_genome_sees():
-    from icl.blur.data import image_sets
-    from jexplicit.data.images import read_images
-
     held_out = image_sets(read_images("digits")).test
+    theirs = held_out.X - held_out.X.mean(axis=0, dtype=np.float64)
     for seed in (0, 5):
-        sets = task_sets("digits@8", seed=seed)
-        ours = np.concatenate([one.X for one in sets[:3]]).astype(np.float64)
-        assert len(ours) == len(held_out.X) == 597
-        ours, theirs = ours - ours.mean(axis=0), held_out.X - held_out.X.mean(axis=0, dtype=np.float64)
-        theirs = theirs * (np.linalg.norm(ours) / np.linalg.norm(theirs))
-        nearest = np.array([np.abs(theirs - image).max(axis=1).argmin() for image in ours])
-        assert len(set(nearest.tolist())) == 597  # each image once
-        np.testing.assert_allclose(ours, theirs[nearest], atol=1e-3)  # two roundings to float32
+        ours = np.concatenate([one.X for one in task_sets("digits@8", seed=seed)[:3]]).astype(np.float64)
+        ours = ours - ours.mean(axis=0)
+        scaled = theirs * (np.linalg.norm(ours) / np.linalg.norm(theirs))
+        nearest = np.array([np.abs(scaled - image).max(axis=1).argmin() for image in ours])
+        assert len(ours) == len(set(nearest.tolist())) == len(theirs) == 597  # each image once
+        np.testing.assert_allclose(ours, scaled[nearest], atol=1e-3)  # two roundings to float32
 
 
 def test_mnist_comes_from_its_test_images(data_dir):
@@ -101,37 +80,24 @@ def test_mnist_comes_from_its_test_images(data_dir):
     np.testing.assert_allclose(sets.train.X.std(), 1, atol=1e-4)
 
 
-def test_missing_files_and_unknown_data_are_refused(monkeypatch, tmp_path):
-    monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    with pytest.raises(ValueError, match="tasks on MNIST: .*leave them out, and name the other tasks: digits tables"):
-        task_sets("mnist@7", seed=12)
-    with pytest.raises(ValueError, match="data 'mnist@8': choose one of digits@4"):
-        task_sets("mnist@8")
-    with pytest.raises(ValueError, match="'sun' in the plane: choose one of moons"):
-        plane("sun", 4, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="0 inputs"):
-        mixture(4, np.random.default_rng(0), inputs=0, classes=2)
-
-
 @pytest.mark.parametrize("name", PLANES)
 def test_figures_in_the_plane_are_balanced_and_where_they_should_be(name):
     X, labels = plane(name, 4000, np.random.default_rng(0))
     assert X.shape == (4000, 2) and abs(labels.mean() - 0.5) < 0.04  # five standard deviations
     radius, angle = np.hypot(*X.T), np.arctan2(X[:, 1], X[:, 0])
-    if name == "circles":
-        np.testing.assert_allclose([radius[labels == n].mean() for n in (0, 1)], [1, 0.5], atol=0.02)
-    if name == "spirals":  # the angle is the radius, plus half a turn for one class
-        far = radius > 2  # there noise of 0.1 turns a point by at most 0.05, and moves it along the arm by 0.1 (1 σ)
-        turns = np.exp(1j * (angle - radius - np.pi * labels))[far]
-        assert np.abs(turns - 1).max() < 5 * np.hypot(0.05, 0.1)
-    if name == "xor":
-        assert np.mean(labels == (X.prod(axis=1) < 0)) > 0.99
-    if name == "checkerboard":
-        np.testing.assert_array_equal(labels, (X.astype(int).sum(axis=1)) % 2)
-    if name == "moons":  # each moon is half a unit circle, about (0, 0) or (1, 1/2)
-        centres = np.array([[0.0, 0.0], [1.0, 0.5]])[labels]
-        distance = np.hypot(*(X - centres).T)
-        assert abs(distance.mean() - 1) < 0.03 and np.mean((X - centres)[:, 1] * (1 - 2 * labels) > -0.5) > 0.99
+    centred = X - np.array([[0.0, 0.0], [1.0, 0.5]])[labels]  # each moon is half a unit circle about one of these
+    # the angle of a spiral is the radius, plus half a turn for one class; beyond radius 2 noise of 0.1 turns a point by at
+    # most 0.05, and moves it along the arm by 0.1 (1 σ)
+    turns = np.exp(1j * (angle - radius - np.pi * labels))[radius > 2]
+    assert {
+        "circles": lambda: [radius[labels == n].mean() for n in (0, 1)] == pytest.approx([1, 0.5], abs=0.02),
+        "spirals": lambda: np.abs(turns - 1).max() < 5 * np.hypot(0.05, 0.1),
+        "xor": lambda: np.mean(labels == (X.prod(axis=1) < 0)) > 0.99,
+        "checkerboard": lambda: (labels == X.astype(int).sum(axis=1) % 2).all(),
+        "moons": lambda: (
+            abs(np.hypot(*centred.T).mean() - 1) < 0.03 and np.mean(centred[:, 1] * (1 - 2 * labels) > -0.5) > 0.99
+        ),
+    }[name]()
 
 
 def test_centres_of_a_mixture_have_the_stated_distance():
@@ -144,40 +110,28 @@ def test_centres_of_a_mixture_have_the_stated_distance():
     np.testing.assert_allclose((X - centres[labels]).std(), 1.0, rtol=0.01)
 
 
-def test_one_formula_is_three_optimisers():
+@pytest.mark.parametrize("name", GRID_OPTIMIZERS)
+def test_one_formula_is_three_optimisers(name):
     """Equal to optax's, which are written otherwise, to rounding in float64."""
     rng = np.random.default_rng(0)
-    params = {"W": jnp.asarray(rng.normal(size=(3, 2))), "b": jnp.asarray(rng.normal(size=2))}
-    gradients = [jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape)), params) for _ in range(4)]
-    for name in GRID_OPTIMIZERS:
-        ours, theirs = one_formula(coefficients(name, 0.3)), make_optimizer(name, 0.3)
-        a, b = (params, ours.init(params)), (params, theirs.init(params))
-        for g in gradients:
-            a, b = _step(ours, g, *a), _step(theirs, g, *b)
-        for x, y in zip(jax.tree.leaves(a[0]), jax.tree.leaves(b[0]), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-6)  # optax has float32 counts under Adam's corrections
-    with pytest.raises(ValueError, match="optimizer 'rmsprop': a grid has sgd, momentum, adam"):
-        coefficients("rmsprop", 0.3)
-
-
-def _step(transformation, gradient, params, state):
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        updates, state = transformation.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state
+    ends = []
+    gradients = jnp.asarray(rng.normal(size=(4, 6)))
+    for optimizer in (one_formula(coefficients(name, 0.3)), make_optimizer(name, 0.3)):
+        params = jnp.ones(6)
+        state = optimizer.init(params)
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            for g in gradients:
+                updates, state = optimizer.update(g, state, params)
+                params = optax.apply_updates(params, updates)
+        ends.append(params)
+    np.testing.assert_allclose(*ends, rtol=1e-6)  # optax has float32 counts under Adam's corrections
 
 
 @pytest.fixture(scope="module")
 def curves():
     """`curves(normalised)`: whole curves of the three optimisers, with rates low enough not to amplify rounding."""
-
-    @functools.cache
-    def measure(normalised):
-        options = {**LEARNERS, "normalised": normalised}
-        return [
-            descent_curves(optimizer, RATES, (5,), part(40), part(100, 2), steps=6, **options) for optimizer in GRID_OPTIMIZERS
-        ]
-
-    return measure
+    learners = functools.partial(descent_curves, rates=RATES, hidden=(5,), train=part(40), steps=6, **LEARNERS)
+    return functools.cache(lambda how: [learners(name, test=part(100, 2), normalised=how) for name in GRID_OPTIMIZERS])
 
 
 @pytest.mark.parametrize("normalised", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -197,8 +151,6 @@ def test_the_grid_of_momenta_is_the_named_optimizers(curves):
     assert found.shape == (3, 2, 2, 2) and np.ptp(found[:, 1, :, 1], axis=0).max() > 0
     for values, curve in zip(found, curves(True)[:2], strict=False):
         np.testing.assert_allclose(values, curve[..., [1, 6]], atol=1e-6)
-    with pytest.raises(ValueError, match=r"momenta \(1.0,\): give at least one of each, and momenta from 0 to below 1"):
-        momentum_grid(RATES, (1.0,), (5,), train, test, at=(1,), normalised=True, **LEARNERS)
 
 
 def test_accuracies_at_chosen_updates_are_those_of_the_full_curve(curves):
@@ -206,12 +158,7 @@ def test_accuracies_at_chosen_updates_are_those_of_the_full_curve(curves):
     on_dev, on_test = descent_curves("adam", RATES, (5,), train, (dev, test), normalised=True, steps=6, at=AT, **LEARNERS)
     assert on_dev.shape == on_test.shape == (2, 2, 4)
     np.testing.assert_allclose(on_test, curves(True)[2][..., AT], atol=0.011)  # one example of 100 may change sides
-    shared: Any = {"steps": 6, "batch_size": 8, "seeds": (0, 3)}
-    rules, genome = sgd_rules("tanh", "cross_entropy"), backprop_genome(2)
-    full = learning_curves(genome, rules, (5,), train, test, **shared)
-    few = learning_curves(genome, rules, (5,), train, (dev, test), at=AT, **shared)
+    learn = functools.partial(learning_curves, backprop_genome(2), sgd_rules("tanh", "cross_entropy"), (5,), train)
+    full, few = (learn(of, steps=6, batch_size=8, seeds=(0, 3), at=at) for of, at in ((test, None), ((dev, test), AT)))
     np.testing.assert_array_equal(few.accuracy[1], full.accuracy[:, AT])
     np.testing.assert_allclose(few.size, full.size[:, AT], rtol=1e-6)
-    for at in ((), (1, 0), (0, 7), (-1, 2), (2, 2)):
-        with pytest.raises(ValueError, match="of 6 updates: give ascending numbers from 0 to 6"):
-            learning_curves(genome, rules, (5,), train, test, at=at, **shared)

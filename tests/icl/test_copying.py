@@ -92,12 +92,3 @@ def test_a_layer_that_copies_looks_at_the_next_token():
     E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(4)))
     told = jax.jit(copy_sensitivity, static_argnames="softmax")(copying_layers(3, 4, 0.7), E, softmax=False)
     assert float(told.next) > 1 and float(told.next) > 2 * float(told.other)
-
-
-def test_bad_copying_is_refused():
-    with pytest.raises(ValueError, match="2 outputs"):
-        Copying(Tasks(outputs=2))
-    with pytest.raises(ValueError, match="width 3"):
-        Copying(TASKS, codes=3)
-    with pytest.raises(ValueError, match="2 outputs"):
-        separate_tokens(Sequence(*map(jnp.zeros, ((3, 2), (3, 2), 2, 2))))

@@ -103,8 +103,6 @@ def test_the_causal_model_answers_from_what_came_before():
     tokens = interleave(X, y)
     np.testing.assert_array_equal(tokens[0, ::2], X[0])
     np.testing.assert_array_equal(tokens[0, 1::2, 0], y[0])
-    with pytest.raises(ValueError, match="width 8 for 3 heads"):
-        CausalTransformer(width=8, heads=3).init(jax.random.key(0), X, y)
 
 
 def test_the_loss_of_prompts_is_the_mean_over_prefixes():
@@ -137,23 +135,3 @@ def test_shifts_are_what_they_say(monkeypatch):
     noise = np.asarray(sample_prompt(key, law, "noise").y - plain.y)
     assert 0.3 < noise.std() < 2
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
-    with pytest.raises(ValueError, match="shift 'up'"):
-        sample_prompt(key, law, "up")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="9 points in 4 dimensions"):
-        sample_prompt(key, law, "orthogonal query")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"kind": "cubic"}, "cubic"),
-        ({"dim": 0}, "dim 0"),
-        ({"kind": "sparse", "dim": 2, "nonzero": 3}, "dim 2.*nonzero 3"),
-        ({"points": 0}, "points 0"),
-        ({"hidden": 0}, "hidden 0"),
-    ],
-)
-def test_bad_classes_are_refused(wrong, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=message):
-        FunctionClass(**wrong)

@@ -1,9 +1,12 @@
 """Training and comparison: the step by hand, blocks, seeds, devices, resuming, measures."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from interruption import resumed_after
 
 from icl import (
     Recipe,
@@ -52,13 +55,10 @@ def trained():
 
 def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
     layers, batch = init_layers(jax.random.key(0), 3, scale=0.5), sample_tasks(jax.random.key(1), TASKS, 24)
-    expected = jax.jit(jax.value_and_grad(lambda p: PROBLEM.loss(p, batch)))(layers)
-    for block in (1, 8):
-        ours = jax.jit(lambda p, block=block: blocked_gradient(p, batch, PROBLEM.loss, block=block))(layers)
-        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
-    with pytest.raises(ValueError, match="block 7 for batches of 24"):
-        blocked_gradient(layers, batch, PROBLEM.loss, block=7)
+    whole = jax.jit(jax.value_and_grad(PROBLEM.loss))(layers, batch)
+    ours = jax.jit(lambda p: blocked_gradient(p, batch, PROBLEM.loss, block=8))(layers)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
 
 
 def test_the_first_step_is_adam_s_by_hand(trained):
@@ -90,24 +90,13 @@ def test_a_process_splits_the_seeds_over_its_own_devices_not_over_those_of_other
     assert train_layers(start(9), PROBLEM, RECIPE, steps=1, seeds=seeds).losses.shape == (9, 1)
 
 
-def test_a_run_interrupted_anywhere_resumes_bit_for_bit(trained, tmp_path):
-    for stop in (3, 6):
-
-        def interrupt(entry, stop=stop):
-            if entry["step"] == stop:
-                raise KeyboardInterrupt
-
-        run = {"steps": 7, "seeds": [0, 1, 2], "every": 3, "evaluate": summary, "devices": 2}
-        saving = {"checkpoints": tmp_path / str(stop), "checkpoint_seconds": -1.0}
-        with pytest.raises(KeyboardInterrupt):
-            train_layers(start(3), PROBLEM, RECIPE, **run, **saving, on_evaluation=interrupt)
-        resumed = train_layers(start(3), PROBLEM, RECIPE, **run, **saving)
-        np.testing.assert_array_equal(resumed.losses, trained.losses)
-        for a, b in zip(resumed.params, trained.params, strict=True):
-            np.testing.assert_array_equal(a, b)
-        kept = [{name: value for name, value in entry.items() if name != "seconds"} for entry in resumed.history]
-        assert kept == [{name: value for name, value in entry.items() if name != "seconds"} for entry in trained.history]
-        assert [entry["step"] for entry in resumed.history] == [0, 3, 6, 7]
+def test_an_interrupted_run_resumes_bit_for_bit(trained, tmp_path):
+    run = functools.partial(train_layers, start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, devices=2)
+    resumed = resumed_after(3, functools.partial(run, evaluate=summary), tmp_path)
+    for a, b in zip(jax.tree.leaves(resumed[::2]), jax.tree.leaves(trained[::2]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    histories = [[{**entry, "seconds": 0} for entry in one.history] for one in (resumed, trained)]
+    assert histories[0] == histories[1] and [entry["step"] for entry in resumed.history] == [0, 3, 6, 7]
 
 
 def test_the_history_has_the_losses_of_training_since_the_entry_before(trained):
@@ -130,11 +119,7 @@ def test_training_reaches_the_closed_form():
         assert best - 1e-4 * best < loss < 1.01 * best  # paired; Adam's noise at a constant rate
 
 
-def test_bad_training_is_refused():
-    with pytest.raises(ValueError, match="parameters of 2 seeds"):
-        train_layers(start(2), PROBLEM, RECIPE, steps=1, seeds=[0])
-    with pytest.raises(ValueError, match="0 steps"):
-        train_layers(start(1), PROBLEM, RECIPE, steps=0, seeds=[0])
+def test_a_loss_that_is_not_finite_ends_training():
     bad = jax.tree.map(lambda leaf: leaf * jnp.nan, start(3))
     with pytest.raises(FloatingPointError, match="seed 4 at step 0.*learning rate"):
         train_layers(bad, PROBLEM, RECIPE, steps=3, seeds=[4, 5, 6], devices=2)
@@ -181,8 +166,12 @@ def test_interpolation_is_half_way_between_the_maps_whatever_their_scale():
     one = sample_tasks(jax.random.key(1), Tasks(dim=3, context=5))
     mixed = (predict(interpolate(layers, constructed, dim=3), one) for layers in (trained, scaled))
     np.testing.assert_allclose(*mixed, rtol=1e-10)
-    with pytest.raises(ValueError, match="one head"):
-        interpolate(init_layers(jax.random.key(0), 4, heads=2), constructed, dim=3)
+
+
+def same_maps(ours, theirs):
+    """Equal up to the scales that change nothing, to rounding in float64."""
+    for a, b in zip(head_maps(ours), head_maps(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
 
 
 def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
@@ -191,17 +180,11 @@ def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
     mean = interpolate(trained, constructed, dim=3)
     for n in range(3):
         one, other, apart = (jax.tree.map(lambda leaf, n=n: leaf[n][None], layers) for layers in (trained, constructed, mean))
-        for ours, theirs in zip(head_maps(apart), head_maps(interpolate(one, other, dim=3)), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+        same_maps(apart, interpolate(one, other, dim=3))
     factors = jnp.array([5.0, -0.3, 2.0])[:, None, None, None]  # which change nothing that the layers do
-    scaled = trained._replace(W_Q=trained.W_Q * factors, W_V=trained.W_V / factors)
-    for ours, theirs in zip(head_maps(interpolate(scaled, constructed, dim=3)), head_maps(mean), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
+    same_maps(interpolate(trained._replace(W_Q=trained.W_Q * factors, W_V=trained.W_V / factors), constructed, dim=3), mean)
     itself = interpolate(constructed._replace(W_Q=constructed.W_Q * factors, P=constructed.P / factors), constructed, dim=3)
-    for ours, theirs in zip(head_maps(itself), head_maps(constructed), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
-    with pytest.raises(ValueError, match="same shape"):
-        interpolate(trained, descent_layers(3, 5, 0.7), dim=3)
+    same_maps(itself, constructed)
 
 
 def test_rates_are_read_back_from_scaled_weights():

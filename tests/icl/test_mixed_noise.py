@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -73,14 +72,6 @@ def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior():
         fit_diagonal(BATCH, np.full((9, 4), 1e30))
 
 
-def test_rates_that_are_not_four_per_layer_are_refused(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
-    with pytest.raises(ValueError, match=r"wanted \[layers, 4\]"):
-        diagonal_layers(np.zeros((2, 3)), 3)
-    with pytest.raises(ValueError, match=r"wanted \[layers, 4\]"):
-        fit_diagonal(BATCH, np.zeros((2, 3)))
-
-
 def test_ridge_predictions_are_scikit_learn_s():
     few = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
     ours = ridge_batch(few, SIGMA[:4] ** 2)
@@ -137,10 +128,6 @@ def test_levels_are_drawn_as_asked():
     assert 0 <= float(sigma.min()) and float(sigma.max()) <= 4 and float(sigma.mean()) == pytest.approx(2, abs=0.08)
     _, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=2, context=4, levels=(1.0, 3.0)), 4000)
     assert set(sigma.tolist()) == {1.0, 3.0} and float(jnp.mean(sigma == 1.0)) == pytest.approx(0.5, abs=0.04)
-    with pytest.raises(ValueError, match="context 3"):
-        MixedNoise(dim=3, context=3)
-    with pytest.raises(ValueError, match="levels"):
-        MixedNoise(levels=(1.0, -1.0))
 
 
 def test_scaled_coordinates_have_the_moments_that_the_closed_form_reads():
@@ -151,7 +138,3 @@ def test_scaled_coordinates_have_the_moments_that_the_closed_form_reads():
     # 200,000 inputs: 1/sqrt of that for L, some times more for the fourth moments
     np.testing.assert_allclose(sampled.L, exact.L, atol=0.02 * float(exact.L.max()))
     np.testing.assert_allclose(sampled.SCS, exact.SCS, atol=0.03 * float(exact.SCS.max()))
-    with pytest.raises(ValueError, match="give one for each"):
-        Tasks(dim=3, scales=(1.0,))
-    with pytest.raises(ValueError, match="no single variance"):
-        _ = tasks.variance

@@ -60,8 +60,3 @@ def test_the_best_looped_preconditioner_is_the_inverse_covariance():
     law = spectral_law(jax.random.key(1), isotropic, 20_000)
     eta = optimal_polynomial(law, isotropic, layers=loops, tied=True, plus_plus=False).eta[0] / 6
     np.testing.assert_allclose(found @ covariance, eta * np.eye(2), atol=0.06 * eta)  # of 4,000 contexts
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="power 2"):
-        newton_residual(jnp.ones(2), 1, power=2)

@@ -52,34 +52,25 @@ def slow_loop(name, forgetting, stream=STREAM):
 @pytest.mark.parametrize("forgetting", FORGETTING.values(), ids=FORGETTING)
 def test_each_layer_is_its_slow_loop(forgetting):
     gamma = forgetting if isinstance(forgetting, float) else jnp.asarray(forgetting)
-
-    @jax.jit
-    def layers(stream, penalty, rates):
-        ours = {
-            "linear attention": [linear_attention(stream, forgetting=gamma)],
-            "delta rule": [delta_rule(stream, rates, forgetting=gamma)],
-            "mesa": [layer(stream, penalty, forgetting=gamma) for layer in MESA.values()],
-        }
-        if isinstance(forgetting, float):  # forgetting almost everything at once is what the textbook form cannot do
-            ours["penalty that decays"] = [sherman_morrison(stream, penalty, forgetting=gamma)]
-        return ours
-
-    for name, found in layers(STREAM, LAMBDA, RATES).items():
-        for outputs in found:
-            np.testing.assert_allclose(outputs, slow_loop(name, forgetting), rtol=1e-11, atol=1e-11)
+    layers = [
+        ("linear attention", lambda s: linear_attention(s, forgetting=gamma)),
+        ("delta rule", lambda s: delta_rule(s, jnp.asarray(RATES), forgetting=gamma)),
+        *(("mesa", lambda s, f=f: f(s, jnp.asarray(LAMBDA), forgetting=gamma)) for f in MESA.values()),
+    ]
+    if isinstance(forgetting, float):  # forgetting almost everything at once is what the textbook form cannot do
+        layers += [("penalty that decays", lambda s: sherman_morrison(s, jnp.asarray(LAMBDA), forgetting=gamma))]
+    for name, layer in layers:
+        np.testing.assert_allclose(jax.jit(layer)(STREAM), slow_loop(name, forgetting), rtol=1e-11, atol=1e-11)
 
 
 def least_squares(stream, penalty, forgetting):
     """Ridge regression at every token as ordinary least squares, solved by LAPACK's singular values."""
     K, V, Q = (np.asarray(leaf, np.float64) for leaf in stream)
-    outputs = []
+    outputs, prior = [], np.sqrt(penalty) * np.eye(K.shape[1])
     for t in range(1, len(K) + 1):
         roots = forgetting ** (np.arange(t)[::-1, None] / 2)
-        A, B = (
-            np.vstack([roots * K[:t], np.sqrt(penalty) * np.eye(K.shape[1])]),
-            np.vstack([roots * V[:t], 0 * V[: K.shape[1]]]),
-        )
-        outputs.append(Q[t - 1] @ np.linalg.lstsq(A, B, rcond=None)[0])
+        W = np.linalg.lstsq(np.vstack([roots * K[:t], prior]), np.vstack([roots * V[:t], 0 * V[: len(prior)]]), rcond=None)[0]
+        outputs.append(Q[t - 1] @ W)
     return np.array(outputs)
 
 
@@ -88,20 +79,15 @@ def test_mesa_layers_are_least_squares_at_every_token(dtype, forgetting):
     """In float64 to 1e-10; in float32 to 2e-5, 200 tokens with a relative rounding of 6e-8 each and condition numbers of 30."""
     rng = np.random.default_rng(1)
     stream = Stream(*(jnp.asarray(rng.normal(size=(200, n)), dtype) for n in (6, 6, 6)))
-    expected = least_squares(stream, 0.7, forgetting)
-
-    @jax.jit
-    def layers(stream):
-        return {
-            "recursion": mesa_recursion(stream, 0.7, forgetting=forgetting),
-            "gradients": mesa_conjugate_gradients(stream, 0.7, steps=18, forgetting=forgetting),
-            "prefix": prefix_ridge(stream, 0.7),
-        }
-
-    for name, outputs in layers(stream).items():
-        if name != "prefix" or forgetting == 1:
-            assert outputs.dtype == dtype
-            np.testing.assert_allclose(outputs, expected, atol=1e-10 if dtype == np.float64 else 2e-5, rtol=0)
+    layers = [
+        lambda s: mesa_recursion(s, 0.7, forgetting=forgetting),
+        lambda s: mesa_conjugate_gradients(s, 0.7, steps=18, forgetting=forgetting),
+        *((lambda s: prefix_ridge(s, 0.7),) if forgetting == 1 else ()),
+    ]
+    for layer in layers:
+        outputs, expected = jax.jit(layer)(stream), least_squares(stream, 0.7, forgetting)
+        assert outputs.dtype == dtype
+        np.testing.assert_allclose(outputs, expected, atol=1e-10 if dtype == np.float64 else 2e-5, rtol=0)
 
 
 def test_as_many_conjugate_gradients_as_coordinates_are_the_inverse():
@@ -118,12 +104,9 @@ def test_as_many_conjugate_gradients_as_coordinates_are_the_inverse():
 
 @pytest.mark.parametrize("chunk", [1, 22, 1000])
 def test_chunks_do_not_change_the_result(chunk):
-    @jax.jit
-    def both(s, gamma):
-        ours = mesa_conjugate_gradients(s, 0.5, steps=12, forgetting=gamma, chunk=chunk)
-        return ours, mesa_recursion(s, 0.5, forgetting=gamma)
-
-    np.testing.assert_allclose(*both(STREAM, jnp.asarray(FORGETTING["per token"])), rtol=0, atol=1e-11)
+    gamma = jnp.asarray(FORGETTING["per token"])
+    ours = jax.jit(lambda s: mesa_conjugate_gradients(s, 0.5, steps=12, forgetting=gamma, chunk=chunk))(STREAM)
+    np.testing.assert_allclose(ours, mesa_recursion(STREAM, 0.5, forgetting=gamma), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -238,28 +221,3 @@ def test_float32_over_long_sequences(tokens):
     assert not np.isfinite(textbook[-1]) and np.nanmax(textbook) > 1
     *ours, _ = float32_errors(stream, penalty=1.0)
     assert np.max(ours) < 1e-3
-
-
-def test_wrong_arguments_are_refused():
-    K, V, Q = STREAM
-    for bad in (Stream(K[:5], V, Q), Stream(K, V, Q[:, :2]), Stream(K[None], V, Q), Stream(K[:0], V[:0], Q[:0])):
-        with pytest.raises(ValueError, match=r"K \(.*wanted \[T, d\]"):
-            linear_attention(bad)
-    for gamma in (0.0, -0.5, 1.1, float("nan"), jnp.full(T, 1.5)):
-        for layer in LAYERS.values():
-            with pytest.raises(ValueError, match="above 0 and at most 1"):
-                layer(STREAM, gamma)
-    with pytest.raises(ValueError, match=r"forgetting \(3,\) for 23 tokens"):
-        mesa_recursion(STREAM, 1.0, forgetting=jnp.ones(3))
-    with pytest.raises(ValueError, match=r"rate \(2,\)"):
-        delta_rule(STREAM, jnp.ones(2))
-    for layer in (*MESA.values(), sherman_morrison, prefix_ridge):
-        for penalty in (0.0, -1.0, jnp.array([1.0, 1.0, 0.0, 1.0])):
-            with pytest.raises(ValueError, match="use numbers above 0"):
-                layer(STREAM, penalty)
-        with pytest.raises(ValueError, match=r"penalty \(3,\) for keys of 4"):
-            layer(STREAM, jnp.ones(3))
-    with pytest.raises(ValueError, match="0 steps"):
-        mesa_conjugate_gradients(STREAM, 1.0, steps=0)
-    with pytest.raises(ValueError, match="chunks of 0"):
-        mesa_conjugate_gradients(STREAM, 1.0, steps=1, chunk=0)

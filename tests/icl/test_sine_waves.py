@@ -18,29 +18,29 @@ NETWORK = jax.jit(lambda key: init_network(key, channels=5, hidden=7, scale=1.0)
 BATCH = jax.jit(lambda key: sample_waves(key, WAVES, 4))(jax.random.key(1))
 
 
+def wave_of(batch, n: int) -> tuple[float, float]:
+    """Amplitude and phase of a task by least squares on sin x and cos x, which its values are a sum of."""
+    x, y = (np.asarray(part[:, 0, n]) for part in (batch.X, batch.Y))
+    basis = np.stack([np.sin(x), np.cos(x)], axis=1)
+    (s, c), *_ = np.linalg.lstsq(basis, y, rcond=None)
+    np.testing.assert_allclose(basis @ [s, c], y, atol=1e-12)
+    return np.hypot(s, c), np.arctan2(c, s)
+
+
 def test_waves_are_sines_of_the_asked_amplitudes_and_phases():
     batch = sample_waves(jax.random.key(0), Waves(context=400), 2000)
-    x, y = np.asarray(batch.X[:, 0]), np.asarray(batch.Y[:, 0])
-    assert -5 <= x.min() < -4.99 and 4.99 < x.max() <= 5
-    for n in range(3):  # a and p by least squares on sin x and cos x
-        basis = np.stack([np.sin(x[:, n]), np.cos(x[:, n])], axis=1)
-        (s, c), *_ = np.linalg.lstsq(basis, y[:, n], rcond=None)
-        np.testing.assert_allclose(basis @ [s, c], y[:, n], atol=1e-12)
-        a, p = np.hypot(s, c), np.arctan2(c, s)
+    assert -5 <= float(batch.X.min()) < -4.99 and 4.99 < float(batch.X.max()) <= 5
+    for n in range(3):
+        a, p = wave_of(batch, n)
         assert a == pytest.approx(0.1 + 0.4 * p / np.pi, abs=1e-9)  # one number gives both
         assert float(batch.y_q[0, n]) == pytest.approx(a * np.sin(float(batch.x_q[0, n]) + p), abs=1e-9)
     # E[y²]/2 is E[a²] (1/2 - a term of sin(10)) / 2; 0.0264 was measured with the paper's code
-    assert np.mean(y**2) / 2 == pytest.approx(0.0264, rel=0.03)
+    assert float(jnp.mean(batch.Y**2)) / 2 == pytest.approx(0.0264, rel=0.03)
 
 
 def test_independent_waves_have_phases_of_their_own():
     batch = sample_waves(jax.random.key(0), Waves(context=50, amplitude=(0.1, 5.0), independent=True), 400)
-    x, y = np.asarray(batch.X[:, 0]), np.asarray(batch.Y[:, 0])
-    found = []
-    for n in range(400):
-        (s, c), *_ = np.linalg.lstsq(np.stack([np.sin(x[:, n]), np.cos(x[:, n])], axis=1), y[:, n], rcond=None)
-        found.append((np.hypot(s, c), np.arctan2(c, s)))
-    amplitude, phase = np.array(found).T
+    amplitude, phase = np.array([wave_of(batch, n) for n in range(400)]).T
     assert 0.1 <= amplitude.min() < 0.3 and 4.8 < amplitude.max() <= 5
     assert abs(np.corrcoef(amplitude, phase)[0, 1]) < 0.2  # four standard deviations of 1/sqrt(400)
 
@@ -55,26 +55,15 @@ def test_features_are_the_residual_mlp_by_hand():
     np.testing.assert_allclose(features(encoder, jnp.asarray(token)[:, None, None])[:, 0, 0], expected, rtol=1e-12)
 
 
-def test_the_control_is_a_step_of_descent_on_the_features():
-    control = NETWORK._replace(attention=None)
-    said = predict_waves(control, BATCH, eta=0.3)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_control_is_descent_on_the_features(depth):
+    said = predict_waves(NETWORK._replace(attention=None), BATCH, eta=0.3, depth=depth)
     context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
     for n in range(4):
-        phi, r, q = context[:-1, :, n], context[-1, :, n], query[:, 0, n]
-        W = 0.3 / 6 * phi @ r
-        np.testing.assert_allclose(said.initial[0, n], -q[-1], rtol=1e-12)
-        np.testing.assert_allclose(said.final[0, n], -q[-1] + W @ q[:-1], rtol=1e-10)
-
-
-def test_a_control_of_two_steps_descends_twice_on_the_same_features():
-    control = NETWORK._replace(attention=None)
-    said = predict_waves(control, BATCH, eta=0.3, depth=2)
-    context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
-    for n in range(4):
-        phi, r, q = context[:-1, :, n], context[-1, :, n], query[:, 0, n]
-        W = np.zeros(4)
-        for _ in range(2):
+        phi, r, q, W = context[:-1, :, n], context[-1, :, n], query[:, 0, n], np.zeros(4)
+        for _ in range(depth):
             W = W - 0.3 / 6 * phi @ (phi.T @ W - r)
+        np.testing.assert_allclose(said.initial[0, n], -q[-1], rtol=1e-12)
         np.testing.assert_allclose(said.final[0, n], -q[-1] + W @ q[:-1], rtol=1e-10)
 
 
@@ -93,41 +82,20 @@ def test_layers_of_attention_follow_one_another_and_one_may_be_applied_twice():
     np.testing.assert_allclose(recurrent.final, separate.final, rtol=1e-12)
 
 
-def test_ridge_on_features_is_scikit_learn_s():
+def test_ridge_on_features_is_scikit_learn_s_and_without_penalty_least_squares():
     context, query = (np.asarray(part) for part in encode(NETWORK.encoder, BATCH))
-    ours = ridge_on_features(NETWORK.encoder, BATCH, 0.05)
+    ours, limit = (ridge_on_features(NETWORK.encoder, BATCH, penalty)[0] for penalty in (0.05, 1e-10))
     for n in range(4):
         model = Ridge(alpha=0.05, fit_intercept=False).fit(context[:-1, :, n].T, context[-1, :, n])
         expected = -query[-1, 0, n] + model.predict(query[:-1, :, n].T)[0]
-        assert float(ours[0, n]) == pytest.approx(expected, rel=1e-8)
+        assert float(ours[n]) == pytest.approx(expected, rel=1e-8)
+    W = np.linalg.lstsq(context[:-1, :, 0].T, context[-1, :, 0], rcond=None)[0]
+    # the penalty weighs on the flattest direction
+    assert float(limit[0]) == pytest.approx(-query[-1, 0, 0] + W @ query[:-1, 0, 0], rel=1e-4)
 
 
-def test_ridge_without_penalty_is_least_squares_where_descent_on_the_features_ends():
-    context, query = (np.asarray(part)[..., 0] for part in encode(NETWORK.encoder, BATCH))
-    W = np.linalg.lstsq(context[:-1].T, context[-1], rcond=None)[0]
-    one = jax.tree.map(lambda leaf: leaf[..., :1], BATCH)
-    limit = float(ridge_on_features(NETWORK.encoder, one, 1e-10)[0, 0])
-    assert limit == pytest.approx(-query[-1, 0] + W @ query[:-1, 0], rel=1e-4)  # the penalty weighs on the flattest direction
-
-
-def test_the_order_of_the_context_says_nothing_and_the_trained_layer_has_a_gradient():
-    turned = BATCH._replace(X=BATCH.X[::-1], Y=BATCH.Y[::-1])
-    np.testing.assert_allclose(predict_waves(NETWORK, BATCH).final, predict_waves(NETWORK, turned).final, rtol=1e-10)
-    problem = NonlinearRegression(WAVES)
-    gradient = jax.jit(jax.grad(problem.loss))(NETWORK, BATCH)
-    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient.attention))
-    control = jax.jit(jax.grad(problem.loss))(Network(NETWORK.encoder, None), BATCH)
+def test_what_is_trained_has_a_gradient():
+    gradient = jax.jit(jax.grad(NonlinearRegression(WAVES).loss))
+    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(gradient(NETWORK, BATCH).attention))
+    control = gradient(Network(NETWORK.encoder, None), BATCH)
     assert control.attention is None and float(jnp.abs(control.encoder.W1).max()) > 0
-
-
-def test_bad_waves_and_networks_are_refused():
-    with pytest.raises(ValueError, match="amplitude"):
-        Waves(amplitude=(0.5, 0.1))
-    with pytest.raises(ValueError, match="context 0"):
-        Waves(context=0)
-    with pytest.raises(ValueError, match="1 channels"):
-        init_network(jax.random.key(0), channels=1)
-    with pytest.raises(ValueError, match="-1 layers"):
-        init_network(jax.random.key(0), layers=-1)
-    with pytest.raises(ValueError, match="depth 3 of 2 layers"):
-        predict_waves(NETWORK._replace(attention=init_layers(jax.random.key(0), 5, layers=2)), BATCH, depth=3)

@@ -31,11 +31,6 @@ def sampled(streams, number=4000, seed=0):
     return jax.jit(jax.vmap(streams.sample))(jax.random.split(jax.random.key(seed), number))
 
 
-def first(streams):
-    """One of them."""
-    return jax.tree.map(lambda leaf: leaf[0], sampled(streams))
-
-
 def losses_of(layer, streams, number=4000, by=None):
     """Half the squared errors of an output, [number, T]; with `by`, for each value of it, of `layer(stream, value)`."""
 
@@ -58,9 +53,8 @@ def assert_expected(losses, expected):
 @pytest.mark.parametrize("forgetting", [1.0, 0.8])
 def test_linear_attention_loses_what_its_closed_form_says(forgetting):
     factors, expected = hebbian_losses(DRIFT, forgetting=forgetting)
-    losses, other = losses_of(
-        lambda s, by=1.0: by * factors[:, None] * linear_attention(s, forgetting=forgetting), DRIFT, by=(1.0, 2.0)
-    )
+    layer = lambda s, by: by * factors[:, None] * linear_attention(s, forgetting=forgetting)  # noqa: E731
+    losses, other = losses_of(layer, DRIFT, by=(1.0, 2.0))
     assert_expected(losses, expected)
     assert (other.mean(axis=0) > losses.mean(axis=0)).all()
 
@@ -75,15 +69,11 @@ def test_it_is_one_step_of_descent_where_nothing_drifts():
 
 @pytest.mark.parametrize("rate", [None, 0.12])
 def test_the_delta_rule_loses_what_its_closed_form_says(rate):
-    rates, expected = delta_losses(DRIFT, rate)
-    a = DRIFT.memory
-    assert_expected(losses_of(lambda s: a * delta_rule(s, rates, forgetting=a), DRIFT), expected)
-    if rate is None:  # each rate has the lowest next loss
-        rates = np.asarray(rates)
-        for t in range(DRIFT.tokens):
-            for factor in (0.9, 1.1):
-                e = _delta_recursion(DRIFT, [*rates[:t], factor * rates[t]])
-                assert e > float(expected[t])
+    rates, expected = map(np.asarray, delta_losses(DRIFT, rate))
+    assert_expected(losses_of(lambda s: 0.9 * delta_rule(s, jnp.asarray(rates), forgetting=0.9), DRIFT), expected)
+    assert [_delta_recursion(DRIFT, rates[: t + 1]) for t in range(12)] == pytest.approx(expected.tolist(), rel=1e-12)
+    for t in range(12 if rate is None else 0):  # each rate has the lowest next loss
+        assert all(_delta_recursion(DRIFT, [*rates[:t], by * rates[t]]) > expected[t] for by in (0.9, 1.1))
 
 
 def _delta_recursion(streams, rates):
@@ -95,11 +85,6 @@ def _delta_recursion(streams, rates):
         e = [x * (1 - 2 * beta * v + 2 * beta**2 * v**2) + beta**2 * v * total for x, v in zip(e, lam, strict=True)]
         e = [streams.memory**2 * x + (1 - streams.memory**2) / d for x in e]
     return sum(x * v for x, v in zip(e, lam, strict=True)) / 2
-
-
-def test_the_loops_agree():
-    rates, expected = map(np.asarray, delta_losses(DRIFT, 0.12))
-    assert [_delta_recursion(DRIFT, rates[: t + 1]) for t in range(12)] == pytest.approx(expected.tolist(), rel=1e-12)
 
 
 def test_ridge_loses_what_the_limit_of_many_inputs_says():
@@ -118,13 +103,11 @@ def test_ridge_loses_what_the_limit_of_many_inputs_says():
     long = ridge_losses(Streams(dim=5, tokens=20_000, noise=0.5))
     assert float(long[-1]) == pytest.approx(0.25 * 5 / 20_000 / 2, rel=1e-3)
     assert (np.diff(long) < 0).all()
-    with pytest.raises(ValueError, match="memory 0.9"):
-        ridge_losses(DRIFT)
 
 
 def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
     """Cov(w_s, w_t) = a^|s-t| I/d: the posterior mean of w_{T+1} from the covariances of all that was seen, at every token."""
-    stream, _ = first(DRIFT)
+    stream = jax.tree.map(lambda leaf: leaf[0], sampled(DRIFT)[0])
     ours = np.asarray(jax.jit(kalman_filter)(stream, DRIFT.noise, DRIFT.memory))
     K, V, Q = map(np.asarray, stream)
     for t in range(1, DRIFT.tokens + 1):
@@ -148,9 +131,6 @@ def test_closed_forms_under_jit_and_grad():
     loss = jax.jit(lambda rate: jnp.mean(delta_losses(DRIFT, rate)[1]))
     assert float(loss(0.12)) == pytest.approx(float(jnp.mean(delta_losses(DRIFT, 0.12)[1])), rel=1e-12)
     assert float(jax.grad(loss)(0.01)) < 0 < float(jax.grad(loss)(0.3))
-    filtered = jax.jit(functools.partial(kalman_filter, noise=0.4, memory=0.9))
-    stream, _ = first(DRIFT)
-    np.testing.assert_allclose(filtered(stream), kalman_filter(stream, 0.4, 0.9), rtol=0, atol=1e-13)
 
 
 def test_streams_are_what_they_say():
@@ -178,20 +158,3 @@ def test_dynamical_systems_are_what_they_say():
     assert float(jnp.std(stream.V - stream.K @ W.T)) == pytest.approx(0.1, rel=0.3)
     same, _ = sample(jax.random.key(0), jnp.float32)
     assert same.K.dtype == jnp.float32
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "message"),
-    [
-        (Streams, {"dim": 0}, "dim 0"),
-        (Streams, {"noise": 0.0}, "noise 0.0"),
-        (Streams, {"memory": 1.5}, "memory 1.5"),
-        (Streams, {"dim": 2, "variances": (1.0,)}, "variances .* of 2 inputs"),
-        (Streams, {"dim": 2, "variances": (1.0, 0.0)}, "a positive one"),
-        (Dynamics, {"tokens": 0}, "tokens 0"),
-        (Dynamics, {"noise": -1.0}, "noise -1.0"),
-    ],
-)
-def test_impossible_streams_are_refused(kind, wrong, message):
-    with pytest.raises(ValueError, match=message):
-        kind(**wrong)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -71,21 +70,3 @@ def test_contractions_are_products_of_matrices_and_so_is_their_gradient():
     theirs = jax.grad(lambda A, B: jnp.sum(G * jnp.einsum("kib,kjb->ijb", A, B)), argnums=(0, 1))(A, B)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
-def test_bad_tasks_and_sequences_are_refused():
-    with pytest.raises(ValueError, match="context 0"):
-        Tasks(context=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
-        with pytest.raises(ValueError, match="'cauchy'.*uniform"):
-            Tasks(inputs="cauchy")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="sampled_moments"):
-        _ = Tasks(inputs="exponential").kurtosis
-    one = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5))
-    with pytest.raises(ValueError, match=r"X \(4, 3\)"):
-        tokens(one._replace(X=one.X[:4]))
-    with pytest.raises(ValueError, match="jax.vmap"):
-        tokens(sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 2))
-    with pytest.raises(ValueError, match=r"W0 \(1, 4\)"):
-        tokens(one, jnp.zeros((1, 4)))
