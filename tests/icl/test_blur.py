@@ -56,7 +56,7 @@ from jexplicit.data.images import read_images
 SIZES = (3, 4, 3, 2)
 
 
-def equal(a: Any, b: Any, **tolerance: float) -> None:
+def equal(a: Any, b: Any, **tolerance: Any) -> None:
     """All leaves of two trees, in their order."""
     for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True):
         np.testing.assert_allclose(x, y, **tolerance)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from icl import Sequence, Tasks, gradient_descent, init_layers, sample_tasks, sequences
+from icl import Tasks, gradient_descent, init_layers, sample_tasks, vmap_tasks
 from icl.models.attention import attend
 from icl.problems.copying import (
     Copying,
@@ -24,14 +24,10 @@ TASKS = Tasks(dim=3, context=4, input_range=2.0)
 @pytest.mark.parametrize(("dim", "context"), [(3, 4), (1, 1), (5, 12)])
 def test_two_linear_layers_copy_and_descend_exactly(dim, context):
     batch = sample_tasks(jax.random.key(0), Tasks(dim=dim, context=context), 6)
-
-    @jax.jit
-    def copied(batch):
-        E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(context)))
-        return read_out(copying_layers(dim, context, 0.7), E)
-
-    step = jax.jit(jax.vmap(lambda s: gradient_descent(s, 0.7)[-1], in_axes=-1, out_axes=-1))(batch)
-    np.testing.assert_allclose(copied(batch), step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
+    E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(context)))
+    step = jax.jit(vmap_tasks(lambda s: gradient_descent(s, 0.7)[-1]))(batch)
+    copied = jax.jit(read_out)(copying_layers(dim, context, 0.7), E)
+    np.testing.assert_allclose(copied, step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
 
 
 def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
@@ -47,28 +43,20 @@ def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
 
 
 def test_tokens_hold_x_and_y_apart_and_codes_are_those_of_vaswani():
-    batch = sample_tasks(jax.random.key(0), TASKS, 2)
-    E = Copying(TASKS, codes=6).tokens(batch)
-    assert E.shape == (9, 9, 2)
-    for n, one in enumerate(zip(*sequences(batch), strict=True)):
-        one = Sequence(*one)
-        for i in range(4):
-            np.testing.assert_array_equal(E[:3, 2 * i, n], one.X[i])
-            np.testing.assert_array_equal(E[:3, 2 * i + 1, n], [0, 0, one.Y[i, 0]])
-        np.testing.assert_array_equal(E[:3, -1, n], one.x_q)
-    codes = sinusoidal_codes(9, 6)
-    for position in range(9):
-        for i in range(3):
-            angle = position / 10_000 ** (2 * i / 6)
-            assert codes[position, 2 * i : 2 * i + 2] == pytest.approx([np.sin(angle), np.cos(angle)])
-    np.testing.assert_allclose(E[3:, :, 0].T, codes, rtol=1e-12)
+    one = sample_tasks(jax.random.key(0), TASKS)
+    E = Copying(TASKS, codes=6).tokens(jax.tree.map(lambda leaf: leaf[..., None], one))[..., 0].T
+    assert E.shape == (9, 9)
+    np.testing.assert_array_equal(E[::2, :3], [*one.X, one.x_q])
+    np.testing.assert_array_equal(E[1::2, :3], [[0, 0, float(y)] for y in one.Y[:, 0]])
+    angles = np.arange(9)[:, None] / 10_000 ** (np.arange(3) / 3)
+    codes = np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(9, 6)
+    np.testing.assert_allclose(sinusoidal_codes(9, 6), codes, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(E[:, 3:], sinusoidal_codes(9, 6), rtol=1e-12)
 
 
 def test_sensitivities_are_norms_of_mean_gradients():
-    batch = sample_tasks(jax.random.key(0), TASKS, 3)
-    problem = Copying(TASKS, codes=2)
+    E = Copying(TASKS, codes=2).tokens(sample_tasks(jax.random.key(0), TASKS, 3))
     layers = init_layers(jax.random.key(1), 5, layers=2, scale=1.0)
-    E = problem.tokens(batch)
     told = jax.jit(copy_sensitivity)(layers, E)
     first = jax.tree.map(lambda leaf: leaf[0], layers)
 
@@ -76,14 +64,11 @@ def test_sensitivities_are_norms_of_mean_gradients():
         return jnp.sum(E[k] + attend(first, E[:-1], E[k][None], softmax=True)[0])
 
     slope = jax.jit(jax.vmap(lambda E, k: jax.grad(output)(E.T, k), (-1, None)))
-    own, following, other = [], [], []
-    for k in range(7):  # of 9 tokens, those with a next one in the context
-        gradient = np.mean(slope(E, k), axis=0)
-        norms = np.linalg.norm(gradient, axis=1)
-        own.append(norms[k])
-        following.append(norms[k + 1])
-        other.append((norms.sum() - norms[k] - norms[k + 1]) / 7)
-    assert [float(value) for value in told] == pytest.approx([np.mean(own), np.mean(following), np.mean(other)], rel=1e-10)
+    # [outputs, inputs]; of 9 tokens, those outputs with a next one in the context
+    norms = np.array([np.linalg.norm(np.mean(slope(E, k), axis=0), axis=1) for k in range(7)])
+    own, following = np.diagonal(norms), np.diagonal(norms, 1)
+    expected = [own.mean(), following.mean(), np.mean(norms.sum(axis=1) - own - following) / 7]
+    assert [float(value) for value in told] == pytest.approx(expected, rel=1e-10)
 
 
 def test_a_layer_that_copies_looks_at_the_next_token():

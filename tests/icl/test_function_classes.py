@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
@@ -50,26 +49,21 @@ PROMPT = jax.jit(lambda key: sample_prompt(key, FunctionClass("noisy", dim=4, po
 
 def test_baselines_are_the_outside_libraries_at_every_prefix():
     X, y = (np.asarray(leaf) for leaf in PROMPT)
-    said = {
-        name: np.asarray(jax.jit(lambda prompt, p=p: at_every_prefix(p, prompt))(PROMPT))
-        for name, p in {
-            "squares": least_squares,
-            "knn": nearest_neighbours,
-            "lasso": lambda *seen: lasso(*seen, alpha=0.1, sweeps=300),
-            "averaging": averaging_estimator,
-        }.items()
-    }
-    for name in said:
-        assert said[name][0] == 0  # nothing seen
+
+    def said(predictor):
+        return np.asarray(jax.jit(lambda prompt: at_every_prefix(predictor, prompt))(PROMPT))
+
+    squares, near, means = map(said, (least_squares, nearest_neighbours, averaging_estimator))
+    sparse = said(lambda *seen: lasso(*seen, alpha=0.1, sweeps=300))
+    assert not any(answers[0] for answers in (squares, near, means, sparse))  # nothing seen
     for t in range(1, 12):
-        w = np.linalg.lstsq(X[:t], y[:t], rcond=None)[0]
-        assert said["squares"][t] == pytest.approx(w @ X[t], rel=1e-6)
-        near = KNeighborsRegressor(min(3, t)).fit(X[:t], y[:t])
-        assert said["knn"][t] == pytest.approx(near.predict(X[t][None])[0], rel=1e-10)
+        assert squares[t] == pytest.approx(np.linalg.lstsq(X[:t], y[:t], rcond=None)[0] @ X[t], rel=1e-6)
+        neighbours = KNeighborsRegressor(min(3, t)).fit(X[:t], y[:t])
+        assert near[t] == pytest.approx(neighbours.predict(X[t][None])[0], rel=1e-10)
         if t > 4:  # one minimum
             model = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(X[:t], y[:t])
-            assert said["lasso"][t] == pytest.approx(model.predict(X[t][None])[0], abs=1e-6)
-        assert said["averaging"][t] == pytest.approx(y[:t] @ X[:t] / t @ X[t], rel=1e-10)
+            assert sparse[t] == pytest.approx(model.predict(X[t][None])[0], abs=1e-6)
+        assert means[t] == pytest.approx(y[:t] @ X[:t] / t @ X[t], rel=1e-10)
 
 
 def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
@@ -112,7 +106,7 @@ def test_the_loss_of_prompts_is_the_mean_over_prefixes():
     assert float(problem.loss(jnp.array(0.5), batch)) == pytest.approx(float(jnp.mean(batch.y**2)) / 8)
 
 
-def test_shifts_are_what_they_say(monkeypatch):
+def test_shifts_are_what_they_say():
     law, key = FunctionClass(dim=4, points=9), jax.random.key(5)
     plain = sample_prompt(key, law)
 
@@ -134,4 +128,3 @@ def test_shifts_are_what_they_say(monkeypatch):
     np.testing.assert_allclose(sample_prompt(key, law, "y times 1/3").y, plain.y / 3)
     noise = np.asarray(sample_prompt(key, law, "noise").y - plain.y)
     assert 0.3 < noise.std() < 2
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first

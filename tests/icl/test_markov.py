@@ -124,9 +124,9 @@ def test_two_layers_are_the_posterior_mean(k, T, alpha):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
         half = next_outputs(induction_model(k, T, alpha), x[: T // 2])  # shorter sequences fit too
         np.testing.assert_allclose(half, ours[: T // 2], rtol=0, atol=1e-14)
-    single = next_outputs(induction_model(k, T, alpha, dtype=jnp.float32), x)
-    assert single.dtype == jnp.float32
-    np.testing.assert_allclose(single, expected, rtol=0, atol=1e-6)  # sums of 64 terms below 1
+        single = next_outputs(induction_model(k, T, alpha, dtype=jnp.float32), x)
+        assert single.dtype == jnp.float32
+        np.testing.assert_allclose(single, expected, rtol=0, atol=1e-6)  # sums of 64 terms below 1
 
 
 @SIZES
