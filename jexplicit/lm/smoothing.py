@@ -3,17 +3,18 @@
 The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
 `F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.
 
-Every smoothing of counts (`noise_rows`, `add_alpha`, `dirichlet`, `absolute_discount`, `kneser_ney`) gives rows that are
-positive and sum to 1, an unseen token's row included, so that one can stand in for another.
+Every smoothing of counts gives rows that are positive and sum to 1, including rows of unseen tokens, so smoothings are
+interchangeable.
 """
 
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
+from scipy.sparse import csr_array
 
+from jexplicit.counts.contexts import sum_runs
 from jexplicit.lm.names import Smoothing as Smoothing
 from jexplicit.runs.devices import full_precision
 
@@ -116,58 +117,11 @@ def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
     return f / f.sum()
 
 
-def noise_rows(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """What the paper's noise model predicts after each token on its own: `softmax(E log(Eᵀ C))`, its solution at K = 1.
-
-    Args:
-        C: [N, I] counts as floats; an output that was never seen needs `with_unseen_outputs`.
-        noise: the noise model of the embeddings.
-    """
-    return jax.nn.softmax(noisy_rows(jnp.log(noisy_counts(C, noise)), noise), axis=1)
-
-
-def add_alpha(C: Float[Array, "N I"], alpha: float = 1.0) -> Float[Array, "N I"]:
-    """Additive smoothing, `P(i|j) = (C[j, i] + alpha) / (C(j) + alpha I)`; Laplace's rule at alpha = 1.
-
-    Example:
-        >>> add_alpha(jnp.array([[2.0, 0.0]])).tolist()
-        [[0.75, 0.25]]
-    """
-    if not 0 < alpha < np.inf:
-        raise ValueError(f"alpha {alpha}: the pseudo-count of every pair is a number above 0")
-    return (C + alpha) / (C.sum(axis=1, keepdims=True) + alpha * C.shape[1])
-
-
-def dirichlet(C: Float[Array, "N I"], p: Float[Array, " I"] | None = None) -> Float[Array, "N I"]:
-    """Dirichlet prior at the unigram, `P(i|j) = (C[j, i] + n₊(j) p_i) / (C(j) + n₊(j))`.
-
-    The strength of the prior is n₊(j), the number of different outputs after j: the estimate of Witten and Bell, which has no
-    constant to choose. A context never seen falls back to the unigram.
-
-    Args:
-        C: [N, I] counts as floats.
-        p: [I] the unigram; default, that of C.
-
-    Source: Witten & Bell 1991, method C; MacKay & Peto 1995.
-    """
-    p = unigram(C.sum(axis=0)) if p is None else p
-    m = jnp.sum(C > 0, axis=1).astype(C.dtype)
-    m = jnp.where(m > 0, m, 1)[:, None]
-    return (C + m * p[None, :]) / (C.sum(axis=1, keepdims=True) + m)
-
-
-def absolute_discount(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
-    """Absolute discounting towards the unigram: a row of `kneser_ney` with p in the place of P_cont.
-
-    Source: Ney, Essen & Kneser 1994.
-    """
-    return discounted(C, discounts(C, modified=False), unigram(C.sum(axis=0)))
-
-
 def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array, "N I"]:
-    """Kneser-Ney bigram: `P(i|j) = (C[j, i] - D) / C(j) + γ(j) P_cont(i)`, D and γ of `discounted`.
+    """Kneser-Ney bigram: `P(i|j) = (C[j, i] - D(C[j, i])) / C(j) + γ(j) P_cont(i)`.
 
-    `P_cont(i)` is the share of different contexts i was seen in (one for an unseen output).
+    γ(j) is the mass that the discounts free, `sum D / C(j)`. `P_cont(i)` is the share of different contexts of i (one for an
+    unseen output), and the row of a context never seen.
 
     Args:
         C: [N, I] counts as floats.
@@ -182,69 +136,86 @@ def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array
 
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
     """
-    return discounted(C, discounts(C, modified=modified), continuations(C))
+    n = jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)])
+    D = jnp.concatenate([jnp.zeros(1, C.dtype), discounts_of(n, modified=modified)])
+    P_cont, total = unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)), C.sum(axis=1)
+    taken = D[jnp.clip(C, 0, 3).astype(jnp.int32)]
+    gamma = jnp.where(total > 0, taken.sum(axis=1) / jnp.maximum(total, 1), 1)
+    return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
 
 
-def continuations(C: Float[Array, "N I"]) -> Float[Array, " I"]:
-    """`P_cont`: the share of different contexts that each output was seen in, one for an unseen output.
-
-    Source: Kneser & Ney 1995.
-    """
-    return unigram(jnp.sum(C > 0, axis=0).astype(C.dtype))
-
-
-def discounts(C: Float[Array, "..."], *, modified: bool) -> Float[Array, "3"]:
-    """What is taken from counts of 1, of 2, and of 3 and more.
+def discounts_of(n: Any, *, modified: bool) -> Any:
+    """What is taken from counts of 1, of 2, and of 3 and more, where so many counts are 1, 2, 3 and 4: NumPy and JAX alike.
 
     With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
     `D_c = c - (c + 1) D n_{c+1} / n_c`. Where counts of 1 to 4 are not all there, the modified discounts have no estimate and
     D stands in, also for a D_c that is not above 0 and would free nothing for what was never seen; 1/2 for a D without one.
 
     Example:
-        >>> discounts(jnp.array([1.0, 1, 2, 3, 4]), modified=False).tolist()
+        >>> discounts_of(np.array([2, 1, 1, 1]), modified=False).tolist()
         [0.5, 0.5, 0.5]
 
     Source: Chen & Goodman 1999, Eq. 17 and 26.
     """
-    return discounts_of(jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)]), modified=modified)
-
-
-def discounts_of(n: Float[Array, "4"], *, modified: bool) -> Float[Array, "3"]:
-    """The discounts of a table in which so many counts are 1, 2, 3 and 4."""
-    n1, n2, n3, n4 = n
-    D = jnp.where(n1 > 0, n1 / jnp.maximum(n1 + 2 * n2, 1), 0.5)
-    one = jnp.stack([D, D, D])
+    xp, (n1, n2, n3, n4) = n.__array_namespace__(), n
+    D = xp.where(n1 > 0, n1 / xp.maximum(n1 + 2 * n2, 1), 0.5)
+    one = xp.stack([D, D, D])
     if not modified:
         return one
-    some = jnp.minimum(jnp.minimum(n1, n2), jnp.minimum(n3, n4)) > 0
-    three = jnp.stack([c - (c + 1) * D * after / jnp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
-    return jnp.where(some & (three > 0), three, one)
+    some = xp.minimum(xp.minimum(n1, n2), xp.minimum(n3, n4)) > 0
+    three = xp.stack([c - (c + 1) * D * after / xp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
+    return xp.where(some & (three > 0), three, one)
 
 
-def counts_of_counts(counts: Integer[np.ndarray, " E"]) -> Int[np.ndarray, "4"]:
-    """How many cells of a sparse table are 1, 2, 3 and 4."""
+def counts_of_counts(counts: Integer[np.ndarray, "..."]) -> Int[np.ndarray, "4"]:
+    """How many counts are 1, 2, 3 and 4."""
     return np.array([np.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
 
 
-def discounts_on_host(n: Int[np.ndarray, "4"], *, modified: bool) -> Float[np.ndarray, "3"]:
-    """`discounts_of` counts of counts of sparse tables, whose sizes it is not compiled for."""
-    return np.asarray(discounts_of(jnp.asarray(n, float), modified=modified), np.float64)
+class RowSmoothing(NamedTuple):
+    """A smoothing of rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)` with s = 0 for pairs that never occurred.
 
+    It takes `D(C[j, i])` from every count and gives the distribution b a mass m, `s_ji = (C[j, i] - D(C[j, i])) / (m_j b_i)`.
 
-def discounted(C: Float[Array, "N I"], D: Float[Array, "3"], lower: Float[Array, " I"]) -> Float[Array, "N I"]:
-    """`P(i|j) = (C[j, i] - D(C[j, i])) / C(j) + γ(j) lower_i`, where γ(j) is what the discounts have freed, `sum D / C(j)`.
-
-    A context that was never seen falls back to `lower`.
-
-    Args:
-        C: [N, I] counts as floats.
-        D: discounts of counts 1, 2 and 3 or more.
-        lower: [I] a positive distribution over outputs.
-
-    Source: Chen & Goodman 1999, Eq. 15 and 16.
+    name: of the smoothing.
+    lower: [I] b.
+    discounts: [3] D of counts of 1, of 2, and of 3 and more.
     """
-    D_0123 = jnp.concatenate([jnp.zeros(1, C.dtype), D.astype(C.dtype)])
-    taken = D_0123[jnp.clip(C, 0, 3).astype(jnp.int32)]
-    row = C.sum(axis=1)
-    gamma = jnp.where(row > 0, taken.sum(axis=1) / jnp.maximum(row, 1), 1)
-    return (C - taken) / jnp.maximum(row, 1)[:, None] + gamma[:, None] * lower[None, :]
+
+    name: str
+    lower: Float[np.ndarray, " I"]
+    discounts: Float[np.ndarray, "3"]
+
+    def excess(self, C: csr_array) -> Float[np.ndarray, " E"]:
+        """s of the cells of C."""
+        taken, cells = self.discounts[np.minimum(C.data, 3).astype(np.int64) - 1], np.diff(C.indptr)
+        mass = {"dirichlet": cells, "add-alpha": np.full(len(cells), C.shape[1])}.get(self.name, sum_runs(taken, C.indptr))
+        return (C.data - taken) / (np.repeat(mass, cells) * self.lower[C.indices])
+
+
+def row_smoothing(C: csr_array, name: str) -> RowSmoothing:
+    """The smoothing of rows by what a table of counts estimates for all of them.
+
+    kneser-ney: one discount, over the continuation distribution; modified-kneser-ney: three discounts.
+    absolute-discount: one discount, over the unigram.
+    dirichlet: a prior at the unigram, of strength n₊(j), the number of different outputs after j.
+    add-alpha: a pseudo-count of 1 for every pair.
+
+    Raises:
+        ValueError: another smoothing than these.
+
+    Source: Kneser & Ney 1995; Chen & Goodman 1999; Ney, Essen & Kneser 1994; Witten & Bell 1991, method C; MacKay & Peto 1995.
+    """
+    if name not in SMOOTHINGS or name == "noise":
+        raise ValueError(f"smoothing {name!r}: choose {', '.join(SMOOTHINGS[:-1])}, or noise for rows of the whole text")
+    seen = np.bincount(C.indices, minlength=C.shape[1]) if "kneser-ney" in name else C.sum(axis=0, dtype=np.int64)
+    lower = np.full(C.shape[1], 1 / C.shape[1]) if name == "add-alpha" else relative_frequencies(seen)
+    discounted = name not in ("dirichlet", "add-alpha")
+    D = discounts_of(counts_of_counts(C.data), modified=name.startswith("modified")) if discounted else np.zeros(3)
+    return RowSmoothing(name, lower, D)
+
+
+def relative_frequencies(f: Integer[np.ndarray, " I"]) -> Float[np.ndarray, " I"]:
+    """`unigram` on the host, in float64."""
+    f = np.maximum(f, 1)
+    return f / f.sum()

@@ -31,7 +31,6 @@ from jexplicit.lm.rows import bitcipher
 from jexplicit.lm.rows.bitcipher import (
     Codes,
     bit_cipher,
-    coded_cooccurrences,
     coded_language_model,
 )
 from jexplicit.runs.devices import data_mesh
@@ -50,7 +49,7 @@ def dense_model(kind, K, b, *, eos=False, noise=True, documents=DOCUMENTS, f=COU
     """Features of the positions, decoder and targets, all dense and by loops."""
     E = noisy_embedding(f) if noise else np.eye(N)
     X, Y = windows(documents, K, eos=eos)
-    H = features(X, E @ bit_cipher(f, b).dense(), kind)
+    H = features(X, E @ bit_cipher(f, b).matrix().toarray(), kind)
     targets = one_hot(Y, N)
     F = column_for_unseen_outputs(generalized_cooccurrences(H, targets), H, targets.sum(axis=0))
     return H, explicit_solution_loop(F, K), Y
@@ -61,7 +60,7 @@ def test_codes_of_three_bits_are_those_written_out_by_hand():
     codes = bit_cipher(f, 3)
     expected = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 1, 1]]
     expected = [expected[rank] for rank in (6, 0, 1, 2, 3, 4, 5)]
-    np.testing.assert_allclose(codes.dense(), expected / np.sum(expected, axis=1, keepdims=True), rtol=1e-15)
+    np.testing.assert_allclose(codes.matrix().toarray(), expected / np.sum(expected, axis=1, keepdims=True), rtol=1e-15)
     assert codes.size == 3
 
 
@@ -69,7 +68,7 @@ def test_codes_of_three_bits_are_those_written_out_by_hand():
 def test_codes_are_distinct_normalised_and_longer_the_rarer_the_token(N, b):
     f = np.random.default_rng(N).permutation(N) + 1
     codes = bit_cipher(f, b)
-    H = codes.dense()
+    H = codes.matrix().toarray()
     assert H.shape == (N, b) and (H >= 0).all()
     np.testing.assert_allclose(H.sum(axis=1), 1, rtol=1e-14)
     assert len(np.unique(H > 0, axis=0)) == N
@@ -89,7 +88,7 @@ def test_all_codewords_come_once_each(b):
 
 def test_bits_are_used_equally_often():
     b = 7  # a prime, so that no set of bits is its own rotation: every run of b codes uses every bit equally often
-    used = bit_cipher(np.arange(9 * b, 0, -1), b).dense() > 0
+    used = bit_cipher(np.arange(9 * b, 0, -1), b).matrix().toarray() > 0
     for start in range(0, 9 * b, b):
         assert len(set(used[start : start + b].sum(axis=0))) == 1
 
@@ -119,7 +118,7 @@ def test_the_model_is_the_explicit_solution_on_dense_codes(kind, K, eos, noise):
 def read_tables(model):
     """The same model with a row for every token, `codes @ tables`."""
     rows = model.rows[0]
-    H = Codes(np.asarray(rows.bits), np.asarray(rows.weights), rows.tables[0].shape[0]).dense()
+    H = Codes(np.asarray(rows.bits), np.asarray(rows.weights), rows.tables[0].shape[0]).matrix().toarray()
     dense = [jnp.asarray(H @ np.asarray(U)) for U in rows.tables]
     return token_model([dense[t] for t in rows.table_of_offset], model.features, model.eos)
 
@@ -164,7 +163,7 @@ def test_tables_read_by_token_ids_are_the_same_model(kind):
 @RADII
 def test_sum_is_scikit_learn_s_multinomial_naive_bayes_on_the_codes(K):
     X, Y = windows(DOCUMENTS, K)
-    H = features(X, noisy_embedding(COUNTS) @ bit_cipher(COUNTS, 4).dense(), "sum")
+    H = features(X, noisy_embedding(COUNTS) @ bit_cipher(COUNTS, 4).matrix().toarray(), "sum")
     seen = np.flatnonzero(np.bincount(Y, minlength=N))
     oracle = MultinomialNB(alpha=0, force_alpha=True).fit(H, Y)
     model = fit(STREAM, bit_cipher(COUNTS, 4), features="sum", radius=K)
@@ -172,22 +171,14 @@ def test_sum_is_scikit_learn_s_multinomial_naive_bayes_on_the_codes(K):
     np.testing.assert_allclose(ours, oracle.predict_log_proba(H), rtol=0, atol=1e-9)
 
 
-def test_cooccurrences_are_codes_times_counts_for_any_chunk():
-    codes = bit_cipher(COUNTS, 5)
-    C = count(STREAM, radius=3, vocab_size=N)
-    for chunk in (1, 7, 1 << 22):
-        F = coded_cooccurrences(codes, STREAM, radius=3, chunk=chunk)
-        for F_k, C_k in zip(F, C, strict=True):
-            np.testing.assert_allclose(F_k, codes.dense().T @ C_k, rtol=1e-12)
-            np.testing.assert_allclose(F_k.sum(axis=0), C_k.sum(axis=0), rtol=1e-12)  # codes have norm 1
-
-
 def test_any_codes_will_do():
     H = np.random.default_rng(0).random((N, 3))
     H /= H.sum(axis=1, keepdims=True)
     codes = Codes(np.tile(np.arange(3, dtype=np.int32), (N, 1)), H, 3)
-    (F,) = coded_cooccurrences(codes, STREAM, radius=1)
-    np.testing.assert_allclose(F, H.T @ count(STREAM, radius=1, vocab_size=N)[0], rtol=1e-12)
+    (C,) = count(STREAM, radius=1, vocab_size=N)
+    rows = fit(STREAM, codes, features="cat", radius=1, eos=True, noise=False).rows[0]
+    seen = C.sum(axis=0) > 0
+    np.testing.assert_allclose(rows.tables[0][:, seen], np.log(H.T @ C)[:, seen], rtol=1e-12)  # K = 1: U = log F
 
 
 @KINDS
@@ -264,15 +255,11 @@ def test_bad_input_is_refused_with_a_remedy():
             bit_cipher(COUNTS, b)
     codes = bit_cipher(COUNTS, 4)
     with pytest.raises(ValueError, match="token id 20 and codes of 14 tokens"):
-        coded_cooccurrences(codes, stream_of([[20]]), radius=1)
-    with pytest.raises(ValueError, match="token id 20 and codes of 14 tokens"):
         fit(stream_of([[20]]), codes, features="cat", radius=1)
-    with pytest.raises(ValueError, match="chunk of 0"):
-        coded_cooccurrences(codes, STREAM, radius=1, chunk=0)
-    with pytest.raises(ValueError, match="radius K = 0"):
-        coded_cooccurrences(codes, STREAM, radius=0)
+    with pytest.raises(ValueError, match="radius"):
+        fit(STREAM, codes, features="cat", radius=0)
     with pytest.raises(ValueError, match="with_pads|encode_documents"):
-        coded_cooccurrences(codes, np.array([1, 2, 3]), radius=1)
+        fit(np.array([1, 2, 3]), codes, features="cat", radius=1)
     model = fit(STREAM, codes, features="cat", radius=2)
     with pytest.raises(ValueError, match="token id 20 and a model of 14"):
         evaluate(model, stream_of([[20]]))

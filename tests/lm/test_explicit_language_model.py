@@ -25,7 +25,7 @@ from reference import (
 from jexplicit.counts.dense import count, merge_counts
 from jexplicit.lm.rows.explicit import (
     bigram_model,
-    cooccurrence_blocks,
+    explicit_blocks,
     explicit_language_model,
     target_counts,
     token_counts,
@@ -68,11 +68,11 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(kind, K, eos):
 
 
 @ALL
-def test_the_blocks_of_a_model_are_its_dense_cooccurrences(kind, K, eos):
-    _, F, _ = language_model(DOCUMENTS, K, N, kind, eos=eos)
-    blocks = cooccurrence_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64)
-    assert len(blocks) == (K if kind == "cat" else 1)
-    np.testing.assert_allclose(np.concatenate(blocks), F, rtol=1e-12)
+def test_the_decoder_below_the_noise_is_that_of_dense_features(kind, K, eos):
+    _, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
+    blocks, of_offset = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
+    assert len(blocks) == (K if kind == "cat" else 1) and len(of_offset) == K
+    np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
 
 
 def test_the_model_of_real_counts_is_that_of_loop_counts():
@@ -209,7 +209,7 @@ def test_a_radius_that_was_not_counted_is_refused(radius):
         fit(features="cat", radius=radius)
 
 
-@pytest.mark.parametrize("fit_or_blocks", [explicit_language_model, cooccurrence_blocks])
+@pytest.mark.parametrize("fit_or_blocks", [explicit_language_model, explicit_blocks])
 def test_unknown_features_are_refused(fit_or_blocks, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
     with pytest.raises(ValueError, match="features 'mean': choose sum .* or cat"):

@@ -5,7 +5,7 @@ import pytest
 from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.sparse import count_sparse
-from jexplicit.lm.fits.word_classes import cluster, neighbour_ppmi, word_vectors
+from jexplicit.lm.fits.word_classes import cluster, neighbour_ppmi, neighbour_vectors
 
 N = 8
 STREAM = stream_of(random_documents(seed=3, number=40, vocab_size=N, longest=12))
@@ -41,7 +41,7 @@ def test_tokens_of_the_same_neighbours_are_one_class():
     stream = two_classes(0, 100)
     counts = np.bincount(stream, minlength=10)
     counts[PAD] = 0
-    vectors = word_vectors(count_sparse(stream, radius=2, vocab_size=10), dimensions=3)
+    vectors = neighbour_vectors(count_sparse(stream, radius=2, vocab_size=10), dimensions=3)
     np.testing.assert_allclose(np.linalg.norm(vectors[1:9], axis=1), 1, rtol=0, atol=1e-9)
     assert not vectors[9].any()  # never occurs
     found = cluster(vectors, counts, 2)
@@ -53,8 +53,8 @@ def test_tokens_of_the_same_neighbours_are_one_class():
 def test_there_are_no_more_classes_than_asked_for_or_than_tokens(classes):
     counts = np.bincount(STREAM, minlength=N)
     counts[PAD] = 0
-    found = cluster(word_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4), counts, classes)
+    found = cluster(neighbour_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4), counts, classes)
     assert set(found[counts > 0]) <= set(range(1, min(classes, N - 1) + 1)) and not found[counts == 0].any()
     np.testing.assert_array_equal(
-        found, cluster(word_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4), counts, classes)
+        found, cluster(neighbour_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4), counts, classes)
     )

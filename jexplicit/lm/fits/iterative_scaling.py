@@ -56,7 +56,7 @@ from jexplicit.data.contexts import contexts, distinct_contexts
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.model import Features, LanguageModel
 from jexplicit.lm.rows.explicit import token_counts, with_targets
-from jexplicit.lm.smoothing import Noise, discounts, noise_model, noisy_counts, noisy_rows
+from jexplicit.lm.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
 from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.memory import check_memory
@@ -193,8 +193,8 @@ def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos:
 
     Source: Chen & Goodman 1999, Eq. 17.
     """
-    F = _blocks(counts, features, radius, eos)
-    return float(discounts(jnp.stack([jnp.asarray(F_b, jnp.float32) for F_b in F]), modified=False)[0])
+    n = sum(counts_of_counts(F) for F in _blocks(counts, features, radius, eos))
+    return float(discounts_of(n, modified=False)[0])
 
 
 class _PerTable(NamedTuple):

@@ -10,32 +10,21 @@ much of a token's information reaches an offset, in closed form from the same co
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
+from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.lm.model import Features, LanguageModel, token_model
-from jexplicit.lm.rows.explicit import target_counts, token_counts, with_targets
-from jexplicit.lm.smoothing import (
-    SMOOTHINGS,
-    Noise,
-    Smoothing,
-    add_alpha,
-    continuations,
-    dirichlet,
-    discounted,
-    discounts,
-    noise_model,
-    noise_rows,
-    unigram,
-    with_unseen_outputs,
-)
+from jexplicit.lm.rows.explicit import target_counts, with_targets
+from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_rows
+from jexplicit.lm.smoothing import Smoothing, row_smoothing, unigram
 from jexplicit.lm.tables.placing import Positions
+from jexplicit.lm.tables.storage import Sparse, dense_rows
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
 
@@ -86,12 +75,9 @@ def offset_rows(
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
     K = counted_radius(counts, radius)
-    noise = noise_model(token_counts(counts)) if smoothing == "noise" else None
-    f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
-    log_p = jnp.log(unigram(f))[None]
-    tables = tuple(
-        _log_rows(jnp.array(with_targets(C, eos=eos), jnp.float32), f, log_p, noise, smoothing=smoothing) for C in counts[:K]
-    )
+    log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
+    sparse = smoothed_offset_rows(tuple(map(csr_array, counts[:K])), eos=eos, smoothing=smoothing, over=np.asarray(log_p[0]))
+    tables = tuple(_over_unigram(table, log_p) for table in sparse.row_tables)
     if features == "cat" or K == 1:
         return OffsetRows(log_p, tables, features, eos)
     attention, shared = _shared(tables, log_p)
@@ -136,16 +122,20 @@ def left_out_rows(
 
     Source: Ney, Essen & Kneser 1994 for leaving one out.
     """
-    K = counted_radius(counts, X.shape[1])
-    f = jnp.asarray(target_counts(counts, eos=eos), jnp.float32)
-    log_p = jnp.log(unigram(f))[None]
+    K, own = counted_radius(counts, X.shape[1]), np.arange(len(Y))
+    log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
     tables = []
     for C_k, x in zip(counts[:K], X.T, strict=True):
-        C = with_targets(C_k, eos=eos)
-        if len(Y) and C[x, Y].min() < 1:
+        C = csr_array(with_targets(C_k, eos=eos))
+        smooth = row_smoothing(C, smoothing)
+        left = C[x] - csr_array((np.ones(len(Y), np.int64), (own, Y)), shape=(len(Y), C.shape[1]))
+        if left.data.min(initial=0) < 0:
             raise ValueError("a position that was not counted: leave out positions of the counted text itself")
-        smooth = _row_smoother(jnp.asarray(C, jnp.float32), smoothing)
-        tables.append(_log_ratio(smooth(jnp.asarray(C[x], jnp.float32).at[jnp.arange(len(Y)), Y].add(-1)), log_p))
+        left.eliminate_zeros()
+        values = np.log1p(smooth.excess(left)).astype(np.float32)
+        rows = sparse_rows(csr_array((values, left.indices, left.indptr), shape=left.shape))
+        base = np.log(smooth.lower) - np.asarray(log_p[0])
+        tables.append(_over_unigram(Sparse(rows, C.shape[1], rows.longest, base), log_p))
     return OffsetRows(log_p, tuple(tables), "cat", eos)
 
 
@@ -195,31 +185,14 @@ def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
     return (1 - mu + total) / total
 
 
-@functools.partial(jax.jit, static_argnames="smoothing", donate_argnums=0)
-def _log_rows(C: Array, f: Array, log_p: Array, noise: Noise | None, *, smoothing: str) -> Array:
-    """Smoothed rows over the unigram, in the place of the counts: a formula at a time would hold five tables."""
-    P = _row_smoother(C, smoothing)(C) if noise is None else noise_rows(with_unseen_outputs(C, f), noise)
-    return jnp.log(P) - log_p
+def _over_unigram(table: Sparse, log_p: Float[Array, "1 N"]) -> Float[Array, "R N"]:
+    """`log(P(i|j) / p_i)` of a table with these rows up to a constant of each."""
+    return _normalised(dense_rows(table, np.arange(len(table.rows.start) - 1)), log_p)
 
 
-def _row_smoother(C: Array, smoothing: str) -> Callable[[Array], Array]:
-    """The smoothing of single rows, with all else that it needs from the counts C."""
-    if smoothing == "add-alpha":
-        return add_alpha
-    if smoothing == "dirichlet":
-        return functools.partial(dirichlet, p=unigram(C.sum(axis=0)))
-    if smoothing == "absolute-discount":
-        return functools.partial(discounted, D=discounts(C, modified=False), lower=unigram(C.sum(axis=0)))
-    if smoothing in ("kneser-ney", "modified-kneser-ney"):
-        D = discounts(C, modified=smoothing == "modified-kneser-ney")
-        return functools.partial(discounted, D=D, lower=continuations(C))
-    rowwise = [name for name in SMOOTHINGS if name != "noise"]
-    raise ValueError(f"smoothing {smoothing!r}: choose {', '.join(rowwise)}, or noise for rows of the whole text")
-
-
-@jax.jit
-def _log_ratio(P: Array, log_p: Array) -> Array:
-    return jnp.log(P) - log_p
+@functools.partial(jax.jit, donate_argnums=0)
+def _normalised(rows: Array, log_p: Array) -> Array:
+    return jax.nn.log_softmax(rows + log_p, axis=1) - log_p
 
 
 @jax.jit

@@ -16,7 +16,7 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.training_text import RADIUS, THREADS, TrainingText
-from jexplicit.lm.fits.word_classes import cluster, word_vectors
+from jexplicit.lm.fits.word_classes import cluster, neighbour_vectors
 from jexplicit.lm.model import Constant, Rows, TableRows, window_of
 from jexplicit.lm.model_files import register_types
 from jexplicit.lm.names import SUBWORD_ROWS
@@ -24,10 +24,10 @@ from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows, smoothed_ngrams
 from jexplicit.lm.rows.repeats import RepeatRows
-from jexplicit.lm.rows.sparse import SparseTables, relative_frequencies, smoothed_offset_rows
+from jexplicit.lm.rows.sparse import SparseTables, smoothed_offset_rows
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, word_view
-from jexplicit.lm.smoothing import Smoothing
+from jexplicit.lm.smoothing import Smoothing, relative_frequencies
 
 CHAIN = (1, 2, 3, 4)
 GAPS = ((1, 3), (2, 3), (1, 4), (2, 4))
@@ -311,7 +311,7 @@ def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) ->
 def _coarse_classes(text: TrainingText) -> list[np.ndarray]:
     """[N] the class of every token for each of COARSE: clusters of the rare ones, then the frequent ones."""
     f = _token_counts(text)
-    order, vectors = np.argsort(-f, kind="stable"), word_vectors(text.sparse_counts(2))
+    order, vectors = np.argsort(-f, kind="stable"), neighbour_vectors(text.sparse_counts(2))
     found, half = [], np.count_nonzero(f) // 2  # of a small vocabulary no more than half are frequent
     for frequent, classes in COARSE:
         alone = order[: min(frequent, half)]
@@ -331,7 +331,7 @@ def _token_counts(text: TrainingText) -> np.ndarray:
 
 def _token_classes(text: TrainingText) -> list[np.ndarray]:
     """[N] the class of every token, for each clustering; `<pad>`, and what never occurs, are class 0."""
-    f, vectors = _token_counts(text), word_vectors(text.sparse_counts(2))
+    f, vectors = _token_counts(text), neighbour_vectors(text.sparse_counts(2))
     return [cluster(vectors, f, C).astype(np.uint16) for C in CLASSES]
 
 
@@ -356,7 +356,7 @@ def _classes(view: Any, columns: np.ndarray, Y: np.ndarray, text: TrainingText) 
     stream = np.concatenate([[0], 1 + word, [0]])
     counts = np.bincount(stream)
     counts[0] = 0
-    vectors, found = word_vectors(count_sparse(stream, radius=2, vocab_size=len(counts))), []
+    vectors, found = neighbour_vectors(count_sparse(stream, radius=2, vocab_size=len(counts))), []
     for C in WORD_CLASSES:
         of_node = np.zeros(len(view.child), np.int32)
         of_node[nodes] = cluster(vectors, counts, C)[1:]

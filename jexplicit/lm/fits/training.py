@@ -12,11 +12,10 @@ from jexplicit.data.contexts import contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
 from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.rows.explicit import cooccurrence_blocks, explicit_language_model, token_counts
+from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
 from jexplicit.lm.smoothing import Noise, noise_model
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train
-from jexplicit.solvers.explicit import explicit_solution
 
 _sparse_optimizers = ("adagrad", "sgd")  # these leave a parameter without gradient where it is
 
@@ -101,9 +100,7 @@ def starting_tables(start: str, text: Any, options: Any, noise: Noise | None) ->
     if start == "cold":
         return cold_start(jax.random.key(options.seed), features=features, radius=K, vocab_size=text.vocab_size)
     shape: Any = {"features": features, "radius": K, "eos": text.eos}
-    if noise is not None:
-        return explicit_solution(cooccurrence_blocks(text.counts(K), **shape), K)
-    return explicit_language_model(text.counts(K), **shape).rows[0].tables
+    return explicit_blocks(text.counts(K), **shape, read=noise is None)[0]
 
 
 def _with_perplexities(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from scipy.sparse import coo_array, csr_array, hstack
 
 from jexplicit.counts.sparse import SparseCounts
 from jexplicit.data.contexts import PAD
+from jexplicit.lm.rows.word_vectors import pair_information
 
 
 def neighbour_ppmi(counts: SparseCounts) -> csr_array:
@@ -38,13 +39,11 @@ def neighbour_ppmi(counts: SparseCounts) -> csr_array:
 def _positive_information(C: coo_array, q: Float[np.ndarray, " N"]) -> coo_array:
     i, j = C.coords
     inside = (i != PAD) & (j != PAD)
-    i, j, n = i[inside], j[inside], C.data[inside]
-    information = np.log(n / (np.bincount(i, n, minlength=len(q))[i] * q[j]))
-    kept = information > 0
-    return coo_array((information[kept], (i[kept], j[kept])), shape=C.shape)
+    i, j, information = pair_information(i[inside], j[inside], C.data[inside], q)
+    return coo_array((information, (i, j)), shape=C.shape)
 
 
-def word_vectors(counts: SparseCounts, *, dimensions: int = 150, seed: int = 0) -> Float[np.ndarray, "N D"]:
+def neighbour_vectors(counts: SparseCounts, *, dimensions: int = 150, seed: int = 0) -> Float[np.ndarray, "N D"]:
     """A vector of length 1 for every token that has neighbours, and zeros for the others.
 
     Args:

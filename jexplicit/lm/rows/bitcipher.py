@@ -24,14 +24,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
+from scipy.sparse import csr_array
 
-from jexplicit.data.contexts import PAD, check_token_ids, context_columns, with_leading_pads
+from jexplicit.counts.sparse import count_sparse
+from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
+from jexplicit.lm.rows.explicit import solve_tables
 from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.tables.storage import Dense, take_dense
-from jexplicit.runs.devices import data_mesh, full_precision
-from jexplicit.runs.memory import check_memory
-from jexplicit.solvers.explicit import explicit_solution
+from jexplicit.runs.devices import full_precision
 
 
 class Codes(NamedTuple):
@@ -46,11 +47,10 @@ class Codes(NamedTuple):
     weights: Float[np.ndarray, "N w"]
     size: int
 
-    def dense(self) -> Float[np.ndarray, "N b"]:
-        """The codes as a matrix, for small vocabularies."""
-        H = np.zeros((len(self.bits), self.size))
-        np.add.at(H, (np.arange(len(H))[:, None], self.bits), self.weights)
-        return H
+    def matrix(self) -> csr_array:
+        """The codes as a sparse matrix H, [N, b]."""
+        N, w = self.bits.shape
+        return csr_array((self.weights.ravel(), self.bits.ravel(), w * np.arange(N + 1)), shape=(N, self.size))
 
     def mean(self, p: Float[np.ndarray, " N"]) -> Float[np.ndarray, " b"]:
         """`sum_n p_n code(n)`."""
@@ -137,56 +137,6 @@ def check_bits(b: int, N: int) -> None:
         raise ValueError(f"{b} bits make {2**b - 1} different codes for a vocabulary of {N}: use at least {N.bit_length()}")
 
 
-def coded_cooccurrences(
-    codes: Codes,
-    stream: np.ndarray,
-    *,
-    radius: int,
-    chunk: int = 1 << 22,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Float[np.ndarray, "b N"], ...]:
-    """Co-occurrences of every code's features with every target, per offset, `F_k = sum_m code(x_{m-k}) ⊗ y_m`.
-
-    Ends of documents (i = PAD) are counted too. Chunks change the memory, and the result by rounding in float64.
-
-    Args:
-        codes: of the tokens.
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        radius: K, the largest offset.
-        chunk: positions at a time.
-        progress: called with (positions done, positions in all).
-
-    Returns:
-        K tables [b, N] in float64.
-
-    Raises:
-        ValueError: a malformed stream or a token id that has no code; tables larger than the memory; chunk < 1.
-
-    Example:
-        >>> F, = coded_cooccurrences(bit_cipher(np.array([2, 3, 1]), 2), np.array([0, 1, 2, 0, 1, 0]), radius=1)
-        >>> F.tolist()  # token 1 has bit 0, token 0 has bit 1, token 2 half of both
-        [[1.5, 0.0, 1.0], [0.5, 2.0, 0.0]]
-
-    Source: paper, Eq. 2.
-    """
-    if chunk < 1:
-        raise ValueError(f"chunk of {chunk} positions: count at least one at a time")
-    N, K, b = len(codes.bits), radius, codes.size
-    x = _padded(codes, stream, K)
-    check_memory(data_mesh(1), 8 * (K + 1) * b * N, "co-occurrences of bits")
-    F, positions = [np.zeros(b * N) for _ in range(K)], len(x) - K
-    for start in range(0, positions, chunk):
-        part = x[start : start + chunk + K].astype(np.int64)
-        for F_k, j in zip(F, context_columns(part, K), strict=True):
-            for s in range(codes.bits.shape[1]):
-                used = codes.weights[j, s] > 0
-                ids = codes.bits[j[used], s].astype(np.int64) * N + part[K:][used]
-                F_k += np.bincount(ids, codes.weights[j[used], s], b * N)
-        if progress:
-            progress(min(start + chunk, positions), positions)
-    return tuple(F_k.reshape(b, N) for F_k in F)
-
-
 @full_precision
 def coded_language_model(
     stream: np.ndarray,
@@ -222,29 +172,33 @@ def coded_language_model(
 
     Source: paper, Eq. 3-5; arXiv 2311.11012.
     """
-    if features not in ("sum", "cat"):
-        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
     K, N = radius, len(codes.bits)
-    mean = np.zeros(codes.size)
+    check_token_ids(stream, N, f"and codes of {N} tokens: make the codes from this tokenizer's counts")
+    counts = count_sparse(stream, radius=K, vocab_size=N, progress=progress)
+    f = counts[0].sum(axis=0, dtype=np.int64)
+    targets = f if eos else np.where(np.arange(N) == PAD, 0, f)
+    if not targets.any():
+        raise ValueError("no position to predict: the text has no tokens")
+    mean, H = np.zeros(codes.size), codes.matrix()
     if noise:
-        q, one_minus_q, p = noise_model(np.bincount(_padded(codes, stream, K)[K:], minlength=N))
+        q, one_minus_q, p = noise_model(f)
         mean = codes.mean(p)
-        codes = Codes(  # the last feature is the mean code: what noise adds to every token's own
+        codes = Codes(  # the last feature is the mean code, which noise adds to every token's own
             np.pad(codes.bits, ((0, 0), (0, 1)), constant_values=codes.size),
             np.concatenate([codes.weights * q[:, None], one_minus_q[:, None]], axis=1),
             codes.size + 1,
         )
-    F = coded_cooccurrences(codes, stream, radius=K, progress=progress)
-    if noise:
-        F = tuple(F_k[:-1] + mean[:, None] * F_k[-1][None, :] for F_k in F)
-    F = tuple(_with_unseen_outputs(F_k, eos) for F_k in F)
-    if features == "sum":
-        F = (functools.reduce(np.add, F),)
-    U = explicit_solution(tuple(jnp.asarray(F_k, dtype) for F_k in F), K)
-    if noise:
-        U = tuple(jnp.concatenate([U_k, (jnp.asarray(mean, dtype) @ U_k)[None, :]]) for U_k in U)
-    index = (0,) * K if features == "sum" else tuple(range(K))
-    rows = CodedTables(jnp.asarray(codes.bits), jnp.asarray(codes.weights, dtype), tuple(U), index)
+        H = codes.matrix()
+
+    def encode(C: csr_array) -> Array:
+        F = (H.T @ C).toarray()
+        return jnp.asarray(F[:-1] + mean[:, None] * F[-1][None, :] if noise else F, dtype)
+
+    def read(U: Array) -> Array:
+        return jnp.concatenate([U, (jnp.asarray(mean, dtype) @ U)[None, :]]) if noise else U
+
+    tables, of_offset = solve_tables(map(encode, counts), targets.astype(dtype), features, read)
+    rows = CodedTables(jnp.asarray(codes.bits), jnp.asarray(codes.weights, dtype), tables, of_offset)
     return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
 
 
@@ -271,22 +225,3 @@ def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
     for first in range(1, total - parts + 2):
         for rest in _compositions(total - first, parts - 1):
             yield (first, *rest)
-
-
-def _padded(codes: Codes, stream: np.ndarray, K: int) -> np.ndarray:
-    """The stream with K pads before its first document; checks that the codes have its tokens."""
-    x, N = with_leading_pads(np.asarray(stream), K), len(codes.bits)
-    check_token_ids(x, N, f"and codes of {N} tokens: make the codes from this tokenizer's counts")
-    return x
-
-
-def _with_unseen_outputs(F: Float[np.ndarray, "b N"], eos: bool) -> Float[np.ndarray, "b N"]:
-    """An output that is never a target gets the mean features, as if seen once: `smoothing.with_unseen_outputs`."""
-    F = F.copy()
-    if not eos:
-        F[:, PAD] = 0
-    column = F.sum(axis=0)  # features have norm 1: the number of times that each output was seen
-    if not column.any():
-        raise ValueError("no position to predict: the text has no tokens")
-    F[:, column == 0] = (F.sum(axis=1) / column.sum())[:, None]
-    return F

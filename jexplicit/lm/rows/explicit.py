@@ -5,16 +5,18 @@ their tables.
 """
 
 import functools
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jexplicit.counts.dense import Counts, counted_radius, merge_offsets
+from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, Features, LanguageModel, token_model, unit_exponents
-from jexplicit.lm.smoothing import Noise, kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
+from jexplicit.lm.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.solvers.explicit import explicit_solution
 
 
@@ -48,22 +50,56 @@ def explicit_language_model(
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
     """
-    model_noise, F = _smoothed(counts, features, radius, eos, noise, dtype)
-    K = radius or len(counts)
-    U = explicit_solution(F, K)
-    if model_noise:
-        U = tuple(_noisy_rows(block, model_noise) for block in U)
-    return token_model(U * K if features == "sum" else U, features, eos)
+    tables, of_offset = explicit_blocks(counts, features=features, radius=radius, eos=eos, noise=noise, dtype=dtype)
+    return token_model([tables[t] for t in of_offset], features, eos)
 
 
-def cooccurrence_blocks(
-    counts: Counts, *, features: Features, radius: int | None = None, eos: bool = False, noise: bool = True, dtype=jnp.float32
-) -> tuple[Float[Array, "N N"], ...]:
-    """The co-occurrences F that a model is solved from: one block for Sum, a block per offset for Cat.
+def explicit_blocks(
+    counts: Counts,
+    *,
+    features: Features,
+    radius: int | None = None,
+    eos: bool = False,
+    noise: bool = True,
+    dtype=jnp.float32,
+    read: bool = True,
+) -> tuple[tuple[Float[Array, "N N"], ...], tuple[int, ...]]:
+    """The different tables of an explicit model, and the table of each offset.
 
-    Arguments and errors are those of `explicit_language_model`.
+    Arguments and errors are those of `explicit_language_model`; without `read` it is the decoder U below the noise.
     """
-    return _smoothed(counts, features, radius, eos, noise, dtype)[1]
+    blocks = counts[: counted_radius(counts, radius)]
+    of_noise = noise_model(token_counts(counts)) if noise else None
+    F = (C.astype(dtype) if of_noise is None else encode_noise(C.astype(dtype), of_noise) for C in blocks)
+    f = target_counts(counts, eos=eos).astype(dtype)
+    return solve_tables(F, f, features, lambda U: U if of_noise is None or not read else read_noise(U, of_noise))
+
+
+def solve_tables(
+    cooccurrences: Iterable[Any], f: Float[np.ndarray, " N"], features: str, read: Callable[[Array], Array]
+) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+    """The recipe of every explicit model: F -> U -> Ũ = H U, for any features H of single tokens.
+
+    Args:
+        cooccurrences: for each offset `HᵀC_k`, [b, N].
+        f: [N] how often each output is a target; an output with 0 gets the column of one independent observation.
+        features: "sum" (one table for all offsets) or "cat" (a table per offset).
+        read: U -> H U, the rows that tokens read.
+
+    Returns:
+        the different tables, and for each offset which of them.
+
+    Raises:
+        ValueError: other features than the two; see jexplicit.solvers.explicit.explicit_solution.
+
+    Source: paper, Eq. 2, 3 and 5.
+    """
+    if features not in ("sum", "cat"):
+        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
+    F = [_all_outputs(F_k, f) for F_k in cooccurrences]
+    K = len(F)
+    U = explicit_solution((functools.reduce(jnp.add, F),) if features == "sum" else tuple(F), K)
+    return tuple(map(read, U)), (0,) * K if features == "sum" else tuple(range(K))
 
 
 def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
@@ -123,29 +159,16 @@ def with_targets(C: np.ndarray, *, eos: bool = False) -> np.ndarray:
     return C if eos else np.where(np.arange(C.shape[1]) == PAD, 0, C)
 
 
-def _smoothed(
-    counts: Counts, features: str, radius: int | None, eos: bool, noise: bool, dtype
-) -> tuple[Noise | None, tuple[Float[Array, "N N"], ...]]:
-    if features not in ("sum", "cat"):
-        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    blocks = counts[: counted_radius(counts, radius)]
-    model_noise = noise_model(token_counts(counts)) if noise else None
-    f = target_counts(counts, eos=eos).astype(dtype)
-    if features == "sum":
-        blocks = merge_offsets(blocks)
-    return model_noise, tuple(_noisy_block(C.astype(dtype), f, model_noise) for C in blocks)
+encode_noise = jax.jit(noisy_counts)
+read_noise = jax.jit(noisy_rows)
 
 
 @jax.jit
-def _noisy_block(C: Array, f: Array, noise: Noise | None) -> Array:
-    C = with_unseen_outputs(jnp.where((f == 0)[None, :], 0, C), f)
-    return C if noise is None else noisy_counts(C, noise)
+def _all_outputs(F: Array, f: Array) -> Array:
+    return with_unseen_outputs(jnp.where((f == 0)[None, :], 0, F), f)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _log_kneser_ney(C: Array) -> Array:
     """In the place of the counts."""
     return jnp.log(kneser_ney(C))
-
-
-_noisy_rows = jax.jit(noisy_rows)

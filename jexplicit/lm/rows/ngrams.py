@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.model import TableRows, pytree, static
-from jexplicit.lm.smoothing import counts_of_counts, discounts_on_host, unigram
+from jexplicit.lm.smoothing import counts_of_counts, discounts_of, relative_frequencies
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
 from jexplicit.runs.array_file import ArrayFile, ArrayParts
 
@@ -230,8 +230,8 @@ def _smoothed_levels(
         offsets, sizes, N: of the contexts.
         array: makes the arrays that parts are put together in.
     """
-    lower = np.asarray(unigram(jnp.asarray(np.bincount(one.outputs, minlength=N), jnp.float32)), np.float64)
-    D = [discounts_on_host(of_level, modified=True) for of_level in (counts_of_counts(one.counts), *n)]
+    lower = relative_frequencies(np.bincount(one.outputs, minlength=N))
+    D = [discounts_of(of_level, modified=True) for of_level in (counts_of_counts(one.counts), *n)]
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
     totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
 

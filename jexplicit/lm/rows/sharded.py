@@ -21,10 +21,10 @@ from jaxtyping import Array
 from jexplicit.counts.sharded import ShardedCounts
 from jexplicit.data.contexts import PAD, pad_to
 from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
-from jexplicit.lm.smoothing import Noise, noise_model, noisy_counts, noisy_rows, with_unseen_outputs
+from jexplicit.lm.rows.explicit import encode_noise, solve_tables
+from jexplicit.lm.smoothing import Noise, noise_model, noisy_rows
 from jexplicit.lm.tables.storage import Gathered
 from jexplicit.runs.devices import AXIS, each_row
-from jexplicit.solvers.explicit import explicit_solution
 
 _NEVER = -1e30  # the logit of a column without an output; finite, for a device may own no other
 _EVERYWHERE, _COLUMNS = PartitionSpec(), PartitionSpec(None, AXIS)
@@ -80,8 +80,6 @@ def sharded_language_model(
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
     """
-    if features not in ("sum", "cat"):
-        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
     K = len(counts.tables) if radius is None else radius
     if not 1 <= K <= len(counts.tables):
         raise ValueError(f"radius {K} with counts of offsets 1..{len(counts.tables)}: count with a radius of at least {K}")
@@ -89,10 +87,9 @@ def sharded_language_model(
     f = np.zeros(counts.tables[0].shape[1], dtype)  # by column; one without an output is one of an output never seen
     f[counts.places] = counts.f if eos else np.where(np.arange(counts.vocab_size) == PAD, 0, counts.f)
     taken = np.isin(np.arange(len(f)), counts.places)
-    blocks = [(C,) for C in counts.tables[:K]] if features == "cat" else [counts.tables[:K]]
-    F = tuple(_noisy_block(block, f, noise) for block in blocks)
-    U = tuple(_read_rows(block, noise, taken) for block in explicit_solution(F, K))
-    rows = ShardedTables(tuple(U), counts.places, (0,) * K if features == "sum" else tuple(range(K)))
+    F = (encode_noise(C.astype(dtype), noise) for C in counts.tables[:K])
+    tables, of_offset = solve_tables(F, f, features, lambda U: _read_rows(U, noise, taken))
+    rows = ShardedTables(tables, counts.places, of_offset)
     return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
 
 
@@ -109,12 +106,6 @@ def _by_calls(
         if progress:
             progress(min(start + call, M), M)
     return np.concatenate(out)
-
-
-@jax.jit
-def _noisy_block(tables: tuple[Array, ...], f: Array, noise: Noise) -> Array:
-    C = functools.reduce(jnp.add, [table.astype(f.dtype) for table in tables])
-    return noisy_counts(with_unseen_outputs(jnp.where((f == 0)[None, :], 0, C), f), noise)
 
 
 @jax.jit

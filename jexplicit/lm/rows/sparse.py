@@ -18,12 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
-from jexplicit.counts.contexts import sum_runs
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
 from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
-from jexplicit.lm.smoothing import SMOOTHINGS, Noise, counts_of_counts, discounts_on_host, noise_model
+from jexplicit.lm.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
 from jexplicit.lm.tables.storage import Sparse, SparseRows
 
 
@@ -160,39 +159,18 @@ def smoothed_offset_rows(
     """
     if smoothing == "noise":
         return _noise_rows(counts, eos, over, dtype)
-    bases, corrections = [], []
-    for C in counts:
-        C = C if eos else _without_column(C, PAD)
-        b, excess = _excess(C, smoothing)
-        bases.append((np.log(b) - (0 if over is None else over)).astype(dtype))
-        corrections.append(sparse_rows(_with_data(C, np.log1p(excess).astype(dtype))))
-    return SparseTables(
-        tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(table.longest for table in corrections)
-    )
+    targets = [C if eos else _without_column(C, PAD) for C in counts]
+    smooth = [row_smoothing(C, smoothing) for C in targets]
+    excess = [of_table.excess(C) for of_table, C in zip(smooth, targets, strict=True)]
+    corrections = [sparse_rows(_with_data(C, np.log1p(s).astype(dtype))) for C, s in zip(targets, excess, strict=True)]
+    bases = [(np.log(of_table.lower) - (0 if over is None else over)).astype(dtype) for of_table in smooth]
+    return SparseTables(tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(rows.longest for rows in corrections))
 
 
 def sparse_rows(C: csr_array) -> SparseRows:
     """A matrix as sparse rows, with token ids of the smallest type."""
-    outputs = C.indices.astype(np.uint16 if len(C.indptr) <= 1 << 16 else np.int32)
+    outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
     return SparseRows(jnp.asarray(C.indptr, jnp.int32), jnp.asarray(outputs), jnp.asarray(C.data))
-
-
-def _excess(C: csr_array, smoothing: str) -> tuple[np.ndarray, np.ndarray]:
-    """b and s of `P(i|j) ∝ b_i (1 + s_ji)`, s on the cells of C."""
-    in_row = np.diff(C.indptr)
-    counts = C.data.astype(np.float64)
-    if smoothing in ("kneser-ney", "modified-kneser-ney", "absolute-discount"):
-        D = discounts_on_host(counts_of_counts(C.data), modified=smoothing == "modified-kneser-ney")
-        taken = D[np.minimum(C.data, 3).astype(np.int64) - 1]
-        seen = _column_sums(C) if smoothing == "absolute-discount" else np.bincount(C.indices, minlength=len(in_row))
-        b = relative_frequencies(seen)
-        return b, (counts - taken) / (np.repeat(sum_runs(taken, C.indptr), in_row) * b[C.indices])
-    if smoothing == "dirichlet":
-        b = relative_frequencies(_column_sums(C))
-        return b, counts / (np.repeat(in_row, in_row) * b[C.indices])
-    if smoothing == "add-alpha":
-        return np.full(len(in_row), 1 / len(in_row)), counts
-    raise ValueError(f"smoothing {smoothing!r}: choose {', '.join(SMOOTHINGS)}")
 
 
 def _noise_rows(counts: SparseCounts, eos: bool, over: Any, dtype: type) -> SparseTables:
@@ -232,12 +210,6 @@ def _unseen_logits(blocks: list[csr_array], M: int, noise: Noise, K: int) -> tup
     c = (K - 1) / K * np.log(sum(column.sum() for column in F))
     ratio = [np.log(column / noise.p) for column in F]
     return tuple(noise.q * r + noise.one_minus_q * (noise.p @ r) - c for r in ratio)
-
-
-def relative_frequencies(f: np.ndarray) -> np.ndarray:
-    """With one pseudo-count for every output that was never seen, as jexplicit.lm.smoothing.unigram."""
-    f = np.maximum(f, 1)
-    return f / f.sum()
 
 
 def _merged_offsets(blocks: list[csr_array]) -> csr_array:

@@ -12,20 +12,16 @@ Vectors of one's own text come from its counts: the singular vectors of the posi
 and what follows it, weighed by the roots of the singular values (Levy & Goldberg 2014).
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.features.positive import positive_parts, unit_rows
 from jexplicit.lm.model import Features, LanguageModel, token_model
-from jexplicit.lm.rows.explicit import target_counts, with_targets
-from jexplicit.lm.smoothing import with_unseen_outputs
+from jexplicit.lm.rows.explicit import solve_tables, target_counts
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.explicit import explicit_solution
 
 
 def word_vectors(C: Integer[np.ndarray, "N N"], d: int) -> Float[np.ndarray, "N d"]:
@@ -52,13 +48,28 @@ def word_vectors(C: Integer[np.ndarray, "N N"], d: int) -> Float[np.ndarray, "N 
     if not total:
         raise ValueError("no counts to make word vectors of: give a text with at least one pair of tokens")
     pairs = scipy.sparse.coo_array(C)
-    before, after = C.sum(axis=1, dtype=np.float64), C.sum(axis=0, dtype=np.float64)
-    j, i = pairs.coords
-    information = np.maximum(0, np.log(pairs.data * total / (before[j] * after[i])))
+    j, i, information = pair_information(*pairs.coords, pairs.data, C.sum(axis=0, dtype=np.float64) / total)
     ppmi = scipy.sparse.csr_array((information, (j, i)), shape=C.shape)
     S, sigma, _ = scipy.sparse.linalg.svds(ppmi, k=d, v0=np.ones(N))
     V = (S * np.sqrt(sigma)[None, :])[:, ::-1]  # the largest first
     return V * np.sign(V[np.abs(V).argmax(axis=0), np.arange(d)])[None, :]
+
+
+def pair_information(
+    i: Int[np.ndarray, " E"], j: Int[np.ndarray, " E"], n: Integer[np.ndarray, " E"], q: Float[np.ndarray, " N"]
+) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"], Float[np.ndarray, " P"]]:
+    """The pairs with positive pointwise mutual information, and that: `log(n_ij / (n_i q_j))`.
+
+    Args:
+        i, j: the tokens of each pair that occurs.
+        n: how often.
+        q: [N] the distribution of the second tokens.
+
+    Source: Levy & Goldberg 2014.
+    """
+    information = np.log(n / (np.bincount(i, n, minlength=len(q))[i] * q[j]))
+    kept = information > 0
+    return i[kept], j[kept], information[kept]
 
 
 def check_dimensions(d: int, N: int) -> None:
@@ -112,14 +123,7 @@ def vector_language_model(
             f"features of {len(H)} tokens from {float(H.min()):g} on, with norms {norms.min():g} to {norms.max():g}, for a "
             f"vocabulary of {N}: use features above 0 of norm 1, such as vector_features(V)"
         )
-    f = jnp.asarray(target_counts(counts, eos=eos), H.dtype)
-
-    def cooccurrences(C: np.ndarray) -> Array:
-        seen = jnp.where((f == 0)[None, :], 0, jnp.asarray(with_targets(C, eos=eos), H.dtype))
-        return H.T @ with_unseen_outputs(seen, f)
-
-    F: Any = tuple(cooccurrences(C) for C in counts[:K])
-    if features == "sum":
-        F = (sum(F[1:], F[0]),)
-    tables = tuple(H @ U for U in explicit_solution(F, K))
-    return token_model(tables * (K // len(tables)), features, eos)
+    F = (H.T @ jnp.asarray(C, H.dtype) for C in counts[:K])
+    f = target_counts(counts, eos=eos).astype(H.dtype)
+    tables, of_offset = solve_tables(F, f, features, lambda U: H @ U)
+    return token_model([tables[t] for t in of_offset], features, eos)

@@ -134,6 +134,17 @@ def take_dense(table: Any, r: Int[np.ndarray, " n"]) -> Dense:
     return Dense(np.asarray(_rows(table, pad_to(r.astype(np.int32), size, 0)))[: len(r)])
 
 
+def dense_rows(table: Any, r: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n N"]:
+    """Rows r with their zeros, on the host."""
+    few = table.take(r)
+    if isinstance(few, Sparse):
+        base = np.zeros(few.outputs) if few.base is None else np.asarray(few.base)
+        whole = np.tile(base.astype(few.rows.values.dtype), (len(r), 1))
+        add_entries(whole, few.rows)
+        return whole
+    return np.asarray(few.rows if isinstance(few, Dense) else take_dense(few, np.arange(len(r))).rows)
+
+
 @jax.jit
 def _rows(table: Any, r: Array) -> Array:
     return jax.vmap(table.row)(r)
