@@ -79,6 +79,9 @@ class Tokenizer:
     model: bytes
     kind: str
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.kind}, {self.vocab_size} tokens)"
+
     def __post_init__(self):
         if self.kind in FOREIGN:
             _ = self._foreign

@@ -124,6 +124,7 @@ def test_bad_requests():
     for ask in (model.score, model.perplexity):
         with pytest.raises(ValueError, match="a text of 7 characters instead of documents"):
             ask("the cat")
+    assert repr(model.tokenizer).startswith("Tokenizer(word, ") and len(repr(model)) < 1000
     for nothing in ([], [""], ["", " "]):
         with pytest.raises(ValueError, match=f"no token in {len(nothing)} texts: give some text"):
             model.perplexity(nothing)
