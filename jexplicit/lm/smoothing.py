@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, get_args
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
-from scipy.sparse import csr_array
 
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.lm.names import Smoothing as Smoothing
@@ -186,15 +185,15 @@ class RowSmoothing(NamedTuple):
     lower: Float[np.ndarray, " I"]
     discounts: Float[np.ndarray, "3"]
 
-    def excess(self, C: csr_array) -> Float[np.ndarray, " E"]:
-        """s of the cells of C."""
+    def excess(self, C: Any) -> Float[np.ndarray, " E"]:
+        """s of the cells of C, a scipy.sparse.csr_array."""
         taken, cells = self.discounts[np.minimum(C.data, 3).astype(np.int64) - 1], np.diff(C.indptr)
         mass = {"dirichlet": cells, "add-alpha": np.full(len(cells), C.shape[1])}.get(self.name, sum_runs(taken, C.indptr))
         return (C.data - taken) / (np.repeat(mass, cells) * self.lower[C.indices])
 
 
-def row_smoothing(C: csr_array, name: str) -> RowSmoothing:
-    """The smoothing of rows by what a table of counts estimates for all of them.
+def row_smoothing(C: Any, name: str) -> RowSmoothing:
+    """The smoothing of rows by what a table of counts, a scipy.sparse.csr_array, estimates for all of them.
 
     kneser-ney: one discount, over the continuation distribution; modified-kneser-ney: three discounts.
     absolute-discount: one discount, over the unigram.

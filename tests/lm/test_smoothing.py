@@ -346,7 +346,7 @@ def rows_of(name, C):
     return P / P.sum(axis=1, keepdims=True)
 
 
-def loop_rows(name, C):
+def loop_rows(name: str, C):
     if name in ("kneser-ney", "modified-kneser-ney"):
         return kneser_ney_loop(C) if name == "kneser-ney" else modified_kneser_ney(C)
     return smoothed_rows(C, {"add-alpha": "add alpha", "absolute-discount": "absolute"}.get(name, name))

@@ -10,7 +10,7 @@ much of a token's information reaches an offset, in closed form from the same co
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -126,9 +126,9 @@ def left_out_rows(
     log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
     tables = []
     for C_k, x in zip(counts[:K], X.T, strict=True):
-        C = csr_array(with_targets(C_k, eos=eos))
+        C: Any = csr_array(with_targets(C_k, eos=eos))
         smooth = row_smoothing(C, smoothing)
-        left = C[x] - csr_array((np.ones(len(Y), np.int64), (own, Y)), shape=(len(Y), C.shape[1]))
+        left: Any = C[x] - csr_array((np.ones(len(Y), np.int64), (own, Y)), shape=(len(Y), C.shape[1]))
         if left.data.min(initial=0) < 0:
             raise ValueError("a position that was not counted: leave out positions of the counted text itself")
         left.eliminate_zeros()

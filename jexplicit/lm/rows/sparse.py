@@ -167,8 +167,8 @@ def smoothed_offset_rows(
     return SparseTables(tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(rows.longest for rows in corrections))
 
 
-def sparse_rows(C: csr_array) -> SparseRows:
-    """A matrix as sparse rows, with token ids of the smallest type."""
+def sparse_rows(C: Any) -> SparseRows:
+    """A scipy.sparse.csr_array as sparse rows, with token ids of the smallest type."""
     outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
     return SparseRows(jnp.asarray(C.indptr, jnp.int32), jnp.asarray(outputs), jnp.asarray(C.data))
 

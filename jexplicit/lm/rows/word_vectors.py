@@ -48,7 +48,8 @@ def word_vectors(C: Integer[np.ndarray, "N N"], d: int) -> Float[np.ndarray, "N 
     if not total:
         raise ValueError("no counts to make word vectors of: give a text with at least one pair of tokens")
     pairs = scipy.sparse.coo_array(C)
-    j, i, information = pair_information(*pairs.coords, pairs.data, C.sum(axis=0, dtype=np.float64) / total)
+    row, column = pairs.coords
+    j, i, information = pair_information(row, column, pairs.data, C.sum(axis=0, dtype=np.float64) / total)
     ppmi = scipy.sparse.csr_array((information, (j, i)), shape=C.shape)
     S, sigma, _ = scipy.sparse.linalg.svds(ppmi, k=d, v0=np.ones(N))
     V = (S * np.sqrt(sigma)[None, :])[:, ::-1]  # the largest first
