@@ -11,7 +11,7 @@ before that last assumption, adds
 
 to the logits of the explicit solution. With <E_G[F_i]> ∝ f_i^s (Fig. 1 left) it is -δ log f_i, where δ = K (s - 1): the
 delta-corrected exponent of Sec. 2.2. Both still assume Eq. 11, that partition functions do not depend on the context;
-`fit_token_intercept` does not.
+the intercept of jexplicit.lm.fits.iterative_scaling does not.
 """
 
 import jax.numpy as jnp

@@ -20,7 +20,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.evaluation import Text, log_probabilities, read_text
 from jexplicit.lm.fits.ablation import log_row_kinds
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
-from jexplicit.lm.fits.intercept import fit_token_intercept
+from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows, reads_words, row_kinds, rows_radius, with_history
 from jexplicit.lm.fits.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
@@ -153,7 +153,8 @@ def _fit_intercept(text: TrainingText, options: Options, watch: Watch) -> FitRes
     """The explicit solution with its tables frozen, and the intercept that fits the training text best."""
     K, start = options.radius, _explicit_tables(text, options)
     with watch.stage(f"intercept, {options.features}, K = {K}", "sweeps") as progress:
-        fitted = fit_token_intercept(start, text.in_memory, sweeps=options.sweeps, mesh=text.mesh, progress=progress)
+        shape: Any = {"sweeps": options.sweeps, "mesh": text.mesh, "progress": progress}
+        fitted = sweep_tables(start, text.counts(K), text.in_memory, noise=False, intercept=True, **shape)
     for sweep, loss in enumerate(fitted.losses):
         perplexity = float(np.exp(loss))
         watch.log(event="intercept_sweep", features=options.features, radius=K, sweep=sweep, train_perplexity=perplexity)

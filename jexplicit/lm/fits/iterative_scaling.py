@@ -33,6 +33,9 @@ each pair's own, and the lowest point is
 So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
 that Kneser-Ney takes from every count as not to be relied on. Tables that generalise are mended only where offsets disagree.
 
+An intercept v alone, one number per token, has the constant feature 1, of norm 1: its sweep is `v += log(f / E)` with f the
+counts of the targets and `E = sum_m P(x_m)`, and at the minimum every token is as likely as it was seen.
+
 Sum with attention reads one table V with a weight of its own for every offset and token, `U_k[j] = w_k(j) V[j] + ...`. Its
 features are these weights, of norm `sum_k w_k(x_k)`; with the largest of the norms in the place of K all of the above holds
 for V, as a shorter step helps too.
@@ -40,9 +43,8 @@ for V, as a shorter step helps too.
 
 import functools
 import os
-import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +59,8 @@ from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradie
 from jexplicit.lm.model import Features, LanguageModel
 from jexplicit.lm.rows.explicit import token_counts, with_targets
 from jexplicit.lm.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
-from jexplicit.runs.checkpoints import load_latest, save_latest
 from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.iterate import History, iterate
 from jexplicit.runs.memory import check_memory
 
 
@@ -83,6 +85,7 @@ def sweep_tables(
     noise: bool = True,
     discount: float = 0.0,
     weights: Float[np.ndarray, "K N"] | None = None,
+    intercept: bool = False,
     mesh: Mesh | None = None,
     chunk: int = 1 << 18,
     checkpoints: str | os.PathLike | None = None,
@@ -104,6 +107,7 @@ def sweep_tables(
         discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
+        intercept: the tables stay, and what moves is one number per token, `v += log(f / E)`; needs `noise=False`.
         mesh: devices to split the tables' columns over; default, the first device.
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
@@ -126,10 +130,10 @@ def sweep_tables(
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
     """
-    K, mesh = model.radius, mesh or data_mesh(1)
+    K, tables, mesh = model.radius, model.tables, mesh or data_mesh(1)
     if sweeps < 0 or chunk < 1:
         raise ValueError(f"{sweeps} sweeps of {chunk} contexts at a time: use at least 0 and 1")
-    if not 0 <= discount < np.inf or (discount and noise):
+    if not 0 <= discount < np.inf or (discount or intercept) and noise:
         raise ValueError(
             f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False with one above 0"
         )
@@ -139,47 +143,49 @@ def sweep_tables(
     X, Y = contexts(stream, K, eos=model.eos)
     _check_stream(counts, X, Y, model)
     distinct, n = distinct_contexts(X, ordered=features == "cat")
-    blocks = model.tables if weights is not None else model.tables[: len(F)]
+    blocks = tables if weights is not None else tables[: len(F)]
     check_memory(mesh, 10 * len(blocks) * blocks[0].nbytes // mesh.size, "tables and their co-occurrences")
     params = initial_state(blocks, optax.identity(), mesh).params
     observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
-    of_tables = _PerTable(params, K) if weights is None else _OneTable(params, jnp.asarray(weights, blocks[0].dtype), distinct)
-    moving = start = of_tables.start
+    of_tables = _Moving(params, jnp.asarray(K, params[0].dtype), lambda moving: moving, lambda blocks: blocks)
+    if intercept:
+        of_tables = _intercept(params, K)
+    elif weights is not None:
+        of_tables = _one_table(params, jnp.asarray(weights, blocks[0].dtype), distinct)
     F_moving = of_tables.gather(observed)
     if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
         raise ValueError("a prior around infinite logits: start from tables that are finite, such as log-linear ones")
     of_noise = noise_model(token_counts(counts)) if noise else None
     as_model = functools.partial(decoder_model, features=model.features, radius=K, eos=model.eos, noise=None)
-    losses, penalties = [], []
-    series = {"params": moving, "losses": np.zeros(0), "penalties": np.zeros(0)}
-    if checkpoints is not None and (found := load_latest(checkpoints, series)):
-        moving, losses, penalties = found["params"], found["losses"].tolist(), found["penalties"].tolist()
-    saved = time.perf_counter()
-    while True:
-        params = of_tables.read(moving)
+
+    def sweep(moving: tuple[Array, ...], history: History) -> tuple[tuple[Array, ...], dict[str, Any]]:
+        params, swept = of_tables.read(moving), len(history)
         log_Z, expected = text_gradient(params, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
-        losses.append((log_Z - _total(_matched_logits, observed, params)) / positions)
-        penalties.append(discount * _total(_moved_by, moving, start) / positions if discount else 0.0)
-        if not np.isfinite(losses[-1]):
+        loss = (log_Z - _total(_matched_logits, observed, params)) / positions
+        penalty = discount * _total(_moved_by, moving, of_tables.start) / positions if discount else 0.0
+        if not np.isfinite(loss):
             raise FloatingPointError(
-                f"loss {losses[-1]} after {len(losses) - 1} sweeps: the start gives no chance to a pair that occurs; start "
-                "from tables of the same stream (jexplicit.explicit_language_model)"
+                f"loss {loss} after {swept} sweeps: the start gives no chance to a pair that occurs; start from tables of the "
+                "same stream (jexplicit.explicit_language_model)"
             )
-        ended = bool(on_sweep and on_sweep(len(losses) - 1, losses[-1], as_model(params)))
+        last = bool(on_sweep and on_sweep(swept, loss, as_model(params))) or swept == sweeps
         if progress and sweeps:
-            progress(len(losses) - 1, sweeps)
-        if ended or len(losses) > sweeps:
-            return SweepResult(as_model(params), losses, penalties)  # the last pass only measures
-        F_and_E = list(zip(moving, F_moving, of_tables.gather(expected), strict=True))
-        norm = jnp.asarray(of_tables.norm, blocks[0].dtype)
-        if discount:
-            moving = tuple(_kept_near(U, F_b, E, V, discount, norm) for (U, F_b, E), V in zip(F_and_E, start, strict=True))
-        else:
-            moving = tuple(_moved(U, F_b, E, of_noise, norm) for U, F_b, E in F_and_E)
-        if checkpoints is not None and time.perf_counter() - saved > checkpoint_seconds:
-            series = {"params": moving, "losses": np.array(losses), "penalties": np.array(penalties)}
-            save_latest(checkpoints, len(losses), series)
-            saved = time.perf_counter()
+            progress(swept, sweeps)
+        if not last:  # the last pass only measures
+            E, start = of_tables.gather(expected), of_tables.start
+            parts = zip(moving, F_moving, E, start, strict=True)
+            moving = tuple(_moved(*part, of_noise, discount, of_tables.norm) for part in parts)
+        return moving, {"loss": loss, "penalty": penalty, "last": last}
+
+    moving, history = iterate(
+        sweep,
+        of_tables.start,
+        done=lambda history: bool(history) and history[-1]["last"],
+        checkpoints=checkpoints,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    losses, penalties = ([entry[name] for entry in history] for name in ("loss", "penalty"))
+    return SweepResult(as_model(of_tables.read(moving)), losses, penalties)
 
 
 def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
@@ -197,42 +203,43 @@ def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos:
     return float(discounts_of(n, modified=False)[0])
 
 
-class _PerTable(NamedTuple):
-    """Every table moves by itself; the norm of the features is K."""
+class _Moving(NamedTuple):
+    """What the sweeps move, from a start: how tables read it, its own co-occurrences, and the norm of its features."""
 
     start: tuple[Array, ...]
-    norm: float
-
-    def read(self, moving: tuple[Array, ...]) -> tuple[Array, ...]:
-        return moving
-
-    def gather(self, blocks: tuple[Array, ...]) -> tuple[Array, ...]:
-        return blocks
+    norm: Array
+    read: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+    gather: Callable[[tuple[Array, ...]], tuple[Array, ...]]
 
 
-class _OneTable:
-    """What moves is one table, from 0: offset k reads its row j with the weight w_k(j), on top of where it started."""
-
-    def __init__(self, tables: tuple[Array, ...], weights: Float[Array, "K N"], X: np.ndarray):
-        self.tables, self.weights = tables, weights
-        self.start = (jnp.zeros_like(tables[0]),)
-        self.norm = float(np.sum([np.asarray(w)[x] for w, x in zip(weights, X.T, strict=True)], axis=0).max())
-
-    def read(self, moving: tuple[Array, ...]) -> tuple[Array, ...]:
-        return _read_weighted(self.tables, self.weights, moving[0])
-
-    def gather(self, blocks: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (_gather_weighted(blocks, self.weights),)
+def _one_table(tables: tuple[Array, ...], weights: Float[Array, "K N"], X: np.ndarray) -> _Moving:
+    """One table V, from 0: offset k reads its row j with the weight w_k(j), on top of where it started."""
+    norm = np.sum([np.asarray(w)[x] for w, x in zip(weights, X.T, strict=True)], axis=0).max()
+    start = (jnp.zeros_like(tables[0]),)
+    read, gather = (functools.partial(f, weights) for f in (_read_weighted, _gather_weighted))
+    return _Moving(start, jnp.asarray(norm, weights.dtype), functools.partial(read, tables), gather)
 
 
-@jax.jit
-def _read_weighted(tables: tuple[Array, ...], weights: Array, V: Array) -> tuple[Array, ...]:
-    return tuple(U + w[:, None] * V for U, w in zip(tables, weights, strict=True))
+def _intercept(tables: tuple[Array, ...], K: int) -> _Moving:
+    """One number per output, from 0: each of the K rows of a context adds 1/K of it."""
+    start = (jnp.zeros_like(tables[0][:1]),)
+    return _Moving(
+        start,
+        jnp.ones((), tables[0].dtype),
+        lambda moving: tuple(U + moving[0] / K for U in tables),
+        lambda blocks: (functools.reduce(jnp.add, [jnp.maximum(block, 0).sum(axis=0) for block in blocks])[None, :] / K,),
+    )
 
 
 @jax.jit
-def _gather_weighted(blocks: tuple[Array, ...], weights: Array) -> Array:
-    return functools.reduce(jnp.add, [w[:, None] * jnp.maximum(block, 0) for block, w in zip(blocks, weights, strict=True)])
+def _read_weighted(weights: Array, tables: tuple[Array, ...], moving: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(U + w[:, None] * moving[0] for U, w in zip(tables, weights, strict=True))
+
+
+@jax.jit
+def _gather_weighted(weights: Array, blocks: tuple[Array, ...]) -> tuple[Array, ...]:
+    gathered = [w[:, None] * jnp.maximum(block, 0) for block, w in zip(blocks, weights, strict=True)]
+    return (functools.reduce(jnp.add, gathered),)
 
 
 def _check_weights(weights: np.ndarray | None, model: LanguageModel, noise: bool) -> None:
@@ -296,21 +303,22 @@ def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Arr
     return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
-@jax.jit
-def _moved(U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], noise: Noise | None, K: Array) -> Array:
-    """The tables after a sweep."""
-    if noise is None:
-        return U + _log_ratio(F, E) / K
-    F = jnp.maximum(F, 0)  # columns that only fill the mesh
-    return U + noisy_rows(_log_ratio(noisy_counts(F, noise), noisy_counts(E, noise)), noise) / K
-
-
 @functools.partial(jax.jit, static_argnames="D")
-def _kept_near(
-    U: Float[Array, "N I"], F: Float[Array, "N I"], E: Float[Array, "N I"], U0: Float[Array, "N I"], D: float, K: Array
+def _moved(
+    U: Float[Array, "N I"],
+    F: Float[Array, "N I"],
+    E: Float[Array, "N I"],
+    U0: Float[Array, "N I"],
+    noise: Noise | None,
+    D: float,
+    K: Array,
 ) -> Array:
-    """The tables after a sweep with a prior around U0."""
+    """The tables after a sweep; with D of a prior around U0."""
     F = jnp.maximum(F, 0)  # columns that only fill the mesh
+    if noise is not None:
+        return U + noisy_rows(_log_ratio(noisy_counts(F, noise), noisy_counts(E, noise)), noise) / K
+    if not D:
+        return U + _log_ratio(F, E) / K
     above = jnp.where(F > D, U + _log_ratio(F - D, E) / K, -jnp.inf)
     below = jnp.where(E > 0, U + _log_ratio(F + D, E) / K, jnp.inf)
     return jnp.where(above > U0, above, jnp.where(below < U0, below, U0))
