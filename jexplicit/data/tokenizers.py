@@ -1,10 +1,8 @@
 """Subword, word and character tokenizers (sentencepiece), those of others, and the stream of token ids that is counted.
 
 Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose nothing: `decode(encode(text)) == text` for every text of
-known characters. Words are what white space separates: how much of it stands between, before and after them is lost, so that
-` no it was n't  black monday ` has six tokens and reads `no it was n't black monday` afterwards. Each line of a document is
-encoded for itself, so a word is the same token at the start of a line as inside it; line breaks are a token where the training
-documents have any.
+known characters. Words are separated by white space, whose amount is lost. Each line of a document is encoded on its own, so a
+word is the same token at the start of a line as inside it; line breaks are a token where the training documents have any.
 
 A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pad>` nowhere else.
 
