@@ -113,7 +113,7 @@ def bit_cipher(f: Integer[np.ndarray, " N"], bits: int) -> Codes:
         ValueError: b < 1, fewer different codes than tokens (2^b - 1 < N), or more bits than tokens.
 
     Example:
-        >>> (6 * bit_cipher(np.array([1, 9, 5, 2, 7, 4, 3]), 3).dense()).astype(int).tolist()
+        >>> (6 * bit_cipher(np.array([1, 9, 5, 2, 7, 4, 3]), 3).matrix()).toarray().astype(int).tolist()
         [[2, 2, 2], [6, 0, 0], [0, 0, 6], [3, 0, 3], [0, 6, 0], [3, 3, 0], [0, 3, 3]]
 
     Source: arXiv 2311.11012 for codes by frequency and number of bits; the order within a number of bits is that above.

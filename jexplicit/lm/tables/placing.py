@@ -155,7 +155,7 @@ def only_read(tables: Sequence[Any], positions: Positions) -> tuple[tuple[Any, .
     """The tables with those rows alone that the positions read, on the host.
 
     Example:
-        >>> few, read = only_read([Dense(jnp.arange(6.0).reshape(3, 2))], Positions(np.array([[2], [2]]), np.array([[0], [0]])))
+        >>> few, read = only_read([Dense(np.arange(6.0).reshape(3, 2))], Positions(np.array([[2], [2]]), np.array([[0], [0]])))
         >>> few[0].rows.tolist(), read.rows.tolist()
         ([[4.0, 5.0]], [[0], [0]])
     """
