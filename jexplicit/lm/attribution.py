@@ -75,6 +75,8 @@ def explain(
 @jax.jit
 @full_precision
 def attribute_positions(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """The parts of `Attribution` of each position, from contexts X, histories `read` and targets Y."""
+
     def one(position):
         x, history, y = position
         rows = jnp.stack(model.read(x, history if model.history else None))

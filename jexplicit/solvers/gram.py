@@ -103,6 +103,8 @@ def gram_matrix(
 @functools.partial(jax.jit, donate_argnums=0)
 @full_precision
 def add_block(sums: Gram, blocks: Blocks, features: Callable[[Array], Array], n: Array) -> Gram:
+    """`sums` with block n of each device added; `sums` is donated."""
+
     def add(total: Gram, X: Array, Y: Array, weight: Array) -> Gram:
         H = features(X) * weight[:, None]
         HH, D = total.HH, H.shape[1]

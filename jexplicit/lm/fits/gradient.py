@@ -312,6 +312,7 @@ def _columns_loss_and_gradient(
 
 @functools.partial(jax.jit, static_argnums=(3, 4), donate_argnums=0)
 def add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Features, mesh: Mesh) -> tuple[Array, Any]:
+    """The loss of a batch, and `total` with its gradient added, without noise."""
     loss, gradient = loss_and_gradient(params, batch, features=features, noise=None, mesh=mesh)
     return loss, jax.tree.map(jnp.add, total, gradient)
 

@@ -51,6 +51,8 @@ def map_contexts(
 
 @functools.cache
 def compiled_map(one: Callable, mesh: Mesh, block: int):
+    """`one(tables, x)` of all rows of X, divided over the mesh, `block` rows at a time."""
+
     def shard(tables, X):
         return jax.lax.map(functools.partial(one, tables), X, batch_size=block)
 

@@ -116,6 +116,7 @@ def read_log_probabilities(
 
 
 def log_p_of_targets(shared: Shared, block: Blocks, a: Array, dense: int) -> Array:
+    """log p of the targets of a block of positions, in nats: [B]."""
     logits = block_logits(shared, block, a, dense)
     return jnp.take_along_axis(logits, block.y[:, None], axis=1)[:, 0] - jax.nn.logsumexp(logits, axis=1)
 
@@ -132,6 +133,8 @@ def map_positions(f: Callable[..., Any], placed: PlacedPositions, exponents: Flo
 
 @functools.cache
 def compiled_map(f: Callable[..., Any], dense: int, mesh: Mesh) -> Any:
+    """`f` of all blocks of placed positions, compiled once for each function, dense part and mesh."""
+
     def run(shared: Shared, blocks: Blocks, used: Array, a: Array) -> Any:
         def of_block(b: Any) -> Any:
             return f(shared, jax.tree.map(lambda part: part[b], blocks), a, dense)
