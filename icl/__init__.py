@@ -15,11 +15,6 @@ from typing import TYPE_CHECKING
 from jexplicit.runs.api import public_names
 
 if TYPE_CHECKING:
-    from icl.comparison import Predictions as Predictions
-    from icl.comparison import PredictorDifference as PredictorDifference
-    from icl.comparison import difference as difference
-    from icl.comparison import interpolate as interpolate
-    from icl.comparison import predictions as predictions
     from icl.models.attention import AttentionLayer as AttentionLayer
     from icl.models.attention import attend as attend
     from icl.models.attention import head_maps as head_maps
@@ -43,6 +38,13 @@ if TYPE_CHECKING:
     from icl.models.recurrences import linear_attention as linear_attention
     from icl.models.recurrences import mesa_recursion as mesa_recursion
     from icl.models.recurrences import sherman_morrison as sherman_morrison
+    from icl.models.streams import Dynamics as Dynamics
+    from icl.models.streams import Streams as Streams
+    from icl.problems.comparison import Predictions as Predictions
+    from icl.problems.comparison import PredictorDifference as PredictorDifference
+    from icl.problems.comparison import difference as difference
+    from icl.problems.comparison import interpolate as interpolate
+    from icl.problems.comparison import predictions as predictions
     from icl.problems.task_diversity import FiniteTasks as FiniteTasks
     from icl.problems.task_diversity import discrete_mmse as discrete_mmse
     from icl.problems.task_diversity import diversity_curve as diversity_curve
@@ -77,8 +79,6 @@ if TYPE_CHECKING:
     from icl.solvers.spectrum import Spectrum as Spectrum
     from icl.solvers.spectrum import context_eigenvalues as context_eigenvalues
     from icl.solvers.spectrum import spectral_law as spectral_law
-    from icl.streams import Dynamics as Dynamics
-    from icl.streams import Streams as Streams
     from icl.tasks import Sequence as Sequence
     from icl.tasks import Tasks as Tasks
     from icl.tasks import half_mse as half_mse

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from jexplicit.lm import *  # noqa: F403
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import load_model as load_model
+    from jexplicit.lm.core.model import LanguageModel as LanguageModel
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
     from jexplicit.lm.fits.estimator import fit as fit
     from jexplicit.lm.generation import generate as generate
-    from jexplicit.lm.model import LanguageModel as LanguageModel
     from jexplicit.runs.devices import data_mesh as data_mesh
     from jexplicit.solvers import *  # noqa: F403
     from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.shards import read_shards
+from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
-from jexplicit.runs.bounds import Bounds, PositiveInt
-from jexplicit.runs.command import Preset, entry_point
+from jexplicit.experiments.bounds import Bounds, PositiveInt
+from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
 from launch.shards import Source, describe, open_corpus, tokenizer_in
-from launch.text import check_corpus
+from launch.shared.text import check_corpus
 
 if TYPE_CHECKING:
     from jexplicit.counts.beam import Part

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import run_command
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import run_command
 from launch.digits.config import Method
 
 

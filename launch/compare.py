@@ -19,13 +19,13 @@ from rich.markup import escape
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import encode_documents
+from jexplicit.experiments.command import entry_point
+from jexplicit.experiments.tables import Column, rich_table
 from jexplicit.lm.comparison import paired_difference
-from jexplicit.lm.names import label
-from jexplicit.runs.command import entry_point
+from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
-from jexplicit.runs.tables import Column, rich_table
-from launch.choose import ModelChoices, load_choices
-from launch.text import Reading
+from launch.shared.choose import ModelChoices, load_choices
+from launch.shared.text import Reading
 
 _much = 0.01  # of the tokens unknown: more need a warning
 

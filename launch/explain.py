@@ -17,10 +17,10 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.runs.command import entry_point
+from jexplicit.experiments.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
-from launch.choose import ModelChoice, load_choice, visible
+from launch.shared.choose import ModelChoice, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
@@ -91,7 +91,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
 
 def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
     """Heat map [M, G] of the evidence in nats; long texts wrap as lines of text do."""
-    from jexplicit.runs.figures import figure
+    from jexplicit.experiments.figures import figure
 
     M, G = why.evidence.shape
     tokens = max(_tokens_per_line, -(-M // _most_lines))  # of a line

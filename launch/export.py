@@ -10,11 +10,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from jexplicit.experiments.command import entry_point
 from jexplicit.lm.arpa.words import is_arpa
-from jexplicit.runs.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import console, show
-from launch.choose import ModelChoice, load_choice
+from launch.shared.choose import ModelChoice, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import entry_point
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import entry_point
+from jexplicit.experiments.tables import Column, rich_table
 from jexplicit.runs.progress import show
-from jexplicit.runs.tables import Column, rich_table
-from launch.choose import ModelChoice, load_choice, visible
+from launch.shared.choose import ModelChoice, load_choice, visible
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jexplicit.runs.command import entry_point
+from jexplicit.experiments.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jexplicit.experiments.command import entry_point
 from jexplicit.runs.progress import show
-from launch.choose import ModelChoice, load_choice
+from launch.shared.choose import ModelChoice, load_choice
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from jexplicit.data.inputs import decode_lines, expand_paths
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
-from jexplicit.runs.command import entry_point
+from jexplicit.experiments.command import entry_point
 from jexplicit.runs.progress import show, stage
-from launch.choose import ModelChoice, load_choice
-from launch.text import Reading
+from launch.shared.choose import ModelChoice, load_choice
+from launch.shared.text import Reading
 
 _stdin = "-"
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, sample_documents
-from jexplicit.data.shards import Shards, write_shards
+from jexplicit.data.corpus.shards import Shards, write_shards
+from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.data.sizes import text_sizes, write_sizes
-from jexplicit.data.sources import read_corpus
 from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.command import Preset, entry_point
+from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
+from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.progress import console, human, stage
-from launch.text import Text, check_corpus
+from launch.shared.text import Text, check_corpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jexplicit as jx
-from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.corpus.docstrings import docs_corpus
 from jexplicit.lm.rows.explicit import target_counts
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
 

@@ -47,7 +47,7 @@ import os
 import matplotlib.pyplot as plt
 
 import jexplicit as jx
-from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.corpus.docstrings import docs_corpus
 from jexplicit.lm.fits.gradient import kkt_residual
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes

@@ -49,7 +49,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jexplicit as jx
-from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.corpus.docstrings import docs_corpus
 from jexplicit.lm.evaluation import read_text
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes

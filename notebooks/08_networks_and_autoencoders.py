@@ -50,7 +50,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jexplicit as jx
-from jexplicit.nn.autoencoders import (
+from jexplicit.nn.diagnostics import hidden_layers
+from jexplicit.nn.networks import FullyConnected, init_variables
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.samplers import sampler
+from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
+from jexplicit.nn.studies.autoencoders import (
     add_noise,
     contraction,
     iterate_map,
@@ -58,12 +64,6 @@ from jexplicit.nn.autoencoders import (
     recall,
     reconstruction_errors,
 )
-from jexplicit.nn.diagnostics import hidden_layers
-from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.objectives import objective
-from jexplicit.nn.optimizers import make_optimizer, make_schedule
-from jexplicit.nn.samplers import sampler
-from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
 from jexplicit.nn.training import train
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of a minute

@@ -50,7 +50,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jexplicit as jx
-from jexplicit.data.docstrings import docs_corpus
+from jexplicit.data.corpus.docstrings import docs_corpus
 from jexplicit.lm.rows.views import view_contexts
 from jexplicit.lm.rows.words import letters_of, word_view
 
@@ -144,9 +144,9 @@ print(prompt + jx.generate_text(jax.random.key(0), model, tokenizer, prompt, 60 
 # text before it, too.
 
 # %%
-from jexplicit.lm.fits.ablation import kind_name
-from jexplicit.lm.fits.training_text import Watch
-from jexplicit.lm.names import CLASS_ROWS
+from jexplicit.lm.core.names import CLASS_ROWS
+from jexplicit.lm.fits.mixtures.ablation import kind_name
+from jexplicit.lm.training_text import Watch
 
 subwords = jx.train_tokenizer(documents, vocab_size=200 if TINY else 2000)
 train, dev = (jx.encode_documents(subwords, part) for part in (documents, dev_documents))

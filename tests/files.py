@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from jexplicit.data.shards import ShardWriter
+from jexplicit.data.corpus.shards import ShardWriter
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -162,7 +162,7 @@ def language_model(documents: list[list[int]], K: int, vocab_size: int, kind: st
 
 
 def kneser_ney(C: np.ndarray) -> np.ndarray:
-    """Interpolated Kneser-Ney (Chen & Goodman 1999), with the conventions of jexplicit.lm.smoothing for what is never seen."""
+    """Interpolated Kneser-Ney (Chen & Goodman 1999), with the conventions of `smoothing` for what is never seen."""
     n1, n2 = sum(c == 1 for c in C.flat), sum(c == 2 for c in C.flat)
     D = n1 / (n1 + 2 * n2) if n1 else 0.5
     followed = np.array([max(sum(c > 0 for c in column), 1) for column in C.T])
@@ -293,7 +293,7 @@ def patch_answers(image: np.ndarray, W: np.ndarray, b: np.ndarray, threshold: fl
 
 
 def smoothed_rows(C: np.ndarray, kind: str, alpha: float = 1.0) -> np.ndarray:
-    """Rows of probabilities one by one, with the conventions of jexplicit.lm.smoothing for what is never seen.
+    """Rows of probabilities one by one, with the conventions of `smoothing` for what is never seen.
 
     add alpha: `(c + alpha) / (sum c + alpha I)`. dirichlet: one token from the row, `c / sum c`, or one from the unigram p,
     with odds of as many tokens as there are different outputs in the row. absolute: what is seen less D, and the rest from p.

@@ -21,8 +21,8 @@ import pytest
 from pages import PAGES, ROOT, Block, Invocation, block_invocations, blocks, invocations, read_invocation, read_page, spans
 from PIL import Image
 
-from jexplicit.runs import command
-from jexplicit.runs.flags import flags
+from jexplicit.experiments import command
+from jexplicit.experiments.flags import flags
 from launch import cli
 from tools.command_pages import command_page
 

@@ -20,8 +20,8 @@ from icl.problems import function_classes, mixed_noise, sine_waves, task_diversi
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
 from jexplicit.features import descriptors, fourier, patch_pools, patches, positive, scattering, second_stage
-from jexplicit.lm import smoothing
-from jexplicit.nn.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
+from jexplicit.lm.core import smoothing
+from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers import curvature_bound, explicit, gram, iterative_scaling, layerwise, priming, streamed
 from jexplicit.solvers.sweeps import SoftmaxFit

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import icl.blur
-from jexplicit.runs.command import Command
-from jexplicit.runs.flags import flags
+from jexplicit.experiments.command import Command
+from jexplicit.experiments.flags import flags
 from launch.cli import COMMANDS
 from tools.api_pages import PAGES, api_pages, documented, names_of_page, page_of, short_names
 from tools.command_pages import command_page, command_pages

@@ -30,19 +30,6 @@ class Page(NamedTuple):
     whole: tuple[str, ...] = ()
 
 
-_run_modules = (
-    "bounds",
-    "command",
-    "experiment",
-    "figures",
-    "folder",
-    "iterate",
-    "progress",
-    "results",
-    "rows",
-    "tables",
-    "views",
-)
 PAGES = {
     "data": Page("Text and images", ("jexplicit.data",)),
     "counts": Page("Counts", ("jexplicit.counts",)),
@@ -51,19 +38,19 @@ PAGES = {
     "lm": Page(
         "Language models",
         ("jexplicit.lm",),
-        ("jexplicit.lm.model", "jexplicit.lm.arpa.reading", "jexplicit.lm.measures", "jexplicit.lm.minimal_pairs"),
+        ("jexplicit.lm.core.model", "jexplicit.lm.arpa.reading", "jexplicit.lm.measures", "jexplicit.lm.minimal_pairs"),
     ),
     "rows": Page(
         "Kinds of rows",
         ("jexplicit.lm.rows",),
-        tuple(f"jexplicit.lm.rows.{name}" for name in ("cache", "classes", "repeats", "views", "word_vectors", "words")),
+        tuple(f"jexplicit.lm.rows.{name}" for name in ("cache", "classes", "views", "word_vectors", "words")),
     ),
     "fits": Page("Fitting language models", ("jexplicit.lm.fits",)),
-    "networks": Page("Networks", ("jexplicit.nn",), ("jexplicit.nn.*",)),
+    "networks": Page("Networks", ("jexplicit.nn",), ("jexplicit.nn.*", "jexplicit.nn.studies.*")),
     "runs": Page(
         "Runs and commands",
-        ("jexplicit.runs",),
-        tuple(f"jexplicit.runs.{name}" for name in _run_modules),
+        ("jexplicit.experiments", "jexplicit.runs"),
+        ("jexplicit.experiments.*", "jexplicit.runs.iterate", "jexplicit.runs.progress"),
     ),
     "icl": Page("In-context learning", ("icl",)),
     "icl_models": Page("In-context models", ("icl.models",)),

@@ -8,10 +8,10 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from jexplicit.runs.bounds import Bounds
-from jexplicit.runs.command import Command
-from jexplicit.runs.flags import Flag, flags
-from jexplicit.runs.program import as_installed
+from jexplicit.experiments.bounds import Bounds
+from jexplicit.experiments.command import Command
+from jexplicit.experiments.flags import Flag, flags
+from jexplicit.experiments.program import as_installed
 from launch.cli import COMMANDS
 from tools.markup import inline, prose
 

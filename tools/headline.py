@@ -6,7 +6,7 @@ python -m tools.headline
 from pathlib import Path
 from typing import NamedTuple
 
-from jexplicit.runs.figures import COLOURS, figure
+from jexplicit.experiments.figures import COLOURS, figure
 from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"

@@ -4,7 +4,7 @@ import html
 import re
 import textwrap
 
-from jexplicit.runs.program import as_installed
+from jexplicit.experiments.program import as_installed
 
 _command = re.compile(r"^\s*jexplicit |^\s*python -m ")
 

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from jexplicit.runs.command import Command
-from jexplicit.runs.flags import Flag, flags
-from jexplicit.runs.results import read_events, read_rows, read_stored
+from jexplicit.experiments.command import Command
+from jexplicit.experiments.flags import Flag, flags
+from jexplicit.experiments.results import read_events, read_rows, read_stored
 from launch.cli import COMMANDS
 from launch.judge.run import by_model
 

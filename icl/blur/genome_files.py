@@ -12,7 +12,7 @@ import numpy as np
 
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
-from jexplicit.runs.folder import write_json
+from jexplicit.experiments.folder import write_json
 
 _folder = resources.files("icl.blur") / "genomes"  # with a JSON file for each genome of the package
 

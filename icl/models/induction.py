@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from icl.models.attention import layers_from_maps
 from icl.models.causal import CausalLayer, CausalModel, attention_maps
-from jexplicit.lm.model import NOTHING
+from jexplicit.lm.core.model import NOTHING
 from jexplicit.lm.rows.cache import Cache, recent_row
 from jexplicit.runs.checks import concrete
 

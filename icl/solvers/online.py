@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, per_token, zero_weights
-from icl.streams import Streams
+from icl.models.streams import Streams
 from jexplicit.runs.devices import full_precision
 
 _iterations = 500  # of a fixed point: each shrinks its error by a factor of at most d/T, or of the noise's share

@@ -22,7 +22,7 @@ from jexplicit.counts.merging import SparseCounts, merge_sparse
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
-from jexplicit.data.shards import Shard, read_shards, write_index, write_shard
+from jexplicit.data.corpus.shards import Shard, read_shards, write_index, write_shard
 from jexplicit.data.text import Unit, file_documents, has_ranges
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents

@@ -21,7 +21,7 @@ from jexplicit.counts.contexts import Level, count_contexts, distinct_positions
 from jexplicit.counts.merging import MergeTree, sparse_table
 from jexplicit.counts.stream import checksums, windows
 from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids, context_columns
-from jexplicit.data.shards import Shards
+from jexplicit.data.corpus.shards import Shards
 from jexplicit.runs.files import load_arrays, save_arrays, write_whole
 from jexplicit.runs.processes import agree, is_first, meet
 

@@ -18,8 +18,7 @@ from jaxtyping import Integer
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import concrete
-from jexplicit.runs.devices import AXIS, data_mesh, on_cpu
-from jexplicit.runs.memory import check_memory
+from jexplicit.runs.devices import AXIS, check_memory, data_mesh, on_cpu
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
@@ -47,7 +46,7 @@ def count(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
-            `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
+            `jexplicit.data.corpus.shards.Shards`, of which one window is in memory at a time.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, the first one.

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import INT32_CELLS, Counts, check_same_shape
-from jexplicit.runs.array_file import ArrayFile
+from jexplicit.runs.files import ArrayFile
 
 SparseCounts = tuple[csr_array, ...]
 """C_1 .. C_K, [N, N] each, with sorted columns in every row: int32, or int64 once a cell could pass 2^31."""

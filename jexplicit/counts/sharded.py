@@ -19,8 +19,7 @@ from jexplicit.counts.dense import INT32_CELLS, zero_table
 from jexplicit.counts.merging import SparseCounts, sparse_table
 from jexplicit.counts.stream import windows
 from jexplicit.data.contexts import Stream, check_radius, check_stream, check_token_ids, context_columns, pad_to
-from jexplicit.runs.devices import AXIS, data_mesh
-from jexplicit.runs.memory import check_memory
+from jexplicit.runs.devices import AXIS, check_memory, data_mesh
 
 _EVERYWHERE, _COLUMNS = PartitionSpec(), PartitionSpec(None, AXIS)
 

@@ -7,7 +7,7 @@ from jexplicit.runs.api import public_names
 if TYPE_CHECKING:
     from jexplicit.data.contexts import PAD as PAD
     from jexplicit.data.contexts import distinct_contexts as distinct_contexts
-    from jexplicit.data.held_out import hold_out as hold_out
+    from jexplicit.data.corpus.held_out import hold_out as hold_out
     from jexplicit.data.images import Images as Images
     from jexplicit.data.images import one_hot as one_hot
     from jexplicit.data.images import pixel_features as pixel_features

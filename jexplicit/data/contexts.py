@@ -20,7 +20,7 @@ PAD = 0
 
 @runtime_checkable
 class Stream(Protocol):
-    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or `jexplicit.data.shards.Shards`."""
+    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or `jexplicit.data.corpus.shards.Shards`."""
 
     @property
     def dtype(self) -> np.dtype: ...

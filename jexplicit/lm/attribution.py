@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
+from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.evaluation import Past, check_positions, histories
-from jexplicit.lm.model import HISTORY, LanguageModel
 from jexplicit.lm.rows.network import NetworkRows
 from jexplicit.runs.devices import each_row, full_precision
 
@@ -57,7 +57,7 @@ def explain(
         ValueError: a network, whose logits are no sum over its tokens; positions that the model has no answer for.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
         [[0.347]]

@@ -14,16 +14,16 @@ import numpy as np
 from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.experiments.results import read_config, read_rows
 from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.arpa.writing import write_arpa
-from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
-from jexplicit.runs.results import read_config, read_rows
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")

@@ -18,9 +18,9 @@ from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
-from jexplicit.data.shards import Stream
+from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.model import (
+from jexplicit.lm.core.model import (
     NOTHING,
     LanguageModel,
     TableRows,
@@ -29,8 +29,8 @@ from jexplicit.lm.model import (
     has_unit_exponents,
     is_token_model,
 )
+from jexplicit.lm.core.softmax import negative_log_likelihood_from_counts
 from jexplicit.lm.rows.explicit import with_targets
-from jexplicit.lm.softmax import negative_log_likelihood_from_counts
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
 from jexplicit.lm.tables.reader import read_log_probabilities
@@ -134,7 +134,7 @@ def evaluate(
         ValueError: no position to predict, a token id that the model does not have, or counts of another text.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(evaluate(model, np.array([0, 1, 2, 0])).perplexity, 3)  # p = 1/4 for both tokens
         4.0
@@ -179,7 +179,7 @@ def score(
         ValueError: a malformed stream, or a token id that the model does not have.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
@@ -214,7 +214,7 @@ def log_probabilities(
         ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
         [0.5, 0.25]

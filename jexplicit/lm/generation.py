@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.model import NOTHING, LanguageModel, context_of
+from jexplicit.lm.core.model import NOTHING, LanguageModel, context_of
 from jexplicit.runs.checks import check_key
 
 
@@ -35,7 +35,7 @@ def next_token(
         ValueError: a token id that the model does not have.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
@@ -79,7 +79,7 @@ def generate(
             token id, every token banned.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.25, 0.25, 0.5]] * 3))], "cat", False)
         >>> generate(jax.random.key(0), model, np.array([1]), 3, temperature=0).tolist()
         [2, 2, 2]

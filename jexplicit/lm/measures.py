@@ -21,8 +21,8 @@ from jaxtyping import Float
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.sizes import TextSizes
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
-from jexplicit.lm.model import LanguageModel
 
 _block = 1 << 24  # tokens at a time
 _largest_exponent = 700.0  # of a double
@@ -92,7 +92,7 @@ def score_documents(
     Example:
         >>> import jax.numpy as jnp
         >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> tokenizer = train_tokenizer(["ab"], kind="char")  # with <pad> and <unk>, 4 token ids
         >>> score_documents(token_model([jnp.zeros((4, 4))], "cat", False), tokenizer, ["ab", "a"]) / np.log(4)
         array([-2., -1.])

@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from jexplicit.data.pairs import MinimalPair
 from jexplicit.data.tokenizers import Progress, Tokenizer
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.measures import score_documents
-from jexplicit.lm.model import LanguageModel
 
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
 

@@ -20,14 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.model import Constant, LanguageModel, TokenTables, unit_exponents
+from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
-from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
-from jexplicit.lm.rows.repeats import RepeatRows
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
@@ -70,7 +69,7 @@ def register_types(*types: type) -> None:
     for cls in types:
         if not dataclasses.is_dataclass(cls) and not hasattr(cls, "_fields"):
             raise ValueError(
-                f"{cls.__name__} has no fields that files can hold: put jexplicit.lm.model.pytree before the class"
+                f"{cls.__name__} has no fields that files can hold: put jexplicit.lm.core.model.pytree before the class"
             )
         known = _known.get(cls.__name__, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -94,7 +93,7 @@ def save_model(
 
     Example:
         >>> import tempfile
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([np.eye(2, dtype="f4")], "cat", False)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "model.safetensors")

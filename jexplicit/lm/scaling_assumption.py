@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.softmax import Tables, logits
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.softmax import Tables, logits
 
 
 class Scaling(NamedTuple):

@@ -9,9 +9,9 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
-from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.model_files import save_model
 
 

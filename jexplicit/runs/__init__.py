@@ -1,0 +1,1 @@
+"""What every program shares: devices, processes, files, checkpoints and progress."""

@@ -25,7 +25,7 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.smoothing) if such a pair can occur later.
+    (jexplicit.lm.core.smoothing) if such a pair can occur later.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
@@ -66,7 +66,7 @@ def check_cooccurrences(F: Any, K: float | Float[Array, ""]) -> None:
     if not float(column.min()) > 0:
         raise ValueError(
             f"output {int(column.argmin())} never occurs, so its column has no logarithm: "
-            "drop the output or give it a count (jexplicit.lm.smoothing.with_unseen_outputs)"
+            "drop the output or give it a count (jexplicit.lm.core.smoothing.with_unseen_outputs)"
         )
 
 

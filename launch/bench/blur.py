@@ -16,11 +16,11 @@ from icl.blur.genome import Genome, random_genome
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules, init_synapses
 from jexplicit.data.images import read_images
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, bench, losses_differ, step_by_step
+from launch.bench.shared.harness import BenchConfig, Comparison, bench, losses_differ, step_by_step
 
 
 @dataclass(frozen=True)

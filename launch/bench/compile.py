@@ -30,32 +30,32 @@ from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts.dense import counting_step
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Table
 from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
+from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.fits import gradient, optimum
-from jexplicit.lm.fits.moments import block_sums
-from jexplicit.lm.model import token_model
+from jexplicit.lm.fits.mixtures.moments import block_sums
 from jexplicit.lm.rows.sharded import compiled_log_partition
-from jexplicit.lm.softmax import logits
 from jexplicit.lm.tables import placing
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
 from jexplicit.lm.tables.reader import compiled_map, compiled_sums, log_p_of_targets
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
-from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import AXIS
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Row
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Table
 from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
 from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.gram import Blocks, Gram, add_block
 from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
 from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
-from launch.bench.harness import free_folder
+from launch.bench.shared.harness import free_folder
 
 BASELINE = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels
 N, K = 8192, 4  # vocabulary and context of the tables

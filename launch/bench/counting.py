@@ -13,12 +13,12 @@ import scipy.sparse
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import context_columns, with_leading_pads
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, bench
-from launch.bench.streams import StreamTokens, VocabSize, load_stream
+from launch.bench.shared.harness import BenchConfig, Comparison, bench
+from launch.bench.shared.streams import StreamTokens, VocabSize, load_stream
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,21 @@ import numpy as np
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import PAD, contexts, distinct_contexts
 from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.core.model import History, LanguageModel
+from jexplicit.lm.core.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.mixture_rows import mixture_rows, with_history
-from jexplicit.lm.fits.ngram_mixture import starting_exponents
-from jexplicit.lm.fits.training_text import Options, TrainingText
-from jexplicit.lm.model import History, LanguageModel
+from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows, with_history
+from jexplicit.lm.fits.mixtures.ngram_mixture import starting_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
-from jexplicit.lm.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
-from jexplicit.runs.bounds import NonNegativeInt, PositiveInt
-from jexplicit.runs.command import Preset
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, bench, losses_differ
-from launch.bench.streams import StreamTokens, VocabSize, first_positions, text_streams, zipf_stream
+from jexplicit.lm.training_text import Options, TrainingText
+from launch.bench.shared.harness import BenchConfig, Comparison, bench, losses_differ
+from launch.bench.shared.streams import StreamTokens, VocabSize, first_positions, text_streams, zipf_stream
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
     """The loss of a Cat model, its contexts made off the clock:
 
     * **brute force**: one partition function per position, computed with the same kernel as the others.
-    * **distinct contexts**: `jexplicit.lm.softmax.negative_log_likelihood`, sorted contexts, one partition function per
+    * **distinct contexts**: `jexplicit.lm.core.softmax.negative_log_likelihood`, sorted contexts, one partition function per
       distinct one.
     * **counts**: `negative_log_likelihood_from_counts`, K = 1, with the counts that a fit has made already.
     * **counting + counts**: the same with the counting pass on the clock.

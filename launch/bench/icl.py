@@ -14,11 +14,11 @@ from icl.models.attention import AttentionLayer, init_layers, predict
 from icl.models.batched import Regression
 from icl.tasks import Sequence, Tasks, sequences
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, Timings, bench, losses_differ, step_by_step
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, losses_differ, step_by_step
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.names import SUBWORD_ROWS
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
+from jexplicit.lm.core.names import SUBWORD_ROWS
 from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, Timings, bench
-from launch.bench.streams import VocabSize, text_streams
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench
+from launch.bench.shared.streams import VocabSize, text_streams
 
 PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, METHODS = "kenlm", ("ngram", "mixture")
@@ -96,7 +96,7 @@ def our_job(method: str, rows: Sequence[str], vocab_size: int, folder: Path) -> 
         name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")
     }  # which the other benches set
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), env.get("PYTHONPATH"))))  # this clone
-    out, seconds, cpu, peak = run_program(sys.executable, "-m", "launch.bench.lm_worker", job, env=env)
+    out, seconds, cpu, peak = run_program(sys.executable, "-m", "launch.bench.shared.lm_worker", job, env=env)
     return Job(seconds, cpu, peak_bytes=peak, **json.loads(out.splitlines()[-1]))
 
 

@@ -20,7 +20,7 @@ import sys
 for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # read when NumPy is imported; an idle BLAS thread spins and burns CPU time
 
-from jexplicit.runs.command import run_subcommand  # noqa: E402
+from jexplicit.experiments.command import run_subcommand  # noqa: E402
 from launch.bench import blur, compile, counting, evaluation, icl, lm, scaling, streaming, training  # noqa: E402
 
 _modules = (blur, compile, counting, evaluation, icl, lm, scaling, streaming, training)

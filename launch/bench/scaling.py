@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.rows import Results, Row
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row
-from jexplicit.runs.tables import Column
 from jexplicit.runs.timing import cpu_cores
-from jexplicit.runs.views import Lines, Table
-from launch.bench.harness import BenchConfig, Comparison, Timings, bench, ratio_columns
-from launch.bench.streams import StreamTokens, VocabSize, zipf_stream
-from launch.bench.workers import Answer, Setting, working
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, ratio_columns
+from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
+from launch.bench.shared.workers import Answer, Setting, working
 
 _batch = 8192  # positions per step of the training that counting is compared with
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from jexplicit.counts.stream import Saving
 from jexplicit.data.contexts import PAD
-from jexplicit.data.shards import ShardWriter
+from jexplicit.data.corpus.shards import ShardWriter
 from jexplicit.data.tokenizers import Progress
-from jexplicit.runs.bounds import PositiveFloat, PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import PositiveFloat, PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, Timings, bench
-from launch.bench.streams import StreamTokens, VocabSize, zipf_stream
-from launch.bench.workers import Answer, Setting, working
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench
+from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
+from launch.bench.shared.workers import Answer, Setting, working
 
 _block = 1 << 22  # tokens drawn at a time
 
@@ -58,7 +58,7 @@ STREAMED, IN_MEMORY = "streamed", "in memory"
 def write_zipf_shards(
     folder: Path, tokens: int, vocab_size: int, seed: int, progress: Progress | None = None, *, block: int = _block
 ) -> None:
-    """The distribution of `launch.bench.streams.zipf_stream` in shards, drawn block by block; existing shards are kept.
+    """The distribution of `launch.bench.shared.streams.zipf_stream` in shards, drawn block by block; existing shards are kept.
 
     Raises:
         ValueError: another stream in the folder; a full disk.

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import contexts
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.tables import Column
+from jexplicit.lm.core.smoothing import Noise, noise_model
 from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, training_step
-from jexplicit.lm.smoothing import Noise, noise_model
 from jexplicit.nn.optimizers import adagrad
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.progress import console
-from jexplicit.runs.tables import Column
-from launch.bench.harness import BenchConfig, Comparison, bench
-from launch.bench.streams import VocabSize, load_stream
+from launch.bench.shared.harness import BenchConfig, Comparison, bench
+from launch.bench.shared.streams import VocabSize, load_stream
 
 _rate = 0.01
 _steps = 3  # per call, each on its own batch: a step touches other rows than the one before

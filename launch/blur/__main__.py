@@ -10,7 +10,7 @@ python -m launch.blur tasks --out runs/blur_tasks
 
 import sys
 
-from jexplicit.runs.command import Command, run_subcommand
+from jexplicit.experiments.command import Command, run_subcommand
 from launch.blur.presets import PRESETS
 
 COMMANDS = {

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev, variance
 from typing import Any
 
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Results, Row, groups, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Section, Table, pivot_table
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Section, Table, pivot_table
 from launch.blur.config import VARIANTS, AblationConfig
 from launch.blur.data import load_sets, read_sets
 from launch.blur.learners import ACCURACY, learners, main_step, percent, ready, stability

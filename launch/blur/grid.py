@@ -7,11 +7,11 @@ from typing import Any
 from icl.blur.baselines import momentum_grid
 from icl.blur.data import Sets
 from icl.blur.genome_files import load_genome
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Results, Row, groups, only, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Section, pivot_table
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, only, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Section, pivot_table
 from launch.blur.config import GridConfig
 from launch.blur.data import first_examples, load_sets
 from launch.blur.learners import ACCURACY, learner_name, learner_options, learners, network_of, part, percent, ready

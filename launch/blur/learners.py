@@ -12,15 +12,15 @@ from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.learning import learning_curves
+from jexplicit.experiments.experiment import Part
+from jexplicit.experiments.figures import plain_ticks
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, melt, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.nn.names import OptimizerName
 from jexplicit.runs.devices import use_devices
-from jexplicit.runs.experiment import Part
-from jexplicit.runs.figures import plain_ticks
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, melt, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
 from launch.blur.config import LearnersConfig, TasksConfig, check
 from launch.blur.data import first_examples
 

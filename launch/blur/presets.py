@@ -9,7 +9,7 @@ import functools
 import operator
 from typing import Any
 
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.command import Preset
 from launch.blur.config import AblationConfig, GridConfig, SgdCheckConfig, TasksConfig, TrainConfig, TransferConfig
 
 Fields = dict[str, Any]

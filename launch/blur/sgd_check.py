@@ -14,13 +14,13 @@ from icl.blur.descent import Loss, curl, sgd_difference, sgd_genome, sgd_rules, 
 from icl.blur.design import Rules
 from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.rules import init_synapses
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Images, Section, Table
 from jexplicit.nn.names import Activation
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
-from jexplicit.runs.rows import Results
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Images, Section, Table
 from launch.blur.config import SgdCheckConfig
 from launch.blur.learners import part, ready
 from launch.blur.presets import PRESETS

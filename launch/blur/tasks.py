@@ -21,13 +21,13 @@ from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.judging.suite import Task, select_tasks, task_sets
 from icl.blur.learning import learning_curves
 from icl.names import RATES
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder, environment, write_json
+from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Lines, Section, Table
 from jexplicit.nn.names import Activation
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder, environment, write_json
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, cell, groups, pivot, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Lines, Section, Table
 from launch.blur.config import TasksConfig
 from launch.blur.data import describe_data
 from launch.blur.learners import by_updates, learner_options, part, ready

@@ -17,12 +17,12 @@ from icl.blur.evolution import EvolutionRecipe, evolve
 from icl.blur.genome import near_backprop_genome, random_genome, ridge_genome
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.meta import MetaRecipe, SearchResult, Stage, meta_train
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder, environment
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder, environment
+from jexplicit.experiments.rows import Results, Row
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Section, Table
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.rows import Results, Row
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Section, Table
 from launch.blur.config import MetaTrainingConfig, TrainConfig
 from launch.blur.data import describe_data, load_sets, meta_examples
 from launch.blur.learners import (

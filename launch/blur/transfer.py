@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from icl.blur.genome_files import load_genome
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Results, Row, groups, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Section, pivot_table
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Section, pivot_table
 from launch.blur.config import TransferConfig, hidden_layers
 from launch.blur.data import load_sets, read_sets
 from launch.blur.learners import (

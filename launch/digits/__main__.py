@@ -6,7 +6,7 @@ python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
 
 import sys
 
-from jexplicit.runs.command import run_command
+from jexplicit.experiments.command import run_command
 from launch.digits.config import PRESETS, Config
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
+from jexplicit.experiments.experiment import Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
-from jexplicit.runs.experiment import Part
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Row
 from jexplicit.solvers.calibration import calibration_error, reliability
 from jexplicit.solvers.explicit import priming_number
 from jexplicit.solvers.metrics import accuracy, mean_loss

@@ -11,12 +11,12 @@ from jaxtyping import Array
 
 from jexplicit.data.image_files import check_grey_levels, read_grey_images, size
 from jexplicit.data.images import pixel_features
+from jexplicit.experiments.results import read_run
+from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.networks import FullyConnected, network_outputs
 from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import console, show
-from jexplicit.runs.results import read_run
-from jexplicit.runs.rows import Row, where
 from jexplicit.solvers.layerwise import stack_logits
 from launch.digits.base import load_model, model_name, row_name
 from launch.digits.config import Config

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.command import Preset
 
 Solved = Literal["explicit", "delta", "mean_cooccurrence", "intercept", "scaling", "quadratic", "features", "kernel"]
 Method = Literal[Solved, "logistic_regression", "network", "cold", "warm", "solved_second"]

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jexplicit.experiments.rows import Row
 from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import host_bytes, peak_bytes
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Row
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered

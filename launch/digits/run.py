@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 import jax.numpy as jnp
 import numpy as np
 
+from jexplicit.experiments.experiment import Experiment
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.optimizers import optax_optimizer
-from jexplicit.runs.experiment import Experiment
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.rows import Row, where
 from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained

@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import pixel_features
+from jexplicit.experiments.rows import Row, where
 from jexplicit.features.patches import Filters, patch_features, patch_filters
 from jexplicit.features.positive import random_directions, random_features, unit_rows
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Row, where
 from jexplicit.solvers.calibration import calibration_error, fit_temperature
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.initializers import initializer
 from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
 from jexplicit.nn.objectives import objective
@@ -17,7 +18,6 @@ from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Row, where
 from jexplicit.solvers.layerwise import random_decoders
 from jexplicit.solvers.metrics import mean_loss
 from launch.digits.base import Parts, Problem, Split, make_key, model_name, save_guesses, save_model, scores

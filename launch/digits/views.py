@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jexplicit.runs.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
-from jexplicit.runs.rows import Results, Row, melt, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Images, Lines, Section, Table, View, picture
+from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
+from jexplicit.experiments.rows import Results, Row, melt, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Images, Lines, Section, Table, View, picture
 from launch.digits.base import PICTURES, SCAN, load_model, row_name
 
 # Section 4 of the paper, on MNIST: test accuracy by (method, layers), epochs until the early stop, and mean norm.

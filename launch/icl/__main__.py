@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from jexplicit.runs.command import Preset
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.views import Section
 from jexplicit.runs.devices import compile_quickly, use_devices
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console
-from jexplicit.runs.views import Section
-from launch.icl.base import Flags, check_memory, effort
-from launch.icl.tables import OVERVIEW, READING
+from launch.icl.shared.base import Flags, check_memory, effort
+from launch.icl.shared.tables import OVERVIEW, READING
 
 GROUPS = {
     "all": ("one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"),
@@ -37,9 +37,9 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 
 def find_experiments() -> dict[str, Experiment]:
-    """The experiments in the modules of this folder by name, in the order of the groups."""
-    names = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if found.name != "__main__"]
-    modules = [importlib.import_module(f"launch.icl.{name}") for name in names]
+    """The experiments in the modules of this folder and those in it by name, in the order of the groups."""
+    found = pkgutil.walk_packages([str(Path(__file__).parent)], "launch.icl.")
+    modules = [importlib.import_module(module.name) for module in found if not module.name.endswith("__main__")]
     found = {e.name: e for module in modules for e in vars(module).values() if isinstance(e, Experiment)}
     return {name: found[name] for group in GROUPS.values() for name in group if name in found}
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from icl.comparison import condition_numbers, curvature_after_step
+from icl.problems.comparison import condition_numbers, curvature_after_step
 from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, cell, means, pivot, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.checkpoints import is_checkpoint
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Results, Row, cell, means, pivot, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
-from launch.icl.base import COLOURS, SPECTRUM, STYLES, Effort, Model, Sizes, make_tasks, random_key
-from launch.icl.predictors import Job, descent, trained_family, with_descent_rates
+from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Model, Sizes, make_tasks, random_key
+from launch.icl.shared.predictors import Job, descent, trained_family, with_descent_rates
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 

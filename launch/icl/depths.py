@@ -9,14 +9,14 @@ import numpy as np
 from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row, cell, pivot
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Row, cell, pivot
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
-from launch.icl.base import COLOURS, LOSS, TEST, Flags, Model, make_tasks, random_key
-from launch.icl.predictors import spectrum
+from launch.icl.shared.base import COLOURS, LOSS, TEST, Flags, Model, make_tasks, random_key
+from launch.icl.shared.predictors import spectrum
 
 SERIES = {
     ("gd", True): "GD, one rate",

@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.comparison import path_losses
 from icl.models.attention import AttentionLayer, head_maps, roll_out
+from icl.problems.comparison import path_losses
 from icl.solvers.descent import gradient_descent
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.runs.bounds import Bounds, NonNegativeInt
+from jexplicit.experiments.bounds import Bounds, NonNegativeInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, cell, means, melt, pivot, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Images, Lines, Table
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, cell, means, melt, pivot, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Images, Lines, Table
-from launch.icl.base import (
+from launch.icl.shared.base import (
     LOSS,
     STYLES,
     VALIDATION,
@@ -36,7 +36,7 @@ from launch.icl.base import (
     random_key,
     split_seeds,
 )
-from launch.icl.predictors import (
+from launch.icl.shared.predictors import (
     Family,
     Job,
     constructed_layers,
@@ -49,7 +49,7 @@ from launch.icl.predictors import (
     untrained_families,
     with_descent_rates,
 )
-from launch.icl.tables import COMPARISON, curve, reference_losses
+from launch.icl.shared.tables import COMPARISON, curve, reference_losses
 
 _dampings, _rollout_steps = (0.5, 0.75, 1.0), 50
 

@@ -7,20 +7,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from icl.comparison import path_losses
 from icl.models.attention import AttentionLayer, roll_out
+from icl.problems.comparison import path_losses
 from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row, cell, means, pivot
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Row, cell, means, pivot
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
-from launch.icl.base import LOSS, TEST, Flags, Model, make_tasks, random_key, split_seeds
-from launch.icl.predictors import Job, spectrum, trained_family
+from launch.icl.shared.base import LOSS, TEST, Flags, Model, make_tasks, random_key, split_seeds
+from launch.icl.shared.predictors import Job, spectrum, trained_family
 
 SOLVED_FOR = (1, 2, 5, 10)
 LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)

@@ -14,14 +14,14 @@ from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual
 from icl.solvers.polynomials import residual
 from icl.solvers.spectrum import weighted_eigenvalues
 from icl.tasks import Tasks
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
-from launch.icl.base import LOSS, TEST, Flags, Model, make_tasks, random_key
-from launch.icl.predictors import spectrum
+from launch.icl.shared.base import LOSS, TEST, Flags, Model, make_tasks, random_key
+from launch.icl.shared.predictors import spectrum
 
 CONDITION = 100.0  # of the covariance of ill-conditioned inputs, as in Fu et al.
 _layers, _steps = 10, 70  # most layers, and most steps of Newton's iteration

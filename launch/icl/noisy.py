@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.comparison import difference, predictions
 from icl.models.attention import init_layers
 from icl.models.batched import Regression
 from icl.models.constructions import descent_layers, diagonal_layers
+from icl.problems.comparison import difference, predictions
 from icl.problems.mixed_noise import (
     DiagonalFit,
     MixedNoise,
@@ -26,14 +26,14 @@ from icl.problems.mixed_noise import (
 from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
-from jexplicit.runs.bounds import NonNegativeFloat, PositiveInt
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.bounds import NonNegativeFloat, PositiveInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, pivot_table
-from launch.icl.base import (
+from launch.icl.shared.base import (
     COLOURS,
     SPECTRUM,
     TEST,
@@ -48,7 +48,7 @@ from launch.icl.base import (
     training_rows,
     validation_loss,
 )
-from launch.icl.tables import measures, over_seeds
+from launch.icl.shared.tables import measures, over_seeds
 
 ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.comparison import difference, predictions
+from icl.problems.comparison import difference, predictions
 from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_network, predict_waves, ridge_on_features
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, points, where
+from jexplicit.experiments.views import Lines
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, points, where
-from jexplicit.runs.views import Lines
-from launch.icl.base import (
+from launch.icl.shared.base import (
     COLOURS,
     LOSS,
     TEST,
@@ -31,7 +31,7 @@ from launch.icl.base import (
     train_or_load,
     training_rows,
 )
-from launch.icl.tables import curve, measures
+from launch.icl.shared.tables import curve, measures
 
 _penalties = 10.0 ** np.arange(-8, 3)
 _plotted = 3  # waves in the figure

@@ -18,14 +18,14 @@ from icl.problems.task_diversity import FiniteTasks, crossing, discrete_mmse, di
 from icl.solvers.descent import ridge
 from icl.solvers.single_layer import gaussian_tasks, heads_loss, token_moments
 from icl.tasks import Sequence, Tasks, half_mse, sequences
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, cell, melt, pivot, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, cell, melt, pivot, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
-from launch.icl.base import (
+from launch.icl.shared.base import (
     COLOURS,
     LOSS,
     TEST,

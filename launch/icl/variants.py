@@ -12,13 +12,13 @@ import numpy as np
 from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import Tasks, sample_tasks
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, melt, points, where
+from jexplicit.experiments.views import Images, Lines, Table
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Results, Row, groups, melt, points, where
-from jexplicit.runs.views import Images, Lines, Table
-from launch.icl.base import (
+from launch.icl.shared.base import (
     LOSS,
     STYLES,
     VALIDATION,
@@ -32,8 +32,8 @@ from launch.icl.base import (
     random_key,
     split_seeds,
 )
-from launch.icl.curves import curves, loss_by_step
-from launch.icl.predictors import (
+from launch.icl.shared.curves import curves, loss_by_step
+from launch.icl.shared.predictors import (
     Family,
     Job,
     descent_families,
@@ -44,7 +44,7 @@ from launch.icl.predictors import (
     sweep_families,
     trained_family,
 )
-from launch.icl.tables import curve, first_steps, measures, reference_losses
+from launch.icl.shared.tables import curve, first_steps, measures, reference_losses
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ its own: even with --history all, a model sees only that sentence.
 
 import sys
 
-from jexplicit.runs.command import entry_point
+from jexplicit.experiments.command import entry_point
 from launch.judge.config import Config
 
 main = entry_point("launch.judge.run", Config, __doc__)

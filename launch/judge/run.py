@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from jexplicit.data.pairs import MinimalPair, read_pairs
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, cell, groups, pivot
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Section, Table
+from jexplicit.lm.core.names import label
 from jexplicit.lm.minimal_pairs import judgement, preferences
-from jexplicit.lm.names import label
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, cell, groups, pivot
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Section, Table
-from launch.choose import load_choices
 from launch.judge.config import Config
+from launch.shared.choose import load_choices
 
 _name = ("method", "features", "radius", "history", "bits")  # what tells the models of a run apart
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jexplicit.lm.checkpoints import FROM_COUNTS
-from jexplicit.lm.fits.mixture_rows import COUNTED_ROWS, check_rows
-from jexplicit.lm.model import window_of
+from jexplicit.lm.core.model import window_of
+from jexplicit.lm.fits.mixtures.mixture_rows import COUNTED_ROWS, check_rows
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.lm.config import Config
-from launch.text import check_corpus
+from launch.shared.text import check_corpus
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
 _given = ("methods", "features", "radius", "history", "bits")  # each with a value at least

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.data.corpora import Split
-from jexplicit.lm.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method, Smoothing
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from jexplicit.runs.command import Preset
-from launch.text import Text
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method, Smoothing
+from launch.shared.text import Text
 
 # What a finished run may be continued with: more models, samples or an export.
 GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample", "paper")

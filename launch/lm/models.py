@@ -12,24 +12,24 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jexplicit.counts.dense import Counts
-from jexplicit.data.cache import TokenizedCorpus
 from jexplicit.data.contexts import contexts
+from jexplicit.data.corpus.cache import TokenizedCorpus
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row, where
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
+from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
+from jexplicit.lm.core.names import label
 from jexplicit.lm.evaluation import evaluate, sampled_positions
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.fits.mixture_rows import CHAIN, rows_radius
-from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.measures import comparable_measures, positions_in_all
-from jexplicit.lm.model import Features, LanguageModel, is_token_model
-from jexplicit.lm.names import label
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
-from jexplicit.runs.folder import RunFolder
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.rows import Row, where
 from launch.lm.config import Config
 from launch.lm.views import scaling_file
 

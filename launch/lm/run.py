@@ -14,21 +14,21 @@ from rich.markup import escape
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import PAD
-from jexplicit.data.docstrings import about_corpus
-from jexplicit.data.shards import count_tokens
+from jexplicit.data.corpus.docstrings import about_corpus
+from jexplicit.data.corpus.shards import count_tokens
 from jexplicit.data.sizes import TextSizes
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder, write_json
+from jexplicit.experiments.program import as_typed
 from jexplicit.lm.checkpoints import export_model, load_model
 from jexplicit.lm.fits.fit import ONE_DEVICE
-from jexplicit.lm.fits.training_text import TrainingText
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.lm.rows.word_vectors import check_dimensions
+from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh, request_devices
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder, write_json
 from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
-from jexplicit.runs.program import as_typed
 from jexplicit.runs.progress import console, suggest
 from launch.lm.check import check
 from launch.lm.config import GROWING, PRESETS, Config

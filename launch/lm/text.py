@@ -15,13 +15,14 @@ from jexplicit.counts.merging import SparseCounts, dense_counts
 from jexplicit.counts.sharded import as_sparse, count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
-from jexplicit.data import sources
-from jexplicit.data.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.shards import read_shards
+from jexplicit.data.corpus import sources
+from jexplicit.data.corpus.cache import TokenizedCorpus, cached_streams
+from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.sizes import read_sizes
 from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.experiments.folder import RunFolder
 from jexplicit.lm.checkpoints import (
     has_counts,
     has_sparse_counts,
@@ -32,11 +33,10 @@ from jexplicit.lm.checkpoints import (
     save_tokenizer,
 )
 from jexplicit.lm.fits.fit import choose_tables
-from jexplicit.lm.fits.training_text import RADIUS, TrainingText
 from jexplicit.lm.rows.words import letters_of
-from jexplicit.runs.folder import RunFolder
+from jexplicit.lm.training_text import RADIUS, TrainingText
+from jexplicit.runs.devices import within_memory
 from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
-from jexplicit.runs.memory import within_memory
 from jexplicit.runs.processes import agree, is_first, meet
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config

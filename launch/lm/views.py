@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
-from jexplicit.lm.fits.ablation import kind_name
-from jexplicit.lm.names import label
-from jexplicit.runs.figures import figure
-from jexplicit.runs.rows import Results, Row, cell, groups, melt, pivot, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture
+from jexplicit.experiments.figures import figure
+from jexplicit.experiments.rows import Results, Row, cell, groups, melt, pivot, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Lines, Section, Table, View, picture
+from jexplicit.lm.core.names import label
+from jexplicit.lm.fits.mixtures.ablation import kind_name
 from launch.compare import COLUMNS
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.

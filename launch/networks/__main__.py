@@ -9,7 +9,7 @@ python -m launch.networks check --preset tiny --out runs/check
 
 import sys
 
-from jexplicit.runs.command import Command, run_subcommand
+from jexplicit.experiments.command import Command, run_subcommand
 from launch.networks import config as configs
 
 COMMANDS = {

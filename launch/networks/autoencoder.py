@@ -12,8 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jexplicit.experiments.experiment import Experiment
+from jexplicit.experiments.experiment import Part as Step
+from jexplicit.experiments.figures import figure, legend_outside, plt
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, mean_std, means, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Images, Section, Table, picture, pivot_table
 from jexplicit.nn.activations import activation
-from jexplicit.nn.autoencoders import (
+from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
+from jexplicit.nn.studies.autoencoders import (
     LinearAutoencoder,
     add_noise,
     anomaly_auc,
@@ -27,15 +35,7 @@ from jexplicit.nn.autoencoders import (
     recall,
     reconstruction_errors,
 )
-from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.runs.experiment import Experiment
-from jexplicit.runs.experiment import Part as Step
-from jexplicit.runs.figures import figure, legend_outside, plt
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, mean_std, means, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Images, Section, Table, picture, pivot_table
 from launch.networks.config import AutoencoderConfig, Training, checked
 from launch.networks.data import Data, Part, open_pictures
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS

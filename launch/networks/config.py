@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import tyro
 
 from jexplicit.data.text import Unit
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.command import Preset
 from jexplicit.nn.names import (
     Activation,
     Direct,
@@ -16,9 +18,7 @@ from jexplicit.nn.names import (
     SamplerName,
     ScheduleName,
 )
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from jexplicit.runs.command import Preset
-from launch.text import check_text_flags
+from launch.shared.text import check_text_flags
 
 Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 ComparisonName = Literal[

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row
 from jexplicit.nn.diagnostics import LayerValues, hockey_stick, layer_statistics
 from jexplicit.nn.objectives import objective
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.rows import Row
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
 from launch.networks.config import FCNNConfig, checked

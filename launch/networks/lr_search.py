@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.nn.learning_rate import grid_search, range_test, sweep_schedule
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row
+from jexplicit.experiments.views import Lines
 from jexplicit.nn.networks import init_variables, network_outputs
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.folder import RunFolder
+from jexplicit.nn.studies.learning_rate import grid_search, range_test, sweep_schedule
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.rows import Results, Row
-from jexplicit.runs.views import Lines
 from launch.networks.config import RateConfig, checked
 from launch.networks.data import Data, finite, image_network, open_pictures
 from launch.networks.mlp_lm import language_network, open_text

@@ -11,33 +11,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.cache import cached_streams
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpora import Corpus, split_documents, split_in_three
-from jexplicit.data.docstrings import about_corpus, docs_corpus
+from jexplicit.data.corpus.cache import cached_streams
+from jexplicit.data.corpus.docstrings import about_corpus, docs_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.figures import figure
+from jexplicit.experiments.folder import RunFolder, write_json
+from jexplicit.experiments.rows import Results, Row, groups, mean_std, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Table, picture, pivot_table
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.softmax import map_contexts
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
-from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.network import network_model
-from jexplicit.lm.softmax import map_contexts
-from jexplicit.nn.embeddings import embedding_map, nearest_neighbours
+from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.names import Direct
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack, init_variables
-from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.figures import figure
-from jexplicit.runs.folder import RunFolder, write_json
-from jexplicit.runs.memory import check_memory
+from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
+from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, mean_std, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Table, picture, pivot_table
 from launch.networks import data
 from launch.networks.config import MLPConfig, Text, checked
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS

@@ -9,6 +9,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Table
 from jexplicit.nn import objectives
 from jexplicit.nn.diagnostics import hockey_stick, leaf_names
 from jexplicit.nn.names import ObjectiveName
@@ -18,11 +22,7 @@ from jexplicit.nn.samplers import sampler, shorter_epochs
 from jexplicit.nn.steps import Scores, initial_state, record_ratios, scorer, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
-from jexplicit.runs.folder import RunFolder
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.rows import Row
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Table
 from launch.networks.config import Descent, Training
 from launch.networks.data import Data, Part
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS, watch

@@ -15,7 +15,7 @@ from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables
 from jexplicit.counts.merging import dense_counts, merge_sparse
 from jexplicit.data.corpora import split_documents
-from jexplicit.data.shards import read_shards
+from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.files import load_arrays

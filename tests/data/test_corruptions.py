@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from jexplicit.data.corruptions import WAYS, corrupt_sentences, split_sentences
+from jexplicit.data.pairs import WAYS, corrupt_sentences, split_sentences
 
 DOCUMENTS = [f"He said number {n}, that it's well-known (and so on) here. The dog of house {n} sat there!" for n in range(100)]
 SENTENCES = [sentence for document in DOCUMENTS for sentence in split_sentences(document)]

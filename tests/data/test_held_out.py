@@ -5,8 +5,8 @@ import pytest
 from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.dense import count
-from jexplicit.data import held_out
-from jexplicit.data.held_out import duplicated_mask, hold_out
+from jexplicit.data.corpus import held_out
+from jexplicit.data.corpus.held_out import duplicated_mask, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)
 STREAM = stream_of(DOCUMENTS)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jexplicit.data import shards as module
-from jexplicit.data.cache import cached_streams
 from jexplicit.data.corpora import Corpus, iterate_split, sample_documents, split_documents
-from jexplicit.data.shards import ShardWriter, read_shards, write_shards
+from jexplicit.data.corpus import shards as module
+from jexplicit.data.corpus.cache import cached_streams
+from jexplicit.data.corpus.shards import ShardWriter, read_shards, write_shards
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
@@ -264,7 +264,7 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatc
         _lines(tmp_path / "a.txt", 700),
         Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)])),
     )
-    monkeypatch.setattr("jexplicit.data.sources.docs_corpus", lambda **_: docs)
+    monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: docs)
     limited = Corpus("docs", docs.train[:500], docs.dev[:50])  # as launch.lm limits a corpus in memory
     for flags, corpus in ((["--train", path], text_corpus([path]).in_memory()), (["--preset", "tiny"], limited)):
         out = tmp_path / flags[0]

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from jexplicit.data.cache import cached_streams
 from jexplicit.data.corpora import Corpus
+from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.data.sizes import TextSizes, overlap, read_sizes, text_sizes, write_sizes
 
 DEV = ["to be", " or  not to\u00a0be ", "naïve 漢字", "to be", "that is"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jexplicit.data import docstrings
 from jexplicit.data.corpora import Corpus, split_documents
-from jexplicit.data.docstrings import docs_corpus, installed_corpus
+from jexplicit.data.corpus import docstrings
+from jexplicit.data.corpus.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.runs.cache_files import cache_entries
 

@@ -22,7 +22,7 @@ from icl import (
     predictions,
     sample_tasks,
 )
-from icl.comparison import (
+from icl.problems.comparison import (
     condition_numbers,
     curvature_after_step,
     descent_rates,

@@ -14,18 +14,18 @@ import pytest
 
 from jexplicit.counts.dense import _blocks, _sum_devices, _zero_tables, count, counting_step
 from jexplicit.data.contexts import PAD
-from jexplicit.data.shards import ShardWriter, read_shards
+from jexplicit.data.corpus.shards import ShardWriter, read_shards
+from jexplicit.experiments.results import read_events
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.training_text import TrainingText
+from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.results import read_events
 from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
 from launch.bench import counting, evaluation, icl, lm, scaling, streaming, training
-from launch.bench.harness import BenchConfig, Comparison, bench, check_agreement, losses_differ
 from launch.bench.run import main
-from launch.bench.streams import first_positions, zipf_stream
-from launch.bench.workers import Setting, Workers
+from launch.bench.shared.harness import BenchConfig, Comparison, bench, check_agreement, losses_differ
+from launch.bench.shared.streams import first_positions, zipf_stream
+from launch.bench.shared.workers import Setting, Workers
 
 has_torch, has_kenlm = (importlib.util.find_spec(name) is not None for name in ("torch", "kenlm"))
 TIMED = {"bench", "method", "rounds", "threads", "memory", "cpu_seconds", "wall_seconds", "kernel_seconds"}

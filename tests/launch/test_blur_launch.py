@@ -11,8 +11,8 @@ import pytest
 from icl.blur.genome_files import load_genome, shipped_genomes
 from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
-from jexplicit.runs.results import read_events, read_rows
-from jexplicit.runs.rows import Results, where
+from jexplicit.experiments.results import read_events, read_rows
+from jexplicit.experiments.rows import Results, where
 from launch.bench import run as bench
 from launch.blur import __main__ as blur
 from launch.blur import ablation, tasks, train

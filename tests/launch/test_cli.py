@@ -14,8 +14,8 @@ from lm_runs import rows
 from PIL import Image
 
 import jexplicit
-from jexplicit.lm import names
-from jexplicit.lm.fits import mixture_rows
+from jexplicit.lm.core import names
+from jexplicit.lm.fits.mixtures import mixture_rows
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.digits import __main__ as digits
 from launch.judge import __main__ as judge

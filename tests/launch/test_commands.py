@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 import jexplicit
 from jexplicit import contexts, encode_documents, load_model
 from launch import compare, explain, export, next, sample, score
-from launch.choose import visible
 from launch.judge import __main__ as judge
+from launch.shared.choose import visible
 
 MEASURES = ("log_probability", "perplexity", "bits_per_byte", "bits_per_character", "word_perplexity")
 CHOSEN = ["--method", "explicit", "--features", "cat", "--radius", "2"]

@@ -9,12 +9,12 @@ import optax
 import pytest
 
 from jexplicit.data.images import read_images
+from jexplicit.experiments.results import read_events
+from jexplicit.experiments.rows import Results
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
-from jexplicit.runs.results import read_events
-from jexplicit.runs.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks.comparisons import compare
 from launch.networks.comparisons.choices import imbalance, saturate, variants_of

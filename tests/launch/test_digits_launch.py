@@ -15,11 +15,11 @@ from PIL import Image
 
 from jexplicit.data.image_files import FILES
 from jexplicit.data.images import pixel_features, read_images
+from jexplicit.experiments.bounds import check_bounds
+from jexplicit.experiments.results import read_events
+from jexplicit.experiments.rows import only, where
 from jexplicit.nn import training
-from jexplicit.runs.bounds import check_bounds
 from jexplicit.runs.checkpoints import load_checkpoint
-from jexplicit.runs.results import read_events
-from jexplicit.runs.rows import only, where
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.metrics import mean_loss
 from launch.classify import main as classify

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jexplicit.runs.rows import where
+from jexplicit.experiments.rows import where
 from launch.icl import __main__ as icl
 
 QUICK = ("copy", "softmax", "finite-data", "noisy")  # these compile fastest

@@ -14,12 +14,12 @@ import pytest
 from icl import training
 from icl.solvers.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
-from jexplicit.runs.bounds import check_bounds
-from jexplicit.runs.folder import RunFolder
+from jexplicit.experiments.bounds import check_bounds
+from jexplicit.experiments.folder import RunFolder
 from launch.icl import __main__ as icl
-from launch.icl import base
-from launch.icl.base import TEST, Flags, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
-from launch.icl.predictors import Job, descent_families, measure_families
+from launch.icl.shared import base
+from launch.icl.shared.base import TEST, Flags, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
+from launch.icl.shared.predictors import Job, descent_families, measure_families
 
 EXPERIMENTS = (*icl.GROUPS["all"], "task-diversity", "looped", "newton")
 FLAGS = (

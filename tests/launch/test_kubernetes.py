@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from jexplicit.runs.flags import parse
+from jexplicit.experiments.flags import parse
 from launch.lm.check import check
 from launch.lm.config import Config
 

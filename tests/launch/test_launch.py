@@ -39,7 +39,7 @@ from jexplicit.lm.checkpoints import export_model
 from jexplicit.lm.fits import log_linear_fits
 from jexplicit.lm.fits import training as lm_training
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
+from jexplicit.lm.fits.mixtures.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
 from jexplicit.nn import training
 from launch import cli, sample
 from launch.lm import __main__ as lm
@@ -359,7 +359,7 @@ def test_a_killed_run_resumes_to_the_same_rows(tmp_path):
 
 def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next(tmp_path, monkeypatch, capsys):
     docs = Corpus("docs", TRAIN[:200], DEV[:20])
-    monkeypatch.setattr("jexplicit.data.sources.docs_corpus", lambda **_: docs)
+    monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: docs)
     monkeypatch.setattr(sys, "argv", ["jexplicit lm"])
     given = [*SMALL, "--radius", "1", "--features", "cat", "--samples", "0"]
     assert lm.main(["--out", str(tmp_path / "a run"), *given]) == 0

@@ -13,7 +13,7 @@ from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.files import write_tables, write_tables_index
 from jexplicit.counts.merging import merge_sparse
 from jexplicit.counts.sparse import count_sparse
-from jexplicit.data.shards import Shards, read_shards
+from jexplicit.data.corpus.shards import Shards, read_shards
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from launch import shards

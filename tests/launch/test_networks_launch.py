@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from jexplicit.data.images import read_images
+from jexplicit.experiments.bounds import check_bounds
+from jexplicit.experiments.results import read_events
+from jexplicit.experiments.rows import Results
 from jexplicit.nn import training
-from jexplicit.nn.checklist import all_examples_verdict, one_example_verdict
-from jexplicit.runs.bounds import check_bounds
+from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.checkpoints import load_checkpoint
-from jexplicit.runs.results import read_events
-from jexplicit.runs.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks import config as networks_config
 from launch.networks import mlp_lm

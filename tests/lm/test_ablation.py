@@ -11,14 +11,14 @@ import pytest
 from reference import random_documents, stream_of
 
 from jexplicit.lm.evaluation import log_probabilities, read_text
-from jexplicit.lm.fits import ablation
-from jexplicit.lm.fits.ablation import CHAIN_KINDS, log_row_kinds, refitted_losses
-from jexplicit.lm.fits.calibration import objective
-from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
-from jexplicit.lm.fits.moments import moments_of
-from jexplicit.lm.fits.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
-from jexplicit.lm.fits.training_text import RADIUS, TrainingText, Watch
+from jexplicit.lm.fits.mixtures import ablation
+from jexplicit.lm.fits.mixtures.ablation import CHAIN_KINDS, log_row_kinds, refitted_losses
+from jexplicit.lm.fits.mixtures.calibration import objective
+from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows
+from jexplicit.lm.fits.mixtures.moments import moments_of
+from jexplicit.lm.fits.mixtures.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.tables.reader import log_probabilities as read_log_probabilities
+from jexplicit.lm.training_text import RADIUS, TrainingText, Watch
 
 N = 7
 GAIN, ROUNDING = 1e-4, 2e-5

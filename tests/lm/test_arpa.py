@@ -18,12 +18,12 @@ from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.ngram_mixture import ngram_model
-from jexplicit.lm.fits.training_text import TrainingText
-from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
+from jexplicit.lm.training_text import TrainingText
 
 SUM = 5e-6
 N = 12

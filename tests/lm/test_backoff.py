@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from reference import random_documents, stream_of
 
+from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
-from jexplicit.lm.fits.mixture_rows import chain_rows, unigram_row
-from jexplicit.lm.fits.ngram_mixture import ngram_model
-from jexplicit.lm.model import LanguageModel, unit_exponents
+from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
+from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
 from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import smoothed_ngrams

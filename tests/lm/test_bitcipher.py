@@ -26,7 +26,7 @@ from reference import explicit_solution as explicit_solution_loop
 from sklearn.naive_bayes import MultinomialNB
 
 from jexplicit import count, evaluate, explicit_language_model
-from jexplicit.lm.model import token_model
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.rows import bitcipher
 from jexplicit.lm.rows.bitcipher import (
     Codes,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from reference import PAD, random_documents, recent_counts, stream_of
 
+from jexplicit.lm.core.model import HISTORY
 from jexplicit.lm.evaluation import Past, histories
-from jexplicit.lm.model import HISTORY
 from jexplicit.lm.rows import cache as cache_module
 from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows
 

@@ -12,7 +12,7 @@ import pytest
 from reference import log_linear as log_linear_loop
 from scipy.optimize import minimize
 
-from jexplicit.lm.fits.calibration import fit_exponents
+from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
 

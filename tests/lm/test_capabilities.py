@@ -17,19 +17,19 @@ from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
+from jexplicit.experiments.folder import write_json
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import evaluate, histories, read_text, score
-from jexplicit.lm.fits import mixture_rows
 from jexplicit.lm.fits.fit import METHODS, fit_model
-from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.fits.mixtures import mixture_rows
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.text_model import TextModel
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.folder import write_json
 
 # what is a model fitted with: method, options
 KINDS = {

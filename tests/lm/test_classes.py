@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from reference import PAD, Chain, random_documents, stream_of
 
+from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import log_probabilities, read_tables, read_text
-from jexplicit.lm.fits.mixture_rows import CLASSES, COARSE, mixture_rows
-from jexplicit.lm.fits.ngram_mixture import exponent_names, fit_mixture, fit_rows, held_out_rows
-from jexplicit.lm.fits.training_text import TrainingText
-from jexplicit.lm.model import LanguageModel, unit_exponents
+from jexplicit.lm.fits.mixtures.mixture_rows import CLASSES, COARSE, mixture_rows
+from jexplicit.lm.fits.mixtures.ngram_mixture import exponent_names, fit_mixture, fit_rows, held_out_rows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import NgramRows
 from jexplicit.lm.rows.views import ViewRows
 from jexplicit.lm.tables.placing import only_read
+from jexplicit.lm.training_text import TrainingText
 
 N = 9
 ROW = 1e-5
@@ -155,7 +155,7 @@ def coarse_classes(n: int) -> np.ndarray:
 
 def test_frequent_tokens_are_classes_of_their_own(monkeypatch):
     """At most half of the tokens that occur, the most frequent ones."""
-    monkeypatch.setattr("jexplicit.lm.fits.mixture_rows.COARSE", ((2, 3), (9, 2)))
+    monkeypatch.setattr("jexplicit.lm.fits.mixtures.mixture_rows.COARSE", ((2, 3), (9, 2)))
     _, shared, kind = mixture_rows(TrainingText(STREAM, N), ("coarse",))
     f = np.bincount(STREAM, minlength=N)
     f[PAD] = 0

@@ -10,9 +10,9 @@ from jexplicit.data.contexts import contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.rows.explicit import explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.scaling_assumption import log_mean_cooccurrences
+from jexplicit.lm.training_text import Options, TrainingText
 
 N = 9
 FEATURES: Any = ("sum", "cat")

@@ -24,8 +24,8 @@ from scipy.stats import linregress
 
 from jexplicit.counts.dense import count
 from jexplicit.lm.attribution import explain
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text, score
-from jexplicit.lm.model import token_model
 from jexplicit.lm.rows.explicit import (
     Features,
     explicit_language_model,

@@ -11,9 +11,9 @@ from reference import PAD, greedy, log_softmax, random_documents, recent_counts,
 from jexplicit.counts.dense import count
 from jexplicit.data.tokenizers import train_tokenizer
 from jexplicit.lm import generation
+from jexplicit.lm.core.model import Constant, LanguageModel, token_model
 from jexplicit.lm.evaluation import Past, log_probabilities, score
 from jexplicit.lm.generation import generate, generate_text, next_token, restrict
-from jexplicit.lm.model import Constant, LanguageModel, token_model
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.explicit import Features, explicit_language_model
 

@@ -26,6 +26,9 @@ from reference import (
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit.counts.dense import count
+from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.smoothing import noise_model
+from jexplicit.lm.core.softmax import negative_log_likelihood
 from jexplicit.lm.fits import gradient as gradient_module
 from jexplicit.lm.fits.gradient import (
     cold_start,
@@ -36,10 +39,7 @@ from jexplicit.lm.fits.gradient import (
     make_batch,
     training_step,
 )
-from jexplicit.lm.model import token_model
 from jexplicit.lm.rows.explicit import explicit_language_model
-from jexplicit.lm.smoothing import noise_model
-from jexplicit.lm.softmax import negative_log_likelihood
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.explicit import explicit_solution
 

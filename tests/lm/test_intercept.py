@@ -10,12 +10,12 @@ import pytest
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import contexts
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.training_text import Options, TrainingText
-from jexplicit.lm.model import token_model
 from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
+from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 
 N = 9

@@ -29,7 +29,7 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
-from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
 N = 9  # of no use to 8 devices: their last columns are fillers

@@ -30,12 +30,12 @@ from scipy.sparse import csr_array
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import contexts
 from jexplicit.lm import evaluation
+from jexplicit.lm.core.model import LanguageModel, is_token_model, token_model, unit_exponents
+from jexplicit.lm.core.smoothing import SMOOTHINGS
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.evaluation import log_probabilities as log_probabilities_of_targets
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.generation import next_token
-from jexplicit.lm.model import LanguageModel, is_token_model, token_model, unit_exponents
-from jexplicit.lm.rows import sparse_partition
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model, with_targets
 from jexplicit.lm.rows.sparse import (
     smoothed_offset_rows,
@@ -43,8 +43,8 @@ from jexplicit.lm.rows.sparse import (
     sparse_language_model,
     sparse_unigram_model,
 )
-from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
-from jexplicit.lm.smoothing import SMOOTHINGS
+from jexplicit.lm.tables import sparse_partition
+from jexplicit.lm.tables.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.tables.storage import take_dense
 
 N = 8

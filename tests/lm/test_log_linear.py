@@ -25,7 +25,6 @@ from reference import (
 
 from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model
 from jexplicit.lm.evaluation import log_probabilities as tables_log_probabilities
-from jexplicit.lm.fits.calibration import fit_exponents
 from jexplicit.lm.fits.log_linear import (
     Smoothing,
     implied_slope,
@@ -36,6 +35,7 @@ from jexplicit.lm.fits.log_linear import (
     offset_rows,
     own_rows,
 )
+from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.tables.reader import log_probabilities
 
 N, K = 9, 3

@@ -8,8 +8,8 @@ import pytest
 
 from jexplicit import encode_documents, evaluate, score, train_tokenizer
 from jexplicit.data.sizes import TextSizes, text_sizes
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.measures import comparable_measures, positions_in_all, unknown_share
-from jexplicit.lm.model import token_model
 
 DOCUMENTS = ["to be or not", "to be", "what ïs"]
 

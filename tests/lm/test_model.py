@@ -16,12 +16,7 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.evaluation import Past, histories, log_probabilities, read_text
-from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
-from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows
-from jexplicit.lm.fits.ngram_mixture import ngram_model
-from jexplicit.lm.fits.training_text import RADIUS, TrainingText
-from jexplicit.lm.model import (
+from jexplicit.lm.core.model import (
     NOTHING,
     Constant,
     LanguageModel,
@@ -32,11 +27,16 @@ from jexplicit.lm.model import (
     is_token_model,
     token_model,
 )
+from jexplicit.lm.evaluation import Past, histories, log_probabilities, read_text
+from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
+from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows
+from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.rows.sparse import sparse_language_model
+from jexplicit.lm.training_text import RADIUS, TrainingText
 from jexplicit.runs.devices import data_mesh
 
 N = 9

@@ -16,9 +16,11 @@ from reference import PAD, Chain, log_linear, random_documents, stream_of, windo
 
 from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
+from jexplicit.lm.core.model import HISTORY, LanguageModel, window_of
+from jexplicit.lm.core.smoothing import SMOOTHINGS
 from jexplicit.lm.evaluation import evaluate, histories, log_probabilities, read_tables, read_text, score
-from jexplicit.lm.fits.mixture_rows import CACHES, CHAIN, GAPS, mixture_rows, with_history
-from jexplicit.lm.fits.ngram_mixture import (
+from jexplicit.lm.fits.mixtures.mixture_rows import CACHES, CHAIN, GAPS, mixture_rows, with_history
+from jexplicit.lm.fits.mixtures.ngram_mixture import (
     exponent_names,
     fit_mixture,
     fit_rows,
@@ -26,12 +28,10 @@ from jexplicit.lm.fits.ngram_mixture import (
     ngram_model,
     starting_exponents,
 )
-from jexplicit.lm.fits.training_text import RADIUS, TrainingText
-from jexplicit.lm.model import HISTORY, LanguageModel, window_of
 from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
-from jexplicit.lm.smoothing import SMOOTHINGS
 from jexplicit.lm.tables.storage import Sparse
+from jexplicit.lm.training_text import RADIUS, TrainingText
 from jexplicit.runs.devices import data_mesh
 
 N = 7

@@ -178,7 +178,7 @@ def test_contexts_beyond_memory_have_the_same_rows_to_the_last_bit(offsets, most
 
 def test_arrays_that_do_not_fit_on_the_disk_are_refused(tmp_path, monkeypatch):
     ranges = count_ranges(stream_of(DOCUMENTS), offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, 10**6))
-    monkeypatch.setattr("jexplicit.runs.array_file.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b", buffering=0))
+    monkeypatch.setattr("jexplicit.runs.files.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b", buffering=0))
     with pytest.raises(ValueError, match=f"No space left on device: counts do not fit in {tmp_path}; use .* with more room"):
         smoothed_ranges(ranges, offsets=(1, 2), vocab_size=N, folder=tmp_path)
 

@@ -28,6 +28,7 @@ from reference import (
 from sklearn.linear_model import LogisticRegression
 
 from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model, token_model
+from jexplicit.lm.core.softmax import negative_log_likelihood_from_counts
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.optimum import (
     bigram_optimum,
@@ -38,7 +39,6 @@ from jexplicit.lm.fits.optimum import (
     make_problem,
     minimization_step,
 )
-from jexplicit.lm.softmax import negative_log_likelihood_from_counts
 from jexplicit.runs.devices import data_mesh
 
 N, M = 4, 600

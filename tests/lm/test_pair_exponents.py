@@ -11,15 +11,15 @@ from reference import log_linear as log_linear_loop
 
 from jexplicit import encode_documents, fit, train_tokenizer
 from jexplicit.data.pairs import MinimalPair
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.mixture_rows import mixture_rows
-from jexplicit.lm.fits.ngram_mixture import starting_exponents
-from jexplicit.lm.fits.pair_exponents import fit_pair_exponents, fit_to_pairs, pair_positions, pairs_of_text
-from jexplicit.lm.fits.training_text import Options, TrainingText
+from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
+from jexplicit.lm.fits.mixtures.ngram_mixture import starting_exponents
+from jexplicit.lm.fits.mixtures.pair_exponents import fit_pair_exponents, fit_to_pairs, pair_positions, pairs_of_text
 from jexplicit.lm.minimal_pairs import preferences
-from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.tables.placing import Positions
+from jexplicit.lm.training_text import Options, TrainingText
 from launch.lm import __main__ as lm
 
 N, M, PAIRS = 6, 120, 30

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from reference import log_linear as log_linear_loop
 
-from jexplicit.lm.fits.calibration import fit_exponents
-from jexplicit.lm.fits.moments import moments_of, place_rows, position_slopes
+from jexplicit.lm.fits.mixtures.calibration import fit_exponents
+from jexplicit.lm.fits.mixtures.moments import moments_of, place_rows, position_slopes
 from jexplicit.lm.tables import placing, reader
 from jexplicit.lm.tables.placing import Positions, only_read, place, prepare
 from jexplicit.lm.tables.reader import add_compensated, log_probabilities

@@ -11,14 +11,14 @@ from reference import random_documents, stream_of
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm import model_files
 from jexplicit.lm.checkpoints import load_model
-from jexplicit.lm.fits import mixture_rows as mixtures
+from jexplicit.lm.core.model import TableRows, pytree
 from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.mixture_rows import ROWS, mixture_rows, register_rows
-from jexplicit.lm.fits.training_text import Options, TrainingText
-from jexplicit.lm.model import TableRows, pytree
-from jexplicit.lm.rows.repeats import RepeatRows
+from jexplicit.lm.fits.mixtures import mixture_rows as mixtures
+from jexplicit.lm.fits.mixtures.mixture_rows import ROWS, mixture_rows, register_rows
+from jexplicit.lm.rows.cache import RepeatRows
 from jexplicit.lm.tables.storage import Dense
+from jexplicit.lm.training_text import Options, TrainingText
 
 N = 7
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from jexplicit.data.contexts import PAD
+from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import Past, log_probabilities, read_text
-from jexplicit.lm.fits.mixture_rows import REPEATS, mixture_rows, rows_radius
-from jexplicit.lm.fits.training_text import TrainingText
-from jexplicit.lm.model import LanguageModel, unit_exponents
-from jexplicit.lm.rows.cache import Cache, cache_rows
-from jexplicit.lm.rows.repeats import RepeatRows, repeat_rows
+from jexplicit.lm.fits.mixtures.mixture_rows import REPEATS, mixture_rows, rows_radius
+from jexplicit.lm.rows.cache import Cache, RepeatRows, cache_rows, repeat_rows
+from jexplicit.lm.training_text import TrainingText
 
 N = 256  # ids up to the largest of uint8
 RNG = np.random.default_rng(0)

@@ -28,7 +28,7 @@ from scipy.sparse import csr_array
 from scipy.stats import dirichlet as dirichlet_distribution
 from sklearn.naive_bayes import MultinomialNB
 
-from jexplicit.lm.smoothing import (
+from jexplicit.lm.core.smoothing import (
     SMOOTHINGS,
     counts_of_counts,
     discounts_of,

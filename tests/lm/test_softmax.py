@@ -14,7 +14,7 @@ import pytest
 from reference import features, log_softmax
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
-from jexplicit.lm.softmax import (
+from jexplicit.lm.core.softmax import (
     log_partition,
     logits,
     map_contexts,

@@ -5,7 +5,7 @@ import pytest
 from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.sparse import count_sparse
-from jexplicit.lm.fits.word_classes import cluster, neighbour_ppmi, neighbour_vectors
+from jexplicit.lm.fits.mixtures.word_classes import cluster, neighbour_ppmi, neighbour_vectors
 
 N = 8
 STREAM = stream_of(random_documents(seed=3, number=40, vocab_size=N, longest=12))

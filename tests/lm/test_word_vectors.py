@@ -10,9 +10,9 @@ from jexplicit.counts.dense import count
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.training_text import Options, TrainingText
 from jexplicit.lm.rows.explicit import explicit_language_model
 from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
+from jexplicit.lm.training_text import Options, TrainingText
 
 N = 8
 RNG = np.random.default_rng(0)

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from reference import PAD, Chain
 
+from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import Past, histories, read_tables, read_text
-from jexplicit.lm.fits.calibration import fit_exponents
-from jexplicit.lm.fits.mixture_rows import WORD_RADIUS, mixture_rows
-from jexplicit.lm.fits.ngram_mixture import exponent_names
-from jexplicit.lm.fits.training_text import TrainingText
-from jexplicit.lm.model import LanguageModel, unit_exponents
+from jexplicit.lm.fits.mixtures.calibration import fit_exponents
+from jexplicit.lm.fits.mixtures.mixture_rows import WORD_RADIUS, mixture_rows
+from jexplicit.lm.fits.mixtures.ngram_mixture import exponent_names
 from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows, part_numbers
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, UNKNOWN, word_view
 from jexplicit.lm.tables.reader import log_probabilities
+from jexplicit.lm.training_text import TrainingText
 
 LETTERS = "abc"
 CHARACTERS = LETTERS + " ,\n"

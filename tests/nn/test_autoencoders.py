@@ -10,7 +10,10 @@ import optax
 import pytest
 from sklearn.decomposition import PCA
 
-from jexplicit.nn.autoencoders import (
+from jexplicit.nn.networks import FullyConnected, init_variables
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.steps import initial_state, network_step
+from jexplicit.nn.studies.autoencoders import (
     LinearAutoencoder,
     add_noise,
     anomaly_auc,
@@ -24,9 +27,6 @@ from jexplicit.nn.autoencoders import (
     recall,
     reconstruction_errors,
 )
-from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(20, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(20, 6)))

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from jexplicit.nn.embeddings import embedding_map, nearest_neighbours
+from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
 
 C = np.random.default_rng(0).normal(size=(40, 5))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.nn.gradient_noise import gradient_noise
+from jexplicit.nn.studies.gradient_noise import gradient_noise
 
 RNG = np.random.default_rng(0)
 X, Y = jnp.asarray(RNG.normal(size=(7, 3))), jnp.asarray(RNG.normal(size=7))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.nn.learning_rate import grid_search, pick_rate, range_test, smooth, sweep_schedule
+from jexplicit.nn.studies.learning_rate import grid_search, pick_rate, range_test, smooth, sweep_schedule
 
 CURVATURES = jnp.array([4.0, 0.3, 0.01])  # stable below 0.5
 

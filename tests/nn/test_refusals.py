@@ -9,7 +9,14 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from jexplicit.nn.activations import activation
-from jexplicit.nn.autoencoders import (
+from jexplicit.nn.diagnostics import hockey_stick
+from jexplicit.nn.initializers import initializer
+from jexplicit.nn.networks import FullyConnected, init_variables
+from jexplicit.nn.objectives import objective
+from jexplicit.nn.optimizers import make_optimizer, make_schedule, optax_optimizer
+from jexplicit.nn.samplers import sampler, shorter_epochs
+from jexplicit.nn.steps import scorer
+from jexplicit.nn.studies.autoencoders import (
     LinearAutoencoder,
     anomaly_auc,
     cluster_agreement,
@@ -19,18 +26,11 @@ from jexplicit.nn.autoencoders import (
     off_span_gain,
     pseudo_inverse_autoencoder,
 )
-from jexplicit.nn.checklist import one_example_verdict
-from jexplicit.nn.diagnostics import hockey_stick
-from jexplicit.nn.embeddings import embedding_map, nearest_neighbours
-from jexplicit.nn.gradient_noise import gradient_noise
-from jexplicit.nn.initializers import initializer
-from jexplicit.nn.learning_rate import grid_search, pick_rate, sweep_schedule
-from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.objectives import objective
-from jexplicit.nn.optimizers import make_optimizer, make_schedule, optax_optimizer
-from jexplicit.nn.samplers import sampler, shorter_epochs
-from jexplicit.nn.steps import scorer
-from jexplicit.nn.trajectories import SURFACES, trajectory
+from jexplicit.nn.studies.checklist import one_example_verdict
+from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
+from jexplicit.nn.studies.gradient_noise import gradient_noise
+from jexplicit.nn.studies.learning_rate import grid_search, pick_rate, sweep_schedule
+from jexplicit.nn.studies.trajectories import SURFACES, trajectory
 
 KEY, X, C = jax.random.key(0), jnp.asarray(np.random.default_rng(0).normal(size=(20, 6))), np.eye(40)
 SQUARE = LinearAutoencoder(jnp.eye(6), jnp.eye(6))

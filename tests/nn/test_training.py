@@ -21,8 +21,8 @@ import pytest
 from reference import random_documents, stream_of
 
 from jexplicit.data.contexts import contexts
+from jexplicit.lm.core.softmax import negative_log_likelihood
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, make_batch, training_step
-from jexplicit.lm.softmax import negative_log_likelihood
 from jexplicit.nn.training import TrainingResult, epoch_order, train
 from jexplicit.runs.checkpoints import load_latest
 from jexplicit.runs.devices import data_mesh

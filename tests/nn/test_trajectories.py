@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jexplicit.nn.optimizers import make_optimizer
-from jexplicit.nn.trajectories import SURFACES, trajectory
+from jexplicit.nn.studies.trajectories import SURFACES, trajectory
 
 GRADIENTS = {
     "ravine": lambda w: np.array([w[0], 20 * w[1]]),

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from jexplicit.data.cache import cached_streams
 from jexplicit.data.corpora import Corpus
+from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.runs import cache_files
 from jexplicit.runs.cache_files import cache_entries, clear_cache
 from launch import cache

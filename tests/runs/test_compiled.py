@@ -22,7 +22,7 @@ def run(config=None):
 """
 COMMAND = f"""
 import sys
-from jexplicit.runs.command import run_command
+from jexplicit.experiments.command import run_command
 from launch.cache import List
 {COMPUTE}
 sys.exit(run_command(run, List, description=""))

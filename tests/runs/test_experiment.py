@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.command import Preset
-from jexplicit.runs.experiment import Experiment
-from jexplicit.runs.rows import read_results
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Section, Table
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.command import Preset
+from jexplicit.experiments.experiment import Experiment
+from jexplicit.experiments.rows import read_results
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Section, Table
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jexplicit.runs import figures
-from jexplicit.runs.figures import figure, legend_outside, plain_ticks
+from jexplicit.experiments import figures
+from jexplicit.experiments.figures import figure, legend_outside, plain_ticks
 from jexplicit.runs.files import save_arrays, write_whole
 from launch.explain import draw_attribution
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from jexplicit.runs import figures
-from jexplicit.runs.rows import Results, pivot
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Lines, Table
+from jexplicit.experiments import figures
+from jexplicit.experiments.rows import Results, pivot
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, Table
 
 ROWS: list[Any] = [{"K": K, "method": method, "loss": K + len(method)} for K in (1, 2, 4) for method in ("a", "bc")]
 ROWS.append({"method": "level", "loss": 3.0, "K": None})

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import check_memory, data_mesh, within_memory
 from jexplicit.runs.host import host_bytes, parse_bytes
-from jexplicit.runs.memory import check_memory, within_memory
 
 ROOT = Path(__file__).parents[2]
 MB, GB = 10**6, 10**9

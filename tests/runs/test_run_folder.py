@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jexplicit.runs import folder as module
-from jexplicit.runs.folder import RunFolder
-from jexplicit.runs.results import experiment_of, read_config, read_events, read_rows, read_run
+from jexplicit.experiments import folder as module
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.results import experiment_of, read_config, read_events, read_rows, read_run
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from jexplicit.runs.tables import Column, markdown_table, rich_table
+from jexplicit.experiments.tables import Column, markdown_table, rich_table
 
 COLUMNS = [
     Column("method", "method"),

@@ -4,10 +4,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jexplicit.runs import views
-from jexplicit.runs.rows import Results, groups, means, only
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Images, Lines, Table
+from jexplicit.experiments import views
+from jexplicit.experiments.rows import Results, groups, means, only
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Images, Lines, Table
 
 ROWS = [
     {"method": method, "K": K, "seed": seed, "loss": K + seed + (method == "b")} | ({"rate": 0.5} if K == 1 else {})

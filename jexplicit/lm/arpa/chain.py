@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sparse import SparseTables

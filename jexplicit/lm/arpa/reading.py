@@ -12,7 +12,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.arpa.chain import Level, backed_off_log_p, context_tokens, search
 from jexplicit.lm.arpa.parser import NEVER, ArpaFile, Order
 from jexplicit.lm.arpa.words import arpa_words
-from jexplicit.lm.model import Constant, LanguageModel
+from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.tables.storage import SparseRows

@@ -22,7 +22,7 @@ from jexplicit.lm.arpa.chain import (
 )
 from jexplicit.lm.arpa.parser import NEVER
 from jexplicit.lm.arpa.words import arpa_words
-from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel
 
 _block = 1 << 16  # lines
 _ln10 = float(np.log(10))

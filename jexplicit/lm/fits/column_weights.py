@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.lm.model import LanguageModel, is_token_model, token_model
+from jexplicit.lm.core.model import LanguageModel, is_token_model, token_model
+from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.scaling_assumption import log_mean_cooccurrences
-from jexplicit.lm.softmax import logits
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm.core.model import Features, History
 from jexplicit.lm.fits.fit import DENSE, METHODS, choose_tables, fit_model
-from jexplicit.lm.fits.mixture_rows import check_rows
-from jexplicit.lm.fits.training_text import RADIUS, Options, TrainingText, Watch
+from jexplicit.lm.fits.mixtures.mixture_rows import check_rows
 from jexplicit.lm.measures import positions_in_all
-from jexplicit.lm.model import Features, History
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
+from jexplicit.lm.training_text import RADIUS, Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import host_bytes
 

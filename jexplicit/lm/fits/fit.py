@@ -15,26 +15,26 @@ import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.data.held_out import duplicated_mask
+from jexplicit.data.corpus.held_out import duplicated_mask
 from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.core.model import Constant, LanguageModel
+from jexplicit.lm.core.names import Method as Method
 from jexplicit.lm.evaluation import Text, log_probabilities, read_text
-from jexplicit.lm.fits.ablation import log_row_kinds
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
-from jexplicit.lm.fits.mixture_rows import CHAIN, mixture_rows, reads_words, row_kinds, rows_radius, with_history
-from jexplicit.lm.fits.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
+from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
+from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows, reads_words, row_kinds, rows_radius, with_history
+from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
+from jexplicit.lm.fits.mixtures.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
-from jexplicit.lm.fits.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.training import train_language_model
-from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
-from jexplicit.lm.model import Constant, LanguageModel
-from jexplicit.lm.names import Method as Method
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.host import trim_heap
 
 # Methods that are solved from dense tables [N, N].

@@ -25,8 +25,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import distinct_contexts, pad_to
-from jexplicit.lm.model import Features, LanguageModel, token_model
-from jexplicit.lm.smoothing import Noise, noisy_counts, noisy_rows
+from jexplicit.lm.core.model import Features, LanguageModel, token_model
+from jexplicit.lm.core.smoothing import Noise, noisy_counts, noisy_rows
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0

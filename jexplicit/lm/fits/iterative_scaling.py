@@ -17,7 +17,7 @@ direction helps too. That settles what to do with pairs that never occur, whose 
 
 * `noise=False`: they stay where they start, and the sweeps go to the best model that has these logits there. A start without
   noise has them at minus infinity, where they belong.
-* `noise=True`: the parameters are those of the noisy features `H̃ = H E_noise` (jexplicit.lm.smoothing), whose rows have norm K
+* `noise=True`: the parameters are those of the noisy features `H̃ = H E_noise`, whose rows have norm K
   as well. Noise is a linear map of both co-occurrences, so that with E_noise = diag(q) + (1 - q) ⊗ p a sweep of the tables that
   are read by token ids is `Ũ += (1/K) E_noise log(E_noiseᵀ F / E_noiseᵀ E)`: finite, as no noisy co-occurrence is zero. The
   guarantee is that of the training loss itself, because F and E belong to the same features; smoothing F alone would void it.
@@ -55,13 +55,12 @@ from jaxtyping import Array, Float
 
 from jexplicit.counts.dense import Counts, merge_offsets
 from jexplicit.data.contexts import contexts, distinct_contexts
+from jexplicit.lm.core.model import Features, LanguageModel
+from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
-from jexplicit.lm.model import Features, LanguageModel
 from jexplicit.lm.rows.explicit import token_counts, with_targets
-from jexplicit.lm.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.iterate import History, iterate
-from jexplicit.runs.memory import check_memory
 
 
 class SweepResult(NamedTuple):

@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Integer
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, counted_radius
-from jexplicit.lm.model import Features, LanguageModel, token_model
+from jexplicit.lm.core.model import Features, LanguageModel, token_model
+from jexplicit.lm.core.smoothing import Smoothing, row_smoothing, unigram
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_rows
-from jexplicit.lm.smoothing import Smoothing, row_smoothing, unigram
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.tables.storage import Sparse, dense_rows
 
@@ -61,7 +61,7 @@ def offset_rows(
         features: "sum" or "cat".
         radius: K <= K'; default, all the counted offsets.
         eos: predict the end of a document too.
-        smoothing: of the rows; see jexplicit.lm.smoothing.
+        smoothing: of the rows; see jexplicit.lm.core.smoothing.
 
     Raises:
         ValueError: a radius that was not counted; another smoothing than these.

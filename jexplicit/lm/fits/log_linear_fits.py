@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jexplicit.data.contexts import contexts
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.calibration import Calibration, fit_exponents
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.log_linear import (
     OffsetRows,
@@ -21,9 +21,9 @@ from jexplicit.lm.fits.log_linear import (
     offset_rows,
     own_rows,
 )
-from jexplicit.lm.fits.training_text import Options, TrainingText, Watch
-from jexplicit.lm.model import LanguageModel
+from jexplicit.lm.fits.mixtures.calibration import Calibration, fit_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.model import LanguageModel
-from jexplicit.lm.smoothing import with_unseen_outputs
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.smoothing import with_unseen_outputs
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.steps import scorer
 from jexplicit.runs.devices import full_precision
@@ -53,7 +53,7 @@ def direct_start(variables: dict[str, Any], solved: LanguageModel) -> dict[str, 
         ValueError: a network without that connection, or tables of another shape.
 
     Example:
-        >>> from jexplicit.lm.model import token_model
+        >>> from jexplicit.lm.core.model import token_model
         >>> from jexplicit.nn.networks import MLPLanguageModel, init_variables
         >>> model = MLPLanguageModel(vocab_size=3, embedding=2, hidden=(4,), direct="tokens")
         >>> solved = token_model((jnp.arange(9.0).reshape(3, 3),), "cat", False)

@@ -26,10 +26,9 @@ from optax.tree_utils import tree_get, tree_set
 
 from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.model import LanguageModel, token_model
+from jexplicit.lm.core.model import LanguageModel, token_model
 from jexplicit.lm.rows.explicit import with_targets
-from jexplicit.runs.devices import data_mesh, full_precision
-from jexplicit.runs.memory import check_memory
+from jexplicit.runs.devices import check_memory, data_mesh, full_precision
 
 Blocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
 Info = dict[str, Float[Array, ""]]  # loss, in nats per position, and kkt_residual

@@ -9,11 +9,11 @@ import numpy as np
 import optax
 
 from jexplicit.data.contexts import contexts
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.smoothing import Noise, noise_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
-from jexplicit.lm.model import LanguageModel
 from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
-from jexplicit.lm.smoothing import Noise, noise_model
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train
 

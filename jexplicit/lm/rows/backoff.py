@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jexplicit.lm.model import Constant, TableRows, pytree
+from jexplicit.lm.core.model import Constant, TableRows, pytree
 from jexplicit.lm.rows.ngrams import NgramRows, context_numbers
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.tables.contexts import vmap_contexts

@@ -28,9 +28,9 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
+from jexplicit.lm.core.model import Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
+from jexplicit.lm.core.smoothing import noise_model
 from jexplicit.lm.rows.explicit import solve_tables
-from jexplicit.lm.smoothing import noise_model
 from jexplicit.lm.tables.storage import Dense, take_dense
 from jexplicit.runs.devices import full_precision
 

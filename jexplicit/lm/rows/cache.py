@@ -4,7 +4,8 @@
 
 c_i counts token i among the last tokens, or among those of them that followed the same tokens as the target does, and n₊
 different ones are there: the unigram of the past with a Dirichlet prior at the base distribution b, over b. The past goes
-across the borders of documents.
+across the borders of documents. A repeat row is that of a cache that sees no further than a context, and so nothing of another
+document.
 
 Source: Kuhn & De Mori 1990 for the cache; as a log-linear row, this project.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.model import HISTORY, NOTHING, pytree, static
+from jexplicit.lm.core.model import HISTORY, NOTHING, pytree, static
 from jexplicit.lm.tables.storage import SparseRows, ranges
 
 _targets_at_once = 128
@@ -236,3 +237,41 @@ def _after_the_same(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, 
     low, high = (np.searchsorted(places, own[targets - 1] * L + place - 1) for place in (np.minimum(first, targets), targets))
     tokens = stream[order[ranges(low, high)] + 1]
     yield count_tokens(np.repeat(np.arange(len(targets)), high - low), tokens, len(targets), N)
+
+
+@pytree
+class RepeatRows:
+    """A row for each of several numbers of nearest tokens.
+
+    log_base: [N] log unigram.
+    lengths: W of each row.
+
+    Example:
+        >>> kind = RepeatRows(jnp.log(jnp.array([0.25, 0.5, 0.25])), (2,))
+        >>> jnp.exp(kind.read(jnp.array([1, 1]))[0]).round(3).tolist()  # 1 + 2 / (1 * 0.5)
+        [1.0, 5.0, 1.0]
+    """
+
+    log_base: Any
+    lengths: tuple[int, ...] = static()
+
+    names = property(lambda self: tuple(f"repeat {W}" for W in self.lengths))
+    tokens = property(lambda self: (HISTORY,) * len(self.lengths))
+    radius = property(lambda self: max(self.lengths))
+    history = property(lambda self: 0)
+    vocab_size = property(lambda self: self.log_base.shape[0])
+
+    def read(self, context, history=None):
+        near = context.astype(jnp.int32)  # unsigned ids have no number for "none"
+        return [recent_row(near[:W], self.log_base, Cache(W)) for W in self.lengths]
+
+    def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
+        """A sparse table of a row per position for each W."""
+        b, own = np.exp(np.asarray(self.log_base)), np.arange(len(X))
+        return [(repeat_rows(X[:, :W], b), own, None) for W in self.lengths]
+
+
+def repeat_rows(X: np.ndarray, b: np.ndarray) -> SparseRows:
+    """The rows of many contexts [M, W]; row m is read by position m alone."""
+    M, W = X.shape
+    return rows_of_counts([count_tokens(np.repeat(np.arange(M), W), X.ravel(), M, len(b))], b)

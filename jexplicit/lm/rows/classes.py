@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Integer
 
-from jexplicit.lm.model import TableRows, pytree, static
+from jexplicit.lm.core.model import TableRows, pytree, static
 from jexplicit.lm.rows.ngrams import NgramRows
 from jexplicit.lm.tables.storage import Gathered, take_rows
 

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.model import Constant, Features, LanguageModel, token_model, unit_exponents
-from jexplicit.lm.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
+from jexplicit.lm.core.model import Constant, Features, LanguageModel, token_model, unit_exponents
+from jexplicit.lm.core.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.solvers.explicit import explicit_solution
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.lm.model import LanguageModel, pytree, static
+from jexplicit.lm.core.model import LanguageModel, pytree, static
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack, network_outputs
 
 

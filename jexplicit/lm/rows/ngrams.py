@@ -23,10 +23,10 @@ from numpy.typing import DTypeLike
 
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
-from jexplicit.lm.model import TableRows, pytree, static
-from jexplicit.lm.smoothing import counts_of_counts, discounts_of, relative_frequencies
+from jexplicit.lm.core.model import TableRows, pytree, static
+from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
-from jexplicit.runs.array_file import ArrayFile, ArrayParts
+from jexplicit.runs.files import ArrayFile, ArrayParts
 
 _pairs_per_block = 1 << 20
 

@@ -20,9 +20,9 @@ from jaxtyping import Array
 
 from jexplicit.counts.sharded import ShardedCounts
 from jexplicit.data.contexts import PAD, pad_to
-from jexplicit.lm.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.core.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_rows
 from jexplicit.lm.rows.explicit import encode_noise, solve_tables
-from jexplicit.lm.smoothing import Noise, noise_model, noisy_rows
 from jexplicit.lm.tables.storage import Gathered
 from jexplicit.runs.devices import AXIS, each_row
 

@@ -20,9 +20,9 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.sparse import SparseCounts, merge_sparse
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
-from jexplicit.lm.rows.sparse_partition import sparse_log_partition, sparse_target_logits
-from jexplicit.lm.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
+from jexplicit.lm.core.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
+from jexplicit.lm.core.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
+from jexplicit.lm.tables.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.tables.storage import Sparse, SparseRows
 
 
@@ -132,7 +132,7 @@ def sparse_unigram_model(counts: SparseCounts, *, eos: bool = False) -> Language
 
 
 def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney, as jexplicit.lm.smoothing.kneser_ney."""
+    """The baseline with one token of context: interpolated Kneser-Ney, as jexplicit.lm.core.smoothing.kneser_ney."""
     rows = smoothed_offset_rows(counts[:1], eos=eos)
     return LanguageModel((rows,), unit_exponents((rows,)), "none", eos)
 
@@ -148,7 +148,7 @@ def smoothed_offset_rows(
     Args:
         counts: C_1 .. C_K of jexplicit.counts.sparse.
         eos: predict the end of a document too.
-        smoothing: see jexplicit.lm.smoothing.
+        smoothing: see jexplicit.lm.core.smoothing.
         over: [N] what is subtracted from every row, `log p` for rows over the unigram.
         dtype: of the rows.
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Integer
 
-from jexplicit.lm.model import TableRows, pytree
+from jexplicit.lm.core.model import TableRows, pytree
 from jexplicit.lm.tables.contexts import vmap_contexts
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.features.positive import positive_parts, unit_rows
-from jexplicit.lm.model import Features, LanguageModel, token_model
+from jexplicit.lm.core.model import Features, LanguageModel, token_model
 from jexplicit.lm.rows.explicit import solve_tables, target_counts
 from jexplicit.runs.devices import full_precision
 

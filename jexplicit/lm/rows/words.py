@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.model import pytree, static
+from jexplicit.lm.core.model import pytree, static
 
 EMPTY, UNKNOWN = 0, 1  # nodes of every trie: of no character, and of all strings that it does not have
 _deepest = 24  # characters of the longest string of a trie

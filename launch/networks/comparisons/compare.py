@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.figures import COLOURS, figure, legend_outside
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, groups, mean_std, where
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Bars, Lines, Section, Table, View, picture, pivot_table
 from jexplicit.nn.diagnostics import hidden_layers
-from jexplicit.nn.gradient_noise import gradient_noise
 from jexplicit.nn.networks import init_variables, network_outputs
 from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer
-from jexplicit.nn.trajectories import SURFACES, trajectory
-from jexplicit.runs.experiment import Experiment, Part
-from jexplicit.runs.figures import COLOURS, figure, legend_outside
-from jexplicit.runs.folder import RunFolder
+from jexplicit.nn.studies.gradient_noise import gradient_noise
+from jexplicit.nn.studies.trajectories import SURFACES, trajectory
 from jexplicit.runs.progress import stage
-from jexplicit.runs.rows import Results, Row, groups, mean_std, where
-from jexplicit.runs.tables import Column
-from jexplicit.runs.views import Bars, Lines, Section, Table, View, picture, pivot_table
 from jexplicit.solvers.metrics import recall_by_class
 from launch.networks.comparisons.choices import variants_of
 from launch.networks.comparisons.variants import Variant, train_variant

@@ -1,0 +1,1 @@
+"""What every experiment shares: command line, run folder, rows, tables and figures."""

@@ -1,0 +1,189 @@
+"""The command line of a launcher: flags from a frozen dataclass, presets, and errors that a user can act on."""
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import tyro
+from rich.markup import escape
+
+from jexplicit.experiments.bounds import check_bounds
+from jexplicit.experiments.flags import parse
+from jexplicit.experiments.program import as_started, command_name
+from jexplicit.experiments.results import experiment_of, read_config
+from jexplicit.runs.files import local_path
+from jexplicit.runs.progress import console, end_of_reader, silence
+
+C = TypeVar("C")
+
+
+class Preset(NamedTuple):
+    """A named config and a note on the hardware, time and numbers to expect."""
+
+    config: Any
+    note: str
+
+
+class Command(NamedTuple):
+    """A subcommand: its config, what it does, and its presets. An `Experiment` has them, too."""
+
+    config: Any
+    run: Callable[[Any], Any] | str
+    presets: Mapping[str, Preset] = {}
+
+
+def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Sequence[str] | None = None) -> int:
+    """Parse a command line whose first argument names a subcommand, and run it; see `run_command`.
+
+    Args:
+        commands: by name.
+        description: of all subcommands, for `--help` without one; its first line is shown.
+        argv: the arguments; default, those of the process.
+    """
+    argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
+    name = argv[0].replace("_", "-") if argv else "--help"
+    if command := commands.get(name):
+        about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": getattr(command, "name", None)}
+        prog = f"{prog} {name}"
+        return run_command(command.run, command.config, presets=command.presets, prog=prog, argv=argv[1:], **about)
+    if name.startswith("-"):
+        kinds = {name: command.config for name, command in commands.items()}
+        about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
+        tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)  # ends the process
+    near = difflib.get_close_matches(name, commands, n=1) or commands
+    console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(near)}", soft_wrap=True)
+    return 2
+
+
+def entry_point(
+    run: Callable[[C], Any] | str, config: type[C], description: str | None, presets: Mapping[str, Preset] | None = None
+) -> Callable[..., int]:
+    """`main(argv=None)` of a command, for its module to end with; see `run_command`."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run_command(run, config, presets=presets, description=description or "", argv=argv)
+
+    return main
+
+
+def run_command(
+    run: Callable[[C], Any] | str,
+    config: type[C],
+    *,
+    presets: Mapping[str, Preset] | None = None,
+    prog: str | None = None,
+    description: str,
+    argv: Sequence[str] | None = None,
+    experiment: str | None = None,
+) -> int:
+    """Parse the command line into a config and run it.
+
+    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
+    progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
+    a field declares, and an `--out` that is no path on this machine, such as gs://bucket/run, are
+    refused before anything runs. What JAX compiles is kept for the next command (jexplicit.runs.compiled). A ValueError or a
+    FloatingPointError becomes one line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader
+    of the output that goes away, as `head` does, ends the command without a word.
+
+    Args:
+        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
+            Or the module whose `run` it is, which is imported once the arguments are read, so that `--help` needs no JAX.
+        config: a frozen dataclass whose field docstrings become `--help`.
+        presets: named configs.
+        prog: the command, for `--help`; default, that of the process.
+        description: the first lines of `--help`.
+        argv: the arguments; default, those of the process.
+        experiment: the name that config.json has; default, that of the launcher which defines the config.
+
+    Returns:
+        The exit status.
+    """
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+    argv = list(sys.argv[1:] if argv is None else argv)
+    prog = prog or command_name()
+    presets = presets or {}
+    description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
+    if presets:
+        names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
+        description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
+    quiet, as_json = "--quiet" in argv, "--json" in argv
+    try:
+        default = _defaults(argv, config, presets, experiment or experiment_of(config))
+        chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
+        check_bounds(chosen)
+        if (out := getattr(chosen, "out", None)) is not None:
+            local_path(out)  # refused before any work
+        with silence(progress=quiet, results=as_json):
+            found = _ready(run)(chosen)
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        end_of_reader()
+    except (ValueError, FloatingPointError, RuntimeError) as error:
+        of_process = _message_of_process(error)
+        if isinstance(error, RuntimeError) and not of_process:
+            raise
+        console.quiet = False
+        said = _as_flags(as_started(of_process or str(error)), config)
+        console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
+        if of_process:  # JAX's exit handler would wait for the other processes, which wait for this one
+            sys.stderr.flush()
+            os._exit(2)
+        return 2
+    except KeyboardInterrupt:
+        resumable = any(field.name == "resume" for field in dataclasses.fields(config))  # pyright: ignore[reportArgumentType]
+        console.print("interrupted" + ("; the same command with --resume continues" if resumable else ""))
+        return 130
+    return 0
+
+
+def _as_flags(text: str, config: Any) -> str:
+    """A message of the library in words of the command: `data_dir=DIR` as `--data-dir DIR`, where the command has that flag."""
+    names = "|".join(field.name for field in dataclasses.fields(config))
+    return re.sub(rf"(?<![\w-])({names})=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", text)
+
+
+def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
+    """The function to run; where its module has imported JAX, what JAX compiles is kept."""
+    function = importlib.import_module(run).run if isinstance(run, str) else run
+    if "jax" in sys.modules:
+        from jexplicit.runs.compiled import keep_compiled
+
+        keep_compiled()
+    return function
+
+
+def _message_of_process(error: Exception) -> str | None:
+    """The message of one process among several, see `jexplicit.runs.processes`; None where there is only this one."""
+    if "jax" not in sys.modules:
+        return None
+    from jexplicit.runs.processes import message_of_process
+
+    return message_of_process(error)
+
+
+def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
+    """The config whose values the flags override: with --resume that of the run in --out, otherwise that of --preset."""
+    out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
+    if preset not in (None, *presets):
+        raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")
+    if (stored := read_config(out, experiment) if out and "--resume" in argv else None) is None:
+        return presets[preset].config if preset else None
+    if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
+        raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
+    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+
+
+def _value(argv: Sequence[str], flag: str) -> str | None:
+    """The value in `flag VALUE` or `flag=VALUE`."""
+    found = re.search(rf"(?:^|\0){flag}[=\0]([^\0]+)", "\0".join(argv))
+    return found[1] if found else None

@@ -1,0 +1,103 @@
+"""An experiment: flags, `measure`, which yields rows, and views of the rows. Resuming, report, figures and JSON follow.
+
+def measure(config, folder):
+    for radius in config.radii:
+        yield {"radius": radius}, lambda K=radius: [{"loss": loss_of(K)}]
+
+EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jexplicit.experiments.command import Preset, run_command
+from jexplicit.experiments.folder import RunFolder, present_run
+from jexplicit.experiments.rows import Row, read_results, where
+from jexplicit.experiments.tables import rich_table
+from jexplicit.experiments.views import Section, Table, View
+from jexplicit.runs.processes import is_first
+from jexplicit.runs.progress import console
+
+Part = tuple[Row, Callable[[], Iterable[Row]]]
+
+
+class Experiment(NamedTuple):
+    """An experiment, `python -m launch.NAME`.
+
+    name: as in the command; config.json keeps it.
+    config: a frozen dataclass with the fields `out` and `resume`; its docstring is the first line of the report.
+    measure: `(config, folder) -> (key, part) ...`. A part computes some rows, which get the fields of the key. A part whose key
+        a row of the run has is skipped, so that a run can be resumed and extended.
+    views: of the report, in their order.
+    presets: named configurations.
+    check: refuses a configuration before anything is written; it may return another one to run in its place.
+    extend: fields of the configuration that a resumed run may change.
+    title: of the report.
+    terminal: the table that is printed; default, the first of the views.
+    after: called with the config and the folder when all parts are done, before the report.
+    """
+
+    name: str
+    config: Any
+    measure: Callable[[Any, RunFolder], Iterable[Part]]
+    views: Sequence[View]
+    presets: Mapping[str, Preset] = {}
+    check: Callable[[Any], Any] = lambda config: None
+    extend: Sequence[str] = ()
+    title: str = ""
+    terminal: Table | None = None
+    after: Callable[[Any, RunFolder], None] = lambda config, folder: None
+
+    def run(self, config: Any) -> dict[str, Any]:
+        """Measure what the run lacks, write report.md with its figures, and print the first table.
+
+        Returns:
+            what `--json` prints; nothing in processes but the first.
+        """
+        start = time.perf_counter()
+        config = self.check(config) or config
+        folder = RunFolder(config.out, config, resume=config.resume, extend=self.extend, experiment=self.name)
+        try:
+            for key, part in self.measure(config, folder):
+                if not where(folder.rows(), **key):
+                    folder.add_rows([{**key, **row, **key} for row in part()])
+        except FloatingPointError:  # a training that diverged
+            if folder.rows() and is_first():
+                console.print(f"report {self.report(folder.path)}, on the rows before", soft_wrap=True)
+            raise
+        if not is_first():
+            return {}
+        self.after(config, folder)
+        report, table = self.report(folder.path), self.terminal or first_table(self.views)
+        folder.log(event="finished", seconds=time.perf_counter() - start)
+        shown = table.terminal(read_results(folder.path)) if table else rich_table([], [])
+        return present_run(folder, shown, report, start)
+
+    def report(self, out: Path) -> Path:
+        """Write report.md and the figures from the files of a run alone."""
+        results = read_results(out)
+        about = [inspect.cleandoc(self.config.__doc__ or "").split("\n\n")[0], ""]
+        lines = [f"# {self.title or self.name}", "", *about, *(line for view in self.views for line in view(results))]
+        path = out / "report.md"
+        path.write_text("\n".join([*(line for line, before in zip(lines, ["-", *lines], strict=False) if line or before), ""]))
+        return path
+
+    def main(self, argv: Sequence[str] | None = None, *, description: str = "") -> int:
+        """Entry point of the command line; see `run_command`."""
+        about = description or inspect.cleandoc(self.config.__doc__ or "")
+        return run_command(self.run, self.config, presets=self.presets, description=about, argv=argv, experiment=self.name)
+
+
+def first_table(views: Sequence[View]) -> Table | None:
+    """The first table among views, also in sections."""
+    for view in views:
+        found = first_table(view.views) if isinstance(view, Section) else view
+        if isinstance(found, Table):
+            return found
+    return None

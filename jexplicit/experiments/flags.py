@@ -1,0 +1,117 @@
+"""The flags of a config: a frozen dataclass, flat in the code, whose flags `--help` shows in titled groups.
+
+    @dataclass(frozen=True)
+    class Config:
+        GROUPS: ClassVar = {"out": "run", "epochs": "training"}
+
+        out: str
+        \"\"\"Run folder to write.\"\"\"
+        seed: int = 0
+        \"\"\"Seed of every random choice.\"\"\"
+        epochs: int = 32
+        \"\"\"Maximum number of passes over the data. Training stops earlier with --patience.\"\"\"
+
+A group begins at the field that GROUPS names. The first sentence of a field's docstring is its help in one line; the rest
+follows.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import tyro
+
+from jexplicit.experiments.program import as_started
+
+C = TypeVar("C")
+
+_first_group, _general = "command", "general"
+FLAT = (tyro.conf.OmitArgPrefixes,)  # --epochs, not --training.epochs
+_alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
+
+
+def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
+    """The config that a command line gives; `--help` and errors end the process, as tyro does.
+
+    Args:
+        config: a frozen dataclass.
+        argv: the arguments, without --preset, --quiet and --json, which `--help` explains.
+        default: whose values the flags override, or None for those of the class.
+        prog: the command, for `--help`.
+        description: the first lines of `--help`.
+        presets: names that --preset takes.
+    """
+    groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=argv, description=description, config=FLAT)
+    values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
+    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
+
+
+class Flag(NamedTuple):
+    """A flag of a command: the title of its group, the field that it sets, its type, its explanation and its default.
+
+    The first sentence of the help is a line of its own; `value` is `dataclasses.MISSING` where the flag has to be given.
+    """
+
+    group: str
+    name: str
+    hint: Any
+    help: str
+    value: Any
+
+
+def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
+    """The flags of a config, in the order of their fields, and then those that every command has."""
+    helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
+    titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
+    found, title = [], _first_group
+    for field in dataclasses.fields(config):
+        title = titles.get(field.name, title)
+        value = field.default if default is None else getattr(default, field.name)
+        found.append(Flag(title, field.name, hints[field.name], helps.get(field.name, ""), value))
+    if presets := tuple(presets):
+        found.append(Flag(_general, "preset", Literal[*presets, None], "Start from the values of a preset above.", None))
+    return [
+        *found,
+        Flag(_general, "quiet", Annotated[bool, _alone], "Print no progress.", False),
+        Flag(_general, "json", Annotated[bool, _alone], "Print the results as one JSON object on standard output.", False),
+    ]
+
+
+def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
+    """A dataclass of dataclasses, one for each group of flags of a config, for tyro."""
+    groups: dict[str, list[Any]] = {}
+    for flag in flags(config, default, presets):
+        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
+        groups.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
+    parts = [(title, dataclasses.make_dataclass(title, fields, kw_only=True, frozen=True)) for title, fields in groups.items()]
+    return dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+
+
+@functools.cache
+def _helps(config: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass and of its bases: its first sentence on a line of its own.
+
+    A dataclass that `make_dataclass` made has them as HELP.
+    """
+    helps = {}
+    for base in reversed(config.__mro__[:-1]):
+        if "HELP" in vars(base):
+            helps |= {name: _first_line(text) for name, text in vars(base)["HELP"].items()}
+            continue
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        statements = typing.cast(ast.ClassDef, body).body
+        for field, text in zip(statements, statements[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
+                    helps[name] = _first_line(written)
+    return helps
+
+
+def _first_line(text: str) -> str:
+    return re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(text.split()), count=1)

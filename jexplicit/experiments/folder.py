@@ -1,0 +1,213 @@
+"""The run folder: the configuration, environment and results of one run. Reports and figures read only these files.
+
+config.json (the config's fields, and as `launcher` the name of the experiment), environment.json, metrics.jsonl (a line per
+event), results.json ({"rows": [...]}), figures/, checkpoints/, report.md.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.table import Table
+
+from jexplicit.experiments.program import command_name
+from jexplicit.experiments.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
+from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.processes import agree, hold_place, is_first
+from jexplicit.runs.progress import console, show
+
+_of_one_start = ("coordinator", "num_processes", "process_id")  # fields that config.json does not keep
+# Fields that say where and how a run computes, not what: its continuation may change them.
+_where_not_what = ("out", "resume", "devices", "memory", "checkpoint_seconds", "join_seconds", *_of_one_start)
+_libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
+
+
+class RunFolder:
+    """A folder that one launcher's run writes into.
+
+    Opening it locks it against other runs while this object lives, and writes config.json and environment.json. Of several
+    processes the first one writes; all of them have the same rows in memory.
+
+    Args:
+        out: the folder; it is created. An existing one must be empty or a run's.
+        config: a frozen dataclass.
+        resume: continue the run that is there, if any. Its configuration must be equal, but for fields that only say where
+            it computes (devices, memory, ...) and those of `extend`.
+        extend: fields of the config that a continuation may change, such as the radii to measure; config.json then has
+            the new values.
+        experiment: name of the experiment, such as "lm"; default, that of the launcher which defines the config.
+
+    Raises:
+        ValueError: the folder has a run and `resume` is off; it has a run of another configuration or experiment; it has
+            other files; another run is at work in it; its files are damaged; it cannot be written.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike,
+        config: Any,
+        *,
+        resume: bool = False,
+        extend: Sequence[str] = (),
+        experiment: str | None = None,
+    ):
+        self.path = local_path(out)
+        described, experiment = _plain(config), experiment or experiment_of(type(config))
+        if unknown := sorted(set(extend) - set(described)):
+            raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
+        _check_empty_or_run(self.path)
+        self._lock = hold_place(self.path, jax.process_index())
+        check_experiment(self.path, experiment, "choose another --out")
+        # a run without measurements has nothing to lose
+        begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
+        if begun and not resume:
+            raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
+        if begun:
+            _check_unchanged(self.path, described, extend)
+        self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
+        agree(f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)]))
+        if not is_first():
+            return
+        kept = {name: None if name in _of_one_start else value for name, value in described.items()}
+        write_json(self.path / "config.json", {"launcher": experiment, **kept})
+        write_json(self.path / "environment.json", environment())
+        _drop_torn_line(self.path / "metrics.jsonl")
+        (self.path / "figures").mkdir(exist_ok=True)
+
+    def log(self, **event: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        if not is_first():
+            return
+        line, path = json.dumps({"time": round(time.time(), 3), **event}) + "\n", self.path / "metrics.jsonl"
+        try:
+            with open(path, "a") as file:
+                file.write(line)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written ({error.strerror}): make room, then continue with --resume") from error
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl with this `event`, oldest first."""
+        return read_events(self.path, name)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.json so far."""
+        return list(self._rows)
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Add a row to results.json."""
+        self.add_rows([row])
+
+    def add_rows(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows to results.json, all of them or, where the run is killed, none; each is logged as an event, too."""
+        for row in rows:
+            self.log(event="row", **row)
+        self._rows += json.loads(json.dumps(list(rows)))
+        if is_first():
+            write_json(self.path / "results.json", {"rows": self._rows})
+
+
+def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> dict[str, Any]:
+    """Show the table of a finished run and where its files are.
+
+    Args:
+        folder: of the run.
+        table: of its rows.
+        report: the file.
+        start: when it began, by `time.perf_counter`.
+
+    Returns:
+        what `--json` prints: `out`, `seconds` and `rows`.
+    """
+    seconds = time.perf_counter() - start
+    if table.row_count:
+        show(table)
+    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+    return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit, devices and command: what one needs to repeat a run."""
+    return {
+        "command": [*command_name().split(), *sys.argv[1:]],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "commit": _commit(),
+        "devices": [str(device.device_kind) for device in jax.devices()],
+        "versions": {name: metadata.version(name) for name in _libraries},
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON as `jexplicit.runs.files.write_whole` does.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    text = json.dumps(value, indent=1) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _check_empty_or_run(path: Path) -> None:
+    """Raise where a folder has files that no run wrote. Locks and other hidden files do not count."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
+    except OSError as error:
+        raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
+    others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
+    if others and not _is_run(path):
+        some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+        raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a run has begun there. The config.json of other programs does not make a folder a run."""
+    if not (path / "config.json").exists():
+        return (path / "metrics.jsonl").exists()
+    return (path / "environment.json").exists() or "launcher" in read_stored(path)
+
+
+def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str]) -> None:
+    """Raise where a continuation changes a field that must not change."""
+    stored = read_config(path)
+    if stored is None:
+        raise ValueError(f"{path} has measurements and no config.json: restore it, or choose another --out")
+    changed = [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]
+    if changed:
+        was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
+        raise ValueError(f"{path} was run with {was}: resume without changing it, or choose another --out")
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Remove a last line that a kill cut short, so that the next one does not continue it."""
+    text = path.read_bytes() if path.exists() else b""
+    if text and not text.endswith(b"\n"):
+        os.truncate(path, text.rfind(b"\n") + 1)
+
+
+def _same_everywhere(described: dict[str, Any]) -> dict[str, Any]:
+    """The fields that all processes of a run share."""
+    return {name: value for name, value in described.items() if name not in _where_not_what}
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """The fields of a dataclass, with the types that JSON has."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def _commit() -> str | None:
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

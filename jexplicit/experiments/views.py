@@ -1,0 +1,359 @@
+"""Views of results: tables and figures, declared once for the terminal, the report of a run and the pages of docs/.
+
+A view is a function `Results -> lines of Markdown`, which also draws its figure. Most are one of `Table`, `Lines`, `Bars` and
+`Images`; any other figure is a function of its own.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import rich.table
+from matplotlib.colors import TwoSlopeNorm
+
+from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
+from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
+from jexplicit.experiments.tables import Column, markdown_table, rich_table
+
+_few = 12  # points of a line with a marker each, and places on a log axis with a tick each
+
+View = Callable[[Results], list[str]]
+# Fields that rows have, a function that makes rows, or rows.
+Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]
+Field = str | Callable[[Row], Any]
+ALL: Mapping[str, Any] = {}
+
+
+def selected(rows: Select, results: Results) -> list[Row]:
+    """The rows that a view shows."""
+    if isinstance(rows, Mapping):
+        return where(results.rows, **rows)
+    return list(rows(results) if callable(rows) else rows)
+
+
+def picture(results: Results, name: str, caption: str = "") -> list[str]:
+    """The lines that show figures/NAME.png."""
+    return [f"![{caption or name.replace('_', ' ')}](figures/{name}.png)", ""]
+
+
+class Table(NamedTuple):
+    """A table of rows; a table without rows shows nothing, and a column in which no row has a value is left out.
+
+    columns: its columns, or a function of the rows, where they depend on these; without any, the fields of the first row.
+    rows: fields of the rows to show, or a function of the results.
+    note: a sentence below the table.
+    """
+
+    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]] = ()
+    rows: Select = {}
+    note: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """The table in Markdown."""
+        rows = selected(self.rows, results)
+        return [*markdown_table(self._columns(rows), rows), *([self.note, ""] if self.note else [])] if rows else []
+
+    def terminal(self, results: Results, title: str = "") -> rich.table.Table:
+        """The table for the terminal."""
+        rows = selected(self.rows, results)
+        return rich_table(self._columns(rows), rows, title=title)
+
+    def with_columns(self, headings: Sequence[str]) -> "Table":
+        """The same with these columns alone, and without the sentence below it."""
+        return self._replace(columns=lambda rows: [c for c in self._columns(rows) if c.heading in headings], note="")
+
+    def _columns(self, rows: list[Row]) -> Sequence[Column]:
+        columns = self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
+        return [column for column in columns if not rows or any(map(column.cell, rows))]
+
+
+def pivot_table(
+    by: Sequence[Column],
+    across: str,
+    value: Field,
+    form: str = "",
+    *,
+    scale: float | None = None,
+    heading: str = "{}",
+    rows: Select = ALL,
+    note: str = "",
+) -> Table:
+    """A table with a line for each value of the fields `by`, and a column for each value of the field `across`.
+
+    Args:
+        by: the first columns; the value of each is a field.
+        across: field whose values head the other columns, in `heading`.
+        value, form, scale: of a cell, as of a `Column`.
+        rows, note: of the table.
+    """
+    fields = [str(column.value) for column in by]
+
+    def columns(lines: list[Row]) -> list[Column]:
+        keys = dict.fromkeys(key for line in lines for key in line if key not in fields)
+        return [*by, *(Column(heading.format(key), cell(key, value), form, scale) for key in keys)]
+
+    return Table(columns, lambda results: pivot(selected(rows, results), fields, across), note)
+
+
+class Section(NamedTuple):
+    """Views of some of the rows, below a heading; a section without rows shows nothing.
+
+    title: its heading.
+    views: in their order.
+    rows: fields of the rows that the views see.
+    note: a sentence below the heading.
+    """
+
+    title: str
+    views: Sequence[View]
+    rows: Mapping[str, Any] = {}
+    note: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """The lines of the section."""
+        own = results.where(**self.rows)
+        if not own.rows:
+            return []
+        lines = [line for view in self.views for line in view(own)]
+        return [f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines]
+
+
+class Lines(NamedTuple):
+    """`y` against `x`: a line for each `hue`, in a panel for each `panel`.
+
+    Of several rows at one x, such as those of several seeds, the line is the mean and a band the range. `y` may be a list over
+    seeds. A row without x is a horizontal line. Rows without y, and NaN, are gaps.
+
+    name: of the figure's file.
+    x, y: fields, or functions of a row.
+    hue, panel: fields, or functions of a row; a panel's value is its title.
+    rows: fields of the rows to draw, or a function of the results.
+    styles: options of matplotlib's `plot` by hue; the label is the hue unless they say another.
+    axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
+    by_panel: the same for single panels, by title.
+    size: inches of a panel.
+    finish: called with the axes, [rows, panels], before the figure is saved.
+    caption: of the picture.
+    row: field, or function of a row; panels of different values stand below each other.
+    wrap: how many panels stand side by side; 0 for all.
+    legend: "below" or "right" of all panels, for one legend instead of one in each.
+    """
+
+    name: str
+    x: Field
+    y: Field
+    hue: Field = ""
+    panel: Field = ""
+    rows: Select = {}
+    styles: Mapping[Any, Mapping[str, Any]] = {}
+    axes: Mapping[str, Any] = {}
+    by_panel: Mapping[Any, Mapping[str, Any]] = {}
+    size: tuple[float, float] = (4.4, 3.4)
+    sharey: bool = False
+    finish: Callable[[np.ndarray], Any] | None = None
+    caption: str = ""
+    row: Field = ""
+    wrap: int = 0
+    legend: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """Draw the figure, and the line that shows it."""
+        rows = selected(self.rows, results)
+        if not rows:
+            return []
+        grid = [groups(own, lambda row: _of(row, self.panel)) for own in groups(rows, lambda row: _of(row, self.row)).values()]
+        if self.wrap:
+            panels = [(line, [*line][n : n + self.wrap]) for line in grid for n in range(0, len(line), self.wrap)]
+            grid = [{title: line[title] for title in titles} for line, titles in panels]
+        columns, (width, height) = max(map(len, grid)), self.size
+        size = width * columns + 1.6 * (self.legend == "right"), height * len(grid)
+        styles = self._styles(rows)
+        path = results.path / "figures" / f"{self.name}.png"
+        with figure(path, len(grid), columns, size=size, sharey="row" if self.sharey else False) as axes:
+            for line, panels in zip(axes, grid, strict=True):
+                for ax in line[len(panels) :]:
+                    ax.axis("off")
+                for ax, (title, own) in zip(line, panels.items(), strict=False):
+                    self._draw(ax, own, styles)
+                    labels = {"xlabel": _label(self.x), "ylabel": _label(self.y) if ax is line[0] else "", "title": title or ""}
+                    ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
+                    if self.sharey and ax is not line[0]:
+                        ax.set_ylabel("")
+                    if ax.get_xscale() == "log":
+                        log_places(ax, {x for row in own if isinstance(x := _of(row, self.x), int | float)})
+                    if ax.get_yscale() == "log":
+                        log_ticks(ax)
+                    if ax.get_legend_handles_labels()[0] and not self.legend:
+                        ax.legend(fontsize=8, frameon=False)
+            if self.legend == "below":
+                legend_below(axes, ncols=max(2, round(size[0] / 2.2)))
+            if self.legend == "right":
+                legend_below(axes, loc="outside right upper", ncols=1)
+            if self.finish:
+                self.finish(axes)
+        return picture(results, self.name, self.caption)
+
+    def _styles(self, rows: list[Row]) -> dict[Any, dict[str, Any]]:
+        """Options of `plot` by hue, the same in all panels."""
+        hues = dict.fromkeys(_of(row, self.hue) for row in rows)
+        lines = [{"linestyle": line, "color": colour} for line in ("-", ":", "-.") for colour in COLOURS]
+        free = itertools.cycle(lines)
+        return {
+            hue: {"label": str(hue) if self.hue else None, **({} if "color" in own else next(free)), **own}
+            for hue in hues
+            for own in [self.styles.get(hue, {})]
+        }
+
+    def _draw(self, ax: Any, rows: list[Row], styles: Mapping[Any, Mapping[str, Any]]) -> None:
+        for hue, own in groups(rows, lambda row: _of(row, self.hue)).items():
+            placed = [row for row in own if _of(row, self.x) is not None]
+            if levels := [_of(row, self.y) for row in own if _of(row, self.x) is None]:
+                style = {**styles[hue], "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
+                number = "" if self.legend == "right" else f" {np.mean(levels):.4g}"  # which differs between panels
+                ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']}{number}"})
+            if placed:
+                xs, numbers = band(placed, self.x, self.y)
+                draw_band(ax, xs, numbers, **{"marker": "o" if len(xs) <= _few else "", "markersize": 4, **styles[hue]})
+
+
+def log_places(ax: Any, places: Iterable[float]) -> None:
+    """Ticks of a log x axis as plain numbers: at its places where they are few, and of few digits."""
+    known = sorted(places)
+    if len(known) > _few or any(float(f"{x:.4g}") != x for x in known):
+        return log_ticks(ax, "x")
+    ax.set_xticks(known, [f"{x:g}" for x in known])
+    ax.minorticks_off()
+
+
+def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The x of rows in their order, and the numbers at each."""
+    by_x = groups(rows, lambda row: _of(row, x))
+    numbers = {at: np.concatenate([np.atleast_1d(np.array(_of(row, y), float)) for row in own]) for at, own in by_x.items()}
+    ordered = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)
+    return np.array(ordered), [numbers[at] for at in ordered]
+
+
+def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
+    """The mean of the numbers at each x as a line, or a marker at a single x, and their range as a band."""
+    low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
+    ax.plot(x, mean, **({"marker": "o"} if len(x) == 1 else {}) | style)
+    if any(len(values) > 1 for values in numbers):
+        ax.fill_between(x, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
+
+
+class Bars(NamedTuple):
+    """`y` as bars at each `x`, side by side by `hue`, in a panel for each `panel`; several rows are a mean with its range.
+
+    Fields as in `Lines`; `form` is the format of the numbers above the bars, and without it there are none.
+    """
+
+    name: str
+    x: Field
+    y: Field
+    hue: Field = ""
+    panel: Field = ""
+    rows: Select = {}
+    styles: Mapping[Any, Mapping[str, Any]] = {}
+    axes: Mapping[str, Any] = {}
+    size: tuple[float, float] = (5.2, 3.4)
+    form: str = ""
+    finish: Callable[[np.ndarray], Any] | None = None
+    caption: str = ""
+
+    def __call__(self, results: Results) -> list[str]:
+        """Draw the figure, and the line that shows it."""
+        panels = groups(selected(self.rows, results), lambda row: _of(row, self.panel))
+        if not panels:
+            return []
+        width, height = self.size
+        path = results.path / "figures" / f"{self.name}.png"
+        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=len(panels) > 1) as axes:
+            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
+                self._draw(ax, own)
+                ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes})
+            axes[0, 0].set_ylabel(self.axes.get("ylabel", _label(self.y)))
+            if axes[0, -1].get_legend_handles_labels()[0]:
+                legend_outside(axes[0, -1])
+            if self.finish:
+                self.finish(axes)
+        return picture(results, self.name, self.caption)
+
+    def _draw(self, ax: Any, rows: list[Row]) -> None:
+        places = {x: n for n, x in enumerate(dict.fromkeys(_of(row, self.x) for row in rows))}
+        hues = groups(rows, lambda row: _of(row, self.hue))
+        width = 0.84 / len(hues)
+        for n, (hue, own) in enumerate(hues.items()):
+            xs, numbers = band(own, self.x, self.y)
+            at = [places[x] + (n - (len(hues) - 1) / 2) * width for x in xs.tolist()]
+            middle = [values.mean() for values in numbers]
+            error = np.array([(m - v.min(), v.max() - m) for m, v in zip(middle, numbers, strict=True)]).T
+            style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
+            bars = ax.bar(at, middle, width, yerr=error if error.any() else None, **style)
+            if self.form:
+                ax.bar_label(bars, fmt=f"{{:{self.form}}}", fontsize=7, rotation=90, padding=2)
+        ax.set_xticks(range(len(places)), [str(place) for place in places], fontsize=8)
+        ax.grid(axis="x", visible=False)
+
+
+class Images(NamedTuple):
+    """Matrices as a grid of pictures: red and blue for positive and negative entries, or one colour map.
+
+    name: of the figure's file.
+    grid: the results -> {label of the row: {title: matrix}}; a number is no title.
+    cmap: of matplotlib; None for red and blue around 0.
+    scale: whether a scale stands beside each matrix.
+    shared: "row" or "column", whose matrices then have the same limit of red and blue.
+    size: inches of a matrix.
+    options: of matplotlib's `imshow` with that colour map, such as vmin and vmax.
+    """
+
+    name: str
+    grid: Callable[[Results], Mapping[str, Mapping[Any, np.ndarray]]]
+    cmap: str | None = None
+    scale: bool = True
+    shared: str = ""
+    size: tuple[float, float] = (2.6, 2.6)
+    caption: str = ""
+    options: Mapping[str, Any] = {}
+
+    def __call__(self, results: Results) -> list[str]:
+        """Draw the figure, and the line that shows it."""
+        grid = self.grid(results)
+        if not grid:
+            return []
+        wide = max(map(len, grid.values()))
+        size = (self.size[0] * wide, self.size[1] * len(grid))
+        with figure(results.path / "figures" / f"{self.name}.png", len(grid), wide, size=size) as axes:
+            for row, (label, matrices) in zip(axes, grid.items(), strict=True):
+                for ax in row[len(matrices) :]:
+                    ax.axis("off")
+                for ax, (title, values) in zip(row, matrices.items(), strict=False):
+                    rows, columns = [*matrices.values()], [line[title] for line in grid.values() if title in line]
+                    alike = {"row": rows, "column": columns}.get(self.shared, [])
+                    limit = max((float(np.abs(values).max()) for values in alike), default=None)
+                    draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale, **self.options)
+                    ax.set_title("" if isinstance(title, int) else title, fontsize=9)
+                row[0].set_ylabel(label, fontsize=9)
+        return picture(results, self.name, self.caption)
+
+
+def draw_matrix(
+    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True, **options: Any
+) -> None:
+    """A matrix as an image, red for positive and blue for negative entries up to `limit`, or in a colour map."""
+    limit = limit or max(float(np.abs(values).max()), 1e-12)
+    ax.grid(False)
+    options = {"cmap": cmap, **options} if cmap else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}
+    image = ax.imshow(values, **options)
+    ax.set(xticks=[], yticks=[])
+    if scale:
+        ax.figure.colorbar(image, ax=ax, shrink=0.75)
+
+
+def _of(row: Row, field: Field) -> Any:
+    return field(row) if callable(field) else row.get(field)
+
+
+def _label(field: Field) -> str:
+    return "" if callable(field) else field.replace("_", " ")

@@ -1,0 +1,1 @@
+"""What a language model is: its interface, its softmax, and smoothed counts."""

@@ -1,0 +1,220 @@
+"""What fills the zeros of a table of counts: the paper's noise model (Eq. 4), and rows of probabilities that replace it.
+
+The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
+`F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.
+
+Every smoothing of counts gives rows that are positive and sum to 1, including rows of unseen tokens, so smoothings are
+interchangeable.
+"""
+
+from typing import Any, NamedTuple, get_args
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer
+
+from jexplicit.counts.contexts import sum_runs
+from jexplicit.lm.core.names import Smoothing as Smoothing
+from jexplicit.runs.devices import full_precision
+
+SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
+
+
+class Noise(NamedTuple):
+    """The noise model of Eq. 4: a token is seen rightly with probability q_n, else as a token drawn from p.
+
+    1 - q is kept beside q: in float32 it would be lost to rounding for the tokens seen most.
+    """
+
+    q: Float[np.ndarray, " N"]
+    one_minus_q: Float[np.ndarray, " N"]
+    p: Float[np.ndarray, " N"]
+
+
+def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
+    """One wrong observation per token type: `q_n = f_n / (f_n + 1)`, `p = (1 - f/M) / ||1 - f/M||_1`.
+
+    Args:
+        f: [N] how often each token of the stream was observed, `<pad>` (once per document) included.
+
+    Raises:
+        ValueError: negative counts, or fewer than two tokens.
+
+    Example:
+        >>> noise = noise_model(np.array([1, 3, 0]))
+        >>> noise.q.tolist(), noise.p.tolist()
+        ([0.5, 0.75, 0.0], [0.375, 0.125, 0.5])
+
+    Source: paper, Sec. 3.1.1.
+    """
+    if f.size < 2 or f.min() < 0 or f.sum() == 0:
+        raise ValueError(f"token counts {f}: the noise model needs at least two tokens and non-negative counts, not all zero")
+    f = f.astype(np.float64)
+    p = 1 - f / f.sum()
+    return Noise(q=f / (f + 1), one_minus_q=1 / (f + 1), p=p / p.sum())
+
+
+@full_precision
+def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
+    """Co-occurrences of the noisy embeddings, `F = Eᵀ C = diag(q) C + p ⊗ (1 - q)ᵀ C`.
+
+    Args:
+        C: [N, I] counts of input tokens (rows) with outputs, as floats.
+
+    Example:
+        >>> noisy_counts(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
+        [[2.5], [3.5]]
+
+    Source: paper, Eq. 2 and 4.
+    """
+    q, one_minus_q, p = (jnp.asarray(v, C.dtype) for v in noise)
+    return q[:, None] * C + p[:, None] * (one_minus_q @ C)[None, :]
+
+
+@full_precision
+def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
+    """What a noisy embedding reads from a decoder, `Ũ = E U = diag(q) U + (1 - q) ⊗ pᵀU`.
+
+    With the noise folded into its rows, a decoder is read by plain token ids.
+
+    Args:
+        U: [N, I] decoder, in nats.
+        noise: the noise model of the embeddings.
+
+    Example:
+        >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
+        [[2.25], [3.625]]
+
+    Source: paper, Eq. 4.
+    """
+    q, one_minus_q, p = (jnp.asarray(v, U.dtype) for v in noise)
+    return q[:, None] * U + one_minus_q[:, None] * (p @ U)[None, :]
+
+
+def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
+    """One pseudo-observation, independent of its context, for every output that was never seen.
+
+    An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
+    observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
+
+    Args:
+        C: [N, I] counts as floats.
+        f: [I] how often each output was seen.
+    """
+    independent = C.sum(axis=1) / f.sum()
+    return jnp.where(f[None, :] == 0, independent[:, None], C)
+
+
+def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
+    """Relative frequencies, with one pseudo-count for every output that was never seen.
+
+    Example:
+        >>> unigram(jnp.array([3.0, 0.0])).tolist()
+        [0.75, 0.25]
+    """
+    f = jnp.maximum(f, 1)
+    return f / f.sum()
+
+
+def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array, "N I"]:
+    """Kneser-Ney bigram: `P(i|j) = (C[j, i] - D(C[j, i])) / C(j) + γ(j) P_cont(i)`.
+
+    γ(j) is the mass that the discounts free, `sum D / C(j)`. `P_cont(i)` is the share of different contexts of i (one for an
+    unseen output), and the row of a context never seen.
+
+    Args:
+        C: [N, I] counts as floats.
+        modified: three discounts instead of one.
+
+    Returns:
+        [N, I] rows that are positive and sum to 1.
+
+    Example:
+        >>> kneser_ney(jnp.array([[4.0, 0.0], [1.0, 1.0], [0.0, 2.0]])).tolist()
+        [[0.9375, 0.0625], [0.5, 0.5], [0.125, 0.875]]
+
+    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
+    """
+    n = jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)])
+    D = jnp.concatenate([jnp.zeros(1, C.dtype), discounts_of(n, modified=modified)])
+    P_cont, total = unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)), C.sum(axis=1)
+    taken = D[jnp.clip(C, 0, 3).astype(jnp.int32)]
+    gamma = jnp.where(total > 0, taken.sum(axis=1) / jnp.maximum(total, 1), 1)
+    return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
+
+
+def discounts_of(n: Any, *, modified: bool) -> Any:
+    """What is taken from counts of 1, of 2, and of 3 and more, where so many counts are 1, 2, 3 and 4: NumPy and JAX alike.
+
+    With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
+    `D_c = c - (c + 1) D n_{c+1} / n_c`. Where counts of 1 to 4 are not all there, the modified discounts have no estimate and
+    D stands in, also for a D_c that is not above 0 and would free nothing for what was never seen; 1/2 for a D without one.
+
+    Example:
+        >>> discounts_of(np.array([2, 1, 1, 1]), modified=False).tolist()
+        [0.5, 0.5, 0.5]
+
+    Source: Chen & Goodman 1999, Eq. 17 and 26.
+    """
+    xp, (n1, n2, n3, n4) = n.__array_namespace__(), n
+    D = xp.where(n1 > 0, n1 / xp.maximum(n1 + 2 * n2, 1), 0.5)
+    one = xp.stack([D, D, D])
+    if not modified:
+        return one
+    some = xp.minimum(xp.minimum(n1, n2), xp.minimum(n3, n4)) > 0
+    three = xp.stack([c - (c + 1) * D * after / xp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
+    return xp.where(some & (three > 0), three, one)
+
+
+def counts_of_counts(counts: Integer[np.ndarray, "..."]) -> Int[np.ndarray, "4"]:
+    """How many counts are 1, 2, 3 and 4."""
+    return np.array([np.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
+
+
+class RowSmoothing(NamedTuple):
+    """A smoothing of rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)` with s = 0 for pairs that never occurred.
+
+    It takes `D(C[j, i])` from every count and gives the distribution b a mass m, `s_ji = (C[j, i] - D(C[j, i])) / (m_j b_i)`.
+
+    name: of the smoothing.
+    lower: [I] b.
+    discounts: [3] D of counts of 1, of 2, and of 3 and more.
+    """
+
+    name: str
+    lower: Float[np.ndarray, " I"]
+    discounts: Float[np.ndarray, "3"]
+
+    def excess(self, C: Any) -> Float[np.ndarray, " E"]:
+        """s of the cells of C, a scipy.sparse.csr_array."""
+        taken, cells = self.discounts[np.minimum(C.data, 3).astype(np.int64) - 1], np.diff(C.indptr)
+        mass = {"dirichlet": cells, "add-alpha": np.full(len(cells), C.shape[1])}.get(self.name, sum_runs(taken, C.indptr))
+        return (C.data - taken) / (np.repeat(mass, cells) * self.lower[C.indices])
+
+
+def row_smoothing(C: Any, name: str) -> RowSmoothing:
+    """The smoothing of rows by what a table of counts, a scipy.sparse.csr_array, estimates for all of them.
+
+    kneser-ney: one discount, over the continuation distribution; modified-kneser-ney: three discounts.
+    absolute-discount: one discount, over the unigram.
+    dirichlet: a prior at the unigram, of strength n₊(j), the number of different outputs after j.
+    add-alpha: a pseudo-count of 1 for every pair.
+
+    Raises:
+        ValueError: another smoothing than these.
+
+    Source: Kneser & Ney 1995; Chen & Goodman 1999; Ney, Essen & Kneser 1994; Witten & Bell 1991, method C; MacKay & Peto 1995.
+    """
+    if name not in SMOOTHINGS or name == "noise":
+        raise ValueError(f"smoothing {name!r}: choose {', '.join(SMOOTHINGS[:-1])}, or noise for rows of the whole text")
+    seen = np.bincount(C.indices, minlength=C.shape[1]) if "kneser-ney" in name else C.sum(axis=0, dtype=np.int64)
+    lower = np.full(C.shape[1], 1 / C.shape[1]) if name == "add-alpha" else relative_frequencies(seen)
+    discounted = name not in ("dirichlet", "add-alpha")
+    D = discounts_of(counts_of_counts(C.data), modified=name.startswith("modified")) if discounted else np.zeros(3)
+    return RowSmoothing(name, lower, D)
+
+
+def relative_frequencies(f: Integer[np.ndarray, " I"]) -> Float[np.ndarray, " I"]:
+    """`unigram` on the host, in float64."""
+    f = np.maximum(f, 1)
+    return f / f.sum()

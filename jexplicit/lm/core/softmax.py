@@ -1,0 +1,129 @@
+"""The softmax layer on token contexts: logits, partition functions, loss.
+
+A model is K tables [N, N] with the logits of a context `sum_k tables[k][x_k]`: a table per offset for Cat, the same one K
+times for Sum. The loss needs one partition function per *different* context,
+`NLL = sum_ctx n(ctx) log Z(ctx) - sum_k <C_k, U_k>`, and at K = 1 nothing but the counts.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Integer
+
+from jexplicit.data.contexts import distinct_contexts
+from jexplicit.lm.core.model import token_model
+from jexplicit.lm.tables.contexts import map_contexts as map_contexts
+
+Tables = Sequence[Float[Array, "N N"]]
+
+
+def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
+    """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
+
+    Args:
+        tables: K tables [N, N].
+        x: [K] token ids, nearest first.
+
+    Example:
+        >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()
+        [1.0, 2.0]
+
+    Source: paper, Eq. 1 and Sec. 3.1.2.
+    """
+    rows = [table.at[x[k]].get(mode="promise_in_bounds") for k, table in enumerate(tables)]
+    return functools.reduce(jnp.add, rows)
+
+
+def log_partition(
+    tables: Tables,
+    X: Integer[np.ndarray, "M K"],
+    *,
+    mesh: Mesh | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[np.ndarray, " M"]:
+    """`log Z(x) = log sum_i exp(logits(x)_i)` of many contexts, in nats, on the host.
+
+    Only a block of logits exists at a time, small enough for a CPU's cache. The contexts are split over the mesh.
+    """
+    return token_model(tables, "cat", False).rows[0].log_partition(X, mesh=mesh, progress=progress)
+
+
+def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    """The logit `sum_k U_k[x_k, y]` of every position's own target, in nats, on the host.
+
+    Summed over positions this is `sum_k <C_k, U_k>`.
+    """
+    return token_model(tables, "cat", False).rows[0].target_logits(X, Y)
+
+
+def negative_log_likelihood(
+    tables: Tables,
+    X: Integer[np.ndarray, "M K"],
+    Y: Integer[np.ndarray, " M"],
+    *,
+    ordered: bool = True,
+    mesh: Mesh | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> float:
+    """`L = sum_ctx n(ctx) log Z(ctx) - sum_m logit(x_m)_{y_m}`, in nats, summed over positions in float64.
+
+    Args:
+        tables: K tables [N, N].
+        X: [M, K] contexts, nearest token first.
+        Y: [M] targets.
+        ordered: False where all tables are the same (Sum), so that the order of a context does not matter.
+
+    Raises:
+        ValueError: no position to predict.
+
+    Example:
+        >>> tables = [jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))]
+        >>> round(negative_log_likelihood(tables, np.array([[0], [1]]), np.array([0, 2])), 3)  # log 2 + log 4
+        2.079
+
+    Source: paper, Eq. 1.
+    """
+    if not len(Y):
+        raise ValueError("no position to predict: the text has no tokens")
+    distinct, n = distinct_contexts(X, ordered=ordered)
+    log_Z = log_partition(tables, distinct, mesh=mesh, progress=progress)
+    return float(n @ log_Z.astype(np.float64) - target_logits(tables, X, Y).sum(dtype=np.float64))
+
+
+def negative_log_likelihood_from_counts(U: Float[Array, "N I"], C: Integer[np.ndarray, "N I"]) -> float:
+    """The loss at K = 1 from counts alone, `L = sum_j C(j) log Z(j) - <C, U>`, in nats, whatever the number of positions.
+
+    Example:
+        >>> C = np.array([[3, 1], [1, 1]])
+        >>> round(negative_log_likelihood_from_counts(jnp.log(jnp.array(C)), C), 4)  # 4 H(3/4) + 2 H(1/2)
+        3.6356
+
+    Raises:
+        ValueError: no position to predict.
+
+    Source: paper, Eq. 1, at K = 1.
+    """
+    n = C.sum(axis=1)
+    if not n.any():
+        raise ValueError("no position to predict: the text has no tokens")
+    log_Z = np.where(n > 0, np.asarray(_row_log_partition(U), np.float64), 0)  # 0 log 0 = 0: what never occurs costs nothing
+    return float(n @ log_Z - _inner_product(C, np.asarray(U)))
+
+
+def _inner_product(C: np.ndarray, U: np.ndarray) -> float:
+    """`<C, U>` in float64, over the pairs that occur, by blocks of rows that stay in the cache."""
+
+    def of_block(C: np.ndarray, U: np.ndarray) -> float:
+        occurs = np.flatnonzero(C > 0)
+        return float(np.dot(C.ravel()[occurs].astype(np.float64), U.ravel()[occurs].astype(np.float64)))
+
+    return sum(of_block(C[j : j + 64], U[j : j + 64]) for j in range(0, len(C), 64))
+
+
+@jax.jit
+def _row_log_partition(U: Array) -> Array:
+    return jax.nn.logsumexp(U, axis=1)

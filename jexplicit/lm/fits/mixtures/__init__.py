@@ -1,0 +1,1 @@
+"""Mixtures of counted rows: which rows, and their exponents."""

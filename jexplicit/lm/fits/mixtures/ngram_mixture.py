@@ -1,0 +1,187 @@
+"""The mixture of counted rows: the rows of `mixture_rows`, with exponents that are fitted on held-out text.
+
+    logits = a_0 log p + sum_g a_g row_g
+
+What is fitted is one exponent per row, or one for each of a few confidences. With exponents 1 for the unigram and the contexts,
+and 0 elsewhere, the mixture is the Kneser-Ney n-gram model itself.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float, Int
+
+from jexplicit.data.tokenizers import Progress
+from jexplicit.lm.core.model import LanguageModel, exponents_per_row
+from jexplicit.lm.evaluation import Text, read_tables
+from jexplicit.lm.fits.mixtures.calibration import Calibration, fit_exponents
+from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
+from jexplicit.lm.rows.backoff import BackOffChain
+from jexplicit.lm.rows.ngrams import Ngrams
+from jexplicit.lm.tables.placing import Positions, only_read
+
+_positions_of_a_guess = 5000
+_least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
+_starts = {  # where a fit begins, by kind of row
+    "unigram": 0.6,
+    "context": 0.7,
+    "gap": 0.1,
+    "skip": 0.2,
+    "word": 0.3,
+    "class": 0.1,
+    "next": 0.1,
+    "repeat": 0.2,
+    "cache": 0.2,
+}
+
+
+def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -> LanguageModel:
+    """The interpolated modified Kneser-Ney model: the chain's rows over the unigram, all exponents 1.
+
+    Args:
+        chain: of `smoothed_ngrams` with offsets 1, 2, ... .
+        f: [N] how often each token is a target of the text.
+        eos: whether the text predicts the end of a document.
+
+    Example:
+        >>> from jexplicit.lm.training_text import TrainingText
+        >>> from jexplicit.lm.generation import next_token
+        >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
+        >>> model = ngram_model(text.ngrams((1, 2)), text.target_counts)
+        >>> round(float(np.exp(next_token(model, np.array([2]))[3])), 3)  # two times of three, discounted
+        0.508
+
+    Source: Chen & Goodman 1999, Sec. 4.
+    """
+    rows = BackOffChain(unigram_row(f), *chain_rows(chain, f), chain.log_gamma)
+    return LanguageModel((rows,), np.ones(1 + len(chain.offsets), np.float32), "none", eos)
+
+
+class HeldOutRows(NamedTuple):
+    """What the positions of a held-out text read of counted rows, and nothing else of them: for several fits.
+
+    names: the row of every exponent.
+    tables, positions: what is read.
+    Y: [M] targets.
+    """
+
+    names: tuple[str, ...]
+    tables: tuple[Any, ...]
+    positions: Positions
+    Y: Int[np.ndarray, " M"]
+
+    @property
+    def row(self) -> Int[np.ndarray, " S"]:
+        """The number of the row of every exponent; those of one row stand side by side."""
+        return np.cumsum([False, *(one != other for one, other in pairwise(self.names))])
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of rows: first words of their names."""
+        return list(dict.fromkeys(name.split()[0] for name in self.names))
+
+    def has(self, kinds: Sequence[str]) -> Bool[np.ndarray, " S"]:
+        """Which exponents weigh rows of some kinds."""
+        return np.array([name.split()[0] in kinds for name in self.names])
+
+    def scalars(self, kinds: Sequence[str]) -> int:
+        """How many exponents some kinds have."""
+        return int(self.has(kinds).sum())
+
+    def only(self, exponents: Float[np.ndarray, " S"], kinds: Sequence[str]) -> Float[np.ndarray, " S"]:
+        """The exponents of some kinds, 0 for the others."""
+        return np.where(self.has(kinds), exponents, 0)
+
+    def take(self, m: slice | np.ndarray) -> "HeldOutRows":
+        """Some of the positions."""
+        return self._replace(positions=self.positions.take(m), Y=self.Y[m])
+
+    def of_kinds(self, kinds: Sequence[str]) -> "HeldOutRows":
+        """What the rows of some kinds are; exponents keep their numbers."""
+        columns = np.flatnonzero(self.has(kinds)[self.positions.exponents].any(axis=0)).tolist()
+        return self._replace(tables=tuple(self.tables[g] for g in columns), positions=self.positions.columns(columns))
+
+    def beside(self, more: "HeldOutRows") -> "HeldOutRows":
+        """These rows and more, read at the same positions."""
+        rows = np.concatenate([self.positions.rows, more.positions.rows], axis=1)
+        exponents = np.concatenate([self.positions.exponents, len(self.names) + more.positions.exponents], axis=1)
+        return HeldOutRows(self.names + more.names, self.tables + more.tables, Positions(rows, exponents), self.Y)
+
+
+def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
+    """Read what positions m of a text need of rows of another one."""
+    model = LanguageModel(rows, starting_exponents(rows))
+    tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m))
+    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions), held_out.Y[m])
+
+
+def fit_mixture(
+    rows: tuple[Any, ...],
+    held_out: Text,
+    m: np.ndarray,
+    *,
+    ridge: float = 1e-4,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """The exponents with the lowest loss on positions m of a text that the rows have not seen.
+
+    Args:
+        rows: of another text.
+        held_out: the text to fit on.
+        m: which of its positions.
+        ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
+            best single ones.
+        mesh: devices to spread the positions over; default, the first.
+        progress: called with (passes done, most passes).
+
+    Raises:
+        ValueError: no positions.
+
+    Example::
+
+        rows = mixture_rows(text, ("contexts-4",))
+        held_out = read_text(stream, 5)  # of another text
+        fitted = fit_mixture(rows, held_out, np.arange(len(held_out.Y)))
+        LanguageModel(rows, fitted.exponents)
+    """
+    return fit_rows(held_out_rows(rows, held_out, m), ridge=ridge, mesh=mesh, progress=progress)
+
+
+def fit_rows(
+    read: HeldOutRows, *, ridge: float = 1e-4, mesh: Mesh | None = None, progress: Progress | None = None
+) -> Calibration:
+    """The same as `fit_mixture`, of rows that have been read."""
+    start = np.array([_guess(name) for name in read.names])
+    positions, Y, M = read.positions, read.Y, len(read.Y)
+    gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
+    fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
+    some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
+    row, guess = read.row, None
+    if row[-1] + 1 < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
+        tied = Positions(positions.rows[some], row[positions.exponents[some]])
+        start = fit(tied, Y[some], start[np.unique(row, return_index=True)[1]]).exponents[row]
+    elif M >= 2 * _positions_of_a_guess:
+        guess = fit(positions.take(some), Y[some], start).exponents
+    return fit(positions, Y, start, guess=guess)
+
+
+def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:
+    """Rough guesses that a fit starts from."""
+    return np.array([_guess(name) for name in exponent_names(rows)])
+
+
+def _guess(name: str) -> float:
+    kind, _, number = name.partition(" ")
+    if kind == "offset" and number.isdecimal():
+        return 0.1 / int(number)
+    return 0.5 if name == "context 1" else _starts.get(kind, 0.2)
+
+
+def exponent_names(rows: tuple[Any, ...]) -> list[str]:
+    """The row of every exponent."""
+    return [name for kind in rows for name, n in zip(kind.names, exponents_per_row(kind), strict=True) for _ in range(n)]

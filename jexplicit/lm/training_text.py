@@ -1,0 +1,241 @@
+"""What every fit is given: a text with all that several methods need of it, options, and who watches."""
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, Int, Integer
+from scipy.sparse import csr_array
+
+from jexplicit.counts.context_ranges import Disk, count_ranges
+from jexplicit.counts.dense import Counts, count
+from jexplicit.counts.sparse import SparseCounts, count_sparse
+from jexplicit.data.contexts import PAD, check_stream, contexts
+from jexplicit.data.corpus.held_out import cut_documents, hold_out
+from jexplicit.data.corpus.shards import Stream
+from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.core.model import Features
+from jexplicit.lm.core.smoothing import Smoothing
+from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
+from jexplicit.lm.rows.sharded import ShardedCounts
+from jexplicit.lm.rows.sparse import targets_of
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.host import trim_heap
+
+THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
+RADIUS = 8  # of the single tokens that a mixture has rows of
+_pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
+_held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the methods can be told; each looks at its own. `launch.lm.config` says what they mean."""
+
+    features: Features = "cat"
+    radius: int = 1
+    history: str = "none"
+    rows: tuple[str, ...] = ("offsets", "contexts-4", "gaps")
+    smoothing: Smoothing = "kneser-ney"
+    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
+    calibration_positions: int = 15_000
+    sweeps: int = 10
+    discount: float | None = None
+    bits: int = 256
+    epochs: int = 32
+    batch_size: int = 8192
+    optimizer: str = "adagrad"
+    learning_rate: float = 0.01
+    accumulator: float = 0.0
+    parameters: Literal["decoder", "rows"] = "decoder"
+    patience: int | None = None
+    optimum_iterations: int = 100
+    optimum_floor: float = 1e-9
+    train_sample: int | None = 1_000_000
+    seed: int = 0
+
+
+@contextlib.contextmanager
+def no_stage(name: str, unit: str = ""):
+    """A stage that nobody watches."""
+    yield lambda done, total: None
+
+
+def no_log(**event: Any) -> None:
+    """A log that nobody reads."""
+
+
+class Watch(NamedTuple):
+    """Who follows a fit, and where it can be resumed.
+
+    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
+    log: called with the fields of an event.
+    dev: [L] text whose perplexity iterative methods report, and stop by.
+    checkpoints: folder for what a killed fit resumes from.
+    events: earlier events of a name, of the run that is resumed.
+    """
+
+    stage: Callable[..., Any] = no_stage
+    log: Callable[..., None] = no_log
+    dev: Stream | None = None
+    checkpoints: Path | None = None
+    events: Callable[[str], list[dict[str, Any]]] = lambda name: []
+
+
+class TrainingText:
+    """A text to fit on, and what several methods need of it, each made at its first use.
+
+    Args:
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        vocab_size: N.
+        eos: predict `<pad>` as the end of a document.
+        mesh: devices to share the work; default, the first.
+        counts: C_1 .. C_K of the stream, where they are at hand.
+        sparse_counts: the same as sparse tables.
+        sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
+        letters: [N] which tokens are letters, in a text of characters; for rows of words.
+        tokenizer: that made the stream; for minimal pairs.
+        disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
+            folder is for a killed fit to continue.
+        contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
+
+    Raises:
+        ValueError: a stream that does not begin and end with `<pad>`.
+
+    Example:
+        >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
+        >>> text.counts(1)[0].tolist()
+        [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        vocab_size: int,
+        *,
+        eos: bool = False,
+        mesh: Mesh | None = None,
+        counts: Counts = (),
+        sparse_counts: SparseCounts = (),
+        sharded_counts: ShardedCounts | None = None,
+        letters: Bool[np.ndarray, " N"] | None = None,
+        tokenizer: Tokenizer | None = None,
+        disk: Disk | None = None,
+        contexts: Path | None = None,
+    ):
+        check_stream(stream)
+        self.disk, self.contexts = disk, contexts
+        self.letters, self.tokenizer = letters, tokenizer
+        self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
+        self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
+        self._ngrams: dict[tuple[int, ...], Ngrams] = {}
+        self._made: dict[Any, Any] = {}
+        self._predictions: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def in_memory(self) -> np.ndarray:
+        """The whole stream as an array."""
+        return np.asarray(self.stream[:])
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only sparse counts are at hand, so that no table [N, N] should be made."""
+        return bool(self._sparse) and not self._counts
+
+    def counts(self, radius: int) -> Counts:
+        """C_1 .. C_K, dense."""
+        if len(self._counts) < radius:
+            self._counts = count(self.stream, radius=radius, vocab_size=self.vocab_size, mesh=self.mesh)
+        return self._counts
+
+    def sparse_counts(self, radius: int) -> SparseCounts:
+        """C_1 .. C_K, sparse."""
+        if len(self._sparse) < radius and len(self._counts) >= radius:
+            return tuple(csr_array(C) for C in self._counts[:radius])
+        if len(self._sparse) < radius:
+            memory = self.disk and self.disk.memory
+            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size, memory=memory)
+        return self._sparse[:radius]
+
+    def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
+        """The text in two parts, the larger one to count and the other to fit exponents on, at so many positions."""
+        wanted = max(_held_out_tokens, int(_held_out_share * len(self.stream)), positions)
+        return self.once(("parts", wanted), lambda: self._hold_out(wanted))
+
+    def _hold_out(self, positions: int) -> "tuple[TrainingText, np.ndarray]":
+        stream = self.in_memory
+        if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
+            stream = cut_documents(stream, max(_shortest_piece, positions // _pieces))
+        rest, held = hold_out(stream, positions=positions)
+        whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
+        known = self._counts if whole else ()
+        held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
+        counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
+        shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
+        shape["disk"] = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
+        return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
+
+    def predictions(self, radius: int) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+        """Contexts of so many tokens or more, and targets."""
+        if self._predictions is None or self._predictions[0].shape[1] < radius:
+            self._predictions = contexts(self.in_memory, radius, eos=self.eos)
+        return self._predictions
+
+    def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
+        """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
+        if offsets not in self._ngrams:
+            N = self.vocab_size
+            if self.disk:
+                disk = self.disk.of(offsets)
+                beside = self.contexts and self.disk._replace(folder=self.contexts).of(offsets)
+                counted = beside if beside and beside.folder.is_dir() else disk
+                ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=counted, eos=self.eos, progress=progress)
+                disk.folder.mkdir(parents=True, exist_ok=True)
+                found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
+            else:
+                X, Y = self.predictions(max(offsets))
+                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N)
+            self._ngrams[offsets] = found
+            trim_heap()
+        return self._ngrams[offsets]
+
+    def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
+        """Count and smooth the contexts at several offsets, in memory some of them at once."""
+        if not self.disk:
+            self.predictions(max((max(offsets) for offsets in groups), default=1))  # before several threads ask for them
+        done = []
+
+        def build(offsets: tuple[int, ...]) -> None:
+            self.ngrams(offsets)
+            done.append(offsets)
+            if progress:
+                progress(len(done), len(groups))
+
+        with ThreadPoolExecutor(1 if self.disk else THREADS) as pool:  # NumPy sorts without the interpreter's lock
+            list(pool.map(build, groups))
+
+    @property
+    def target_counts(self) -> Int[np.ndarray, " N"]:
+        """How often each token is a target."""
+        return self.once("target counts", lambda: targets_of(self.sparse_counts(1)[0], eos=self.eos))
+
+    def once(self, name: Any, make: Callable[[], Any]) -> Any:
+        """What `make` makes of this text, kept by a name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def forget(self) -> None:
+        """Drop what was made of this text, to make room; it is made again where it is asked for."""
+        self._made.clear()
+        self._ngrams.clear()
+        self._predictions = None
+        gc.collect()  # arrays in references that go in circles
+        trim_heap()

@@ -1,0 +1,157 @@
+"""Blocks of attention and an MLP: many on fresh tasks beside as many steps of descent, and few on the same tasks again."""
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import jax
+
+from icl.models.blocks import BlockRegression, Blocks, init_blocks, linear_blocks
+from icl.training import Recipe
+from jexplicit.experiments.bounds import PositiveFloat, PositiveInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, where
+from jexplicit.experiments.views import Lines
+from launch.icl.shared.base import STYLES, Flags, Model, effort, make_recipe, make_regression, make_tasks
+from launch.icl.shared.curves import BY_STEP, curves, loss_by_step
+from launch.icl.shared.predictors import (
+    Family,
+    Job,
+    constructed_layers,
+    descent_families,
+    measure_families,
+    predict_of,
+    ridge_family,
+    trained_family,
+)
+from launch.icl.shared.tables import measures
+
+BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
+_evaluations = 30  # of a training; one of twelve blocks takes as long as 30 steps
+
+
+@dataclass(frozen=True)
+class BlockFlags(Flags):
+    """Transformers of many blocks."""
+
+    GROUPS: ClassVar = {"blocks": "measurements"}
+
+    blocks: tuple[PositiveInt, PositiveInt] = (12, 4)
+    """blocks: number of blocks, and number of heads in each."""
+    block_kinds: tuple[BlockKind, ...] = ("softmax",)
+    """blocks: attention with or without softmax, and with or without layer normalisation. The paper has softmax without layer
+    normalisation."""
+    block_batch_size: PositiveInt = 512
+    """blocks: number of tasks per step. The paper has 2048."""
+    block_rate: PositiveFloat = 2e-3
+    """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
+    block_scale: PositiveFloat = 0.1
+    """blocks: variance of the initial weights times fan-in. The paper's code has 0.002 / K, which only makes training
+    slower."""
+    block_tasks: tuple[PositiveInt, ...] = (8192,)
+    """blocks: sizes of a fixed set of training tasks, for a smaller network of --small-blocks blocks."""
+    small_blocks: PositiveInt = 3
+    """blocks: number of blocks of the network that is trained on a fixed set of tasks."""
+
+
+def check(config: BlockFlags) -> None:
+    """Refuse tasks that do not fill batches."""
+    batch = config.block_batch_size
+    if uneven := [tasks for tasks in config.block_tasks if tasks > batch and tasks % batch]:
+        raise ValueError(f"--block-tasks {uneven[0]} in batches of {batch}: use a multiple of --block-batch-size")
+
+
+def measure(config: BlockFlags, folder: RunFolder) -> Iterator[Part]:
+    """Transformers of many blocks, with MLPs."""
+    tasks = make_tasks(config)
+    many, few = Model(tasks, config.blocks[0], False), Model(tasks, config.small_blocks, False)
+    for model in dict.fromkeys((many, few)):
+        yield (
+            {"start": None, "layers": model.layers, "training_tasks": None},
+            functools.partial(untrained, config, folder, model),
+        )
+    for kind in config.block_kinds:
+        yield {"training_tasks": None, **about(kind)}, functools.partial(fit_blocks, config, folder, many, kind)
+    kind = config.block_kinds[0]
+    for size in config.block_tasks:
+        yield {"training_tasks": size, **about(kind)}, functools.partial(fit_blocks, config, folder, few, kind, size)
+
+
+def about(kind: BlockKind) -> dict[str, Any]:
+    """The fields of rows that tell one kind from another."""
+    attention, _, norm = kind.partition("-")
+    return {"attention": attention, "layernorm": norm == "layernorm"}
+
+
+def model_name(row: Row) -> str:
+    """The name in files and events of blocks, from what they are and how many tasks they see.
+
+    Example:
+        >>> model_name({"attention": "softmax", "layernorm": False, "training_tasks": 8192})
+        'blocks_softmax_8192_tasks'
+    """
+    kind = row["attention"] + "_layernorm" * row["layernorm"]
+    return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
+
+
+def untrained(config: BlockFlags, folder: RunFolder, model: Model) -> Iterable[Row]:
+    """Descent, ridge regression, and linear blocks that are GD++, whose tokens are not clipped."""
+    job, heads = Job(config, folder), config.blocks[1]
+    problem = BlockRegression(model.tasks, softmax=False)
+    weights = jax.tree.map(lambda leaf: leaf[None], linear_blocks(constructed_layers(job, model), heads=heads))
+    constructed = Family("constructed", predict_of(problem), weights, [{"heads": heads}])
+    return measure_families(job, model, [*descent_families(job, model), constructed, ridge_family(model.tasks)])
+
+
+def fit_blocks(config: BlockFlags, folder: RunFolder, model: Model, kind: BlockKind, tasks: int | None = None) -> Iterable[Row]:
+    """Blocks of every seed, trained on fresh tasks, or on so many of them, which the batches take in turn."""
+    job, runs, blocks, heads = Job(config, folder), effort(config, 3000, 2), model.layers, config.blocks[1]
+    batch_size = min(config.block_batch_size, tasks or config.block_batch_size)
+    cycle, b2, every = tasks and tasks // batch_size, make_recipe(config, blocks).b2, max(1, runs.steps // _evaluations)
+    # with norms up to 10 and a rate of 0.003 the loss jumped, once in each of two runs, after some 3000 steps
+    recipe = Recipe(batch_size, config.block_rate, b2, gradient_clip=0.1, cycle=cycle)
+    if cycle:  # whole passes, whose mean loss is that of all tasks
+        every = -(-every // cycle) * cycle
+
+    def init(key: jax.Array) -> Blocks:
+        return init_blocks(key, model.tasks.dim + model.tasks.outputs, blocks=blocks, heads=heads, scale=config.block_scale)
+
+    fields, clip = {**about(kind), "training_tasks": tasks}, make_regression(config, model.tasks, blocks).clip
+    softmax, name = fields["attention"] == "softmax", model_name(fields)
+    problem = BlockRegression(model.tasks, softmax=softmax, layernorm=fields["layernorm"], clip=clip)
+    options = {"recipe": recipe, "heads": heads, "runs": runs, "init": init, "every": every}
+    family = trained_family(job, model, name=name, problem=problem, **options)
+    if tasks:
+        last = where(folder.events("evaluation"), model=name)[-1]
+        family = family._replace(
+            entries=[{**e, "train_loss": loss} for e, loss in zip(family.entries, last["training_loss"], strict=True)]
+        )
+    return measure_families(job, model, [family])
+
+
+def trained_models(results: Results, *, same: bool) -> dict[str, str]:
+    """The names of trained blocks by label: those that see the same tasks again and again, or those on fresh ones."""
+    names = {}
+    for row in where(results.rows, predictor="trained"):
+        blocks, norm = f"{row['layers']} block{'s' * (row['layers'] > 1)}", ", layer normalisation" * row["layernorm"]
+        if bool(row["training_tasks"]) == same:
+            names[f"{row['training_tasks']} tasks, {blocks}" if same else row["attention"] + norm] = model_name(row)
+    return names
+
+
+def memory_curves(results: Results) -> list[Row]:
+    """Losses by step on the training tasks and on fresh ones."""
+    rows = curves(results, trained_models(results, same=True))
+    return rows + [{**row, "series": "same", "loss": row["training_loss"]} for row in rows if "training_loss" in row]
+
+
+MEMORY_STYLES = {**STYLES, "trained": {"label": "fresh tasks"}, "same": {**STYLES["warm"], "label": "training tasks"}}
+NOTE = "von Oswald et al. 2023, Fig. 8, 15, 16 (50,000 steps): near twelve steps of GD++; on 8192 tasks late generalisation."
+VIEWS = [
+    measures({"attention": "attention", "layernorm": "norm", "training_tasks": "training tasks"})._replace(note=NOTE),
+    loss_by_step("blocks", functools.partial(trained_models, same=False)),
+    Lines("blocks_memory", "step", "loss", "series", "label", memory_curves, MEMORY_STYLES, BY_STEP, sharey=True),
+]
+EXPERIMENT = Experiment("blocks", BlockFlags, measure, VIEWS, check=check, title="Blocks with MLPs")

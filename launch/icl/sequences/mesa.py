@@ -1,0 +1,293 @@
+"""Layers that estimate a regression of values on keys online (Wang et al. 2025): losses by token, and errors of float32."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax import lax
+
+from icl.models.mesa_chunks import mesa_conjugate_gradients
+from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion, sherman_morrison
+from icl.models.streams import Dynamics, Streams
+from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
+from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Results, Row, points
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Lines, pivot_table
+from jexplicit.runs.progress import stage
+from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Flags, random_key
+
+RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
+STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")
+_forgetting = (0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8)  # searched where maps drift
+_rates = tuple(np.geomspace(0.1, 1.5, 12).tolist())  # over ||k||²: searched where there is no closed form
+_sequences = 2000  # of the test, at most; and for the searches
+_searched = 400
+_at_a_time = 100
+_penalty = 1.0  # where rounding is measured
+_large = 0.1  # relative error above which an estimator has failed
+_points = 80  # of a curve of errors
+
+Layer = Callable[..., jax.Array]  # of a stream and settings
+Batch = tuple[Stream, jax.Array]  # streams with their targets
+
+
+class Estimator(NamedTuple):
+    """A layer with its settings and steps, a factor on its output at each position, and its expected loss where it is known."""
+
+    layer: Layer
+    settings: dict[str, Any]
+    factor: Any = 1.0
+    expected: Any = None
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Mesa(Flags):
+    """Layers that estimate a regression online."""
+
+    GROUPS: ClassVar = {"tokens": "measurements"}
+
+    tokens: PositiveInt = 100_000
+    """mesa: number of tokens over which rounding errors are measured."""
+
+
+def measure(config: Mesa, folder: RunFolder) -> Iterator[Part]:
+    """Layers that estimate a regression online."""
+    d, still = config.dim, Streams(dim=config.dim, tokens=20 * config.dim, outputs=config.dim)
+    decaying = 1 / np.arange(1, d + 1) ** 2
+    ill = replace(still, variances=tuple((d * decaying / decaying.sum()).tolist()))
+    drift = replace(still, memory=1 - 1 / (10 * d))
+    for task, streams in zip(STREAMS, (still, ill, drift, Dynamics(dim=d, tokens=20 * d)), strict=True):
+        yield {"task": task}, functools.partial(compare, config, folder, task, streams)
+    for inputs in ("white", "ill-conditioned", "half of the directions"):
+        yield {"task": "rounding", "inputs": inputs}, functools.partial(measure_rounding, config, folder, inputs)
+
+
+def compare(config: Mesa, folder: RunFolder, task: str, streams: Streams | Dynamics) -> Iterator[Row]:
+    """The loss of each estimator at the end; those at every position are events."""
+
+    def sample(stream: int, number: int) -> Batch:
+        return jax.jit(jax.vmap(streams.sample))(jax.random.split(random_key(config, stream), number))
+
+    searched = sample(VALIDATION, min(config.validation_tasks, _searched))
+    batch = sample(TEST, number := min(config.test_tasks, _sequences))
+    found = on_dynamics(streams, searched) if isinstance(streams, Dynamics) else on_streams(streams, searched)
+    about = {"layers": 1, "recurrent": True, "dim": config.dim, "context": streams.tokens, "test_tasks": number}
+    with stage(f"estimators, {task}"):
+        for name, one in found:
+            losses = np.asarray(losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
+            expected = None if one.expected is None else np.asarray(one.expected).tolist()
+            folder.log(event="positions", task=task, predictor=name, losses=losses.tolist(), expected=expected)
+            settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
+            ends = {"loss": float(losses[-1]), "population_loss": expected[-1] if expected else None}
+            yield {
+                **about,
+                "predictor": name,
+                **settings,
+                **ends,
+                "mean_loss": float(losses.mean()),
+                "gradient_steps": one.steps,
+            }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def outputs(layer: Layer, steps: int, settings: dict[str, Any], stream: Stream) -> jax.Array:
+    """The outputs of a layer, compiled once for all settings and all streams of a size."""
+    return layer(stream, **settings, **({"steps": steps} if steps else {}))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def losses_by_token(
+    layer: Layer, steps: int, settings: dict[str, Any], factor: Any, batch: Stream, targets: jax.Array
+) -> jax.Array:
+    """Half the mean squared error of an output at every position."""
+    factors = jnp.broadcast_to(jnp.asarray(factor, targets.dtype), targets.shape[1])[:, None]
+
+    def squares(one: Batch) -> jax.Array:
+        stream, targets = one
+        return jnp.mean((factors * outputs(layer, steps, settings, stream) - targets) ** 2, axis=1)
+
+    return jnp.mean(lax.map(squares, (batch, targets), batch_size=_at_a_time), axis=0) / 2
+
+
+def lowest(values: Iterable[float], loss: Callable[[float], Any]) -> float:
+    """The value with the lowest mean loss over positions."""
+    return min(values, key=lambda value: float(jnp.mean(loss(value))))
+
+
+def forgets(gamma: float) -> dict[str, float]:
+    """The setting of forgetting, which is left out where nothing is forgotten: layers are faster without it."""
+    return {} if gamma == 1 else {"forgetting": gamma}
+
+
+def on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimator]]:
+    """Each at its best: factors and rates by closed forms, the forgetting of mesa layers by a search."""
+    a, penalty, gammas = streams.memory, streams.penalty, (1.0,) if streams.memory == 1 else _forgetting
+    gamma = lowest(gammas, jax.jit(lambda gamma: hebbian_losses(streams, forgetting=gamma)[1]))
+    yield "linear attention", Estimator(linear_attention, forgets(gamma), *hebbian_losses(streams, forgetting=gamma))
+    for name, rate in (("delta rule", best_rate(streams)), ("delta rule, best rates", None)):
+        rates, expected = delta_losses(streams, rate)
+        yield name, Estimator(delta_rule, {"rate": rate or rates} | forgets(a), a, expected)
+    expected = ridge_losses(streams) if a == 1 else None
+    if a < 1:
+        settings = {"penalty": penalty}
+        gamma = lowest(gammas, lambda g: losses_by_token(mesa_recursion, 0, settings | {"forgetting": g}, a, *searched))
+    yield from mesa_layers(streams.dim, {"penalty": penalty} | forgets(gamma), a, expected).items()
+    yield "ridge", Estimator(prefix_ridge, {"penalty": penalty}, 1.0, expected)
+    if a < 1:
+        yield "Kalman filter", Estimator(kalman_filter, {"noise": streams.noise, "memory": a})
+
+
+def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
+    """Factors and rates are searched, too: keys are neither independent nor Gaussian given the past."""
+    found = jax.vmap(functools.partial(outputs, linear_attention, 0, {}))(searched[0])
+    factors = jnp.sum(found * searched[1], axis=(0, 2)) / jnp.sum(found**2, axis=(0, 2))
+    yield "linear attention", Estimator(linear_attention, {}, factors)
+    rate = lowest(_rates, lambda rate: losses_by_token(normalised_delta_rule, 0, {"rate": rate}, 1.0, *searched))
+    yield "delta rule", Estimator(normalised_delta_rule, {"rate": rate})
+    yield from mesa_layers(streams.dim, {"penalty": streams.penalty}).items()
+    yield "ridge", Estimator(prefix_ridge, {"penalty": streams.penalty})
+
+
+def mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
+    """Both forms of the mesa layer. d conjugate gradients are exact but for rounding, which ill-conditioned keys pay for with
+    more."""
+    exact = Estimator(mesa_recursion, settings, *more)
+    return {RECURSION: exact, GRADIENTS: exact._replace(layer=mesa_conjugate_gradients, steps=4 * d)}
+
+
+def normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:
+    """The delta rule with rates β / ||k||², which is stable for all keys where β < 2."""
+    return delta_rule(stream, rate / jnp.sum(stream.K**2, axis=1))
+
+
+def best_rate(streams: Streams) -> float:
+    """The β with the lowest expected loss, a mean over positions."""
+    mean_loss = jax.jit(lambda rate: jnp.mean(delta_losses(streams, rate)[1]))
+    highest = np.log(2 / (max(streams.spectrum) * (streams.dim + 2)))  # beyond it descent diverges
+    found = scipy.optimize.minimize_scalar(
+        lambda log: float(mean_loss(np.exp(log))), bounds=(highest - 7, highest), method="bounded"
+    )
+    return float(np.exp(found.x))
+
+
+def measure_rounding(config: Mesa, folder: RunFolder, inputs: str) -> Iterator[Row]:
+    """Errors of float32 against float64 on one long sequence, without forgetting and with.
+
+    Relative to the root mean square of the outputs. Mesa layers are compared with ridge regression, others with themselves.
+    """
+    T, d, stream = config.tokens, config.dim, long_stream(config, inputs)
+    at = np.unique(np.geomspace(1, T, _points).astype(int))
+    with stage(f"rounding over {T} tokens, {inputs}"):
+        for gamma in (1.0, 0.99):
+            settings, others = {"penalty": _penalty} | forgets(gamma), {}
+            exact, _ = computed(Estimator(mesa_recursion, settings), stream, np.float64)
+            if inputs == "white" and gamma == 1:
+                others["linear attention"] = Estimator(linear_attention, {})
+                others["delta rule"] = Estimator(delta_rule, {"rate": 0.5 / (d + 2)})
+            others[TEXTBOOK] = Estimator(sherman_morrison, settings)
+            for name, one in (others | mesa_layers(d, settings)).items():
+                found, seconds = computed(one, stream, np.float32)
+                theirs = computed(one, stream, np.float64)[0] if name in others else exact
+                size = np.sqrt(np.mean(np.sum((exact if "mesa" in name else theirs) ** 2, axis=1)))
+                with np.errstate(invalid="ignore", over="ignore"):
+                    error = np.linalg.norm(found - theirs, axis=1) / size
+                failed = np.flatnonzero(~(error <= _large))
+                errors = [float(e) if np.isfinite(e) else None for e in np.maximum.accumulate(error)[at - 1]]
+                about = {"predictor": name, "forgetting": gamma}
+                folder.log(event="rounding", inputs=inputs, **about, tokens=at.tolist(), errors=errors)
+                about |= {
+                    "layers": 1,
+                    "recurrent": True,
+                    "dim": d,
+                    "context": T,
+                    "gradient_steps": one.steps,
+                    "penalty": _penalty,
+                }
+                measured = {"float32_error": errors[-1], "fails_at": int(failed[0]) + 1 if len(failed) else None}
+                yield about | measured | {"seconds": seconds}
+
+
+def long_stream(config: Mesa, inputs: str) -> Stream:
+    """One sequence in float32 whose keys, in rotated coordinates, are white, have condition number 10⁶, or have half a span."""
+    T, d = config.tokens, config.dim
+    scales = {
+        "white": np.ones(d),
+        "ill-conditioned": 1e-3 ** (np.arange(d) / max(d - 1, 1)),
+        "half of the directions": (np.arange(d) < (d + 1) // 2) * 1.0,
+    }[inputs]
+    key_stream, key_rotation = jax.random.split(random_key(config, SWEEP))
+    (K, V, Q), _ = Streams(dim=d, tokens=T).sample(key_stream, np.float32)
+    rotation = np.linalg.qr(np.asarray(jax.random.normal(key_rotation, (d, d), np.float32), np.float64))[0]
+    K, Q = ((np.asarray(X, np.float64) * scales @ rotation).astype(np.float32) for X in (K, Q))
+    return Stream(K, np.asarray(V), Q)  # pyright: ignore[reportArgumentType]
+
+
+def computed(one: Estimator, stream: Stream, dtype: Any) -> tuple[np.ndarray, float]:
+    """The outputs of a layer in a precision, and the CPU seconds that they took, all threads together."""
+    with jax.enable_x64(True):
+        arrays = Stream(*(jnp.asarray(leaf, dtype) for leaf in stream))
+        run = functools.partial(outputs, one.layer, one.steps, one.settings, arrays)
+        jax.block_until_ready(run())
+        start = time.process_time()
+        found = jax.block_until_ready(run())
+        return np.asarray(found, np.float64), time.process_time() - start
+
+
+def with_expectation(row: Row) -> str:
+    """A loss, and in brackets its closed form where there is one."""
+    expected = row.get("population_loss")
+    return f"{row['loss']:#.3g}" + (f" ({expected:#.3g})" if expected else "")
+
+
+def float32_error(row: Row) -> str:
+    """The largest error, or the token after which it is too large where the outputs end as NaN."""
+    error = row.get("float32_error")
+    return f"{error:.1e}" if error is not None else f"above 10 % after {row['fails_at']} tokens, then NaN"
+
+
+def figure_rows(results: Results) -> Iterator[Row]:
+    """Losses by token with their expectations, then the growth of rounding errors, a row of panels for each forgetting."""
+    for e in results.events("positions", "task", "predictor"):
+        name, about = e["predictor"], {"row": "losses", "panel": e["task"]}
+        yield from points(range(1, len(e["losses"]) + 1), e["losses"], predictor=name, **about)
+        if e["expected"] and name != "ridge":
+            at = np.unique(np.geomspace(1, len(e["expected"]), 9).astype(int))
+            yield from points(at.tolist(), np.array(e["expected"])[at - 1].tolist(), predictor=f"_{name}", **about)
+    for e in results.events("rounding", "inputs", "forgetting", "predictor"):
+        about = {"row": e["forgetting"], "panel": f"{e['inputs']}, γ = {e['forgetting']:g}"}
+        yield from points(e["tokens"], e["errors"], predictor=e["predictor"], **about)
+
+
+def limit_errors(axes: np.ndarray) -> None:
+    """Errors are drawn from 1e-8 to 1000."""
+    for ax in axes[1:].flat:
+        ax.set_ylim(bottom=1e-8, top=min(ax.get_ylim()[1], 1e3))
+
+
+_dots = {"color": "black", "linestyle": "", "marker": ".", "markersize": 5}  # of expectations, which the legend leaves out
+_styles = {f"_{name}": _dots for name in ("linear attention", "delta rule", "delta rule, best rates", RECURSION, GRADIENTS)}
+_styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyle": ":", "linewidth": 2.5}}
+AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
+LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
+BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
+FIGURE = Lines(
+    "mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below"
+)
+KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
+LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
+ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})
+SECONDS = pivot_table(KEYS, "predictor", "seconds", ".3f", rows={"task": "rounding"})
+NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
+Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs, then CPU seconds."""
+VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(finish=limit_errors)]
+EXPERIMENT = Experiment("mesa", Mesa, measure, VIEWS, title="Layers as online estimators")

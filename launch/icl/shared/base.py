@@ -1,0 +1,308 @@
+"""What experiments of launch.icl share: flags, tasks, random keys, rows, and trained parameters.
+
+An experiment is one file of this folder: flags in a dataclass that extends `Flags`, `measure`, views, and `EXPERIMENT`. The
+command finds it there.
+"""
+
+import functools
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from icl.models.batched import Regression
+from icl.tasks import Tasks
+from icl.training import Recipe, TrainingProblem, train_layers
+from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.figures import legend_below
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row
+from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.host import host_bytes
+from jexplicit.runs.progress import console, stage
+
+# Streams of random numbers that depend on --seed; none of them is a training seed's own.
+VALIDATION, TEST, SPECTRUM, SWEEP = 101, 102, 103, 104
+
+COLOURS = {  # distinguishable for colour-blind readers too
+    "gd": "#e69f00",
+    "gd++": "#009e73",
+    "closed_form": "#000000",
+    "constructed": "#56b4e9",
+    "trained": "#0072b2",
+    "warm": "#cc79a7",
+    "interpolated": "#d55e00",
+    "ridge": "#999999",
+}
+NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
+LOSS = "loss (half mean square)"
+STYLES = {name: {"color": colour, "label": NAMES.get(name, name)} for name, colour in COLOURS.items()}
+
+
+def one_legend(axes: np.ndarray) -> None:
+    """One legend beside the panels instead of one in each."""
+    for ax in axes.flat:
+        ax.get_legend().remove()
+    legend_below(axes, loc="outside right upper", ncols=1)
+
+
+Measure = Callable[[Any], Mapping[str, Any]]  # parameters of one seed -> numbers
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Does attention learn in context by gradient descent? Layers are constructed, solved in closed form, and trained."""
+
+    GROUPS: ClassVar = {
+        "out": "run",
+        "experiment": "experiments",
+        "dim": "task",
+        "seeds": "training",
+        "validation_tasks": "measurements",
+        "devices": "run",
+    }
+
+    out: str
+    """Run folder to write: config, results, figures, report.md and the trained layers."""
+    experiment: tuple[str, ...] = ("one-step",)
+    """Which experiments to run."""
+    dim: PositiveInt = 10
+    """Input dimension d."""
+    context: PositiveInt = 10
+    """Number of pairs (x, y) in the context, N."""
+    seeds: PositiveInt | None = None
+    """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default: 5; 10 for phase, 3 for softmax
+    and layernorm, 2 for blocks, nonlinear and markov, 1 for finite-data, noisy, function-classes and task-diversity."""
+    steps: PositiveInt | None = None
+    """Number of training steps from random weights, each on --batch-size fresh tasks. Default: 5000; 6000 for copy, 4000 for
+    nonlinear and markov, 3000 for blocks and function-classes, 2000 for task-diversity."""
+    batch_size: PositiveInt = 2048
+    """Number of fresh tasks per step."""
+    learning_rate: PositiveFloat = 1e-3
+    """Learning rate of Adam. The paper's code has 0.0005 for more than three layers."""
+    settings: Literal["code", "paper"] = "code"
+    """Which settings to use where the paper's text and its published code differ. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
+    gradients clipped to 0.001 (10 for K > 2), initial weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3.
+    paper: inputs U(-1, 1), b2 0.999, gradients clipped to 10, initial weights of standard deviation 0.002/K, tokens clipped for
+    K > 2. The paper's numbers are those of its code."""
+    gd_rate: Literal["optimal", "line-search"] = "optimal"
+    """Learning rate of gradient descent. optimal: the best for the distribution of tasks. line-search: the best of the paper's
+    250 rates on the validation tasks."""
+    validation_tasks: PositiveInt = 10_000
+    """Number of tasks of the training curves, which are evaluated every 100 steps."""
+    test_tasks: PositiveInt = 200_000
+    """Number of fresh tasks that results are computed on."""
+    solver_contexts: PositiveInt = 200_000
+    """Number of contexts whose eigenvalues the best K layers are solved for."""
+    depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
+    """depths, newton: largest number of layers; the best 1, 2, .. up to it are solved."""
+    devices: int | None = None
+    """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
+    seed: NonNegativeInt = 0
+    """First random seed; also the seed of the validation and test tasks."""
+    resume: bool = False
+    """Continue the interrupted run in --out, with its own configuration."""
+
+
+@dataclass(frozen=True)
+class Sizes(Flags):
+    """Sizes that several experiments go through."""
+
+    GROUPS: ClassVar = {"contexts": "measurements"}
+
+    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
+    """curvature, scaling-N: context lengths N."""
+    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
+    """scaling-N: sizes N = d of the one-step comparison. task-diversity: input dimensions for which the threshold is computed,
+    besides --dim."""
+    scaling_steps: NonNegativeInt = 2000
+    """scaling-N: number of training steps, with the first seed only; 0: no training."""
+
+
+class Effort(NamedTuple):
+    """Training steps and seeds of an experiment."""
+
+    steps: int
+    seeds: int
+
+
+def effort(config: Flags, steps: int = 5000, seeds: int = 5) -> Effort:
+    """What --steps and --seeds say, or these defaults of an experiment."""
+    return Effort(config.steps or steps, config.seeds or seeds)
+
+
+def check_memory(needed: float, what: str, remedy: str) -> None:
+    """Refuse what takes more bytes than this machine has."""
+    if needed > (present := host_bytes()):
+        raise ValueError(f"{what} {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: {remedy}")
+
+
+def random_key(config: Flags, stream: int) -> Array:
+    """The key of a stream of random numbers."""
+    return jax.random.fold_in(jax.random.key(config.seed), stream)
+
+
+def make_tasks(config: Flags, *, dim: int | None = None, context: int | None = None) -> Tasks:
+    """The distribution of the tasks: U(-1/2, 1/2) inputs by default."""
+    input_range = 2.0 if config.settings == "paper" else 1.0
+    return Tasks(dim=dim or config.dim, context=context or config.context, input_range=input_range)
+
+
+def make_regression(config: Flags, tasks: Tasks, depth: int) -> Regression:
+    """K layers on tasks, with the token clip of the paper's code or text."""
+    return Regression(tasks, depth, clip=10.0 if depth > (3 if config.settings == "code" else 2) else None)
+
+
+def make_recipe(config: Flags, depth: int) -> Recipe:
+    """The hyperparameters for K layers, from the paper's code or text."""
+    code = config.settings == "code"
+    return Recipe(
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        b2=0.98 if code else 0.999,
+        gradient_clip=1e-3 if code and depth <= 2 else 10.0,
+    )
+
+
+def init_scale(config: Flags, depth: int, width: int) -> float:
+    """Variance times fan-in of random weights."""
+    return 0.002 / depth if config.settings == "code" else (0.002 / depth) ** 2 * width
+
+
+class Model(NamedTuple):
+    """Layers: K of them on some tasks, with one set of weights (recurrent) or K."""
+
+    tasks: Tasks
+    layers: int
+    recurrent: bool
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Its sizes, as rows have them."""
+        tasks = self.tasks
+        return {"layers": self.layers, "recurrent": self.recurrent, "dim": tasks.dim, "context": tasks.context}
+
+    @property
+    def name(self) -> str:
+        """Its name in files and events."""
+        return model_name(self.sizes)
+
+    @property
+    def reference(self) -> str:
+        """The descent that K layers are expected to perform."""
+        return "gd" if self.layers == 1 else "gd++"
+
+    def row(self, predictor: str, **more: Any) -> dict[str, Any]:
+        """A row about these tasks of linear regression."""
+        return {"predictor": predictor, "reference": self.reference, "inputs": self.tasks.inputs} | self.sizes | more
+
+
+def model_name(row: Row) -> str:
+    """The name in files and events of K layers, from their sizes.
+
+    Example:
+        >>> model_name({"layers": 2, "recurrent": True, "dim": 10, "context": 25})
+        'K2_recurrent_d10_N25'
+    """
+    kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
+    return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
+
+
+def train_or_load(
+    config: Flags,
+    folder: RunFolder,
+    name: str,
+    init: Callable[[Array], Any],
+    problem: TrainingProblem,
+    recipe: Recipe,
+    evaluation: Callable[[], Measure],
+    *,
+    effort: Effort,
+    every: int = 100,
+) -> Any:
+    """The parameters of every seed, the seeds first in every leaf. An interrupted training continues where it was.
+
+    Training logs an event `evaluation` every so many steps, and `trained` at the end.
+
+    Args:
+        config, folder: of the run.
+        name: of the model, in files and events.
+        init: `key -> parameters` of one seed; best compiled once for all models of a size.
+        problem, recipe, every: as in `icl.train_layers`.
+        evaluation: returns what to measure of the parameters of one seed; called only if there is something to train.
+        effort: steps and seeds.
+    """
+    seeds = [config.seed + n for n in range(effort.seeds)]
+    path = folder.path / "checkpoints" / name
+    if is_checkpoint(path):
+        structure = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
+        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
+
+    def start(seed: int) -> Any:
+        return init(jax.random.fold_in(jax.random.key(seed), 0))
+
+    measure, tenth = evaluation(), max(every, effort.steps // 10 // every * every)
+
+    def evaluate(params: Any) -> Mapping[str, Any]:
+        entries = [measure(one) for one in split_seeds(params)]
+        return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
+
+    def on_evaluation(entry: Mapping[str, Any]) -> None:
+        folder.log(event="evaluation", model=name, **entry)
+        if entry["step"] % tenth == 0:
+            measures = ", ".join(f"{what} {np.mean(entry[what]):.4f}" for what in ("loss", "cosine") if what in entry)
+            console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
+
+    partial = path.with_name(f"{name}.partial")
+    with stage(f"training {name}, {len(seeds)} seed{'s' * (len(seeds) > 1)}", "steps") as progress:
+        trained = train_layers(
+            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *map(start, seeds)),
+            problem,
+            recipe,
+            steps=effort.steps,
+            seeds=seeds,
+            every=every,
+            evaluate=evaluate,
+            devices=config.devices,
+            checkpoints=partial,
+            on_evaluation=on_evaluation,
+            progress=progress,
+        )
+    folder.log(event="trained", model=name, steps=effort.steps, seconds=trained.seconds, seeds=seeds)
+    save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in jax.tree.leaves(trained.params)]})
+    shutil.rmtree(partial, ignore_errors=True)
+    return jax.tree.map(jnp.asarray, trained.params)
+
+
+def training_rows(folder: RunFolder, name: str) -> list[dict[str, Any]]:
+    """The row fields of a trained model that do not depend on the test: seed, steps and seconds, one entry per seed."""
+    event = next(event for event in folder.events("trained") if event["model"] == name)
+    return [{"seed": seed, "steps": event["steps"], "seconds": event["seconds"]} for seed in event["seeds"]]
+
+
+def split_seeds(params: Any) -> list[Any]:
+    """The entries of stacked parameters."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, params))
+    return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
+    """The loss of parameters on a batch, compiled once for equal problems; a batch that is no argument would be a constant,
+    whose share of the loss XLA computes while it compiles."""
+    return problem.loss(params, batch)
+
+
+def validation_loss(config: Flags, problem: TrainingProblem, tasks: int) -> Callable[[], Measure]:
+    """An evaluation of the loss alone, on so many validation tasks."""
+
+    def evaluation() -> Measure:
+        validation = problem.sample(random_key(config, VALIDATION), tasks)
+        return lambda params: {"loss": batch_loss(problem, params, validation)}
+
+    return evaluation

@@ -1,0 +1,108 @@
+"""Which language models a command uses: the same flags for launch.sample, score, next, explain, export, compare and judge.
+
+JAX is imported where a model is loaded, so that `--help` does without.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.markup import escape
+
+from jexplicit.lm.core.names import Features, History, Method
+from jexplicit.runs.compiled import keep_compiled
+from jexplicit.runs.progress import console
+
+if TYPE_CHECKING:
+    from jexplicit.lm.text_model import TextModel
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model of a run."""
+
+    GROUPS: ClassVar = {"run": "model"}
+
+    run: str
+    """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model in an .arpa or
+    .arpa.gz file, whose tokens are separated by white space."""
+    method: Method | str | None = None
+    """Method that fitted the model. Default: of the models that match the other flags, the one with the lowest dev
+    perplexity."""
+    features: Features | None = None
+    """How the model combines context tokens: sum or cat."""
+    radius: int | None = None
+    """Context length K of the model, in tokens."""
+    history: History | None = None
+    """What a mixture sees beyond its context: none, document, window:W or all."""
+
+
+@dataclass(frozen=True)
+class ModelChoices:
+    """Which models of runs: all that have one of the values of each flag."""
+
+    GROUPS: ClassVar = {"method": "model"}
+
+    method: tuple[Method | str, ...] = ()
+    """Methods that fitted the models."""
+    features: tuple[Features, ...] = ()
+    """How the models combine context tokens: sum, cat or both."""
+    radius: tuple[int, ...] = ()
+    """Context lengths K of the models, in tokens."""
+    history: tuple[History, ...] = ()
+    """What mixtures see beyond their contexts: none, document, window:W or all."""
+
+
+def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
+    """The model that the flags choose, named on the terminal, with the symbols of a text that it has never seen.
+
+    Raises:
+        ValueError: no such model.
+    """
+    from jexplicit.lm.checkpoints import load_model, model_name
+
+    keep_compiled()
+    saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
+    perplexity = saved.about.get("dev_perplexity")
+    quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
+    console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
+    if unknown := saved.tokenizer.unknown_symbols(text):
+        seen = escape(repr(unknown))
+        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
+    return saved
+
+
+def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
+    """The models of a run folder, or of an exported file, that the flags choose, one after the other.
+
+    Args:
+        run: the folder or the file.
+        choices: the flags.
+        best: only the model with the lowest dev perplexity, where no flag is given.
+
+    Raises:
+        ValueError: no such model.
+    """
+    from jexplicit.lm.checkpoints import load_model, load_row, model_rows
+
+    keep_compiled()
+    wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
+    if not Path(run).expanduser().is_file() and (wanted or not best):
+        yield from (load_row(run, row) for row in model_rows(run, **wanted))
+        return
+    saved = load_model(run)
+    if other := [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]:
+        flags = ", --".join(wanted)
+        raise ValueError(f"{run} holds one model, with {', '.join(other)}: leave out --{flags}, or give its run folder")
+    yield saved
+
+
+def visible(piece: str) -> str:
+    """A token as a table and a figure show it: line breaks and other characters without a form of their own are escaped.
+
+    Example:
+        >>> print(visible("\\n"), visible("▁the"))
+        \\n ▁the
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)

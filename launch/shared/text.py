@@ -1,0 +1,67 @@
+"""Flags of commands that read text, and what is refused of them."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jexplicit.data.text import Unit
+from jexplicit.data.tokenizers import KINDS, make_tokenizer
+from jexplicit.experiments.bounds import PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Which text is read, and where results go."""
+
+    GROUPS: ClassVar = {"out": "run", "train": "text"}
+
+    out: str
+    """Folder to write."""
+    train: tuple[str, ...] = ()
+    """Training text: files (compressed or not), pipes, globs or folders; plain text, or records (see --field)."""
+    dev: tuple[str, ...] = ()
+    """Held-out text. Default: every tenth block of ten training documents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How files are read."""
+
+    GROUPS: ClassVar = {"field": "text"}
+
+    field: str | None = None
+    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
+    documents: Unit = "line"
+    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Reading, Files):
+    """Which text is read, and what its tokens are."""
+
+    tokenizer: str = "bpe"
+    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
+    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
+    tokenizer.json."""
+    vocab_size: PositiveInt | None = None
+    """Vocabulary size, including <pad> and <unk>. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
+
+
+def check_corpus(config: Any) -> None:
+    """Refuse --corpus, --train and --dev that exclude each other, before anything is read or written."""
+    if config.train and config.corpus not in ("docs", "text"):  # docs is the default
+        raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
+    if config.corpus == "text" and not config.train:
+        raise ValueError("--corpus text without --train: name the training files, --train FILES")
+    if config.dev and not config.train:
+        raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
+    check_text_flags(config)
+
+
+def check_text_flags(config: Any) -> None:
+    """Refuse a --tokenizer that is not there, and --field and --documents where no files are read."""
+    if config.tokenizer not in KINDS:
+        make_tokenizer(config.tokenizer, [], config.vocab_size)
+    if not config.train and (config.field is not None or config.documents != "line"):
+        flag = f"--field {config.field}" if config.field is not None else f"--documents {config.documents}"
+        raise ValueError(f"{flag} without --train: it says how the files of --train and --dev are read")
