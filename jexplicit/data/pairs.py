@@ -22,6 +22,13 @@ from jexplicit.data.inputs import Paths, file_lines, list_files
 from jexplicit.data.records import Record, json_records
 
 
+WAYS = ("swap", "move", "drop", "insert", "replace")
+_word = re.compile(r"[^\W_][\w'’-]*")
+_fewest_words = 4
+_words_of_a_sentence = range(4, 31)
+_sentence_end = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
 class MinimalPair(NamedTuple):
     """An acceptable sentence and one that is not, the paradigm that they are of, its field and its term."""
 
@@ -68,13 +75,6 @@ def _pair(record: Record, path: str) -> MinimalPair:
     field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
     name = Path(path).name.partition(".")[0]
     return MinimalPair(good, bad, str(found.get("UID") or name), field, str(found.get("linguistics_term") or ""))
-
-
-WAYS = ("swap", "move", "drop", "insert", "replace")
-_word = re.compile(r"[^\W_][\w'’-]*")
-_fewest_words = 4
-_words_of_a_sentence = range(4, 31)
-_sentence_end = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def split_sentences(document: str) -> list[str]:
