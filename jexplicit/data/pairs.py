@@ -4,8 +4,8 @@ Files are JSON lines with `sentence_good` and `sentence_bad`, and where they are
 the file), `field` and `linguistics_term`, as in BLiMP.
 
 Pairs without labels, rules or lists of words are sentences of a text and the same with their order or their words spoiled, in
-one of five ways, in turn: a word changes places with the next, moves elsewhere, is left out, is put in, or is replaced. New words
-are drawn from the text, as often as they occur there, and as many words are put in as are left out, so that neither frequency
+one of five ways, in turn: a word changes places with the next, moves elsewhere, is left out, is put in, or is replaced. New
+words are drawn from the text, as often as they occur there, and as many are put in as are left out, so that neither frequency
 nor length tells which sentence is good.
 
 Source: Warstadt et al. 2020, BLiMP; after Okanohara & Tsujii 2007, who learn grammaticality from pseudo-negative sentences.
@@ -20,7 +20,6 @@ import numpy as np
 
 from jexplicit.data.inputs import Paths, file_lines, list_files
 from jexplicit.data.records import Record, json_records
-
 
 WAYS = ("swap", "move", "drop", "insert", "replace")
 _word = re.compile(r"[^\W_][\w'’-]*")
