@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import Features, History
-from jexplicit.lm.fits.fit import DENSE, METHODS, choose_tables, fit_model
+from jexplicit.lm.fits.fit import DENSE, METHODS, OPTIONS, choose_tables, fit_model
 from jexplicit.lm.fits.mixtures.mixture_rows import check_rows
 from jexplicit.lm.measures import positions_in_all
 from jexplicit.lm.rows.words import letters_of
@@ -25,9 +24,9 @@ def fit(
     texts: Iterable[Any] | Path,
     method: str = "mixture",
     *,
-    history: History = "all",
-    features: Features = "cat",
-    radius: int = 1,
+    history: History | None = None,
+    features: Features | None = None,
+    radius: int | None = None,
     tokenizer: str | os.PathLike | Tokenizer = "bpe",
     vocab_size: int | None = None,
     eos: bool = False,
@@ -42,34 +41,31 @@ def fit(
         texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
             A string is always a text, never a file.
         method: one of jexplicit.METHODS. The mixture predicts best and explicit is the paper's closed form.
-        history: what a mixture sees beyond its context: `all` of the text before, the `document`, the last W tokens
-            (`window:W`), or `none`. Other methods see their context.
-        features, radius: `sum` or `cat` of so many context tokens, for the methods that take them.
+        history: what a mixture sees beyond its context: the `document` so far (default), `all` of the text before, the last W
+            tokens (`window:W`), or `none`. With `all`, the score of a text depends on the texts before it.
+        features, radius: `sum` or `cat` (default) of so many context tokens (default 1), for the methods that take them.
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
         eos: predict the end of a document too.
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events and checkpoints; default, none.
-        options: of the method, see `jexplicit.Options`: smoothing, sweeps, epochs, bits, seed, ...
+        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.Options`: smoothing, sweeps, bits, seed, ...
 
     Returns:
         the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.
 
     Raises:
         ValueError: one string instead of texts, or no text; strings and files together; files that cannot be read; an unknown
-            method, option or kind of rows, or one that does not fit the others.
+            method or kind of rows; an option that the method does not use, or one that does not fit the others.
 
     Example:
         >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
         >>> model.generate("to b", 3, temperature=0)
         'e o'
     """
-    if method not in METHODS:
-        raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
-    settings = _options(options, features=features, radius=radius, history=history if method == "mixture" else "none")
-    if settings.calibration == "pairs" and method != "mixture":
-        raise ValueError(f"calibration='pairs' with method {method!r}: only a mixture is fitted on minimal pairs")
+    named = {"features": features, "radius": radius, "history": history}
+    settings = _options(method, options | {name: value for name, value in named.items() if value is not None})
     if method == "mixture":
         check_rows(settings.rows)
     read = _read_texts(texts, field, documents)
@@ -79,7 +75,7 @@ def fit(
     stream = encode_documents(own, read)
     if len(stream) < 2:
         raise ValueError(f"no token in {len(read)} documents: give some text")
-    N, K = own.vocab_size, RADIUS if method == "mixture" else radius
+    N, K = own.vocab_size, RADIUS if method == "mixture" else settings.radius
     tables = choose_tables([method], N, K, host_bytes())
     if tables == "sparse" and method in DENSE and method != "explicit":
         raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
@@ -101,13 +97,16 @@ def fit(
     return TextModel(model, own, about)
 
 
-def _options(options: dict[str, Any], **named: Any) -> Options:
-    known = {option.name for option in fields(Options)}
-    if unknown := sorted(set(options) - known):
-        raise ValueError(f"unknown option {', '.join(unknown)}: choose from {', '.join(sorted(known))}")
-    if named["radius"] < 1:
-        raise ValueError(f"radius={named['radius']}: a context has at least one token")
-    return Options(**named, **options)
+def _options(method: str, options: dict[str, Any]) -> Options:
+    """The options of a method, with its defaults."""
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
+    if unused := sorted(set(options) - set(OPTIONS[method])):
+        known = f"choose from {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it has none"
+        raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
+    if options.get("radius", 1) < 1:
+        raise ValueError(f"radius={options['radius']}: a context has at least one token")
+    return Options(**({"history": "document"} if method == "mixture" else {}) | options)
 
 
 def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit) -> list[str]:

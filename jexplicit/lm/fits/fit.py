@@ -312,4 +312,35 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "bitcipher": _fit_bitcipher,
     "word-vectors": _fit_word_vectors,
 }
-assert set(METHODS) == set(get_args(Method))
+_tables = ("features", "radius")
+_exponents = ("smoothing", "calibration_positions", "seed")
+_training = (
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "accumulator",
+    "parameters",
+    "patience",
+    "train_sample",
+    "seed",
+)
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "unigram": (),
+    "bigram": (),
+    "ngram": (),
+    "explicit": _tables,
+    "delta": (*_tables, "calibration_positions", "seed"),
+    "mean-cooccurrence": _tables,
+    "intercept": (*_tables, "sweeps"),
+    "cold": (*_tables, *_training),
+    "warm": (*_tables, *_training),
+    "optimum": (*_tables, "optimum_iterations", "optimum_floor"),
+    "log-linear": (*_tables, "calibration", *_exponents),
+    "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
+    "mixture": ("rows", "history", "calibration", *_exponents),
+    "bitcipher": (*_tables, "bits"),
+    "word-vectors": (*_tables, "bits"),
+}
+"""The options that each method uses."""
+assert set(METHODS) == set(OPTIONS) == set(get_args(Method))

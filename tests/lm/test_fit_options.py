@@ -1,0 +1,75 @@
+"""The options of a method: it uses those that it lists, and `fit` refuses others."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+import jexplicit
+from jexplicit.lm.fits.fit import METHODS, OPTIONS, fit_model
+from jexplicit.lm.training_text import Options, TrainingText, Watch
+
+TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "on the mat the dog sat"] * 6
+USED_AT = {
+    "optimum": [{"radius": 1}, {"radius": 2}],
+    "iterative-scaling": [{}, {"discount": 0.5}],
+    "cold": [{}, {"optimizer": "sgd"}],
+}
+
+
+class Recorder(Options):
+    """Options that record which of them are read."""
+
+    def __getattribute__(self, name):
+        if name != "read":
+            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.fixture(scope="module")
+def text():
+    stream = np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40)
+    return TrainingText(np.append(stream, np.uint16(0)), 6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_reads_the_options_that_it_lists(method, text):
+    read = set()
+    for given in USED_AT.get(method, [{}]):
+        options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50, "bits": 4} | given)
+        fit_model(method, text, options, Watch(dev=text.stream))
+        read |= options.read
+    names = {field.name for field in fields(Options)} & read
+    checked = {"calibration"} - set(OPTIONS[method])  # fit_model refuses pairs for methods without them
+    assert names - checked == set(OPTIONS[method])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("explicit", {"rows": ("gaps",)}, "option rows, which method 'explicit' does not use: choose from features, radius"),
+        ("explicit", {"history": "all"}, "option history, which method 'explicit' does not use"),
+        ("bigram", {"sweeps": 3}, "option sweeps, which method 'bigram' does not use: it has none"),
+        ("ngram", {"radius": 7}, "option radius, which method 'ngram' does not use: it has none"),
+        ("mixture", {"radius": 2, "features": "sum"}, "option features, radius, which method 'mixture' does not use"),
+        ("explicit", {"calibration": "pairs"}, "option calibration, which method 'explicit' does not use"),
+        ("log-linear", {"calibration": "pairs"}, "calibration 'pairs' with method 'log-linear': only a mixture"),
+    ],
+)
+def test_an_option_that_a_method_does_not_use_is_refused(method, options, message):
+    with pytest.raises(ValueError, match=message):
+        jexplicit.fit(TEXTS, method, tokenizer="word", **options)
+
+
+def test_the_options_that_the_message_names_fit():
+    model = jexplicit.fit(TEXTS, "explicit", tokenizer="word", features="sum", radius=2)
+    assert (model.about["features"], model.about["radius"]) == ("sum", 2)
+
+
+def test_scores_of_a_mixture_do_not_depend_on_the_order_of_texts_unless_its_history_is_all():
+    texts, shape = TEXTS[:4], {"tokenizer": "word", "rows": ("offsets",)}
+    model, going_on = jexplicit.fit(TEXTS, **shape), jexplicit.fit(TEXTS, **shape, history="all")
+    assert (model.about["history"], going_on.about["history"]) == ("document", "all")
+    for one, same in ((model, True), (going_on, False)):
+        ahead, back = one.score(texts), one.score(texts[::-1])[::-1]
+        assert all(np.allclose(p, q, atol=1e-6) for p, q in zip(ahead, back, strict=True)) == same  # of float32 log p
