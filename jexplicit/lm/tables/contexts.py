@@ -14,7 +14,7 @@ from jexplicit.runs.devices import AXIS, data_mesh, everywhere, on_cpu
 from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 _contexts_per_call = 1 << 15  # of one device, at most
-_columns_per_call = 1 << 18
+_columns_per_call = 1 << 16
 
 
 def map_contexts(
