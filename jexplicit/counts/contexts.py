@@ -57,7 +57,7 @@ def count_contexts(
     """Count the contexts of 1, 2, ... ids before the targets.
 
     Args:
-        columns: the ids of every position, in the order in which a context grows.
+        columns: the ids of every position, in the order in which tokens are added to the context.
         Y: [M] targets.
         sizes: how many ids each column has.
         vocab_size: N, how many targets there are.

@@ -31,7 +31,7 @@ class Attribution(NamedTuple):
     log_probability: Float[np.ndarray, " M"]
 
     def by_token(self, K: int) -> "Attribution":
-        """The same, summed over the rows of each context token; what is of no token comes last, where there is any.
+        """The same, summed over the rows of each context token; rows tied to no token come last, if any.
 
         A row of a context of several tokens speaks for the one that is furthest back, as it stands over the context without it.
         """

@@ -124,7 +124,7 @@ def evaluate(
     Args:
         model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        counts: the stream's counts, if they are at hand; used at K = 1.
+        counts: the stream's counts, if known; used at K = 1.
         sample: how many positions to draw without replacement; default, all of them.
         seed: of the sample.
         mesh: devices to share the work.

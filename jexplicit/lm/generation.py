@@ -29,7 +29,7 @@ def next_token(
     Args:
         model: of any kind.
         prompt: [n] token ids of a document from its start; empty for its first token.
-        first: token ids of which the next one is known to be one, see `prompt_ids`; None for all.
+        first: restrict the first generated token to these ids, see `prompt_ids`; None: no restriction.
 
     Raises:
         ValueError: a token id that the model does not have.
@@ -75,7 +75,7 @@ def generate(
         [length] token ids, or [prompts, length].
 
     Raises:
-        ValueError: a key that is none, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
+        ValueError: not a JAX random key, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
             token id, every token banned.
 
     Example:

@@ -5,8 +5,8 @@ With L the summed log-likelihood of a text in nats,
     bits per byte = -L / (ln 2 · bytes)    bits per character = -L / (ln 2 · characters)    word perplexity = exp(-L / words),
 
 bytes of UTF-8, characters of Unicode, and words between white space. The text between documents is not among them, nor is L of
-the ends of documents unless the model predicts them (`eos`). Where tokens are `<unk>` the measures are too small: the model
-says that something unknown comes, and not what; so the share of such tokens belongs beside them.
+the ends of documents unless the model predicts them (`eos`). Where tokens are `<unk>` the measures are too small: `<unk>` is
+predicted without saying which word it is, so also report the share of `<unk>`.
 
 Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """

@@ -1,4 +1,4 @@
-"""What every fit is given: a text with all that several methods need of it, options, and who watches."""
+"""Inputs of every fit: the training text with cached statistics, options, callbacks."""
 
 import contextlib
 import gc
@@ -37,7 +37,7 @@ _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of t
 
 @dataclass(frozen=True)
 class Options:
-    """What the methods can be told; each looks at its own. `launch.lm.config` says what they mean."""
+    """Hyperparameters of all methods; each uses its own subset (`OPTIONS` in jexplicit.lm.fits.fit)."""
 
     features: Features = "cat"
     radius: int = 1
@@ -64,12 +64,12 @@ class Options:
 
 @contextlib.contextmanager
 def no_stage(name: str, unit: str = ""):
-    """A stage that nobody watches."""
+    """No-op progress context."""
     yield lambda done, total: None
 
 
 def no_log(**event: Any) -> None:
-    """A log that nobody reads."""
+    """No-op log."""
 
 
 class Watch(NamedTuple):
@@ -97,7 +97,7 @@ class TrainingText:
         vocab_size: N.
         eos: predict `<pad>` as the end of a document.
         mesh: devices to share the work; default, the first.
-        counts: C_1 .. C_K of the stream, where they are at hand.
+        counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
         letters: [N] which tokens are letters, in a text of characters; for rows of words.
@@ -146,7 +146,7 @@ class TrainingText:
 
     @property
     def sparse(self) -> bool:
-        """Whether only sparse counts are at hand, so that no table [N, N] should be made."""
+        """Whether only sparse counts are known, so that no table [N, N] should be made."""
         return bool(self._sparse) and not self._counts
 
     def counts(self, radius: int) -> Counts:

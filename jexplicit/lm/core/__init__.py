@@ -1,1 +1,1 @@
-"""What a language model is: its interface, its softmax, and smoothed counts."""
+"""The core of a language model: its interface, its softmax, and smoothed counts."""

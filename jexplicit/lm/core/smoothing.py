@@ -1,4 +1,4 @@
-"""What fills the zeros of a table of counts: the paper's noise model (Eq. 4), and rows of probabilities that replace it.
+"""Smoothing of a table of counts: the paper's noise model (Eq. 4), and rows of probabilities that replace it.
 
 The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
 `F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.

@@ -121,7 +121,7 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
         return read_documents(files, field=field, documents=documents)
     if others := [item for item in given if not isinstance(item, str)]:
         found = f"{type(others[0]).__name__} {str(others[0])[:40]!r}"
-        raise ValueError(f"texts with {found}: pass strings, which are texts, or pathlib.Paths, all alike")
+        raise ValueError(f"texts with {found}: pass either strings (texts) or pathlib.Paths (files), not both")
     if field is not None or documents != "line":
         raise ValueError(f"field={field!r}, documents={documents!r} with strings: they say how files (pathlib.Path) are read")
     return given

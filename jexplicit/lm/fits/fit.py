@@ -57,7 +57,7 @@ _largest_dense = 2**31  # cells whose ids fit int32
 
 
 def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory: float) -> Literal["dense", "sparse"]:
-    """Tables for some methods: dense where one of them needs such, up to this radius, and they fit into so many bytes.
+    """Dense tables if a method needs them and those up to this radius fit in `memory` bytes, else sparse.
 
     >>> [choose_tables(["explicit", "ngram"], N, 4, 16e9) for N in (4098, 128_000)]
     ['dense', 'sparse']
@@ -68,7 +68,7 @@ def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory
 
 
 class FitResult(NamedTuple):
-    """A model, and what its fit has to say: plain values, by name."""
+    """A model, and results of its fit: plain values by name."""
 
     model: LanguageModel
     info: dict[str, Any]

@@ -31,7 +31,7 @@ each pair's own, and the lowest point is
     U + (1/K) log((F - D)/E)  where that is above U0,    U + (1/K) log((F + D)/E)  where that is below,    else U0.
 
 So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
-that Kneser-Ney takes from every count as not to be relied on. Tables that generalise are mended only where offsets disagree.
+that Kneser-Ney discounts from every count, so sweeps change the smoothed tables only where offsets disagree.
 
 An intercept v alone, one number per token, has the constant feature 1, of norm 1: its sweep is `v += log(f / E)` with f the
 counts of the targets and `E = sum_m P(x_m)`, and at the minimum every token is as likely as it was seen.

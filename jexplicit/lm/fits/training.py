@@ -28,7 +28,7 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
         text, options, watch: see jexplicit.lm.fits.fit; the dev text is that of `watch`.
 
     Returns:
-        the model, and what its fit has to say.
+        the model, and results of its fit by name.
 
     Raises:
         ValueError: no dev text.

@@ -1,1 +1,1 @@
-"""Kinds of rows: what a language model is made of."""
+"""Kinds of rows, the parts of a language model."""

@@ -11,7 +11,7 @@ The order of the codes of one weight is by *gaps*: bits (s, s + g_1, s + g_1 + g
 first, and for every tuple of gaps all b starts s. So each run of b tokens uses every bit equally often, where lexicographic
 order would put all of the first b - 1 pairs on bit 0, which is the most frequent token's.
 
-*Noise.* The embedding with the paper's noise, `E_n = q_n e_n + (1 - q_n) p` (Eq. 4), is coded as it is: token n has features
+*Noise.* The embedding with the paper's noise, `E_n = q_n e_n + (1 - q_n) p` (Eq. 4), is coded unchanged: token n has features
 `q_n code(n) + (1 - q_n) p̄`, where `p̄ = sum_j p_j code(j)` is positive in every bit that is used. These have norm 1 too, and no
 co-occurrence of a bit with an output is zero. With b = N the codes are one-hot and all this is `explicit_language_model`.
 """

@@ -57,7 +57,7 @@ class CacheRows:
     """A row for each of several caches.
 
     log_base: [N] log of the base distribution: the unigram, or of few tokens the uniform one.
-    caches: what each row looks at.
+    caches: the window and the filter of each row.
     letters: [N] which tokens are letters, for caches in words.
     within_documents: whether nothing before the document is seen.
     """

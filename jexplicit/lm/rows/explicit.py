@@ -1,4 +1,4 @@
-"""The explicit language model: counts -> tables, with no step in between that looks at the text again.
+"""The explicit language model: counts -> tables, without another pass over the text.
 
 One counting pass gives the models of every radius up to the counted one, Sum and Cat. The noise is folded into the rows of
 their tables.

@@ -42,7 +42,7 @@ class Children(NamedTuple):
 class Ngrams(NamedTuple):
     """Smoothed rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
 
-    offsets: how far back the tokens are, in the order in which a context grows.
+    offsets: of the tokens, in the order in which they are added to the context.
     children: of every level but the last.
     rows: of every level.
     lower: [N] the distribution that the first level backs off to.

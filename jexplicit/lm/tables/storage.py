@@ -124,7 +124,7 @@ class Gathered:
 
 
 def as_table(table: Any) -> Any:
-    """A table as it is; an array [R, N] as dense rows."""
+    """A table unchanged; an array [R, N] as dense rows."""
     return Dense(table) if isinstance(table, np.ndarray | jax.Array) else table
 
 

@@ -57,7 +57,7 @@ def log_row_kinds(
     history: str = "none",
     mesh: Mesh | None = None,
 ) -> None:
-    """Log what each kind of row buys, on some thousand positions; nothing where nobody reads the log.
+    """Log by how much each kind of row lowers the loss, on some thousand positions; nothing without a log.
 
     Events "step" add one kind after the other, up to the mixture itself, which is the only step of a mixture with a history.
     Events "ablation" leave out nothing, without None, and then one kind after the other.
@@ -65,7 +65,7 @@ def log_row_kinds(
     Args:
         read: the rows at held-out positions.
         exponents: of the mixture, fitted.
-        watch: who is told.
+        watch: its callbacks.
         history: of the mixture.
         mesh: devices to spread the positions over.
     """
