@@ -28,8 +28,9 @@ class Config(ModelChoice):
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
     from jexplicit.lm.checkpoints import export_model
+    from jexplicit.lm.text_model import check_file_name
 
-    out = check_writable(config.out, "--out")
+    check_file_name(out := check_writable(config.out, "--out"))
     saved = load_choice(config)
     export_model(out, saved)
     if is_arpa(out) and not saved.model.eos:

@@ -8,7 +8,6 @@ Prints a JSON line for each document or token, with the line number at which the
 counted but not scored), and then one for the whole text. Logarithms are natural. A file that is named twice is scored twice.
 """
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
 from jexplicit.experiments.command import entry_point
-from jexplicit.runs.progress import show, stage
+from jexplicit.runs.progress import json_line, show, stage
 from launch.shared.choose import ModelChoice, load_choice
 from launch.shared.text import Reading
 
@@ -66,7 +65,7 @@ def run(config: Config) -> dict[str, Any]:
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
         else:
             lines.append({"document": n, **place, "tokens": pieces, "log_probabilities": numbers, **_summary(log_p)})
-    show(*(json.dumps(line, ensure_ascii=False, default=str) for line in lines))
+    show(*map(json_line, lines))
     every = np.concatenate([log_p for _, log_p in scores])
     unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
     whole = {
@@ -74,7 +73,7 @@ def run(config: Config) -> dict[str, Any]:
         **{"history": saved.about.get("history", "none"), **_summary(every)},
         **comparable_measures(-float(every.sum(dtype=np.float64)), text_sizes(texts)),
     }
-    show(json.dumps(whole))
+    show(json_line(whole))
     return {**whole, "lines": lines}
 
 

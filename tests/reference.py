@@ -164,7 +164,7 @@ def language_model(documents: list[list[int]], K: int, vocab_size: int, kind: st
 def kneser_ney(C: np.ndarray) -> np.ndarray:
     """Interpolated Kneser-Ney (Chen & Goodman 1999), with the conventions of `smoothing` for what is never seen."""
     n1, n2 = sum(c == 1 for c in C.flat), sum(c == 2 for c in C.flat)
-    D = n1 / (n1 + 2 * n2) if n1 else 0.5
+    D = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
     followed = np.array([max(sum(c > 0 for c in column), 1) for column in C.T])
     P = np.zeros(C.shape)
     for j, row in enumerate(C):

@@ -19,7 +19,10 @@ from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from icl.blur.genome_files import load_genome
 from icl.blur.rules import Synapses, init_synapses, learn, predict
+from jexplicit.runs.checks import concrete
 from jexplicit.runs.devices import each_row
+
+_least_scale = 0.01  # of inputs; the digits of the package learn half as much there as at 1
 
 
 class LearningCurves(NamedTuple):
@@ -224,7 +227,8 @@ class Learner(NamedTuple):
     """Pure functions with one genome inside, like an `optax.GradientTransformation`: `jit`, `vmap`, `scan` and `grad` apply.
 
     init: (key, sizes) -> state, the random synapses of layers with sizes n_0 (inputs) .. n_L (outputs).
-    update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch.
+    update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch. Inputs are
+        best standardised, as those of meta-training were; ValueError for a root mean square below 0.01, and for NaN.
     predict: (state, x [B, n_0]) -> logits [B, n_L]. Neurons are normalised over the batch, so predict many examples at once.
     """
 
@@ -254,7 +258,22 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
     def init(key: Array, sizes: Sequence[int]) -> Synapses:
         return init_synapses(key, genome, rules, sizes)
 
-    def update(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
+    @jax.jit
+    def step(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
         return learn(genome, rules, state, jnp.asarray(x, genome.nu.dtype), jnp.asarray(y, genome.nu.dtype))
 
-    return Learner(init, jax.jit(update), jax.jit(functools.partial(predict, genome, rules)))
+    def update(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
+        if concrete(x):
+            check_scale(x)
+        return step(x, y, state)
+
+    return Learner(init, update, jax.jit(functools.partial(predict, genome, rules)))
+
+
+def check_scale(x: Array) -> None:
+    """Raise ValueError for inputs so small that a learned rule does not learn from them."""
+    scale = float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(x, jnp.float32)))))
+    if not scale >= _least_scale:
+        raise ValueError(
+            f"inputs of root mean square {scale:.2g}: standardise them as in meta-training, (x - mean) / standard deviation"
+        )

@@ -1,7 +1,9 @@
 """Tokenizers that others made: any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, a list of words.
 
 Their ids are renamed to this project's: 0 is `<pad>` and 1 `<unk>`, whether they have such tokens or not, and all others follow
-in the order of their own ids. Their `<pad>` in a text is `<unk>` here, so that 0 stands between documents only.
+in the order of their own ids. Their `<pad>` in a text is `<unk>` here, so that 0 stands between documents only. The tokens of a
+text account for all of its characters but white space: what another tokenizer leaves out is `<unk>`, and so is each word of a
+run of unknown words for which it has one token.
 """
 
 import importlib.util
@@ -15,6 +17,8 @@ import sentencepiece
 from jexplicit.data.contexts import PAD
 
 UNK_ID = 1
+_RARE = ("\ue000", "\N{GREEK CAPITAL LETTER OMEGA}", "\N{ETHIOPIC SYLLABLE HA}", "\N{GRINNING FACE}")  # to see what is left out
+_WORD = re.compile(r"[^\s\0-\x1f\u0300-\u036f]+")  # of characters that a normaliser does not remove
 
 
 class ForeignTokenizer:
@@ -68,12 +72,21 @@ class SentencePieceTokenizer(ForeignTokenizer):
             raise ValueError("no SentencePiece model: its bytes cannot be parsed") from error
         if not size:
             raise ValueError("no SentencePiece model: it has no pieces")
-        pad = self._processor.pad_id()
+        pad, self._unk = self._processor.pad_id(), self._processor.unk_id()
         tokens = {i: self._processor.id_to_piece(i) for i in range(size)}
-        super().__init__(tokens, pad=None if pad < 0 else pad, unk=self._processor.unk_id())
+        super().__init__(tokens, pad=None if pad < 0 else pad, unk=self._unk)
 
     def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._processor.encode(list(texts))
+        found = self._processor.encode(list(texts))
+        return [self._by_word(text) if self._unk in ids else ids for text, ids in zip(texts, found, strict=True)]
+
+    def _by_word(self, text: str) -> list[int]:
+        """The ids of a text with one for each unknown word: a model of words has one for a run of them."""
+        ids, pieces = self._processor.encode(text), self._processor.encode(text, out_type=str)
+        times = [
+            max(1, len(piece.replace("▁", " ").split())) if i == self._unk else 1 for i, piece in zip(ids, pieces, strict=True)
+        ]
+        return [i for i, n in zip(ids, times, strict=True) for _ in range(n)]
 
     def decode_foreign(self, ids: list[int]) -> str:
         return self._processor.decode(ids)
@@ -102,9 +115,27 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         unk = getattr(self._tokenizer.model, "unk_token", None) or "<unk>"
         pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
         super().__init__(tokens, pad=pad, unk=own.get(unk))
+        self._leaves_out = not all(self._tokenizer.encode(sample, add_special_tokens=False).ids for sample in _RARE)
 
     def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
         return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        encoded = super().encode(texts)
+        with_unknown = [n for n, ids in enumerate(encoded) if self._leaves_out or UNK_ID in ids]
+        found = self._tokenizer.encode_batch([texts[n] for n in with_unknown], add_special_tokens=False)
+        for n, one in zip(with_unknown, found, strict=True):
+            encoded[n] = self._by_word(texts[n], encoded[n], one.offsets)
+        return encoded
+
+    def _by_word(self, text: str, ids: np.ndarray, offsets: list[tuple[int, int]]) -> np.ndarray:
+        """The ids with an `<unk>` for each word that has none: of what lies between two tokens, or in one of several words."""
+        places = np.array(offsets, int).reshape(-1, 2)
+        ends = np.append(0, np.maximum.accumulate(places[:, 1]))
+        between = [len(_WORD.findall(text[end:start])) for end, start in zip(ends, [*places[:, 0], len(text)], strict=True)]
+        within = [len(text[start:end].split()) - 1 if i == UNK_ID else 0 for i, (start, end) in zip(ids, places, strict=True)]
+        more = np.array(between) + np.maximum([*within, 0], 0)
+        return np.insert(ids, np.repeat(np.arange(len(more)), more), UNK_ID)
 
     def decode_foreign(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)

@@ -113,6 +113,12 @@ def _idx_file(folder: Path, file: str) -> Path:
 
 # PNG
 
+_TO_GREY = """Image.open(file).convert("L").save(new_file)"""
+_TO_WHITE = (  # a conversion alone would drop the transparency, and show what lies under it
+    """image = Image.open(file).convert("RGBA"); """
+    """Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L").save(new_file)"""
+)
+
 
 def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
     """The grey levels of a PNG, 0 .. 255; black and white are 0 and 255.
@@ -122,10 +128,11 @@ def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
     """
     try:
         with Image.open(path, formats=["PNG"]) as image:
-            if image.mode not in ("L", "1"):
+            transparent = image.mode.endswith("A") or "transparency" in image.info
+            if transparent or image.mode not in ("L", "1"):
                 raise ValueError(
-                    f"{path} is an image of mode {image.mode}: only grey images of 8 bits are read; convert it, with Pillow: "
-                    "Image.open(file).convert('L').save(file)"
+                    f"{path} is an image of mode {image.mode}{' with transparency' * transparent}: only grey images of 8 bits "
+                    f"are read; convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
                 )
             return np.asarray(image.convert("L"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # a SyntaxError is Pillow's broken PNG

@@ -33,10 +33,13 @@ DEFAULT_VOCAB_SIZE = 4098  # 2^12, <pad> and <unk>
 _SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 
 # Characters with a special meaning to sentencepiece (its marks for a space and for an unknown piece, the end of a string, the
-# end of a line) are replaced by noncharacters, which Unicode reserves for internal use.
+# end of a line) are replaced by noncharacters, which Unicode reserves for internal use. A noncharacter of the text itself comes
+# after another one.
 _ESCAPES = {_SPACE_MARK: "\ufdd0", "\N{LOWER FIVE EIGHTHS BLOCK}": "\ufdd1", "\0": "\ufdd2", "\r": "\ufdd3"}
-_UNESCAPES = str.maketrans({stand_in: character for character, stand_in in _ESCAPES.items()})
+_UNESCAPES = {stand_in: character for character, stand_in in _ESCAPES.items()}
+_ESCAPES |= {character: f"\ufdd4{character}" for character in (*_UNESCAPES, "\ufdd4")}
 _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
+_STAND_IN = re.compile("\ufdd4?([\ufdd0-\ufdd4])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SYMBOLS = {kind: re.compile(".", re.DOTALL) for kind in ("bpe", "char")}
 _SYMBOLS["word"] = re.compile(r"\S+|\n")
@@ -142,11 +145,11 @@ class Tokenizer:
         lines = "".join(self._surfaces[i] for i in ids.tolist()).split("\n")
         if self.kind != "char":
             lines = [line.removeprefix(" ") for line in lines]
-        return "\n".join(lines).translate(_UNESCAPES)
+        return _unescape("\n".join(lines))
 
     def piece(self, i: int) -> str:
         """The piece of text that an id stands for, with `▁` for a space."""
-        return self._pieces[i].translate(_UNESCAPES)
+        return _unescape(self._pieces[i])
 
     def pieces(self) -> list[str]:
         """All pieces, in the order of their ids."""
@@ -409,6 +412,11 @@ def _join(lines: list[np.ndarray], separator: np.ndarray) -> np.ndarray:
         return lines[0]
     parts = [part for line in lines for part in (line, separator)][:-1]
     return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+def _unescape(text: str) -> str:
+    """The characters that stand-ins are for."""
+    return _STAND_IN.sub(lambda match: match[1] if len(match[0]) == 2 else _UNESCAPES.get(match[0], match[0]), text)
 
 
 def _prepare(text: str, kind: str) -> str:

@@ -4,7 +4,6 @@ import dataclasses
 import difflib
 import importlib
 import inspect
-import json
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ from jexplicit.experiments.flags import parse
 from jexplicit.experiments.program import as_started, command_name
 from jexplicit.experiments.results import experiment_of, read_config
 from jexplicit.runs.files import local_path
-from jexplicit.runs.progress import console, end_of_reader, silence
+from jexplicit.runs.progress import console, end_of_reader, json_line, silence
 
 C = TypeVar("C")
 
@@ -124,7 +123,7 @@ def run_command(
         with silence(progress=quiet, results=as_json):
             found = _ready(run)(chosen)
         if as_json:
-            print(json.dumps(found, ensure_ascii=False))
+            print(json_line(found))
         sys.stdout.flush()
     except BrokenPipeError:
         end_of_reader()

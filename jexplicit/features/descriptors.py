@@ -49,7 +49,7 @@ def fit_axes(
         progress: called with (images done, images in all).
 
     Raises:
-        ValueError: fewer than 1 dimension.
+        ValueError: fewer than 1 dimension; images that are all alike.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -60,6 +60,8 @@ def fit_axes(
         raise ValueError(f"{dimensions} dimensions: use at least 1")
     order = np.random.default_rng(seed).permutation(len(images))
     H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels, progress)
+    if bool((H == H[:1]).all()):
+        raise ValueError(f"{len(H)} images without variance: principal axes need images that differ")
     return _principal_axes(H, min(dimensions, H.shape[1]))
 
 

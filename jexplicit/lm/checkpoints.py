@@ -17,7 +17,6 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.experiments.results import read_config, read_rows
 from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.words import is_arpa
-from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
@@ -45,10 +44,7 @@ def export_model(path: str | os.PathLike, saved: TextModel) -> None:
         ...     import_model(f"{folder}/model.safetensors").about["method"]
         'bigram'
     """
-    if is_arpa(path):
-        write_arpa(path, saved.model, saved.tokenizer)
-    else:
-        saved.save(path)
+    saved.save(path)
 
 
 def import_model(path: str | os.PathLike) -> TextModel:

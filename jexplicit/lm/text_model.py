@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,8 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.lm.arpa.words import is_arpa
+from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
@@ -112,12 +115,32 @@ class TextModel(NamedTuple):
         return generate_text(key, self.model, self.tokenizer, prompt, length, **options)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the model, its tokenizer and its provenance to a safetensors file, which `jexplicit.load_model` reads.
+        """Write the model to a file that `jexplicit.load_model` reads.
+
+        NAME.safetensors has the model, its tokenizer and its provenance; NAME.arpa and NAME.arpa.gz have an n-gram model, with
+        its tokens as words, for other decoders (jexplicit.lm.arpa).
 
         Raises:
-            ValueError: a file that cannot be written.
+            ValueError: another ending; a file that cannot be written; a model that is none of n-grams, for an ARPA file.
         """
-        save_model(path, self.model, tokenizer=self.tokenizer, about=self.about)
+        check_file_name(path)
+        if is_arpa(path):
+            write_arpa(path, self.model, self.tokenizer)
+        else:
+            save_model(path, self.model, tokenizer=self.tokenizer, about=self.about)
+
+
+def check_file_name(path: str | os.PathLike) -> None:
+    """Raise ValueError for the name of a file that no model is written to.
+
+    Example:
+        >>> check_file_name("model.pt")
+        Traceback (most recent call last):
+        ...
+        ValueError: model.pt: give a file name that ends in .safetensors, .arpa or .arpa.gz
+    """
+    if not is_arpa(path) and Path(path).suffix != ".safetensors":
+        raise ValueError(f"{path}: give a file name that ends in .safetensors, .arpa or .arpa.gz")
 
 
 def _documents(texts: Sequence[str]) -> list[str]:

@@ -4,12 +4,13 @@ Progress is a bar with a rate while a stage runs, and one line when it has ended
 """
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -49,6 +50,16 @@ def show(*results: RenderableType) -> None:
         _results.width = _widest
     for result in results:
         _results.print(result, soft_wrap=isinstance(result, str))
+
+
+def json_line(value: Any) -> str:
+    """A value as a line of JSON, in ASCII where standard output cannot encode all its characters."""
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        line.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, default=str)
+    return line
 
 
 def suggest(text: str) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 from scipy.optimize import minimize_scalar
 
+from jexplicit.solvers.metrics import check_not_nan
+
 _most = 100.0  # a temperature beyond it means that the logits say nothing
 
 
@@ -28,7 +30,7 @@ def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bi
     The confidence of an example is its largest probability; bins cut [0, 1] evenly.
 
     Raises:
-        ValueError: no examples, or fewer than 1 bin.
+        ValueError: no examples, fewer than 1 bin, or a logit that is NaN.
 
     Example:
         >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # sure to one half, right three times of four
@@ -38,6 +40,7 @@ def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bi
     """
     if not len(logits) or bins < 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each")
+    check_not_nan(logits)
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == np.asarray(labels)
     place = np.minimum((confidence * bins).astype(int), bins - 1)

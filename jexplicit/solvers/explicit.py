@@ -25,7 +25,7 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.core.smoothing) if such a pair can occur later.
+    (jexplicit.lm.core.smoothing) if such a pair can occur later. A feature that is always 0 tells nothing: its row of U is 0.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
@@ -116,4 +116,5 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
 @jax.jit
 def _solve(F: Float[Array, "D N"], column: Float[Array, " N"], K: Array) -> Float[Array, "D N"]:
-    return jnp.log(F) - ((K - 1) / K * jnp.log(column))[None, :]
+    dead = (F.max(axis=1) == 0)[:, None]
+    return jnp.where(dead, 0, jnp.log(jnp.where(dead, 1, F)) - ((K - 1) / K * jnp.log(column))[None, :])

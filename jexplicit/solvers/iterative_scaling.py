@@ -78,8 +78,9 @@ def iterative_scaling_sweeps(
         options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
 
     Raises:
-        ValueError: a negative or non-finite feature; shapes that do not fit; a feature that never meets an output, so that its
-            parameter would fall forever; fewer than 0 sweeps. Under jit, vmap and grad only shapes are checked.
+        ValueError: a negative or non-finite feature; features that are all 0; shapes that do not fit; a feature that never
+            meets an output, so that its parameter would fall forever; fewer than 0 sweeps. Under jit, vmap and grad only shapes
+            are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -109,7 +110,9 @@ def iterative_scaling_sweeps(
 
 
 def _check_pairs(H: Array, F: Array) -> None:
-    """Refuse features that never occur with some output."""
+    """Refuse features that are all 0, or never occur with some output."""
+    if not bool((H > 0).any()):
+        raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
     never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
     if len(never):
         j, i = never[0].tolist()

@@ -1,8 +1,9 @@
 """A language model of this project as a model of lm-evaluation-harness, registered as `jexplicit`.
 
 Every request is a document of its own, which begins with `<pad>`: a model of the past sees that request alone. A continuation
-is the tokens by which the encoding of context and continuation together is longer than that of the context. What the tokenizer
-does not know is `<unk>` (line breaks, where the training text had none), and scored as such.
+is the tokens by which the encoding of context and continuation together is longer than that of the context; white space that
+adds none has a log-likelihood of 0. What the tokenizer does not know is `<unk>` (line breaks, where the training text had none)
+and scored as such.
 
 Source: https://github.com/EleutherAI/lm-evaluation-harness, docs/model_guide.md.
 """
@@ -76,7 +77,9 @@ class JexplicitModel(LM):
         encode = self.saved.tokenizer.encode
         before = len(encode(context.rstrip())) if context.strip() else 0  # a space belongs to the token after it
         ids = encode(context + continuation)
-        return ids, min(before, max(len(ids) - 1, 0))
+        if before >= len(ids) and continuation.strip():  # a token of both: it is the continuation's
+            before = max(len(ids) - 1, 0)
+        return ids, min(before, len(ids))
 
     def _log_probabilities(self, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Of every token of every text, each text on its own."""

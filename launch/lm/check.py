@@ -6,6 +6,7 @@ from typing import Any
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.model import window_of
 from jexplicit.lm.fits.mixtures.mixture_rows import COUNTED_ROWS, check_rows
+from jexplicit.lm.text_model import check_file_name
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.host import parse_bytes
@@ -52,7 +53,7 @@ def _refusals(config: Config) -> Iterator[tuple[Any, str]]:
         yield _beyond("--methods", config.methods, (*_served, "mixture"), "--corpus shards:DIR")
         yield _beyond("--rows", config.rows if "mixture" in methods else (), COUNTED_ROWS, "--corpus shards:DIR")
     if config.export is not None:
-        check_writable(config.export, "--export")
+        check_file_name(check_writable(config.export, "--export"))
     check_corpus(config)
     for name in _given:
         yield not getattr(config, name), f"--{name} without a value: give at least one"

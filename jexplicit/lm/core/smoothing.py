@@ -147,8 +147,9 @@ def discounts_of(n: Any, *, modified: bool) -> Any:
     """What is taken from counts of 1, of 2, and of 3 and more, where so many counts are 1, 2, 3 and 4: NumPy and JAX alike.
 
     With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
-    `D_c = c - (c + 1) D n_{c+1} / n_c`. Where counts of 1 to 4 are not all there, the modified discounts have no estimate and
-    D stands in, also for a D_c that is not above 0 and would free nothing for what was never seen; 1/2 for a D without one.
+    `D_c = c - (c + 1) D n_{c+1} / n_c`. Without counts of 3 or 4 the modified discounts have no estimate and are D, as is a D_c
+    that is not above 0 and would free nothing for what was never seen. Without counts of 1 or 2 there is no D: it is 1/2, and
+    the modified discounts are 1/2, 1 and 3/2, the fallback of KenLM.
 
     Example:
         >>> discounts_of(np.array([2, 1, 1, 1]), modified=False).tolist()
@@ -157,13 +158,14 @@ def discounts_of(n: Any, *, modified: bool) -> Any:
     Source: Chen & Goodman 1999, Eq. 17 and 26.
     """
     xp, (n1, n2, n3, n4) = n.__array_namespace__(), n
-    D = xp.where(n1 > 0, n1 / xp.maximum(n1 + 2 * n2, 1), 0.5)
+    known = xp.minimum(n1, n2) > 0
+    D = xp.where(known, n1 / xp.maximum(n1 + 2 * n2, 1), 0.5)
     one = xp.stack([D, D, D])
     if not modified:
         return one
     some = xp.minimum(xp.minimum(n1, n2), xp.minimum(n3, n4)) > 0
     three = xp.stack([c - (c + 1) * D * after / xp.maximum(n, 1) for c, n, after in ((1, n1, n2), (2, n2, n3), (3, n3, n4))])
-    return xp.where(some & (three > 0), three, one)
+    return xp.where(some & (three > 0), three, xp.where(known, one, xp.asarray([0.5, 1.0, 1.5], dtype=one.dtype)))
 
 
 def counts_of_counts(counts: Integer[np.ndarray, "..."]) -> Int[np.ndarray, "4"]:

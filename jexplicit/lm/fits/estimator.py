@@ -1,9 +1,9 @@
 """One call from texts to a language model."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
@@ -113,6 +113,12 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     if isinstance(texts, str):
         shown = texts if len(texts) <= 40 else f"{texts[:37]}..."
         raise ValueError(f"the string {shown!r} instead of texts: pass a list, [text], or a pathlib.Path for a file")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterating over a table gives the names of its columns
+        columns = [*(texts if isinstance(texts, Mapping) else cast(Any, texts).columns)]
+        column = "text" if "text" in columns else next(iter(columns), "text")
+        raise ValueError(f"a {type(texts).__name__} instead of texts: pass the column of the texts, such as table[{column!r}]")
+    if isinstance(texts, (set, frozenset)):
+        raise ValueError("a set of texts, which has no order: pass a list, sorted(texts)")
     given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)
     files = [item for item in given if isinstance(item, os.PathLike)]
     if not given:

@@ -238,7 +238,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(read.tables[0].rows[0]),), options.history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
-        fitted = fit_rows(read, ridge=max(1e-4, _prior_positions / len(m)), mesh=text.mesh, progress=progress)
+        fitted = fit_rows(read, mesh=text.mesh, progress=progress)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
     del read  # as large as all rows that are counted next
@@ -281,7 +281,6 @@ def _exponents_of_pairs(
     return fitted.exponents, -float(log_p.mean(dtype=np.float64)), {**info, "calibration": options.calibration}
 
 
-_prior_positions = 1.5  # that the penalty on the exponents is worth, of a text too small to fit many of them
 _positions_of_a_pair = 5
 
 

@@ -41,7 +41,7 @@ def fit_exponents(
     start: Float[np.ndarray, " S"],
     *,
     guess: Float[np.ndarray, " S"] | None = None,
-    ridge: float = 1e-4,
+    ridge: float | None = None,
     tolerance: float = 1e-5,
     gain: float = 0.0,
     iterations: int = 30,
@@ -56,7 +56,7 @@ def fit_exponents(
         Y: [M] targets.
         start: [S] first exponents. The penalty ties an exponent that the positions say little about to its start.
         guess: [S] where the iterations begin; default, at the start.
-        ridge: strength of the penalty, nats per position.
+        ridge: strength of the penalty, nats per position; default, `default_ridge`.
         tolerance: of the largest entry of the gradient, where the iterations end.
         gain: they also end where the next step would lower the loss by less, in nats per position.
         iterations: at most; every one is a pass over the positions.
@@ -78,6 +78,7 @@ def fit_exponents(
     if not len(Y):
         raise ValueError("no held-out positions: hold out more of the text")
     start, S = np.asarray(start, np.float64), len(start)
+    ridge = default_ridge(len(Y)) if ridge is None else ridge
     moments = moments_of(tables, positions, Y, S, mesh)
     a = start if guess is None else np.asarray(guess, np.float64)
     here, step, passes, damping = Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0, 0.0
@@ -94,6 +95,14 @@ def fit_exponents(
         if np.abs(here.gradient).max() < tolerance or -step @ here.gradient / 2 < gain:
             break
     return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
+
+
+def default_ridge(M: int) -> float:
+    """The penalty on exponents that M positions fix: `max(1e-4, 3/(2M), 25/M²)`.
+
+    In all it weighs as much as 1.5 positions, so that few positions do not fix many exponents; more if there are fewer than 17.
+    """
+    return max(1e-4, 1.5 / M, 25 / M**2)
 
 
 class Objective(NamedTuple):

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, exponents_per_row
 from jexplicit.lm.evaluation import Text, read_tables
-from jexplicit.lm.fits.mixtures.calibration import Calibration, fit_exponents
+from jexplicit.lm.fits.mixtures.calibration import Calibration, default_ridge, fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import Ngrams
@@ -124,7 +124,7 @@ def fit_mixture(
     held_out: Text,
     m: np.ndarray,
     *,
-    ridge: float = 1e-4,
+    ridge: float | None = None,
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
@@ -135,7 +135,7 @@ def fit_mixture(
         held_out: the text to fit on.
         m: which of its positions.
         ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
-            best single ones.
+            best single ones; default, that of `fit_exponents`.
         mesh: devices to spread the positions over; default, the first.
         progress: called with (passes done, most passes).
 
@@ -153,11 +153,14 @@ def fit_mixture(
 
 
 def fit_rows(
-    read: HeldOutRows, *, ridge: float = 1e-4, mesh: Mesh | None = None, progress: Progress | None = None
+    read: HeldOutRows, *, ridge: float | None = None, mesh: Mesh | None = None, progress: Progress | None = None
 ) -> Calibration:
     """The same as `fit_mixture`, of rows that have been read."""
     start = np.array([_guess(name) for name in read.names])
     positions, Y, M = read.positions, read.Y, len(read.Y)
+    if not M:
+        raise ValueError("no held-out positions: hold out more of the text")
+    ridge = default_ridge(M) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions

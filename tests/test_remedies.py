@@ -1,0 +1,82 @@
+"""Remedies that messages give: each is done, and its result is read."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import jexplicit
+from jexplicit.data.image_files import read_png
+from jexplicit.runs.progress import json_line
+
+TEXTS = ["the cat sat on the mat", "a dog ran to the log"] * 10
+
+
+def refusal(call, *args, **options):
+    with pytest.raises(ValueError) as caught:
+        call(*args, **options)
+    return str(caught.value)
+
+
+def transparent_stroke():
+    image = np.zeros((8, 8, 4), np.uint8)  # black everywhere, and seen in the middle alone
+    image[2:6, 3:5, 3] = 255
+    return Image.fromarray(image)
+
+
+@pytest.mark.parametrize(
+    ("image", "levels"),
+    [
+        (transparent_stroke(), [0, 255]),
+        (Image.fromarray(np.tile(np.array([10, 20, 30], np.uint8), (4, 4, 1))), [18]),
+        (transparent_stroke().convert("LA"), [0, 255]),
+    ],
+)
+def test_an_image_of_another_mode_is_read_after_the_conversion_of_the_message(tmp_path, image, levels):
+    file, new_file = tmp_path / "a.png", tmp_path / "b.png"
+    image.save(file)
+    before = file.read_bytes()
+    told = refusal(read_png, file).partition("with Pillow: ")[2]
+    exec(told, {"Image": Image, "file": file, "new_file": new_file})
+    assert np.unique(read_png(new_file)).tolist() == levels
+    assert file.read_bytes() == before
+
+
+def test_grey_with_a_transparent_level_is_refused(tmp_path):
+    Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4)).save(tmp_path / "a.png", transparency=3)
+    assert "with transparency" in refusal(read_png, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("name", ["lm.arpa", "lm.arpa.gz", "lm.safetensors"])
+def test_a_model_is_read_from_the_file_that_save_wrote(tmp_path, name):
+    model = jexplicit.fit(TEXTS, "ngram", tokenizer="word")
+    model.save(tmp_path / name)
+    again = jexplicit.load_model(tmp_path / name)
+    assert again.perplexity(TEXTS) == pytest.approx(model.perplexity(TEXTS), rel=1e-4)  # ARPA has seven digits
+    told = refusal(model.save, tmp_path / "lm.pt")
+    assert name.partition(".")[2] in told and not (tmp_path / "lm.pt").exists()
+
+
+@pytest.mark.parametrize("make", [dict, lambda table: pytest.importorskip("pandas").DataFrame(table)])
+def test_a_table_is_refused_with_the_column_that_can_be_fitted(make):
+    table = make({"id": [*range(len(TEXTS))], "text": TEXTS})
+    told = refusal(jexplicit.fit, table, "bigram", tokenizer="word")
+    column = re.search(r"table\[(.*)\]", told)[1].strip("'")
+    assert jexplicit.fit(table[column], "bigram", tokenizer="word").tokenizer.vocab_size == 12
+
+
+def test_a_set_of_texts_is_refused():
+    assert "sorted(texts)" in refusal(jexplicit.fit, set(TEXTS), "bigram")
+    jexplicit.fit(sorted(set(TEXTS)), "bigram", tokenizer="word")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_every_name_can_be_printed_as_json(monkeypatch, encoding):
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr("sys.stdout", out)
+    name = "caf\N{LATIN SMALL LETTER E WITH ACUTE} b\ud83d"
+    print(json_line({"id": name}), file=out, flush=True)
+    assert json.loads(out.buffer.getvalue().decode(encoding)) == {"id": name}
