@@ -1,1 +1,1 @@
-"""What the explicit solution is compared with: networks trained by gradients."""
+"""Networks trained by gradients, as baselines of the explicit solution."""
