@@ -37,7 +37,7 @@ def test_rows_by_fields():
     floats = means([{"K": 1, "loss": 1.0}, {"K": 1, "loss": None}, {"K": 1, "loss": 4.0}], ["K"])
     assert floats == [{"K": 1, "loss": 2.5, "number": 3}]
     assert only(ROWS, method="b", K=4, seed=1)["loss"] == 6
-    with pytest.raises(ValueError, match="2 rows with .*: name fields that one row has"):
+    with pytest.raises(ValueError, match="2 rows with .*: give fields of exactly one row"):
         only(ROWS, method="b", K=4)
     assert list(groups([{"x": [1, 2]}, {"x": [1, 2]}], ["x"]).values()) == [[{"x": [1, 2]}] * 2]
 
