@@ -98,7 +98,7 @@ def test_text_corpus_with_dev_and_without(tmp_path):
     corpus = text_corpus(a)
     assert (list(corpus.train), list(corpus.dev)) == (["one", "three"], ["two"])
     (tmp_path / "link.txt").symlink_to(a)
-    with pytest.raises(ValueError, match="a.txt is in train and in dev: take it out of one"):
+    with pytest.raises(ValueError, match="a.txt is in train and in dev: remove it from one"):
         text_corpus([a], [f"{tmp_path}/link.txt"])
     with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more documents.*dev text"):
         text_corpus([b]).in_memory()
@@ -220,5 +220,5 @@ def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, mo
     documents = set(corpus.train + corpus.dev)
     assert {"Lists.", "Package of the test.", "First.\n\n  Second.", "café \ufffd"} <= documents
     assert "Left out." not in documents
-    assert "left out 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
+    assert "skipped 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
     assert seen == [(1, 3), (2, 3), (3, 3)]

@@ -86,8 +86,8 @@ lm {TRAIN} --methods bitcipher --bits 1000 | 1000 bits for a vocabulary of 12
 lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
 lm {TRAIN} --calibration pairs | --calibration pairs with --methods explicit: only a mixture
 lm {TRAIN} --calibration pairs --methods log-linear mixture | use --methods mixture, or --calibration held-out
-lm {TRAIN} --devices 0 | 0 devices asked for
-lm {TRAIN} --devices 1000 | 1000 devices asked for
+lm {TRAIN} --devices 0 | 0 devices requested
+lm {TRAIN} --devices 1000 | 1000 devices requested
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm {TRAIN} --coordinator nowhere --num-processes 2 --process-id 0 | give HOST:PORT
 lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
@@ -159,7 +159,7 @@ explain --run nowhere --text x | no run at nowhere
 judge --run nowhere --pairs {{pairs}} | no run at nowhere
 judge --run {{run}} --pairs missing.jsonl | no such file
 judge --run {{run}} --pairs {{empty}} | has no pair: give JSON lines
-judge --run {{run}} --pairs {{text}} | is no JSON
+judge --run {{run}} --pairs {{text}} | is not JSON
 judge --run {{run}} --pairs {{latin}} | is not UTF-8 text
 judge --run {{run}} --pairs | name one or more files
 judge --run {{run}} --pairs {{pairs}} --method warm | has no model with method warm
