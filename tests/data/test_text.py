@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jexplicit.data.corpora import Corpus, split_documents
+from jexplicit.data.corpora import Corpus, split_at_end, split_documents
 from jexplicit.data.corpus import docstrings
 from jexplicit.data.corpus.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import read_documents, text_corpus
@@ -136,6 +136,11 @@ def test_splits_that_are_refused(n, every, said):
 
 
 @pytest.mark.slow
+def test_the_last_characters_are_dev_and_a_document_across_the_boundary_is_in_both():
+    parts = [list(split_at_end(["to be", "or not"], dev=dev, share=0.3)) for dev in (False, True)]
+    assert parts == [["to be", "or"], [" not"]]
+
+
 def test_docs_corpus_is_large_unique_and_reproducible():
     corpus = docs_corpus()
     documents = corpus.train + corpus.dev
