@@ -10,12 +10,7 @@ from jaxtyping import Array
 
 
 def draw(sampler: Callable[..., Array], key: Array, shape: tuple[int, ...], **options: Any) -> Array:
-    """`sampler(key, shape=shape, **options)`, number for number: XLA compiles a vector of them in half the time or less.
-
-    Example:
-        >>> bool((draw(jax.random.normal, jax.random.key(0), (3, 2)) == jax.random.normal(jax.random.key(0), (3, 2))).all())
-        True
-    """
+    """`sampler(key, shape=shape, **options)`, the same numbers, drawn as one vector: XLA compiles it at least twice as fast."""
     return sampler(key, shape=(math.prod(shape),), **options).reshape(shape)
 
 
@@ -25,5 +20,5 @@ def truncated_weights(key: Array, shape: tuple[int, ...], std: Any, dtype: Any) 
 
 
 def truncated_std(variance: float, dtype: Any) -> Any:
-    """The factor of `truncated_weights` that gives them a variance, as flax and haiku have it."""
+    """The factor of `truncated_weights` for a given variance, as in flax and haiku."""
     return np.sqrt(dtype.type(variance)) / dtype.type(0.87962566103423978)  # the standard deviation of those numbers

@@ -2,8 +2,8 @@
 
 `Σ_k A[k, i] B[k, j]` is a sum over k of outer products of rows. Each is one contiguous pass over the batch, and its gradient is
 two products of the same form. On a CPU, batched products of 11 x 11 matrices or sums over middle axes are three to ten times
-slower. An accelerator would start a kernel for every row; there it is one fused sum, not a matrix product, which would round to
-TF32 or bfloat16.
+slower. On an accelerator a loop over rows would launch one kernel per row, and a matrix product would round to TF32 or
+bfloat16, so the sum is one fused kernel.
 """
 
 import jax
@@ -14,13 +14,7 @@ from jaxtyping import Array, Float
 
 @jax.custom_vjp
 def contract(A: Float[Array, "k i *batch"], B: Float[Array, "k j *batch"]) -> Float[Array, "i j *batch"]:
-    """`Σ_k A[k, i] B[k, j]` for every task of a batch.
-
-    Example:
-        >>> A, B = jnp.arange(4.0).reshape(2, 2, 1), jnp.ones((2, 1, 1))
-        >>> contract(A, B)[..., 0].tolist()
-        [[2.0], [4.0]]
-    """
+    """`Σ_k A[k, i] B[k, j]` for every task of a batch."""
 
     return lax.platform_dependent(A, B, cpu=_by_rows, default=_by_broadcast)
 

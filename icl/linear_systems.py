@@ -1,4 +1,4 @@
-"""Many linear systems at once, by products of matrices alone: the same work on every device, and derivatives."""
+"""Batches of linear systems, solved and differentiated by matrix products alone: the same algorithm on every device."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,8 @@ from jaxtyping import Array, Float
 def solve_rows(product: Callable[[Array], Array], B: Float[Array, "n d"], steps: int) -> Float[Array, "n d"]:
     """Solutions X of n symmetric positive definite systems, `product(X) = B` row by row, by conjugate gradients.
 
-    X is the result after so many steps from zero; its derivatives are those of the exact solution, by as many steps. A row
-    whose residual is below the rounding of B stays as it is: later steps would be along rounding errors.
-
-    Example:
-        >>> A = jnp.array([[2.0, 1.0], [1.0, 3.0]])
-        >>> solve_rows(lambda X: X @ A, jnp.array([[3.0, 4.0]]), 2).round(4).tolist()
-        [[1.0, 1.0]]
-
-    Source: Hestenes and Stiefel 1952.
+    Runs `steps` iterations from zero; derivatives are implicit, computed with `steps` iterations too. Rows whose residual is
+    below the rounding error of B are not updated further. Source: Hestenes and Stiefel 1952.
     """
     return lax.custom_linear_solve(product, B, lambda product, B: _conjugate_gradients(product, B, steps), symmetric=True)
 

@@ -1,4 +1,4 @@
-"""What the parts of in-context learning are called, for command lines: JAX is not needed."""
+"""Names of models, problems and rules for command lines; does not import JAX."""
 
 from typing import Literal, get_args
 
@@ -21,7 +21,7 @@ Feedback = Literal["label", "squared_error", "cross_entropy"]
 Start = Literal["random", "backprop", "ridge"]
 Families = Literal["digits", "boolean"]
 RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
-"""Learning rates over four and a half orders of magnitude."""
+"""Learning rates from 1e-3 to 32."""
 TaskGroup = Literal["digits", "mnist", "tables", "planes", "mixtures"]
 TASK_GROUPS: tuple[TaskGroup, ...] = get_args(TaskGroup)
-"""Kinds of the small tasks that a learned rule is judged on; those of mnist alone need files."""
+"""Groups of small tasks for evaluating learned rules; only `mnist` needs files."""

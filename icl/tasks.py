@@ -1,9 +1,9 @@
-"""Linear regression tasks as sequences: a context of pairs (x_i, y_i) and a query x_q, whose y_q is to be predicted.
+"""Linear regression tasks as sequences: a context of pairs (x_i, y_i) and a query x_q whose target y_q is predicted.
 
     W ~ N(0, c² I),    y_i = W x_i + noise,    y_q = W x_q
 
-Arrays carry the batch on their *last* axis: one task and a batch of tasks are the same code, and a batch fills the vector
-units. `sample_tasks(key, tasks)` is one sequence, `sample_tasks(key, tasks, 2048)` is a batch of 2048.
+The batch is the *last* axis of all arrays, so that one task and a batch share the same code and a batch vectorises.
+`sample_tasks(key, tasks)` is one sequence, `sample_tasks(key, tasks, 2048)` is a batch of 2048.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ MIXED = ("exponential", "normal", "laplace")
 
 
 class Sequence(NamedTuple):
-    """A context, a query and its target; a batch has one more, last, axis.
+    """A context, a query and its target; a batch has an additional last axis.
 
     X: [N, d]; Y: [N, m]; x_q: [d]; y_q: [m].
     """
@@ -47,7 +47,7 @@ class Sequence(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """A distribution of regression tasks. Its numbers may be traced; its sizes and the kind of inputs are static.
+    """A distribution of regression tasks. Real parameters may be traced; sizes and the kind of inputs are static.
 
     dim: d, inputs.
     context: N, pairs in the context.
@@ -94,11 +94,7 @@ class Tasks:
 
     @property
     def variance(self) -> Scalar:
-        """s = r²/12, the variance of a coordinate; for mixture r²/(N d), the mean square over the context.
-
-        Raises:
-            ValueError: coordinates of different scales.
-        """
+        """s = r²/12, the variance of a coordinate; for mixture r²/(N d), the mean square over the context."""
         if self.scales is not None:
             raise ValueError(f"scales {self.scales}: there is no single variance; use icl.exact_moments")
         r = self.input_range
@@ -106,25 +102,21 @@ class Tasks:
 
     @property
     def input_stds(self) -> tuple[Scalar, ...]:
-        """The standard deviation of each coordinate; of exponential inputs, about their mean."""
+        """The standard deviation of each coordinate (of exponential inputs: about their mean)."""
         std = dataclasses.replace(self, scales=None).variance ** 0.5
         return tuple(std * scale for scale in self.scales or (1.0,) * self.dim)
 
     @property
     def kurtosis(self) -> float:
-        """E[x⁴]/E[x²]² of a coordinate.
-
-        Raises:
-            ValueError: inputs without independent symmetric coordinates.
-        """
+        """E[x⁴]/E[x²]² of a coordinate, for inputs with independent symmetric coordinates."""
         if self.inputs not in KURTOSIS:
-            raise ValueError(f"inputs {self.inputs!r} have no such moments: use icl.sampled_moments")
+            raise ValueError(f"inputs {self.inputs!r} have no closed-form moments: use icl.sampled_moments")
         return KURTOSIS[self.inputs]
 
 
 @runtime_checkable
 class TaskSampler(Protocol):
-    """A distribution of sequences, such as `Tasks`. Hashable, so that a training step on it is compiled once."""
+    """A distribution of sequences, such as `Tasks`. Hashable, so that a training step on it compiles once."""
 
     def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
         """A sequence, or a batch of them, batch last."""
@@ -132,7 +124,7 @@ class TaskSampler(Protocol):
 
 
 class QueryLoss:
-    """A problem whose loss is the squared error at the query. A subclass has `tasks` and `predict(params, batch)`."""
+    """A problem whose loss is the squared error at the query. Subclasses define `tasks` and `predict(params, batch)`."""
 
     tasks: Any
     predict: Callable[[Any, Sequence], Array]
@@ -175,7 +167,7 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
     Source: von Oswald et al. 2023, Sec. 3.
     """
     noisy = not (isinstance(tasks.noise, float | int) and tasks.noise == 0)
-    key_x, key_w, key_noise = jax.random.split(key, 3)  # here, so that they are not compiled for every size
+    key_x, key_w, key_noise = jax.random.split(key, 3)  # outside jit: not recompiled for every size
     keys = (*jax.random.split(key_x, 3), key_w, key_noise)
     return _sample(keys, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
 
@@ -206,7 +198,7 @@ def sequences(batch: Sequence) -> Sequence:
 
 
 def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.vmap` over the last axis, where batches of tasks have theirs.
+    """`jax.vmap` over the last axis, the batch axis of tasks.
 
     Example:
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
@@ -217,13 +209,7 @@ def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def map_pieces(function: Callable[[Sequence], Any], batch: Sequence, piece: int) -> Any:
-    """`function(batch)`, computed for so many tasks at a time. The function treats each task on its own, batch last.
-
-    Example:
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 7)
-        >>> bool((map_pieces(lambda part: 2 * part.x_q, batch, 2) == 2 * batch.x_q).all())
-        True
-    """
+    """`function(batch)`, computed for `piece` tasks at a time. The function treats tasks independently, batch last."""
     whole = batch.y_q.shape[-1] // piece * piece
     parts = []
     if whole:
@@ -258,11 +244,7 @@ def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[A
 
 
 def initial_weights(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[Array, "m d"]:
-    """W0, or zeros of the shape that one sequence needs.
-
-    Raises:
-        ValueError: a sequence whose parts do not fit together, or W0 of another shape.
-    """
+    """W0, or zeros [m, d]; checks the shapes of one sequence."""
     X, Y, x_q, y_q = sequence
     fits = X.ndim == Y.ndim == 2 and x_q.ndim == y_q.ndim == 1
     if not (fits and len(X) == len(Y) > 0 and X.shape[1:] == x_q.shape and Y.shape[1:] == y_q.shape):

@@ -1,9 +1,9 @@
 """Training attention on fresh tasks: one compiled call runs many steps, for several seeds at once.
 
 A step samples tasks, differentiates their loss and updates the parameters; a `lax.scan` over steps is one compiled call. The
-batch is processed in blocks that fit the cache, whose size changes the result by rounding only. The tasks of a step depend on
-(seed, step) alone, so that an interrupted run continues from its last checkpoint bit for bit. Seeds are the first axis of all
-arrays and are split over the devices, which never wait for each other.
+batch is processed in blocks that fit the cache; their size changes the result by rounding only. The tasks of a step depend on
+(seed, step) alone, so an interrupted run resumes bit for bit from its last checkpoint. Seeds are the first axis of all arrays
+and are split over the devices, without communication.
 """
 
 import functools
@@ -25,10 +25,7 @@ from jexplicit.runs.iterate import History, iterate
 
 @runtime_checkable
 class TrainingProblem(Protocol):
-    """A sampler of tasks and a loss. Hashable, so that its training step is compiled once.
-
-    `icl.Regression` is one; so is any frozen dataclass with these two methods.
-    """
+    """A sampler of tasks and a loss, e.g. `icl.Regression`. Hashable, so that its training step compiles once."""
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Any:
         """A pytree of `size` fresh tasks, batch last."""
@@ -44,9 +41,9 @@ class Recipe(NamedTuple):
 
     batch_size: tasks per step.
     learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
-    gradient_clip: largest norm of the gradient. At 0.001, in effect every step uses the normalised gradient.
+    gradient_clip: largest norm of the gradient. At 0.001, nearly every step uses the normalised gradient.
     block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
-    cycle: steps after which the same tasks repeat; default, never.
+    cycle: number of steps after which the same tasks repeat; default, never.
     """
 
     batch_size: int = 2048
@@ -58,7 +55,7 @@ class Recipe(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """Parameters and optimiser state of every seed, each leaf with the seeds first."""
+    """Parameters and optimiser state of every seed; the first axis of each leaf is the seed."""
 
     params: Any
     optimizer: Any
@@ -67,9 +64,9 @@ class TrainingState(NamedTuple):
 class TrainingResult(NamedTuple):
     """The result of `train_layers`.
 
-    params: each leaf with the seeds first.
-    history: the dictionaries of `evaluate`, from step 0 on, each with `step`, `seconds` and, from then on, `training_loss`: the
-        means of the losses since the entry before, by seed.
+    params: first axis of each leaf: seeds.
+    history: the dictionaries of `evaluate`, from step 0, with `step`, `seconds` and, after step 0, `training_loss`: by seed,
+        the mean loss since the previous entry.
     losses: [seeds, steps] losses of the training batches, each before its update.
     """
 
@@ -86,11 +83,7 @@ class TrainingResult(NamedTuple):
 def blocked_gradient(
     params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int | None = None
 ) -> tuple[Float[Array, ""], Any]:
-    """The mean loss `(params, batch) -> loss` of a batch and its gradient, accumulated over blocks of tasks.
-
-    Raises:
-        ValueError: a block that does not divide the batch.
-    """
+    """The mean loss `(params, batch) -> loss` of a batch and its gradient, accumulated over blocks of tasks."""
     B = jax.tree.leaves(batch)[0].shape[-1]
     block = block or _default_block(B, jax.default_backend() == "cpu")
     if B % block:
@@ -107,7 +100,7 @@ def blocked_gradient(
 
 
 def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
-    """Adam on gradients of bounded norm."""
+    """Adam on clipped gradients."""
     return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(recipe.learning_rate, b2=recipe.b2))
 
 
@@ -122,8 +115,7 @@ def training_steps(
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
     """The compiled function `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
 
-    The same arguments return the same function, which compiles once. On a CPU one seed fills the vector units, so the seeds of
-    a device run one after the other; on an accelerator they are one vmap.
+    Cached by its arguments. On a CPU the seeds of a device run one after the other, on an accelerator under vmap.
     """
     optimizer, block = make_optimizer(recipe), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
 
@@ -163,31 +155,31 @@ def train_layers(
     on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingResult:
-    """Train parameters (of attention layers or of any other model) once per seed.
+    """Train the parameters of a model (attention layers or any other) once per seed.
 
     Args:
-        params: initial parameters, the seeds first in every leaf: random, or constructed from a closed form.
+        params: initial parameters, random or from a closed form; the first axis of every leaf is the seed.
         problem: tasks and their loss.
         recipe: hyperparameters.
         steps: in total.
-        seeds: one per run; the seed of its tasks.
-        every: steps per compiled call; after each call comes an evaluation.
+        seeds: seeds of the tasks, one per run.
+        every: steps per compiled call, each followed by an evaluation.
         evaluate: `params -> dictionary` of measures to record.
         devices: number of devices to split the seeds over; default, all. On CPUs it does not change the results.
-        checkpoints: folder for checkpoints; training continues from one that is there.
+        checkpoints: folder for checkpoints; training resumes from an existing one.
         checkpoint_seconds: time between checkpoints.
         on_evaluation: called with each new entry of the history.
         progress: called with (steps done, steps in total), summed over seeds.
 
     Raises:
         FloatingPointError: a loss that is not finite, with the seed and step.
-        ValueError: numbers below 1, parameters of another number of seeds, or a checkpoint of another model.
+        ValueError: numbers below 1, a number of parameters other than that of seeds, or a checkpoint of another model.
 
     Example::
 
         layers = jax.vmap(lambda key: init_layers(key, 11))(jax.random.split(jax.random.key(0), 2))
         trained = train_layers(layers, Regression(Tasks()), Recipe(batch_size=256), steps=1000, seeds=[0, 1])
-        trained.losses[:, -100:].mean(axis=1)  # ½ mean squared error of the last 100 steps, a number for each seed
+        trained.losses[:, -100:].mean(axis=1)  # ½ mean squared error of the last 100 steps, per seed
     """
     S = len(seeds)
     starts = len(jax.tree.leaves(params)[0])

@@ -1,4 +1,4 @@
-"""BLUR: learning algorithms that are themselves learned.
+"""BLUR: learned learning algorithms.
 
 rule = icl.blur.learner("digits")
 state = rule.init(jax.random.key(0), (64, 32, 10))

@@ -1,11 +1,11 @@
 """Baselines of a learned rule: the same network trained by gradient descent, plain or with the same normalisation.
 
-The normalised network normalises the pre-activations of each layer over the minibatch, with trainable scales and shifts, in
-training and prediction alike: everything that a learner's forward pass has. Much of a learned rule's lead over plain descent is
-due to normalisation, so a comparison without it says little.
+The normalised network has the forward pass of a learner: the pre-activations of each layer are normalised over the minibatch,
+in training and prediction, with trainable scales and shifts. Much of the advantage of a learned rule over plain descent is due
+to normalisation, so the fair comparison includes it.
 
-Networks at all points of a grid are compiled as one program, for tuning takes mostly compilation. With the gradient g of step k
-three optimisers are one formula,
+Networks at all points of a grid are compiled as one program, as compilation dominates the time of tuning. With the gradient g
+of step k three optimisers are one formula,
 
     M = α M + β g;   V = γ V + (1 - γ) g²;   W -= η M̂/(√V̂ + ε)
 
@@ -41,7 +41,7 @@ Layers = list[dict[str, Array]]  # W [n_in, n_out], and the shift b and scale m 
 
 
 def initial_layers(key: Array, sizes: tuple[int, ...], hidden_activation: Activation) -> Layers:
-    """Weights of variance 1/n_in, twice that with ReLUs, shifts of 0 and scales of 1; those of the genome of descent."""
+    """Weights of variance 1/n_in (2/n_in with ReLUs), shifts 0 and scales 1, as in the genome of descent."""
     genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
     synapses = init_synapses(key, genome, sgd_rules(hidden_activation, "cross_entropy"), sizes)
     weights = [synapse.W[0] for synapse in synapses]
@@ -63,7 +63,7 @@ def descent_curve(
     """Accuracy of one network on `test` after 0, 1, .. n updates on the mean cross-entropy of minibatches. Pure.
 
     Args:
-        optimizer: such as `jexplicit.nn.optimizers.make_optimizer("adam", rate)`.
+        optimizer: e.g. `jexplicit.nn.optimizers.make_optimizer("adam", rate)`.
         layers: initial weights.
         batches: rows of `train` for each update.
         train, test: arrays of JAX; `test` is a part or several (`icl.blur.learning.accuracies_of`).
@@ -110,20 +110,10 @@ def grid_curves(
     at: tuple[int, ...] | None = None,
     at_once: bool = False,
 ) -> PyTree[Float[np.ndarray, "grid seeds steps"]]:
-    """`descent_curve` by `optimizer(point)` at every point of a grid, for several networks.
+    """`descent_curve` by `optimizer(point)` at every point of a grid [points, ...], for several networks and parts of `test`.
 
-    Args:
-        optimizer: a function of a module, which compiles once.
-        grid: a pytree of arrays with the points first.
-        hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`, with the same minibatches.
-        normalised, hidden_activation: of the networks.
-        at_once: whether the points are trained in parallel on a CPU too, where the weights of one network stay in the cache.
-
-    Returns:
-        fractions of correct predictions, in an array for each part of `test`.
-
-    Raises:
-        ValueError: as in `minibatches` and `check_updates`, or an unknown activation.
+    Minibatches are those of `icl.blur.learning_curves`. at_once: train points in parallel on a CPU too (by default in turn,
+    where the weights of one network fit the cache). The optimizer must be a function of a module, which compiles once.
     """
     activation(hidden_activation)
     check_updates(at, steps)
@@ -136,7 +126,7 @@ def grid_curves(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _initial_layers(sizes: tuple[int, ...], hidden_activation: Activation, keys: Array) -> Any:
-    """Compiled apart from the training, since random numbers take longer to compile than the training does."""
+    """Compiled separately from training, as random numbers compile more slowly than training."""
     return jax.vmap(lambda key: initial_layers(key, sizes, hidden_activation))(keys)
 
 
@@ -232,7 +222,7 @@ def _with_momentum(pair: Float[Array, "2"]) -> optax.GradientTransformation:
 
 
 class Coefficients(NamedTuple):
-    """The optimiser in the formula above: η, α, β, and whether there is a denominator."""
+    """The optimiser in the formula above: η, α, β, and whether it has a denominator."""
 
     rate: Float[Any, "*grid"]
     alpha: Float[Any, "*grid"]
@@ -241,15 +231,7 @@ class Coefficients(NamedTuple):
 
 
 def coefficients(optimizer: OptimizerName, rate: float) -> Coefficients:
-    """Those of one of GRID_OPTIMIZERS.
-
-    Raises:
-        ValueError: another optimiser.
-
-    Example:
-        >>> coefficients("momentum", 0.5).alpha.item()
-        0.9
-    """
+    """The coefficients of one of GRID_OPTIMIZERS."""
     if optimizer not in GRID_OPTIMIZERS:
         raise ValueError(f"optimizer {optimizer!r}: a grid has {', '.join(GRID_OPTIMIZERS)}; use descent_curves for others")
     alpha, beta = {"sgd": (0.0, 1.0), "momentum": (0.9, 1.0), "adam": (0.9, 0.1)}[optimizer]
@@ -281,17 +263,7 @@ def one_formula(c: Coefficients) -> optax.GradientTransformation:
 def descent_grid(
     rates: tuple[float, ...], hidden: tuple[int, ...], train: Examples, test: Any, *, at: tuple[int, ...], **options: Any
 ) -> PyTree[Float[np.ndarray, "optimizers rates seeds at"]]:
-    """Accuracies of every one of GRID_OPTIMIZERS at every rate, after the numbers of updates `at`.
-
-    Args:
-        rates, hidden, train: as in `descent_curves`.
-        test: one part, or several, such as `(dev, test)`, for which the result is a pytree of the same structure.
-        at: ascending numbers of updates; each network is trained for the last.
-        options: see `grid_curves`; `normalised` has no default.
-
-    Raises:
-        ValueError: as in `grid_curves`.
-    """
+    """Accuracies of every one of GRID_OPTIMIZERS at every rate, after `at` updates; options and errors of `grid_curves`."""
     grid = [coefficients(optimizer, rate) for optimizer in GRID_OPTIMIZERS for rate in rates]
     stacked = Coefficients(*(np.stack(field) for field in zip(*grid, strict=True)))
     stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf, None if leaf.dtype == bool else np.float32), stacked)

@@ -1,8 +1,8 @@
-"""Labelled data for learners and meta-learners: centred vectors in three parts.
+"""Labelled data for learners and meta-learners: centred vectors in three splits.
 
-A genome is meta-trained on *train*, selected on *dev* and reported on *test*. Learners that are reported take minibatches from
-*train*; a baseline's learning rate is selected on *dev*, as the genome is. The embedded digits are shuffled first: their last
-images come from other writers, and the question here is how fast a rule learns, not how well it generalises to new writers.
+A genome is meta-trained on *train*, selected on *dev* and reported on *test*. Reported learners take minibatches from *train*;
+the learning rate of a baseline is selected on *dev*, as the genome. The embedded digits are shuffled first, as their last
+images come from other writers: the experiments measure speed of learning, not generalisation to new writers.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Examples(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """The three parts of a data set, and its name."""
+    """The three splits of a data set, and its name."""
 
     train: Examples
     dev: Examples
@@ -42,18 +42,18 @@ class Sets(NamedTuple):
 def image_sets(
     images: Images, *, side: int | None = None, limit: int | None = None, classes: tuple[int, ...] = (), seed: int = 0
 ) -> Sets:
-    """Centred pixels, `(h - mean h)/std`, and one-hot labels, in three parts.
+    """Centred pixels, `(h - mean h)/std`, and one-hot labels, in three splits.
 
     Args:
         images: from `jexplicit.data.images.read_images`.
         side: resize the images to side x side (`resize_images`); default, unchanged.
         limit: use at most this many images, train and test together.
-        classes: use the images of these classes only, which become the classes 0, 1, ..; default, all. An image that is for
-            testing stays so whatever the classes are.
+        classes: use the images of these classes only, relabelled 0, 1, ..; default, all. The test split does not depend on
+            the classes.
         seed: of the shuffle.
 
     Raises:
-        ValueError: fewer than 100 images, an impossible side, classes that do not exist or stand twice, or a single one.
+        ValueError: fewer than 100 images, an impossible side, unknown or repeated classes, or a single class.
 
     Example:
         >>> from jexplicit.data.images import read_images
@@ -84,7 +84,7 @@ def image_sets(
 
 
 def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
-    """[N] the new label of every class, -1 for those that are left out."""
+    """[N] the new label of every class, -1 for excluded classes."""
     if len(set(classes)) < max(2, len(classes)) or not set(classes) <= set(range(images.outputs)):
         given, last = " ".join(map(str, classes)), images.outputs - 1
         raise ValueError(f"classes {given} of {images.name}: use at least two of 0 .. {last}, each once")
@@ -94,10 +94,10 @@ def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
 
 
 def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, seed: int = 0) -> Sets:
-    """Standardised columns of a table of numbers, and one-hot labels, in three parts; half of the rows are for testing.
+    """Standardised columns of a table of numbers, and one-hot labels, in three splits; half of the rows are for testing.
 
     Args:
-        X: [M, D] a row for each example.
+        X: [M, D] a row per example.
         labels: [M] classes 0, 1, .. .
         name: of the data set.
         seed: of the shuffle.
@@ -114,7 +114,7 @@ def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, se
 
 
 def _train_size(M: int) -> int:
-    return M - M // 8  # the others are dev
+    return M - M // 8  # the rest is dev
 
 
 def _split(X: np.ndarray, Y: np.ndarray, tests: int, name: str) -> Sets:
@@ -124,7 +124,7 @@ def _split(X: np.ndarray, Y: np.ndarray, tests: int, name: str) -> Sets:
 
 
 def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:
-    """Images of another side: larger multiples repeat pixels; smaller sides average blocks of the central crop.
+    """Images resized to side x side: larger multiples repeat pixels; smaller sides average blocks of the central crop.
 
     28 x 28 to 10 x 10 averages the central 20 x 20 over blocks of 2 x 2, as in the paper.
 
@@ -149,7 +149,7 @@ def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side si
 
 
 def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
-    """The four inputs ±1 of exclusive or, and their one-hot targets.
+    """The four inputs ±1 of XOR, and their one-hot targets.
 
     Example:
         >>> xor()[1].argmax(axis=1).tolist()
@@ -160,7 +160,7 @@ def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
 
 
 def corners(examples: int, rng: np.random.Generator, *, noise: float = 0.1) -> Examples:
-    """The four inputs of `xor` with noise, each a class of its own: merged into two, they are functions of two inputs.
+    """The four inputs of `xor` with noise, as four classes; merging them into two gives Boolean functions of two inputs.
 
     Example:
         >>> x, y = corners(100, np.random.default_rng(0))

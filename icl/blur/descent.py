@@ -1,6 +1,6 @@
 """Stochastic gradient descent as a genome: with two states, the rules are backpropagation up to rounding.
 
-State 0 carries the activation, and state 1 its derivative, then the error. With one matrix for both states and
+State 0 is the activation, and state 1 its derivative, then the error. With one matrix for both states and
 
     ν = [[1, 1], [0, 0]],   µ = I,   ν̃ = I,   µ̃ = [[0, 1], [1, 0]],   f = η = f̃ = 1,   η̃ = -rate
 
@@ -9,10 +9,10 @@ State 0 carries the activation, and state 1 its derivative, then the error. With
     backward    a¹ <- a¹ Σ_j W[i,j] a¹_j   which is ∂ℓ/∂z
     synapses    H[i,j] = mean_B a⁰_i a¹_j  which is ∂ℓ/∂W
 
-The additive backward pass has no product of derivative and error, so with it the same matrices are a different algorithm.
+The additive backward pass has no product of derivative and error, so the same matrices give a different algorithm.
 
-A learned update is no gradient: if ΔW were that of some function of the synapses, its Jacobian `∂ΔW_k/∂W_m` would be symmetric,
-as that of gradient descent is.
+A learned update is not a gradient: if ΔW were the gradient of a function of the synapses, its Jacobian `∂ΔW_k/∂W_m` would be
+symmetric, as in gradient descent.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2 and 3.3, Fig. 2.
 """
@@ -38,12 +38,12 @@ Loss = Literal["squared_error", "cross_entropy"]
 
 
 def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = None) -> Rules:
-    """The rules under which `sgd_genome` is gradient descent.
+    """The rules with which `sgd_genome` is gradient descent.
 
     Args:
         hidden: σ of the hidden layers.
         loss: half the squared error of the activated outputs, or the cross-entropy of their softmax.
-        output: σ of the output layer; default, for the squared error that of the hidden layers, else linear.
+        output: σ of the output layer; default, that of the hidden layers for the squared error, else linear.
 
     Raises:
         ValueError: cross-entropy with an output layer that is not linear, or an unknown activation.
@@ -54,7 +54,7 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
     """
     output = output or (hidden if loss == "squared_error" else "linear")
     if loss == "cross_entropy" and output != "linear":
-        raise ValueError(f"cross_entropy of {output} outputs: use linear ones, whose softmax it takes")
+        raise ValueError(f"cross_entropy of {output} outputs: use linear outputs, as the loss applies a softmax")
     passes: Any = {"states": 2, "multistate": False, "backward": "multiplicative_second_state", "backward_activation": "linear"}
     passes |= {"normalise": "none", "normalise_output": False, "derivative": True}
     return Rules(**passes, hidden=hidden, output=output, feedback=loss)
@@ -64,7 +64,7 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
     """The genome of gradient descent on the mean loss of a minibatch.
 
     Raises:
-        ValueError: a rate of 0 or below.
+        ValueError: a rate that is not positive.
 
     Example:
         >>> float(sgd_genome(0.25).eta_synapse)
@@ -77,7 +77,7 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
 
 @full_precision
 def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]) -> Float[Array, ""]:
-    """The mean loss of the plain network with these weights, whose last rows are biases. `jax.grad` differentiates it."""
+    """The mean loss of the plain network with these weights, whose last rows are biases; differentiable by `jax.grad`."""
     a = z = x
     for n, W in enumerate(weights):
         z = a @ W[:-1] + W[-1:]
@@ -88,11 +88,7 @@ def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], 
 
 
 class WeightDifference(NamedTuple):
-    """Largest difference of any weight between two runs from the same initial weights.
-
-    one_step, all_steps: after the first step and after the last.
-    change: largest change of any weight over the run.
-    """
+    """Largest difference of any weight between two runs, after the first and the last step; largest change over the run."""
 
     one_step: Any
     all_steps: Any
@@ -109,7 +105,7 @@ def sgd_difference(
     seed: int = 0,
     dtype: Any = np.float32,
 ) -> WeightDifference:
-    """Compare the learner with `jax.grad` descent on random examples; each follows its own weights throughout.
+    """Compare the learner with `jax.grad` descent on random examples, each with its own weights throughout.
 
     Args:
         rules: of `sgd_rules`.
@@ -159,11 +155,7 @@ def largest_difference(synapses: Synapses, weights: list[Array]) -> Float[Array,
 
 
 class Curl(NamedTuple):
-    """The antisymmetric part of the Jacobian J of an update.
-
-    largest: max |J - Jᵀ|.
-    relative: Frobenius norm of `J - Jᵀ` over that of J, from 0 (a gradient) to 2.
-    """
+    """The antisymmetric part of the Jacobian J of an update: max |J - Jᵀ|, and ||J - Jᵀ|| / ||J||, from 0 (a gradient) to 2."""
 
     largest: Float[Any, ""]
     relative: Float[Any, ""]

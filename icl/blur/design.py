@@ -1,4 +1,4 @@
-"""The design of a learner: everything but its genome. JAX is not needed."""
+"""The design of a learner, apart from its genome; does not import JAX."""
 
 import typing
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from jexplicit.nn.names import Activation
 
 @dataclass(frozen=True)
 class Design:
-    """The fields of `Rules` that a command line has under the same name."""
+    """The fields of `Rules` that are flags of the same name."""
 
     states: int = 4
     """Number of states per neuron, k."""
@@ -62,8 +62,9 @@ class Design:
 class Rules(Design):
     """The design of a learner. Hashable: a static argument of compiled functions.
 
-    Stored synapses are not normalised under `synapse_norm`: once the largest entry of a state passes 1e6, that state is divided
-    by a scalar, which does not change what neurons read. Logits are state 0 of the output layer before its activation.
+    Stored synapses are not normalised under `synapse_norm`: once the largest entry of a state exceeds 1e6, that state is
+    divided by a scalar, which does not change the normalised weights. Logits are state 0 of the output layer before its
+    activation.
     """
 
     hidden: Activation = "tanh"
@@ -79,12 +80,12 @@ class Rules(Design):
 
 
 def check_states(states: int) -> None:
-    """Raise a ValueError for fewer than two states."""
+    """Refuse fewer than two states."""
     if states < 2:
         raise ValueError(f"{states} states: neurons have at least 2, one for the input and one for the feedback")
 
 
 def _choices(hint: Any) -> Iterator[Any]:
-    """The members of a `Literal`, or of a union of such."""
+    """The members of a `Literal`, or of a union of literals."""
     for part in typing.get_args(hint):
         yield from [part] if isinstance(part, str) else [None] if part is type(None) else _choices(part)

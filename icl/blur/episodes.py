@@ -1,16 +1,16 @@
-"""Episodes: tasks drawn from one labelled data set, what one learner sees of a task, and how well it does.
+"""Episodes: tasks drawn from one labelled data set, the minibatches and queries of a learner, and its loss.
 
-A task of a family draws a way to merge the classes into fewer, a random linear map of the inputs, noise, and the examples that
-it has. A genome that is meta-trained on several families meets inputs, labels and networks of many shapes. The meta-loss is
+A task of a family has a random merge of the classes, a random linear map of the inputs, noise, and random examples.
+Meta-training on several families covers inputs, labels and networks of many shapes. The meta-loss is
 
     ℓ = mean_q CE(logits_T(x_q), y_q) + λ mean_t CE(logits_t(x_t), y_t)
 
 after T updates of new random synapses, on queries that are not in the minibatches; the second term, the path loss, is the loss
-on every minibatch before the update on it. The other objective is the area under the learning curve over the logarithm of n,
+on every minibatch before its update. The other objective is the area under the learning curve over the logarithm of n,
 
     ℓ = Σ_n w_n log(ε + CE(logits_n(x_q), y_q)),   w_n ∝ 1/(n + 4),   n = 1 .. T
 
-so that a hundredth less of the loss counts the same in an easy task as in a hard one, early or late.
+so that the same relative decrease of the loss counts equally in easy and hard tasks, early and late.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 4.
 """
@@ -33,13 +33,13 @@ from icl.blur.rules import Synapses, init_synapses, learn, predict
 from icl.names import Objective
 from jexplicit.runs.devices import each_row
 
-_floor = 0.02  # ε, in nats: what lies below is learned
-_early = 4  # updates count about the same
-_queries = 80  # for each point of a learning curve
+_floor = 0.02  # ε, in nats: lower losses count as learned
+_early = 4  # the first updates, of about equal weights
+_queries = 80  # per point of a learning curve
 
 
 class Source(NamedTuple):
-    """What tasks are made of: the examples, and the principal axes [D, D] of their inputs, the one of most variance first."""
+    """Examples to draw tasks from, and the principal axes [D, D] of their inputs, by decreasing variance."""
 
     examples: Examples
     axes: Any
@@ -50,11 +50,11 @@ class Family(NamedTuple):
 
     hidden: widths of the learner's hidden layers.
     batch_size: examples per update.
-    inputs: number of inputs, random mixtures of the principal components, standardised; default, the inputs as they are.
-    rank: principal components that are mixed; default, all.
-    classes: groups that the classes are merged into at random; default, the classes as they are (their order does not matter to
-        learners with random synapses).
-    examples: number of examples of a task, queries not counted; default, all others.
+    inputs: number of inputs, random mixtures of the principal components, standardised; default, the original inputs.
+    rank: number of mixed principal components; default, all.
+    classes: number of groups into which the classes are merged at random; default, the original classes (their order does not
+        matter to learners with random synapses).
+    examples: number of examples of a task, without queries; default, all others.
     noise: standard deviation of noise on the mixed inputs, relative to theirs.
     """
 
@@ -88,7 +88,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
 
 
 def make_source(examples: Examples, *, mixed: bool = True) -> Source:
-    """The source of a data set; the axes are left out where no family mixes inputs.
+    """The source of a data set; without axes if no family mixes inputs.
 
     Example:
         >>> make_source(Examples(np.diag([1.0, 2.0]), np.eye(2))).axes.round(3).__abs__().tolist()
@@ -104,7 +104,7 @@ def make_source(examples: Examples, *, mixed: bool = True) -> Source:
 
 
 def check_family(family: Family, source: Source, query_size: int) -> None:
-    """Raise a ValueError for a family that the source cannot have."""
+    """Refuse a family that does not fit the source."""
     (M, D), N = source.examples.X.shape, source.examples.Y.shape[1]
     examples, classes = family.examples or M - query_size, family.classes or N
     if min(query_size, family.batch_size) < 1 or not family.batch_size <= examples <= M - query_size:
@@ -117,10 +117,7 @@ def check_family(family: Family, source: Source, query_size: int) -> None:
 
 
 def draw_task(key: Array, family: Family, source: Source, *more: Examples) -> list[Examples]:
-    """The examples of the source as one task of the family sees them; `more` examples are seen in the same way.
-
-    Inputs are standardised over all examples of the source.
-    """
+    """The source's examples transformed to a task of the family, standardised over the source; `more` examples likewise."""
     order_key, map_key, noise_key = jax.random.split(key, 3)
     Y = source.examples.Y
     N = family.classes or Y.shape[1]
@@ -136,7 +133,7 @@ def draw_task(key: Array, family: Family, source: Source, *more: Examples) -> li
 
 
 def _mix_inputs(family: Family, map_key: Array, source: Source, noise_key: Array, X: Array) -> Array:
-    """Random mixtures of the first principal components, standardised over the source, and noise; or X as it is."""
+    """Random mixtures of the first principal components, standardised over the source, plus noise; or X unchanged."""
     if family.inputs is None:
         return X
     rank = family.rank or X.shape[1]
@@ -192,7 +189,7 @@ def meta_loss(
         objective: end, or the area under the curve.
         path: λ; with the curve there is no path loss.
         remat: recompute the updates in the backward pass of differentiation.
-        at_once: updates in one turn of the compiled loop; more of them start fewer kernels and take longer to compile.
+        at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
 
     Example:
         >>> from icl.blur import backprop_genome
@@ -239,7 +236,7 @@ def cross_entropy(logits: Float[Array, "B N"], y: Float[Array, "B N"]) -> Float[
 def draw_family_episode(
     key: Array, family: Family, source: Source, dev: Examples | None = None, *, unroll: int, query_size: int
 ) -> Episode:
-    """An episode of a new task of the family; with `dev`, its queries are all examples of dev, as the task sees them."""
+    """An episode of a new task of the family; with `dev`, its queries are all examples of dev, transformed alike."""
     draw_key, task_key = jax.random.split(key)
     data, *others = draw_task(task_key, family, source, *([] if dev is None else [dev]))
     if family.examples is not None:
@@ -266,9 +263,9 @@ def mean_scores(
     """Mean loss and accuracy of each genome's learners, after T updates or along their curves.
 
     Args:
-        genomes: genome axis first; all have the same learners.
+        genomes: genome axis first; all with the same learners.
         key: random key.
-        source: of the minibatches, and of `query_size` queries where there is no `dev`.
+        source: of the minibatches, and without `dev` of `query_size` queries.
         dev: queries, all of them.
         rules, family, unroll, objective: of the learners.
         query_size: Q.

@@ -1,11 +1,11 @@
-"""Meta-training by evolution: CMA-ES on the flattened genome. Its fitness is accuracy, which has no gradient.
+"""Meta-training by evolution: CMA-ES on the flattened genome. The fitness is accuracy, which has no gradient.
 
 A generation draws genomes `Θ ~ N(mean, σ² C)`, runs learners of each for T updates on the same minibatches, and moves the mean,
 step size and covariance towards the genomes with higher accuracy (Hansen & Ostermeier 2001). Nothing is differentiated, so
 memory does not grow with T.
 
 A genome whose learners' losses are not all finite has fitness 0, and is counted. The search is a function of its seed and the
-fitness values, which are what a checkpoint stores: an interrupted run is replayed from them, and continues exactly.
+fitness values. A checkpoint stores these; an interrupted run is replayed from them and continues exactly.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 4.4.
 """
@@ -35,7 +35,7 @@ class EvolutionRecipe(NamedTuple):
 
     hidden: widths of the learners' hidden layers.
     population: genomes per generation.
-    sigma: standard deviation of the first generation, in every number of the genome.
+    sigma: standard deviation of the first generation, in every entry of the genome.
     unroll: T, updates per learner.
     batch_size: examples per update; query_size: examples for the accuracy of each learner.
     learners: per genome.
@@ -61,7 +61,7 @@ def evolve(
         recipe: hyperparameters.
         generations: in total.
         train: examples of the learners' minibatches and queries.
-        dev: examples that the means are selected on.
+        dev: examples for selecting among the means.
         options: see `SearchOptions`; steps are generations, `every` is 10 unless given.
 
     Raises:

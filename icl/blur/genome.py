@@ -1,6 +1,6 @@
-"""The genome: the few numbers that all neurons and synapses of a learner share, and their initial values.
+"""The genome: the few parameters shared by all neurons and synapses of a learner, and their initial values.
 
-With k states it has four k x k matrices and a few scalars, whatever the size of the network:
+With k states it has four k x k matrices and a few scalars, for any size of the network:
 
     ν, µ    mix the states of neurons in the forward and in the backward pass
     ν̃, µ̃    mix the states before and after a synapse into its update
@@ -23,9 +23,9 @@ _ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average":
 
 
 class Genome(NamedTuple):
-    """The genome of a learner with k states, as a pytree. `icl.blur.Rules` says how it is used.
+    """The genome of a learner with k states, as a pytree; for its use see `icl.blur.Rules`.
 
-    nu, mu: [k, k] ν and µ; row: state that is read, column: state that is written.
+    nu, mu: [k, k] ν and µ; row: input state, column: output state.
     pre: [k, k] ν̃[e, c], from state e before the synapse to channel c.
     post: [k, k] µ̃[c, d], from channel c to state d after the synapse.
     f, eta: decay of a neuron's state, and the gain of its input.
@@ -38,7 +38,7 @@ class Genome(NamedTuple):
     sigma_output: factor on it in the last synapses.
     sigma_bias: standard deviation of the initial biases of hidden neurons.
 
-    Read under some rules alone:
+    Used under some rules only:
 
     eta_output: factor on η̃ in the last synapses, with the ridge update.
     width, depth: with the ridge update, η̃ of the synapses to a hidden layer of n neurons, one of L hidden layers, has the
@@ -80,7 +80,7 @@ class Genome(NamedTuple):
 
 
 def random_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:
-    """A genome with matrices of independent N(0, 1) entries and scalars under which synapses neither vanish nor explode.
+    """A genome with matrices of independent N(0, 1) entries, and scalars with which synapses neither vanish nor explode.
 
     Args:
         key: random key.
@@ -127,7 +127,7 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
 
 
 def near_backprop_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:
-    """The matrices of `backprop_genome` plus N(0, 0.1²): another start for each genome of a population.
+    """The matrices of `backprop_genome` plus N(0, 0.1²): a different start for each genome of a population.
 
     Args:
         key, states, dtype, scalars: as in `random_genome`.
@@ -146,10 +146,10 @@ def near_backprop_genome(key: Array, states: int, *, dtype: Any = np.float32, **
 
 
 def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
-    """The matrices of `backprop_genome` and scalars under which learners with ridge updates learn well: a start for those.
+    """The matrices of `backprop_genome`, and scalars with which learners with ridge updates learn well: their start.
 
     Args:
-        key: unused, as there is one such start.
+        key: unused; the start is deterministic.
         states, dtype: as in `random_genome`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Files of genomes: learned rules with their provenance, those of the package and one's own."""
+"""Files of genomes: learned rules with their provenance, shipped with the package or user-defined."""
 
 import dataclasses
 import json
@@ -14,14 +14,14 @@ from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from jexplicit.experiments.folder import write_json
 
-_folder = resources.files("icl.blur") / "genomes"  # with a JSON file for each genome of the package
+_folder = resources.files("icl.blur") / "genomes"  # a JSON file per genome
 
 
 class LearnedRule(NamedTuple):
     """A learned rule.
 
-    genome, rules: everything a learner needs.
-    provenance: configuration, seed, data and their sha256, score and versions of the search that found it.
+    genome, rules: parameters and design of a learner.
+    provenance: configuration, seed, data and their sha256, score and versions of the search.
     """
 
     genome: Genome
@@ -83,8 +83,8 @@ def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
     """Write a learned rule; `load_genome` reads it back bit for bit.
 
     Args:
-        path: of the file; its folder is made.
-        rule: genome, rules and where they come from.
+        path: of the file; its folder is created.
+        rule: genome, rules and their provenance.
 
     Example:
         >>> import tempfile

@@ -1,6 +1,6 @@
 """Learners: their minibatches, their accuracy by number of updates, and a learned rule as pure functions, like an optimiser.
 
-Batch statistics make a prediction depend on the other examples of the batch, so accuracies are over a whole part at once.
+Batch statistics make a prediction depend on the other examples of the batch, so accuracies are over a whole split at once.
 """
 
 import functools
@@ -26,9 +26,9 @@ _least_scale = 0.01  # of inputs; the digits of the package learn half as much t
 
 
 class LearningCurves(NamedTuple):
-    """Learners by number of updates 0, 1, .. n, or after the chosen ones.
+    """Learners after 0, 1, .. n updates, or after the chosen ones.
 
-    accuracy: [seeds, n + 1] fraction of correct predictions; one such array for each part that is measured on.
+    accuracy: [seeds, n + 1] fraction of correct predictions; one such array per part of `test`.
     size: [seeds, n + 1] root mean square of the first layer's synapses.
     """
 
@@ -98,21 +98,9 @@ def trajectory(
     batches: Int[Array, "steps batch"],
     at: tuple[int, ...] | None = None,
 ) -> Any:
-    """`measure(state)` after 0, 1, .. n times `state = step(state, batch)`, or after the numbers `at` of them alone.
+    """`measure(state)` after 0, 1, .. n times `state = step(state, batch)`, stacked on a first axis; or after the steps `at`.
 
-    Args:
-        step, measure: pure functions.
-        state: a pytree.
-        batches: what each step is given.
-        at: ascending numbers from 0 to n; default, all, and then the result has derivatives in reverse mode.
-
-    Returns:
-        the measurements, in their own pytree, stacked on a first axis.
-
-    Example:
-        >>> add, look, batches = lambda total, batch: total + batch.sum(), lambda total: total, jnp.ones((4, 1), int)
-        >>> trajectory(add, look, jnp.zeros((), int), batches, at=(0, 1, 4)).tolist()
-        [0, 1, 4]
+    Without `at` the result is differentiable in reverse mode.
     """
 
     def advance(state: Any, batch: Array) -> tuple[Any, Any]:
@@ -147,7 +135,7 @@ def learning_curves(
         genome, rules: of the learners.
         hidden: widths of the hidden layers.
         train: examples to learn from.
-        test: examples for the accuracies, of one part or of several (`accuracies_of`): a learner is trained once for all.
+        test: examples for the accuracies, of one part or of several (`accuracies_of`), from one training run.
         steps: n.
         batch_size: B.
         seeds: one per learner.
@@ -201,30 +189,20 @@ def accuracy_of(logits: Float[Array, "B N"], Y: Float[Array, "B N"]) -> Float[Ar
 
 
 def accuracies_of(logits: Callable[[Array], Array], parts: Any) -> Any:
-    """`accuracy_of` on a part (`Examples`), or on each of several, in the same pytree: `(dev, test)` gives two accuracies."""
+    """`accuracy_of` on `Examples`, or on each of a pytree of them: `(dev, test)` gives two accuracies."""
     return jax.tree.map(
         lambda part: accuracy_of(logits(part.X), part.Y), parts, is_leaf=lambda part: isinstance(part, Examples)
     )
 
 
 def check_updates(at: tuple[int, ...] | None, steps: int) -> None:
-    """Refuse numbers of updates that a run does not have.
-
-    Raises:
-        ValueError: numbers that do not ascend, or are not in 0 .. steps.
-
-    Example:
-        >>> check_updates((0, 10, 5), 20)
-        Traceback (most recent call last):
-        ...
-        ValueError: accuracies after (0, 10, 5) of 20 updates: give ascending numbers from 0 to 20
-    """
+    """Refuse `at` unless it ascends within 0 .. steps."""
     if at is not None and (not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps):
         raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")
 
 
 class Learner(NamedTuple):
-    """Pure functions with one genome inside, like an `optax.GradientTransformation`: `jit`, `vmap`, `scan` and `grad` apply.
+    """Pure functions of one genome, like an `optax.GradientTransformation`, compatible with `jit`, `vmap`, `scan` and `grad`.
 
     init: (key, sizes) -> state, the random synapses of layers with sizes n_0 (inputs) .. n_L (outputs).
     update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch. Inputs are
@@ -238,7 +216,7 @@ class Learner(NamedTuple):
 
 
 def learner(name: str | os.PathLike = "digits") -> Learner:
-    """The learner with a genome of the package or from a file.
+    """The learner of a shipped genome or of a file.
 
     Args:
         name: as in `icl.blur.load_genome`.

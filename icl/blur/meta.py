@@ -2,11 +2,11 @@
 
     Θ <- Θ - Adam(∂ℓ/∂Θ)
 
-with the loss ℓ of `icl.blur.episodes`. A population of genomes is trained side by side on the same minibatches. T grows from
+with the loss ℓ of `icl.blur.episodes`. A population of genomes is trained in parallel on the same minibatches. T grows from
 stage to stage of a curriculum, and each stage starts with all genomes equal to the best one so far. The random draws of a step
-depend on (seed, step) alone, so an interrupted run continues from its last checkpoint bit for bit.
+depend on (seed, step) alone, so an interrupted run resumes bit for bit from its last checkpoint.
 
-A genome with a loss or gradient that is not finite is left unchanged in that step, and the step is counted.
+A genome with a loss or gradient that is not finite is unchanged in that step, and the step is counted.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 4 and App. C.1.
 """
@@ -32,7 +32,7 @@ from icl.names import Objective
 from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_gpu
 from jexplicit.runs.iterate import Entry, History, iterate
 
-_updates_at_once = 5  # on a GPU: an update starts half as many kernels; a TPU starts no fewer and compiles for minutes
+_updates_at_once = 5  # on a GPU this halves the kernels per update; on a TPU it does not, and compilation takes minutes
 
 
 class SearchOptions(NamedTuple):
@@ -41,7 +41,7 @@ class SearchOptions(NamedTuple):
     seed: of genomes, initial synapses and minibatches.
     every: steps between two evaluations on dev.
     episodes: learners per genome in an evaluation.
-    checkpoints: folder for checkpoints; a search continues from the last one in it, bit for bit.
+    checkpoints: folder for checkpoints; a search resumes bit for bit from the last one.
     checkpoint_seconds: time between two checkpoints.
     on_evaluation: called with each new entry of the history.
     progress: called with the number of steps done and in total.
@@ -85,7 +85,7 @@ class SearchResult(NamedTuple):
 def search(
     step: Callable[[Any, History], tuple[Any, Mapping[str, Any]]], state: Any, total: int, options: SearchOptions
 ) -> tuple[Any, list[Entry]]:
-    """The state and the history after `total` steps, an entry for each evaluation; see `iterate`."""
+    """The state and the history after `total` steps, an entry per evaluation; see `iterate`."""
     return iterate(
         step,
         state,
@@ -121,10 +121,10 @@ class MetaRecipe(NamedTuple):
 
     hidden: widths of the learners' hidden layers.
     batch_size: examples per update; query_size: examples for the loss at the end.
-    families: tasks and learners to meta-train on, in turn (`icl.blur.Family`); default, the data as it is with learners of
+    families: tasks and learners to meta-train on, in turn (`icl.blur.Family`); default, the original data with learners of
         `hidden` and `batch_size`.
     objective: the loss of the queries at the end, or the area under their learning curve (`icl.blur.episodes`).
-    learning_rate: of Adam at the start of each stage; a cosine schedule takes it to a tenth.
+    learning_rate: of Adam at the start of each stage; a cosine schedule decays it to a tenth.
     gradient_clip: largest norm of a genome's gradient.
     path: λ, weight of the path loss.
     remat: recompute the updates in differentiation instead of storing all their states.
@@ -147,10 +147,7 @@ class MetaRecipe(NamedTuple):
 
 
 class MetaState(NamedTuple):
-    """A genome in training; of a population, every leaf with the genome axis first.
-
-    skipped: number of meta-steps that were not finite.
-    """
+    """A genome in training (of a population: genome axis first); `skipped` counts meta-steps that were not finite."""
 
     genomes: Genome
     optimizer: Any
@@ -182,10 +179,10 @@ def meta_step(
         state: of the genome.
         number: index of the genome in its population; the initial synapses depend on it.
         step: number of the meta-step.
-        key: of the search; that of the step is the same for the whole population, as the tasks and minibatches are.
-        source: what the tasks are made of.
+        key: of the search; the whole population shares the key of a step, and so its tasks and minibatches.
+        source: of the tasks.
         rules, recipe, family, stage: static.
-        at_once: updates in one turn of the compiled loop; see `meta_loss`.
+        at_once: updates per iteration of the compiled loop; see `meta_loss`.
     """
     draw_key, init_key = jax.random.split(jax.random.fold_in(key, step))
     init_key = jax.random.fold_in(init_key, number)
@@ -211,8 +208,8 @@ def meta_steps(
 ) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Source], tuple[MetaState, Float[Array, "G steps"]]]:
     """The compiled `(state, genome numbers, key, first step, source) -> (state, losses [G, steps])`; it donates the state.
 
-    Equal arguments give the same function, which compiles once. Genomes are split over the devices of the mesh without any
-    communication. Those of one CPU device run in turn, on an accelerator under `vmap`.
+    Cached by its arguments. Genomes are split over the devices of the mesh without communication; those of one device run in
+    turn on a CPU, on an accelerator under `vmap`.
     """
 
     def run(state: MetaState, number: Array, key: Array, first: Array, source: Source) -> tuple[MetaState, Array]:
@@ -253,7 +250,7 @@ def meta_train(
         recipe: hyperparameters.
         curriculum: stages, in order.
         train: examples of the learners' minibatches and queries.
-        dev: examples that genomes are selected on.
+        dev: examples for selecting genomes.
         devices: number of devices to split the genomes over; default, all. On CPUs it does not change the result.
         options: see `SearchOptions`; steps are meta-steps.
 
@@ -275,7 +272,7 @@ def meta_train(
     source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))
     _check(G, recipe, curriculum, source, every)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
-    numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # the last genome fills up the devices
+    numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # padded by the last genome to a multiple of the devices
     train_key, dev_key = jax.random.split(jax.random.key(seed))
     dev = Examples(*map(jnp.asarray, dev))
     ends = np.cumsum([stage.steps for stage in curriculum]).tolist()

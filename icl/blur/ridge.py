@@ -1,20 +1,20 @@
-"""The ridge update: synapses move to the least-squares fit of a minibatch, instead of along its Hebbian product.
+"""The ridge update: synapses move to the ridge regression fit of a minibatch, instead of along its Hebbian product.
 
     H = Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α,   α = mean_b |A_b|²
 
 A [B, n_in + 1] are the states before the synapses, with the bias neuron, and E [B, n_out] those after them. For large λ this is
-Hebb's rule, `Aᵀ E/(λ √α)`. For λ -> 0 it fits every example, `A H = √α E`; in between it fits first what many examples share.
-Adaptive filters that learn so are called affine projection (Ozeki & Umeda 1984). The inverse Gram matrix takes the correlations
-of the inputs out of a step, as natural gradients do.
+Hebb's rule, `Aᵀ E/(λ √α)`. For λ -> 0 it fits every example, `A H = √α E`; in between, directions shared by many examples are
+fitted first. In adaptive filtering this is affine projection (Ozeki & Umeda 1984). The inverse Gram matrix removes the
+correlations of the inputs from a step, as in natural gradients.
 
-Where inputs are few, most of an error is nothing that they can fit, and H is small. The trust ratio makes up for it,
+With few inputs most of an error lies outside their span, and H is small. The trust ratio compensates for it,
 
     H <- H/φ^p,   φ = |A H|/(√α |E|)                                                       p: trust
 
-with φ the part of the errors that H fits. Under p = 1 all updates change the pre-activations of a layer by the same amount, as
+with φ the share of the errors fitted by H. Under p = 1 all updates change the pre-activations of a layer by the same amount, as
 in normalised gradient descent.
 
-The B equations are solved by conjugate gradients: products of matrices alone, and the same work on every device.
+The B equations are solved by conjugate gradients, by matrix products alone.
 """
 
 import functools
@@ -26,8 +26,8 @@ from jaxtyping import Array, Float
 from icl.linear_systems import solve_rows
 from jexplicit.runs.devices import full_precision
 
-_tiny = 1e-20  # of α, for inputs that are all zero
-_small = 1e-6  # of squared errors, where none are left
+_tiny = 1e-20  # lower bound of α, for inputs that are all zero
+_small = 1e-6  # added to squared errors, which may be zero
 
 
 @full_precision
@@ -39,24 +39,11 @@ def ridge_update(
     *,
     iterations: int,
 ) -> Float[Array, "*c n_in1 n_out"]:
-    """`Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α`, divided by a power of the part of E that it fits, separately for each state c.
-
-    Args:
-        A: [B, n_in + 1] states before the synapses.
-        E: [B, n_out] states after them.
-        lam: λ, at the scale of one example whose squared norm is the mean.
-        trust: p; default, H as it is.
-        iterations: of conjugate gradients.
-
-    Example:
-        >>> A, E = jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.array([[1.0], [3.0]])
-        >>> ridge_update(A, E, jnp.asarray(1.0), iterations=2).ravel().tolist()
-        [0.5, 1.5]
-    """
+    """`Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α`, divided by φ^trust (default, undivided), separately for each state c."""
     gram = A @ jnp.matrix_transpose(A)
     alpha = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None] / gram.shape[-1] + _tiny
     K, B = gram / alpha, gram.shape[-1]
-    fewer = E.shape[-1] > B  # columns in the inverse than in E
+    fewer = E.shape[-1] > B  # columns: those of the inverse are fewer than those of E
     columns = jnp.broadcast_to(jnp.eye(B, dtype=A.dtype), K.shape) if fewer else E
     solved = jnp.vectorize(functools.partial(_ridge_columns, iterations), signature="(b,b),(),(b,n)->(b,n)")(K, lam, columns)
     fitted = solved @ E if fewer else solved

@@ -1,23 +1,23 @@
-"""Bidirectional update rules: how neurons with several states and their synapses change, in the paper's letters.
+"""Bidirectional update rules for neurons with several states and their synapses, in the notation of the paper.
 
 A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, state axis first. Synapses from
 layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, whose last row belongs to a bias neuron with all states 1,
 and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of zero:
 
     forward     a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))                  l = 0 .. L - 1     (Eq. 5)
-    feedback    in the last layer, state 0 stays, state 1 is +1 for the class and -1 for all others, the rest 0
+    feedback    in the last layer, state 0 is unchanged, state 1 is +1 for the class and -1 for all others, the rest 0
     backward    a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))        l = L - 1 .. 1     (Eq. 6)
     synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
 
-The paper's rules have no loss and no gradient: the genome determines what is done with prediction and label. Beyond it go the
-ridge update (`icl.blur.ridge`) in place of H; updates layer by layer, each on the states that the updated synapses below it
-give; an η̃ that decays with the age n of the synapses; and averaged synapses for predictions:
+The paper's rules have no loss and no gradient: the genome combines prediction and label. Extensions of this package are the
+ridge update (`icl.blur.ridge`) in place of H; sequential updates, layer by layer, each on the states of the already updated
+synapses below; an η̃ that decays with the age n of the synapses; and averaged synapses for predictions:
 
     η̃_n = η̃ max(c + (1 - c)/(1 + ρ n), 0.01)                                                          c, ρ: floor, aging
     S <- w S + (1 - w) W,   w = min(average, n/(n + 1))                                               n: earlier updates
 
 The input layer (state 0 is x, the others 0) is never updated. The paper sums H over the minibatch; the mean only rescales η̃,
-and lets a genome work at other batch sizes.
+and makes genomes independent of the batch size.
 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3 and App. C.
 """
@@ -35,11 +35,11 @@ from icl.blur.ridge import ridge_update
 from jexplicit.nn.activations import activation
 from jexplicit.runs.devices import full_precision
 
-_eps = 1e-5  # in the variance of a normalisation
-_eps_synapse = 1e-9  # in the square of a synapse's norm
+_eps = 1e-5  # added to the variance of a normalisation
+_eps_synapse = 1e-9  # added to the squared norm of synapses
 _largest = 1e6  # entry of stored synapses under `synapse_norm`
 _iterations = 8  # of conjugate gradients in a ridge update
-_least = 0.01  # of η̃, as it ages: a floor below 0 may be best up to the last update of meta-training, not after it
+_least = 0.01  # lower bound of the decay: a meta-trained floor may be below 0, which fits the updates of meta-training only
 
 
 class Synapse(NamedTuple):
@@ -47,8 +47,8 @@ class Synapse(NamedTuple):
 
     W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 if all states share a matrix.
     V: [c, n_out, n_in] backward.
-    S: [c, n_in + 1, n_out] averaged W, of which predictions are made; None without averages.
-    n: earlier updates; None where nothing depends on them.
+    S: [c, n_in + 1, n_out] averaged W for predictions; None without averages.
+    n: number of earlier updates; None if unused.
     """
 
     W: Float[Any, "*batch c n_in1 n_out"]
@@ -68,7 +68,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
 
     Args:
         key: random key.
-        genome: gives the deviations and the dtype.
+        genome: its standard deviations and dtype are used.
         rules: the design.
         sizes: n_0 (inputs) .. n_L (outputs).
 
@@ -82,7 +82,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         [(4, 65, 32), (4, 33, 10)]
     """
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(f"layers of {tuple(sizes)} neurons: at least an input and an output layer, of one neuron or more")
+        raise ValueError(f"layers of {tuple(sizes)} neurons: use at least an input and an output layer, of one neuron or more")
     channels, dtype = rules.states if rules.multistate else 1, genome.nu.dtype
     synapses = []
     for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
@@ -105,7 +105,7 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
 
     Args:
         genome, rules, synapses: the learner.
-        x: [B, n_0] inputs; the batch matters where neurons are normalised over it.
+        x: [B, n_0] inputs; the batch matters if neurons are normalised over it.
 
     Raises:
         ValueError: shapes of the genome or the inputs that do not match.
@@ -130,7 +130,7 @@ def forward(
 
         a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))
 
-    States are 0 before the pass, so the term `f a` of Eq. 5 is 0 too. N is `normalise`, where the rules ask for it.
+    States are 0 before the pass, so the term `f a` of Eq. 5 is 0 too. N is `normalise`, if enabled by the rules.
 
     Args:
         genome, rules, synapses: the learner.
@@ -158,7 +158,7 @@ def forward(
 
 
 def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int, *, last: bool) -> tuple[Array, Array]:
-    """The states of the layer with this number and its pre-activations, from the states of the layer below."""
+    """The states of layer number `layer` and its pre-activations, from the states of the layer below."""
     W = _read_synapses(genome, rules, W)
     bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
     z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
@@ -168,14 +168,7 @@ def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int,
 
 
 def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
-    """The states of the last layer before the backward pass: state 0 stays, state 1 is the feedback, the rest is 0.
-
-    Args:
-        rules: gives the kind of feedback.
-        a: [k, B, n] states after the forward pass.
-        logits: [B, n] state 0 before its activation.
-        y: [B, n] targets, one-hot (or 0 and 1 for a single output).
-    """
+    """The states of the last layer before the backward pass: state 0 unchanged, state 1 the feedback, the rest 0."""
     feedback = {
         "label": lambda: 2 * y - 1,
         "squared_error": lambda: a[1] * (a[0] - y),
@@ -201,7 +194,7 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
         a, synapse = states[layer], synapses[layer]
         u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, synapse.V))
         z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
-        if rules.normalise in ("backward", "both"):  # an error has no shift, and η̃ its scale
+        if rules.normalise in ("backward", "both"):  # no shift of errors; η̃ scales them
             scale, shift = (1.0, 0.0) if rules.derivative else (genome.m, genome.s)
             z = normalise(z, scale, shift, over=_over(rules, layer))
         z = activation(rules.backward_activation or rules.hidden)(z)
@@ -285,7 +278,7 @@ def _age(genome: Genome, rules: Rules, synapse: Synapse) -> Synapse:
 def learn(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> tuple[Synapses, Float[Array, "B n_out"]]:
-    """One full step on a minibatch: the new synapses, and the logits before the update. Pure: `jit`, `vmap` and `grad` apply.
+    """One full step on a minibatch: the new synapses, and the logits before the update. Pure.
 
     Args:
         genome, rules, synapses: the learner.
@@ -340,9 +333,7 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
     """`m (z - mean z) / std z + s`, for every state of every neuron over the minibatch, or for every state over the layer.
 
-    There are no running averages: a prediction depends on the other examples of its minibatch.
-
-    Source: Sandler et al. 2021, Sec. 3.4.
+    No running averages: a prediction depends on the other examples of its minibatch. Source: Sandler et al. 2021, Sec. 3.4.
     """
     axes = 1 if over == "batch" else (1, 2)
     centred = z - z.mean(axis=axes, keepdims=True)
@@ -351,20 +342,17 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") 
 
 @full_precision
 def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
-    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing from `a`, as in the input layer, count as 0."""
+    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing in `a`, as in the input layer, count as 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
 
 
 def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: the weights into a neuron have norm 1 in every state.
-
-    Source: Sandler et al. 2021, App. C.6.
-    """
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: weights of unit norm into each neuron, per state (Sandler et al. 2021, App. C.6)."""
     return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
 
 
 def limit_scale(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """Divide a state by a scalar before it overflows (with f̃ > 1 synapses grow exponentially): unit synapses stay the same."""
+    """Divide a state by a scalar before it overflows (synapses grow exponentially if f̃ > 1); unit synapses are invariant."""
     largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
     return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
 

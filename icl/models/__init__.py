@@ -1,1 +1,1 @@
-"""Attention layers, weights constructed for them, and transformers."""
+"""Attention layers, constructed weights, and transformers."""

@@ -1,10 +1,10 @@
-"""Self-attention without biases, layer by layer: linear, or with softmax or layer normalisation where asked for.
+"""Self-attention without biases, layer by layer: linear, optionally with softmax or layer normalisation.
 
     e_j <- e_j + λ Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
 
-Keys and values come from the context tokens alone; every token is updated, the query too. A head depends on `M = W_Kᵀ W_Q` and
-`R = P W_V` only, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, so scaling one up and the other down changes nothing. The prediction
-is minus the query's last coordinates: they hold `y - W x`, starting from y = 0.
+Keys and values come from the context tokens only; all tokens are updated, including the query. A head depends on
+`M = W_Kᵀ W_Q` and `R = P W_V` only, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, and is invariant to scaling them by inverse
+factors. The prediction is minus the last coordinates of the query, which are `y - W x`, starting from y = 0.
 """
 
 import functools
@@ -19,11 +19,11 @@ from icl.draws import truncated_std, truncated_weights
 from icl.tasks import Sequence, tokens
 from jexplicit.runs.devices import full_precision
 
-Softmax = bool | tuple[bool, ...]  # whether scores go through a softmax: for all layers, or one value per layer
+Softmax = bool | tuple[bool, ...]  # softmax of the scores: for all layers, or one value per layer
 
 
 class AttentionLayer(NamedTuple):
-    """The heads of one layer, or of a stack of layers along one more, first, axis. width = d + m.
+    """The heads of one layer, or of a stack of layers along an additional first axis. width = d + m.
 
     W_K, W_Q, W_V: [heads, key size, width]; P: [heads, width, key size].
     """
@@ -42,9 +42,9 @@ def attend(
 
     Args:
         layer: one layer.
-        context: [N, width] the tokens that are attended to.
+        context: [N, width] the tokens attended to.
         queries: [n, width] the tokens to update.
-        softmax: whether a query's scores go through a softmax.
+        softmax: whether to apply a softmax to a query's scores.
 
     Example:
         >>> one = jnp.ones((1, 1, 1))
@@ -77,12 +77,12 @@ def predict(
 
     Args:
         layers: [L, ...] applied in order.
-        depth: number of layers to apply; a single layer is applied that often (recurrent). Default, L.
+        depth: number of layers to apply; a single layer is applied repeatedly (recurrent). Default, L.
         clip: tokens are clipped to [-clip, clip] after each layer; default, not at all.
         damping: λ.
         W0: [m, d] initial weights; default, zero.
-        softmax: whether scores go through a softmax, for all layers or one value per layer.
-        layernorm: whether layers read normalised tokens. In a stack of several layers the first reads them as they are.
+        softmax: whether to apply a softmax to scores, for all layers or one value per layer.
+        layernorm: whether to normalise the inputs of layers (in a stack of several layers, of all but the first).
 
     Raises:
         ValueError: widths that do not fit, a depth other than L where L > 1, or a wrong number of values in `softmax`.
@@ -99,7 +99,7 @@ def predict(
     context, query = E[:-1], E[-1:]
     for step in layer_steps(layers, E.shape[1], depth, softmax=softmax, layernorm=layernorm):
         keys, queries = (layer_norm(part) if step.layernorm else part for part in (context, query))
-        if not step.last:  # after the last layer only the query is read
+        if not step.last:  # the output depends on the query only
             context = clip_tokens(context + damping * attend(step.layer, keys, keys, softmax=step.softmax), clip)
         query = clip_tokens(query + damping * attend(step.layer, keys, queries, softmax=step.softmax), clip)
     return -query[0, sequence.x_q.shape[0] :]
@@ -108,7 +108,7 @@ def predict(
 def roll_out(
     layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: Any = 1.0, y_only: bool = False
 ) -> Float[Array, "steps m"]:
-    """The prediction after each of many applications of one layer.
+    """The prediction after each of several applications of one layer.
 
     Args:
         layer: one layer.
@@ -134,7 +134,7 @@ def roll_out(
 
 
 class LayerStep(NamedTuple):
-    """One layer of a stack as it is applied."""
+    """One application of a layer in a stack."""
 
     layer: AttentionLayer
     softmax: bool
@@ -145,17 +145,13 @@ class LayerStep(NamedTuple):
 def layer_steps(
     layers: AttentionLayer, width: int, depth: int | None = None, *, softmax: Softmax = False, layernorm: bool = False
 ) -> list[LayerStep]:
-    """The layers to apply, in order; a single one `depth` times. Arguments are those of `predict`.
-
-    Raises:
-        ValueError: weights of another width, a depth other than the number of layers, or a wrong number of values in `softmax`.
-    """
+    """The layers to apply, in order; a single one `depth` times. Arguments and errors are those of `predict`."""
     L = len(layers.W_K)
     depth = L if depth is None else depth
     if layers.W_K.ndim != 4 or layers.W_K.shape[-1] != width:
         raise ValueError(f"W_K {layers.W_K.shape} for tokens of width {width}: wanted [layers, heads, key size, {width}]")
     if depth < 1 or L not in (1, depth):
-        raise ValueError(f"depth {depth} of {L} layers: give as many layers, or one that is applied {max(depth, 1)} times")
+        raise ValueError(f"depth {depth} of {L} layers: give {max(depth, 1)} layers, or a single one to repeat")
     softmaxes = (softmax,) * depth if isinstance(softmax, bool) else softmax
     if len(softmaxes) != depth:
         raise ValueError(f"softmax {softmax} for {depth} layers: give one value, or one per layer")
@@ -167,14 +163,7 @@ def layer_steps(
 
 
 def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*tokens"]:
-    """Tokens shifted and scaled to mean 0 and variance 1. There is no learned scale: the next layer's weights can absorb it.
-
-    Example:
-        >>> layer_norm(jnp.array([[1.0, 3.0]])).round(3).tolist()
-        [[-1.0, 1.0]]
-
-    Source: Ba et al. 2016.
-    """
+    """Tokens shifted and scaled to mean 0 and variance 1 (Ba et al. 2016); weights can absorb a learned scale."""
     return jax.nn.standardize(E, axis=axis)
 
 
@@ -193,13 +182,7 @@ def head_maps(
 
 
 def layers_from_maps(M: Float[Array, "*layers heads w w"], R: Float[Array, "*layers heads w w"]) -> AttentionLayer:
-    """Layers with given `M = W_Kᵀ W_Q` and `R = P W_V`: keys and the output projection are the identity.
-
-    Example:
-        >>> M, R = jnp.ones((1, 1, 2, 2)), jnp.zeros((1, 1, 2, 2))
-        >>> [leaf.tolist() for leaf in head_maps(layers_from_maps(M, R))] == [M.tolist(), R.tolist()]
-        True
-    """
+    """Layers with given `M = W_Kᵀ W_Q` and `R = P W_V`: keys and the output projection are the identity."""
     eye = jnp.broadcast_to(jnp.eye(M.shape[-1], dtype=M.dtype), M.shape)
     return AttentionLayer(eye, M, R, eye)
 
@@ -211,7 +194,7 @@ def init_layers(
 
     Args:
         width: d + m.
-        layers, heads: how many.
+        layers, heads: numbers of layers and heads.
         scale: variance times fan-in; the paper's code has 0.002/K, its text a standard deviation of 0.002/K.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The same stack of layers for a whole batch of sequences, batch last: what training runs."""
+"""A stack of layers on a batch of sequences, batch last, for training."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from jexplicit.runs.devices import full_precision
 class Regression(QueryLoss):
     """Stacks of attention layers on regression tasks: a problem for `icl.train_layers`.
 
-    tasks: their distribution, `icl.Tasks` with Python numbers or another.
+    tasks: their distribution, e.g. `icl.Tasks` with Python numbers.
     depth: K, number of applications of a single layer, or the number of layers.
     clip, softmax, layernorm: as in `icl.predict`.
 
@@ -42,12 +42,12 @@ class Regression(QueryLoss):
 
 
 def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Float[Array, "m batch"]:
-    """The predictions of a stack of layers for a batch, batch last: `icl.predict` of each sequence, to rounding.
+    """The predictions of a stack of layers for a batch, batch last: `icl.predict` of each sequence, up to rounding.
 
-    Options and errors are those of `transform_batch`.
+    Options and errors are those of `icl.predict`: depth, clip, softmax and layernorm.
 
     Raises:
-        ValueError: a single sequence, which is what `icl.predict` takes.
+        ValueError: a single sequence; use `icl.predict`.
 
     Example:
         >>> from icl import Tasks, init_layers, sample_tasks
@@ -74,17 +74,13 @@ def transform_batch(
     softmax: Softmax = False,
     layernorm: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """The queries after a stack of layers, which also updates the context that it attends to.
-
-    Options and errors are those of `icl.predict`: the number of layers to apply, the clip of tokens, softmax and layer
-    normalisation.
-    """
+    """The queries after a stack of layers, which also updates the context. Options and errors are those of `icl.predict`."""
     for step in layer_steps(layers, len(context), depth, softmax=softmax, layernorm=layernorm):
         M, R = head_maps(step.layer)
         if step.softmax:
             M = M / step.layer.W_K.shape[-2] ** 0.5
         keys, queries = (layer_norm(part, axis=0) if step.layernorm else part for part in (context, query))
-        if not step.last:  # after the last layer only the query is read
+        if not step.last:  # the output depends on the query only
             context = clip_tokens(context + attention_update(keys, keys, M, R, softmax=step.softmax), clip)
         query = clip_tokens(query + attention_update(keys, queries, M, R, softmax=step.softmax), clip)
     return query
@@ -100,7 +96,7 @@ def attention_update(
 ) -> Float[Array, "width n batch"]:
     """The update of tokens e_j by all heads: `Σ_h Σ_i R e_i a_ij`, with scores `a_ij = e_iᵀ M e_j` or their softmax over i.
 
-    The order of the products, which changes the result by rounding only, is chosen for few multiplications.
+    The order of the products is chosen for few multiplications.
     """
     if not softmax and tokens.shape[1] > len(context):  # more tokens than coordinates: R (Σ_i e_i e_iᵀ) M e_j
         G = contract(transpose(context), transpose(context))
@@ -114,9 +110,9 @@ def attention_update(
 
 
 def _weighted_values(context: Array, R: Array, a: Array) -> Array:
-    """`Σ_i R e_i a_ij`: R is applied to the sums where they are fewer than the context tokens (the query alone), else before.
+    """`Σ_i R e_i a_ij`: R is applied to the sums if they are fewer than the context tokens (the query alone), else before.
 
-    Where there are as many of both, applying R first halves the time of a step of five layers.
+    For equal numbers, applying R first halves the time of a step of five layers.
     """
     if a.shape[1] < a.shape[0]:
         return _apply(R, contract(transpose(context), a))

@@ -1,10 +1,10 @@
-"""Blocks of attention and an MLP, as transformers have them, on the tokens of linear regression.
+"""Transformer blocks, attention and an MLP, on the tokens of linear regression.
 
     e_j <- e_j + Σ_h P_h Σ_i a_ij V_h e_i,    a_ij = softmax over i of k_iᵀ q_j / sqrt(key size), or k_iᵀ q_j (linear)
     e_j <- e_j + W_2 gelu(W_1 e_j + b_1) + b_2
 
-The query is no key, and the prediction is minus its last coordinates, as of layers of attention alone (`icl.predict`). Linear
-blocks whose MLPs are zero *are* such layers: `linear_blocks` writes GD++ into them.
+The query is not a key, and the prediction is minus its last coordinates, as in `icl.predict`. Linear blocks whose MLPs are zero
+*are* layers of attention alone: `linear_blocks` converts layers of GD++ to blocks.
 """
 
 import dataclasses
@@ -60,8 +60,8 @@ def predict_blocks(
 
     Args:
         blocks: applied in order.
-        softmax: whether scores go through a softmax.
-        layernorm: whether attention and MLPs read normalised tokens. The first attention reads them as they are.
+        softmax: whether to apply a softmax to scores.
+        layernorm: whether to normalise the inputs of attention and MLPs, all but those of the first attention.
         clip: tokens are clipped to [-clip, clip] after each block; default, not at all.
 
     Raises:
@@ -96,10 +96,7 @@ def predict_blocks(
 
 @full_precision
 def attend_batch(layer: AttentionLayer, E: Float[Array, "width n batch"], *, softmax: bool) -> Float[Array, "width n batch"]:
-    """The update of all tokens by one layer, whose keys are all of them but the last: `icl.models.attention.attend`.
-
-    All heads are one product: they stand beside the tokens on the middle axis.
-    """
+    """`icl.models.attention.attend` of all tokens of a batch; keys are all tokens but the last. All heads are one product."""
     context, (M, R) = E[:, :-1], head_maps(layer)
     H, (w, n, batch) = len(M), E.shape
     queries = jnp.einsum("hce,enb->chnb", M, E).reshape(w, H * n, batch)
@@ -124,7 +121,7 @@ def init_blocks(
 
     Args:
         width: d + m of a token, and the size of keys.
-        blocks, heads: how many.
+        blocks, heads: numbers of blocks and heads.
         hidden: units of each MLP; default, four times the width.
         scale: variance times fan-in; the paper's code has 0.002 / number of layers.
 
@@ -144,16 +141,16 @@ def init_blocks(
 
 
 def linear_blocks(layers: AttentionLayer, *, heads: int = 4, hidden: int | None = None) -> Blocks:
-    """Linear layers of attention as blocks: heads of zero beside theirs, and MLPs of zero.
+    """Linear layers of attention as blocks, padded by heads of zeros, with MLPs of zeros.
 
-    `predict_blocks(.., softmax=False)` of them is `icl.predict` of the layers.
+    `predict_blocks(.., softmax=False)` of the result equals `icl.predict` of the layers.
 
     Args:
-        layers: [L, heads, ...] of `icl.descent_layers`, say.
+        layers: [L, heads, ...], e.g. of `icl.descent_layers`.
         heads: of the blocks; hidden: units of their MLPs, four times the width by default.
 
     Raises:
-        ValueError: fewer heads than the layers have, or no hidden unit.
+        ValueError: fewer heads than in the layers, or no hidden unit.
 
     Example:
         >>> from icl import descent_layers

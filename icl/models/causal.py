@@ -1,11 +1,11 @@
-"""Causal attention on sequences of states: scores depend on what two tokens hold, and on how far apart they are.
+"""Causal attention on sequences of states: scores depend on the contents of two tokens and on their distance.
 
     a_ts = softmax_{s <= t}((W_K e_s)ᵀ W_Q e_t / sqrt(key size) + b_{t-s}),    e_t <- e_t + Σ_h P_h Σ_s a_ts W_V,h e_s
 
-There are no MLPs and no normalisation. A token begins as the embedding of its state; a linear map reads it after the last
-layer.
+There are no MLPs and no normalisation. Tokens are initialised by the embeddings of their states; a linear read-out follows the
+last layer.
 
-Source: Elhage et al. 2021 for attention-only transformers; Raffel et al. 2020 for a number b per distance.
+Source: Elhage et al. 2021 for attention-only transformers; Raffel et al. 2020 for a bias b per distance.
 """
 
 from typing import Any, NamedTuple
@@ -19,16 +19,14 @@ from jexplicit.runs.devices import full_precision
 
 
 class CausalLayer(NamedTuple):
-    """Heads, and what they add to scores at the distances 0, 1, .., D - 1; a stack of layers has one more, first, axis."""
+    """Heads, and their score biases at the distances 0, 1, .., D - 1; a stack of layers has an additional first axis."""
 
     heads: AttentionLayer
     bias: Float[Array, "*layers heads D"]
 
 
 class CausalModel(NamedTuple):
-    """Layers between an embedding and a linear read-out of k outputs.
-
-    Symbols beyond the k states stand before every sequence, in their order: none, one that marks its start, or several.
+    """Layers between an embedding and a linear read-out of k outputs; symbols beyond the k states precede every sequence.
 
     embedding: [symbols, width]; layers: [L, ...]; read_out: [k, width].
     """
@@ -39,27 +37,13 @@ class CausalModel(NamedTuple):
 
     @property
     def before(self) -> int:
-        """How many symbols stand before a sequence."""
+        """Number of symbols that precede a sequence."""
         return len(self.embedding) - len(self.read_out)
 
 
 @full_precision
 def attention_weights(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: bool = True) -> Float[Array, "heads S S"]:
-    """`a_ts`, what token t takes from token s <= t.
-
-    Args:
-        layer: one layer.
-        E: [S, width] the tokens, no more than the layer has distances.
-        softmax: without it a is the score itself, not divided by the root of the key size.
-
-    Raises:
-        ValueError: more tokens than distances.
-
-    Example:
-        >>> layer = jax.tree.map(lambda leaf: leaf[0], init_model(jax.random.key(0), 2, 3, width=4).layers)
-        >>> attention_weights(layer, jnp.zeros((2, 4)))[0].tolist()
-        [[1.0, 0.0], [0.5, 0.5]]
-    """
+    """`a_ts`, the weight of token s <= t in the update of token t; without softmax the raw scores (no division)."""
     S, D = len(E), layer.bias.shape[-1]
     if S > D:
         raise ValueError(f"{S} tokens for a layer with {D} distances: give a shorter sequence, or make a longer model")
@@ -87,37 +71,19 @@ def attend_causally(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: 
 
 @full_precision
 def next_outputs(model: CausalModel, x: Int[Array, " T"], *, softmax: bool = True) -> Float[Array, "T k"]:
-    """The outputs at every state of a sequence; those at t depend on x_1, .., x_t only.
-
-    Args:
-        model: its outputs are logits, or what the model was constructed to give.
-        x: a sequence of states 0, .., k - 1.
-        softmax: whether attention has one, in all layers.
-
-    Raises:
-        ValueError: a sequence that is too long for the model.
-
-    Example:
-        >>> next_outputs(init_model(jax.random.key(0), 3, 5, width=4), jnp.array([0, 2, 1, 1, 0])).shape
-        (5, 3)
-    """
+    """The outputs at every state of a sequence; those at t depend on x_1, .., x_t only. `softmax`: of the attention."""
     E = _layer_inputs(model, x, softmax)[-1]
     return E[model.before :] @ model.read_out.T
 
 
 def attention_maps(model: CausalModel, x: Int[Array, " T"], *, softmax: bool = True) -> Float[Array, "L heads S S"]:
-    """`a_ts` in every layer, S = T + the symbols before the sequence. Arguments are those of `next_outputs`.
-
-    Example:
-        >>> attention_maps(init_model(jax.random.key(0), 3, 5, width=4, start=True), jnp.array([0, 2, 1])).shape
-        (2, 1, 4, 4)
-    """
+    """`a_ts` in every layer; S is T plus the number of preceding symbols."""
     inputs = _layer_inputs(model, x, softmax)[:-1]
     return jnp.stack([attention_weights(_layer(model, n), E, softmax=softmax) for n, E in enumerate(inputs)])
 
 
 def _layer_inputs(model: CausalModel, x: Array, softmax: bool) -> list[Array]:
-    """The tokens that each layer reads, and last those that the read-out does."""
+    """The input tokens of each layer, and last those of the read-out."""
     symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
     inputs = [model.embedding[symbols]]
     for n in range(len(model.layers.bias)):
@@ -140,22 +106,7 @@ def init_model(
     start: bool = False,
     dtype: Any = None,
 ) -> CausalModel:
-    """Random weights, small enough for the first predictions to be almost uniform; distances begin equal.
-
-    Args:
-        states: k.
-        length: T of the longest sequence.
-        width, layers, heads: of the model.
-        start: whether a symbol marks the start of a sequence.
-
-    Raises:
-        ValueError: a number below 1.
-
-    Example:
-        >>> model = init_model(jax.random.key(0), 3, 64, start=True)
-        >>> model.embedding.shape, model.layers.bias.shape, model.before
-        ((4, 16), (2, 1, 65), 1)
-    """
+    """Random weights, small enough for nearly uniform first predictions, and biases 0. `start`: a start symbol."""
     if min(states, length) < 1:
         raise ValueError(f"{states} states, length {length}: use at least 1 of each")
     key_e, key_layers, key_r = jax.random.split(key, 3)

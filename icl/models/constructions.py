@@ -1,8 +1,8 @@
 """Attention weights that perform given steps of descent, without training.
 
 With `W_K = W_Q = [[I, 0], [0, 0]]`, `W_V = [[0, 0], [W0, -I]]` and `P = (η/N) I` one layer is exactly one step of gradient
-descent on `L(W) = 1/(2N) Σ ||W x_i - y_i||²` from W0: it replaces y_j by `y_j - ΔW x_j`, and L layers are L steps. All of them
-are pure functions of the rates: `jit`, `grad` and `vmap` work on them.
+descent on `L(W) = 1/(2N) Σ ||W x_i - y_i||²` from W0: it replaces y_j by `y_j - ΔW x_j`, and L layers are L steps. The weights
+are pure functions of the rates, compatible with `jit`, `grad` and `vmap`.
 """
 
 import functools
@@ -32,7 +32,7 @@ def descent_layers(
     preconditioner: Float[Array, "d d"] | None = None,
     dtype: Any = None,
 ) -> AttentionLayer:
-    """A stack of layers that performs steps of GD, of preconditioned GD, or of GD++.
+    """A stack of layers that performs steps of GD, preconditioned GD, or GD++.
 
     Args:
         dim: d; context: N.
@@ -41,11 +41,11 @@ def descent_layers(
         layers: number of layers, unless η or γ has one value per layer.
         W0: [m, d] initial weights; default, zero.
         outputs: m, unless W0 is given.
-        preconditioner: [d, d] G, by which ΔW is multiplied from the right; default, the identity.
+        preconditioner: [d, d] G, the right factor of ΔW; default, the identity.
 
     Raises:
-        ValueError: sizes below 1; shapes that do not fit; GD++ with W0 (its changing x would invalidate W0 x). The last is a
-            check of values, which tracers skip.
+        ValueError: sizes below 1; shapes that do not fit; GD++ with W0, as it changes x (a check of values, which tracers
+            skip).
 
     Example:
         >>> layer = descent_layers(2, 4, 0.5)
@@ -67,7 +67,7 @@ def descent_layers(
     if G.shape != (dim, dim) or W.shape != (m, dim):
         raise ValueError(f"preconditioner {G.shape}, W0 {W.shape}: wanted {(dim, dim)} and {(m, dim)}")
     if concrete(gamma, W) and np.any(gamma) and np.any(W):
-        raise ValueError("GD++ with W0 other than zero: x changes from layer to layer, and W0 x with it; start from zero")
+        raise ValueError("GD++ with W0 other than zero: x, and so W0 x, change from layer to layer; start from zero")
     return _descent_layers(eta, gamma, G, W, context, L, jnp.dtype(dtype))
 
 
@@ -78,7 +78,7 @@ def _descent_layers(eta: Rate, gamma: Rate, G: Array, W: Array, context: Any, L:
     etas, gammas = (jnp.broadcast_to(jnp.asarray(rate, dtype).reshape(-1), (L,)) for rate in (eta, gamma))
     empty = jnp.zeros((L, 1, width, width), dtype)
     x, y = np.arange(dim), np.arange(dim, width)
-    values = jnp.where(jnp.any(gammas != 0), jnp.eye(dim, dtype=dtype), 0)  # GD leaves x as it is
+    values = jnp.where(jnp.any(gammas != 0), jnp.eye(dim, dtype=dtype), 0)  # GD does not change x
     return AttentionLayer(
         W_K=empty.at[..., x, x].set(1),
         W_Q=empty.at[..., :dim, :dim].set(G),
@@ -93,13 +93,13 @@ def softmax_descent_layer(
     """Two heads of softmax attention whose difference is linear; together they are a step of gradient descent.
 
     Scores are `±ε x_iᵀ x_j`. For small scores `softmax(z)_i = (1 + z_i - mean z)/N + O(ε²)`, heads of opposite signs cancel all
-    even powers, and what remains is a step on inputs centred over the context:
+    even powers, and the remainder is a step on inputs centred over the context:
 
         y_j <- y_j - (η/N) Σ_i y_i (x_i - x̄)ᵀ x_j + O(ε²)
 
     Args:
         dim: d; context: N; eta: η; outputs: m.
-        sharpness: ε. The smaller it is, the more nearly linear the layer, and the larger the values that cancel.
+        sharpness: ε. A smaller ε makes the layer more nearly linear, and the cancelling values larger.
 
     Raises:
         ValueError: sizes below 1, or a sharpness that is not positive.
@@ -108,7 +108,7 @@ def softmax_descent_layer(
         >>> softmax_descent_layer(3, 4, 0.5).P.shape
         (1, 2, 4, 4)
 
-    Source: this package; von Oswald et al. 2023, App. A.9, observe that two heads learn it.
+    Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
     """
     if concrete(sharpness) and not sharpness > 0:
         raise ValueError(f"sharpness {sharpness}: use a number above 0")
@@ -120,18 +120,7 @@ def softmax_descent_layer(
 
 
 def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: int, *, dtype: Any = None) -> AttentionLayer:
-    """Layers of two heads that update x and y by four scalars each: `icl.problems.mixed_noise.predict_diagonal` as attention.
-
-    Args:
-        rates: w_xx, w_xy, w_yx, w_yy of each layer.
-        dim: d.
-
-    Raises:
-        ValueError: rates that are not four per layer, or no input.
-
-    Example:
-        >>> diagonal_layers(np.zeros((3, 4)), 5).P.shape
-        (3, 2, 6, 6)
+    """`icl.problems.mixed_noise.predict_diagonal` as attention of two heads; rates: w_xx, w_xy, w_yx, w_yy of each layer.
 
     Source: Vladymyrov et al. 2024, Sec. 3.
     """
@@ -146,7 +135,7 @@ def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: 
 
 
 def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> AttentionLayer:
-    """A layer of one head that predicts `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`, such as `icl.one_head_solution`.
+    """A layer of one head with the prediction `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`, e.g. of `icl.one_head_solution`.
 
     Args:
         p: [d + 1]; A: [d + 1, d].
@@ -169,7 +158,7 @@ def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> A
 
 @full_precision
 def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
-    """The H with which one layer, of any weights, predicts `ŷ = Σ_abj H_abj Z_ab x_q,j`, with `Z = (1/N) Σ_i e_i e_iᵀ`.
+    """The H of one layer of any weights, whose prediction is `ŷ = Σ_abj H_abj Z_ab x_q,j`, with `Z = (1/N) Σ_i e_i e_iᵀ`.
 
     Args:
         layer: a stack of one layer, of one output and any number of heads.

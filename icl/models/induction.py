@@ -1,17 +1,16 @@
-"""Two layers of attention that are the posterior mean of a Markov chain: a previous-token head and an induction head.
+"""Two layers of attention that compute the posterior mean of a Markov chain: a previous-token head and an induction head.
 
-The first layer writes into each token the state before it. In the second, the token of x_t attends to those that follow a state
-equal to x_t. Of these n_i tokens (i = x_t), n_ij hold state j. k more tokens stand before the sequence, one for each state, to
-which every token attends with weight α_j. The softmax over both gives, with no other read-out,
+The first layer writes the preceding state into each token. In the second, the token of x_t attends to the tokens that follow a
+state equal to x_t. Of these n_i tokens (i = x_t), n_ij have state j. k prior tokens, one for each state, precede the sequence;
+every token attends to them with weight α_j. The softmax over both gives, without a further read-out,
 
     Σ_s a_ts e_{x_s} = (n_ij + α_j) / (n_i + Σ_l α_l).
 
-Without softmax and without those tokens the second layer sums instead of averaging, and the outputs are the counts n_ij.
+Without softmax and prior tokens the second layer sums instead of averaging, and the outputs are the counts n_ij.
 
-Both heads are exact, for scores of tokens that should not be attended to are so far below the others that their exponentials
-are zero in floating point.
+Both heads are exact: the scores of all other tokens are so low that their exponentials are zero in floating point.
 
-Source: Edelman et al. 2024, Sec. 2, construct the counts; the tokens of weight α, this package.
+Source: Edelman et al. 2024, Sec. 2, for the counts; this package for the prior tokens.
 """
 
 from typing import Any, NamedTuple
@@ -31,22 +30,7 @@ _far = 1000.0  # exp(-1000) is zero in float64
 
 
 def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) -> CausalModel:
-    """Weights whose outputs (with softmax) are the posterior mean `(n_ij + α_j) / (n_i + Σ α)`: probabilities, not logits.
-
-    Args:
-        states: k.
-        length: T of the longest sequence.
-        alpha: α of the Dirichlet prior, one number or one per state.
-
-    Raises:
-        ValueError: fewer than two states, no length, an α of another shape, or one that is not positive. The last is a check of
-            values, which tracers skip.
-
-    Example:
-        >>> from icl.models.causal import next_outputs
-        >>> np.asarray(next_outputs(induction_model(2, 3, 0.5), jnp.array([0, 1, 0])), float).round(3).tolist()
-        [[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]]
-    """
+    """Weights whose outputs (with softmax) are the posterior mean `(n_ij + α_j) / (n_i + Σ α)`: probabilities, not logits."""
     k, dtype = states, jnp.dtype(dtype or jnp.zeros(()).dtype)
     _check(states, length)
     if jnp.shape(alpha) not in ((), (k,)):
@@ -57,31 +41,16 @@ def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) 
     now, prior, before, _ = _channels(k)
     bias = np.zeros((2, 1, length + k))
     bias[0] = -_far
-    bias[0, 0, 1] = 0  # only the token before
+    bias[0, 0, 1] = 0  # only the preceding token
     match = np.zeros((4 * k, 4 * k))
-    match[np.ix_(now, now)] = -_far  # e_sᵀ M e_t = 0 where x_{s-1} = x_t, else far below
+    match[np.ix_(now, now)] = -_far  # e_sᵀ M e_t = 0 if x_{s-1} = x_t, else -_far
     match[before, now] = _far
     scores = jnp.asarray(match, dtype).at[np.ix_(prior, now)].set(log_alpha[:, None])
-    return _two_layers(k, 2 * k, scores * (4 * k) ** 0.5, jnp.asarray(bias, dtype))  # attention divides by that root
+    return _two_layers(k, 2 * k, scores * (4 * k) ** 0.5, jnp.asarray(bias, dtype))  # attention divides by sqrt(4 k)
 
 
 def counting_model(states: int, length: int, *, dtype: Any = None) -> CausalModel:
-    """Weights whose outputs without softmax are the counts n_ij, i = x_t.
-
-    Args:
-        states: k.
-        length: T of the longest sequence.
-
-    Raises:
-        ValueError: fewer than two states, or no length.
-
-    Example:
-        >>> from icl.models.causal import next_outputs
-        >>> next_outputs(counting_model(2, 4), jnp.array([0, 1, 0, 1]), softmax=False).tolist()
-        [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
-
-    Source: Edelman et al. 2024, Sec. 2.
-    """
+    """Weights whose outputs without softmax are the counts n_ij, i = x_t. Source: Edelman et al. 2024, Sec. 2."""
     _check(states, length)
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
     now, _, before, _ = _channels(states)
@@ -97,13 +66,13 @@ def _check(states: int, length: int) -> None:
 
 
 def _channels(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The channels of a token that hold its state, that of a token of the prior, the state before it, and the output."""
+    """The channels of a token's state, of its role in the prior, of the preceding state, and of the output."""
     now, prior, before, output = np.arange(4 * k).reshape(4, k)
     return now, prior, before, output
 
 
 def _two_layers(k: int, symbols: int, scores: Array, bias: Array) -> CausalModel:
-    """A first layer that looks at distances only and copies the state, and a second with given scores that outputs it."""
+    """A first layer that attends by distance and copies the state, and a second with given scores that outputs it."""
     now, prior, before, output = _channels(k)
     R = np.zeros((2, 1, 4 * k, 4 * k))
     R[0, 0, before, now] = 1
@@ -115,22 +84,16 @@ def _two_layers(k: int, symbols: int, scores: Array, bias: Array) -> CausalModel
 
 
 class HeadRoles(NamedTuple):
-    """Shares of the attention paid to states: by the first layer to the one before, by the second to those after x_t's like."""
+    """Attention shares: of the first layer to the preceding token, of the second to tokens that follow a state equal to x_t."""
 
     previous: Float[Array, ""]
     matches: Float[Array, ""]
 
 
 def head_roles(model: CausalModel, x: Int[Array, " T"]) -> HeadRoles:
-    """How far the two layers of a model are a previous-token head and an induction head, in the mean over their heads.
+    """How closely the layers are a previous-token and an induction head (mean over heads), as in Olsson et al. 2022.
 
-    Symbols before the sequence are left out; so are, for the second layer, places where x_t has not been followed yet.
-
-    Example:
-        >>> [float(share) for share in head_roles(induction_model(2, 5, 1.0), jnp.array([0, 1, 1, 0, 1]))]
-        [1.0, 1.0]
-
-    Source: Olsson et al. 2022, In-context learning and induction heads, for such scores.
+    Symbols before the sequence are excluded, and for the second layer also the positions whose x_t is new.
     """
     maps = jnp.mean(attention_maps(model, x), axis=1)[:, model.before :, model.before :]
     place = jnp.arange(len(x))
@@ -147,8 +110,8 @@ def head_roles(model: CausalModel, x: Int[Array, " T"]) -> HeadRoles:
 class CacheRow(NamedTuple):
     """The row of a language model's cache after every state of a sequence.
 
-    row: [T, k] `log(1 + c_j / (n₊ / k))`, to be added to the logarithm of the uniform distribution.
-    counts: [T, k] the c_j in it, how often each state has followed x_t; different: [T] n₊, how many states have.
+    row: [T, k] `log(1 + c_j / (n₊ / k))`, added to the logarithm of the uniform distribution.
+    counts: [T, k] c_j, how often each state has followed x_t; different: [T] n₊, the number of distinct such states.
     p: [T, k] the prediction, `(c_j + n₊/k) / (Σ c + n₊)`: that of the induction head with α = n₊/k.
     """
 
@@ -159,18 +122,7 @@ class CacheRow(NamedTuple):
 
 
 def cache_row(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> CacheRow:
-    """The row "what followed this token before" of `jexplicit.lm.rows.cache`, with a uniform base distribution.
-
-    Its counts are read back from the row, which holds nothing else. Where nothing has followed x_t yet the row is zero, and n₊
-    is taken as 1.
-
-    Args:
-        x: a sequence.
-        states: k.
-
-    Example:
-        >>> np.asarray(cache_row(jnp.array([0, 1, 0]), 2).p, float).round(3).tolist()
-        [[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]]
+    """The row "what followed this token before" of `jexplicit.lm.rows.cache` over a uniform base; before any, 0 with n₊ = 1.
 
     Source: Kuhn & De Mori 1990 for the cache; Witten & Bell 1991 for its prior weight n₊.
     """

@@ -1,7 +1,7 @@
-"""The mesa layer by conjugate gradients, a chunk of tokens at a time: matrix products only, and no loop over tokens.
+"""The mesa layer by conjugate gradients, a chunk of tokens at a time: matrix products only, no loop over tokens.
 
-Ridge regression at token t needs `x_t = (H_t + Λ)⁻¹ q_t`. Conjugate gradients need only products with H_t, and inside a chunk
-that starts with the moments H these are linear attention with x as its queries, for all of its tokens at once:
+Ridge regression at token t needs `x_t = (H_t + Λ)⁻¹ q_t`. Conjugate gradients need only products with H_t. In a chunk that
+starts with the moments H these are linear attention with queries x, for all tokens of the chunk at once:
 
     H_t x_t = γ_{1..t} H x_t + Σ_{s ≤ t} γ_{s+1..t} k_s (k_sᵀ x_t)
 
@@ -27,14 +27,14 @@ def mesa_conjugate_gradients(
         G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
 
     d steps are exact in exact arithmetic; the error after n falls as `((√κ - 1)/(√κ + 1))ⁿ` with the condition number κ of
-    H_t + Λ. It needs Λ to be well above the rounding of H_t: `icl.mesa_recursion` needs only that of its square root. Gradients
-    are those of the solution, found by as many steps.
+    H_t + Λ. Λ must be well above the rounding error of H_t (`icl.mesa_recursion`: of its square root). Gradients are implicit,
+    computed by as many steps.
 
     Args:
         penalty: the diagonal of Λ, one number or one per coordinate of the keys.
         steps: of conjugate gradients.
         forgetting: γ, one number or one per token.
-        chunk: tokens of a chunk. It does not change the result but for rounding.
+        chunk: tokens per chunk; changes the result by rounding only.
 
     Raises:
         ValueError: shapes that do not fit, forgetting outside (0, 1], a penalty that is not positive, or no steps or tokens.
@@ -58,7 +58,7 @@ def mesa_conjugate_gradients(
         return padded.reshape(number, chunk, *leaf.shape[1:])
 
     chunks = Stream(*map(split, stream))
-    # log γ_{1..t} within the chunk; tokens of the padding forget nothing. XLA takes seconds to fold a constant `cumsum`.
+    # log γ_{1..t} within the chunk; γ = 1 for padding. XLA takes seconds to fold a constant `cumsum`.
     decay = split(jnp.log(gamma)) @ jnp.triu(jnp.ones((chunk, chunk), gamma.dtype))
     moments = _moments_before(chunks, decay)
 
@@ -80,7 +80,7 @@ def mesa_conjugate_gradients(
 def _moments_before(chunks: Stream, decay: Float[Array, "n C"]) -> tuple[Float[Array, "n d d"], Float[Array, "n m d"]]:
     """H and G before the first token of each chunk."""
     K, V, _ = chunks
-    left = jnp.exp(decay[:, -1:] - decay)[..., None]  # of a token at the end of its chunk
+    left = jnp.exp(decay[:, -1:] - decay)[..., None]  # weight of a token at the end of its chunk
     H, G = (jnp.einsum("nci,ncj->nij", left * A, K) for A in (K, V))
 
     def join(first: tuple[Array, ...], then: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -15,7 +15,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class MLP(NamedTuple):
-    """The weights of one MLP, or of a stack along one more, first, axis.
+    """The weights of one MLP, or of a stack along an additional first axis.
 
     W1: [hidden, width]; b1: [hidden]; W2: [width, hidden]; b2: [width].
     """
@@ -28,32 +28,13 @@ class MLP(NamedTuple):
 
 @full_precision
 def apply_mlp(mlp: MLP, E: Float[Array, "width n batch"]) -> Float[Array, "width n batch"]:
-    """`MLP(e)` of every token of a batch.
-
-    Example:
-        >>> one = MLP(jnp.ones((1, 1)), jnp.zeros(1), jnp.ones((1, 1)), jnp.ones(1))
-        >>> apply_mlp(one, jnp.full((1, 1, 1), 10.0)).tolist()  # gelu(10) + 1
-        [[[11.0]]]
-    """
+    """`MLP(e)` of every token of a batch."""
     h = jax.nn.gelu(jnp.einsum("he,enb->hnb", mlp.W1, E) + mlp.b1[:, None, None])
     return jnp.einsum("eh,hnb->enb", mlp.W2, h) + mlp.b2[:, None, None]
 
 
 def init_mlp(key: Array, stack: tuple[int, ...], width: int, hidden: int, *, scale: float = 0.002, dtype: Any = None) -> MLP:
-    """Random weights of variance scale / fan-in, truncated normal, and biases 0.
-
-    Args:
-        stack: the first axes; () for one MLP.
-        width: of a token; hidden: units.
-        scale: variance times fan-in.
-
-    Raises:
-        ValueError: a size below 1, or a scale that is not positive.
-
-    Example:
-        >>> [leaf.shape for leaf in init_mlp(jax.random.key(0), (3,), 2, 8)]
-        [(3, 8, 2), (3, 8), (3, 2, 8), (3, 2)]
-    """
+    """Truncated normal weights of variance scale / fan-in, biases 0; `stack` is the leading axes, () for one MLP."""
     if min(*stack, width, hidden) < 1 or not scale > 0:
         raise ValueError(f"{stack} MLPs of width {width}, {hidden} hidden units, scale {scale}: all must be positive")
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)

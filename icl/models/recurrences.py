@@ -1,12 +1,12 @@
-"""Sequence layers that estimate the regression of values on keys while they read, one token at a time.
+"""Sequence layers that estimate the regression of values on keys online, one token at a time.
 
-Each layer holds weights W_t, which it has estimated from `k_1, v_1, .., k_t, v_t`, and answers the query with `o_t = W_t q_t`:
+The state of a layer is an estimate W_t from `k_1, v_1, .., k_t, v_t`, and the output for a query is `o_t = W_t q_t`:
 
     linear attention    W_t = γ W_{t-1} + v_t k_tᵀ                              one step on the inner product (Hebb)
     delta rule          W_t = γ W_{t-1} + β (v_t - γ W_{t-1} k_t) k_tᵀ          a step on ||v_t - W k_t||² for every token
     mesa                W_t = argmin_W Σ_s γ^{t-s} ||v_s - W k_s||² + tr W Λ Wᵀ     the minimum itself
 
-Functions take one sequence; `jax.vmap` makes it many, of heads or of a batch.
+Functions take one sequence; use `jax.vmap` for heads or a batch.
 
 Source: Katharopoulos et al. 2020; Schlag et al. 2021, Yang et al. 2025; von Oswald et al. 2023 and 2025; the view of layers as
 estimators: Wang et al. 2025, Test-time regression.
@@ -97,14 +97,14 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
 
         o_t = G_t (H_t + Λ)⁻¹ q_t,    G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
 
-    What is carried is the weights W and a square root S of the inverse, `S Sᵀ = (H + Λ)⁻¹`, which no rounding can make
-    indefinite and whose condition number is the square root of that of H + Λ. Each token is forgotten, then absorbed:
+    The state is the weights W and a square root S of the inverse, `S Sᵀ = (H + Λ)⁻¹`, which rounding cannot make indefinite and
+    whose condition number is the square root of that of H + Λ. At each token, forgetting is followed by an update:
 
         L Lᵀ = γ I + (1 - γ) SᵀΛS,   S <- S L⁻ᵀ,   W <- W - (1 - γ) W Λ S Sᵀ
         p = Sᵀk,   α = 1 + pᵀp,   S <- S - S p pᵀ / (α + √α),   W <- W + (v - W k) (S p)ᵀ / α
 
-    The first line keeps Λ as it is while H decays; the eigenvalues of LLᵀ lie between γ and 1. It costs O(d³) a token, and is
-    left out where forgetting is the number 1. The second line costs O(d²).
+    The first line keeps Λ constant while H decays; the eigenvalues of LLᵀ lie between γ and 1. It costs O(d³) per token, and is
+    skipped if forgetting is the number 1. The second line costs O(d²).
 
     Args:
         penalty: the diagonal of Λ, one number or one per coordinate of the keys.
@@ -147,12 +147,12 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
 
 @full_precision
 def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
-    """Recursive least squares in its textbook form. It is here to be compared with: use `mesa_recursion`.
+    """Recursive least squares in its textbook form, as a baseline; `mesa_recursion` is numerically stable.
 
         g = P k / (γ + kᵀ P k),   P <- (P - g kᵀ P) / γ,   W <- W + (v - W k) gᵀ,    P_0 = Λ⁻¹
 
-    With γ < 1 the penalty decays as γᵗ, and P grows without bound in directions that keys no longer have; rounding makes P
-    indefinite where H + Λ is ill-conditioned.
+    With γ < 1 the penalty decays as γᵗ, and P grows without bound in directions absent from recent keys; rounding makes P
+    indefinite if H + Λ is ill-conditioned.
 
     Args:
         penalty: the diagonal of Λ.
@@ -186,11 +186,7 @@ def zero_weights(stream: Stream) -> Float[Array, "m d"]:
 
 
 def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tuple[Array, ...]:
-    """Forgetting and other numbers once per token.
-
-    Raises:
-        ValueError: shapes that do not fit, or forgetting outside (0, 1] (a check of values, which tracers skip).
-    """
+    """Forgetting and other numbers once per token; checks shapes and, outside jit, forgetting in (0, 1]."""
     K, V, Q = stream
     if not (K.ndim == V.ndim == 2 and K.shape == Q.shape and len(K) == len(V) > 0):
         shapes = f"K {K.shape}, V {V.shape}, Q {Q.shape}"
@@ -200,16 +196,12 @@ def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tu
         if jnp.shape(value) not in ((), (len(K),)):
             raise ValueError(f"{name} {jnp.shape(value)} for {len(K)} tokens: give one number, or one per token")
     if concrete(forgetting) and not np.all((np.asarray(forgetting) > 0) & (np.asarray(forgetting) <= 1)):
-        raise ValueError(f"forgetting {forgetting}: use numbers above 0 and at most 1, where 1 forgets nothing")
+        raise ValueError(f"forgetting {forgetting}: use numbers above 0 and at most 1 (1: no forgetting)")
     return tuple(jnp.broadcast_to(jnp.asarray(value, K.dtype), (len(K),)) for value in numbers.values())
 
 
 def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
-    """The diagonal of Λ.
-
-    Raises:
-        ValueError: a wrong number of penalties, or one that is not positive (a check of values, which tracers skip).
-    """
+    """The diagonal of Λ; checks its shape and, outside jit, its sign."""
     d = stream.K.shape[1]
     if jnp.shape(penalty) not in ((), (d,)):
         raise ValueError(f"penalty {jnp.shape(penalty)} for keys of {d} coordinates: give one number, or one per coordinate")

@@ -1,8 +1,8 @@
-"""Streams of pairs of keys and values to learn a linear map from while they come in, and which may change meanwhile.
+"""Streams of keys and values for online learning of a linear map, which may drift.
 
     y_t = W_t x_t + noise,    W_{t+1} = a W_t + sqrt(1 - a²) Ξ,    rows of W_1 and Ξ ~ N(0, I/d)
 
-At token t a layer has seen t pairs and is asked for `W_{t+1} x_{t+1}`. In a dynamical system `y_t = x_{t+1}`.
+At token t a layer predicts `W_{t+1} x_{t+1}` from t pairs. In a dynamical system `y_t = x_{t+1}`.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ class Streams:
     dim: d, inputs; outputs: m.
     tokens: T.
     noise: standard deviation σ of the noise on y.
-    memory: a, the correlation of the weights of a token with those of the next. 1: they stay the same.
+    memory: a, the correlation of the weights of a token with those of the next; 1 for constant weights.
     variances: of the d inputs; default, 1 each.
 
     Raises:
-        ValueError: a size below 1, noise that is not positive, memory outside [0, 1], or other than d positive variances.
+        ValueError: a size below 1, noise that is not positive, memory outside [0, 1], or not d positive variances.
 
     Example:
         >>> stream, targets = Streams(dim=3, tokens=5, outputs=2).sample(jax.random.key(0))
@@ -60,7 +60,7 @@ class Streams:
 
     @property
     def penalty(self) -> float:
-        """σ² d, with which ridge regression is the posterior mean of weights that stay the same."""
+        """σ² d: with this penalty ridge regression is the posterior mean of constant weights."""
         return self.noise**2 * self.dim
 
     @full_precision

@@ -1,4 +1,4 @@
-"""A causal transformer that reads a prompt x_1, y_1, x_2, .. and predicts y_t at x_t, for every t at once.
+"""A causal transformer on prompts x_1, y_1, x_2, .. that predicts y_t at x_t, for every t at once.
 
 Source: Garg et al. 2022, Sec. 3: GPT-2 with linear read-in and read-out in place of token embeddings.
 """
@@ -13,18 +13,10 @@ from jaxtyping import Array, Float
 
 
 class CausalTransformer(nn.Module):
-    """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleave points and values.
+    """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleaved points and values.
 
-    width: channels; layers: blocks; heads: of each block, a divisor of the width; dtype: of the parameters.
-
-    Example:
-        >>> import jax
-        >>> model = CausalTransformer(width=8, layers=1, heads=2)
-        >>> X, y = jnp.ones((3, 5, 2)), jnp.ones((3, 5))
-        >>> model.apply(model.init(jax.random.key(0), X, y), X, y).shape
-        (3, 5)
-
-    Source: Garg et al. 2022, Sec. 3, with width 256, 12 layers and 8 heads.
+    width: channels; layers: blocks; heads: of each block, a divisor of the width; dtype: of the parameters. Garg et al. 2022
+    use width 256, 12 layers and 8 heads.
     """
 
     width: int = 64
@@ -34,10 +26,10 @@ class CausalTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B T"]:
-        """Predictions [B, T]; the one at t depends on x_1, y_1, .., x_t only."""
+        """Predictions [B, T]; the prediction at t depends on x_1, y_1, .., x_t only."""
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} for {self.heads} heads: choose a multiple")
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # flax's own layers need them
+            raise ValueError(f"width {self.width} for {self.heads} heads: choose a multiple of the heads")
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # needed inside flax's layers
             return self._predict(X, y)
 
     def _predict(self, X: Array, y: Array) -> Array:
@@ -54,11 +46,6 @@ class CausalTransformer(nn.Module):
 
 
 def interleave(X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B 2*T d"]:
-    """The tokens x_1, (y_1, 0, .., 0), x_2, ..
-
-    Example:
-        >>> interleave(jnp.ones((1, 1, 2)), jnp.full((1, 1), 3.0)).tolist()
-        [[[1.0, 1.0], [3.0, 0.0]]]
-    """
+    """The tokens x_1, (y_1, 0, .., 0), x_2, .."""
     values = jnp.zeros_like(X).at[..., 0].set(y)
     return jnp.stack([X, values], axis=2).reshape(len(X), -1, X.shape[2])

@@ -1,7 +1,7 @@
 """Comparing two predictors: losses, predictions, sensitivities, weights, shifted tasks, many steps, curvature.
 
 A predictor is a function of a batch of sequences (batch last) to predictions [m, B]. Its sensitivity is `∂ŷ/∂x_q`; for a
-predictor that is linear in the query, this is the weight matrix W that it has inferred from the context.
+predictor that is linear in the query, this is the weight matrix W inferred from the context.
 """
 
 import functools
@@ -72,7 +72,7 @@ def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
 
 
 def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: int) -> AttentionLayer:
-    """The means of trained and constructed layers of one head, layer by layer, after their free scales are matched.
+    """The means of trained and constructed layers of one head, layer by layer, with matched free scales.
 
     With b the mean of the first d diagonal entries of a layer's M, its trained maps are rescaled to M/b and R b.
 
@@ -90,7 +90,7 @@ def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: in
         >>> all(bool(jnp.allclose(a, b)) for a, b in zip(head_maps(mean), head_maps(layer)))
         True
 
-    Source: von Oswald et al. 2023, Sec. 3; of layers with weights of their own the mean is not expected to do well.
+    Source: von Oswald et al. 2023, Sec. 3; for several layers of separate weights the mean is not expected to do well.
     """
     if trained.P.shape != constructed.P.shape or trained.P.shape[1] != 1:
         raise ValueError(f"layers {trained.P.shape} and {constructed.P.shape}: wanted the same shape, and one head")
@@ -100,14 +100,7 @@ def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: in
 
 
 def descent_rates(layer: AttentionLayer, *, dim: int, context: int) -> tuple[Array, Array]:
-    """The η and γ nearest to a layer of one head: `γ = -b mean diag R_x`, `η = -N b mean diag R_y`, with b as in `interpolate`.
-
-    Example:
-        >>> from icl import descent_layers
-        >>> layer = jax.tree.map(lambda leaf: leaf[0], descent_layers(2, 4, 0.5, gamma=0.25))
-        >>> [float(rate) for rate in descent_rates(layer, dim=2, context=4)]
-        [0.5, 0.25]
-    """
+    """The η and γ nearest to a layer of one head: `γ = -b mean diag R_x`, `η = -N b mean diag R_y`, b as in `interpolate`."""
     M, R = (of_layer[0] for of_layer in head_maps(layer))
     b, diagonal = jnp.mean(jnp.diagonal(M)[:dim]), jnp.diagonal(R)
     return -context * b * jnp.mean(diagonal[dim:]), -b * jnp.mean(diagonal[:dim])
@@ -116,18 +109,7 @@ def descent_rates(layer: AttentionLayer, *, dim: int, context: int) -> tuple[Arr
 def sweep_loss(
     key: Array, predict: Callable[[Any, Sequence], Float[Array, "m batch"]], number: int
 ) -> Callable[[Any, Tasks], Float[Array, ""]]:
-    """A function `(weights, tasks) -> loss`, compiled once for all tasks of a size, with the same random draws for each.
-
-    Args:
-        predict: `(weights, batch) -> predictions`.
-        number: of tasks.
-
-    Example:
-        >>> loss = sweep_loss(jax.random.key(0), lambda scale, batch: scale * batch.y_q, 10)
-        >>> one, two = (float(loss(0.0, Tasks(weight_scale=c))) for c in (1.0, 2.0))
-        >>> round(two / one, 4)
-        4.0
-    """
+    """A function `(weights, tasks) -> loss` of `number` tasks, compiled once per size, with common random numbers."""
 
     return lambda weights, tasks: _batch_loss(predict, weights, sample_tasks(key, tasks, number))
 
@@ -138,10 +120,7 @@ def _batch_loss(predict: Callable[[Any, Sequence], Array], weights: Any, batch: 
 
 
 def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:
-    """The mean loss over a batch after each step of an iteration on single sequences (`icl.roll_out`, `icl.gradient_descent`).
-
-    Source: von Oswald et al. 2023, Fig. 1 and 10.
-    """
+    """The mean loss over a batch after each step of an iteration on single sequences, e.g. `icl.roll_out`."""
 
     def one(sequence: Sequence) -> Array:
         return jnp.sum((path(sequence) - sequence.y_q[None]) ** 2, axis=1) / 2
@@ -150,23 +129,11 @@ def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequ
 
 
 def curvature_after_step(values: Any, gamma: Any) -> Any:
-    """The eigenvalues of XᵀX after one GD++ step on the inputs, `λ (1 - γ λ)²`.
-
-    Example:
-        >>> curvature_after_step(np.array([1.0, 2.0]), 0.5).tolist()
-        [0.25, 0.0]
-
-    Source: von Oswald et al. 2023, App. A.10, with the sign of its Eq. 23.
-    """
+    """The eigenvalues of XᵀX after one GD++ step on the inputs, `λ (1 - γ λ)²` (App. A.10, with the sign of its Eq. 23)."""
     return values * (1 - gamma * values) ** 2
 
 
 def condition_numbers(values: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " T"]:
-    """Largest over smallest eigenvalue of each context; infinite where a context has fewer pairs than inputs.
-
-    Example:
-        >>> condition_numbers(np.array([[1.0, 4.0], [0.0, 1.0]])).tolist()
-        [4.0, inf]
-    """
+    """Largest over smallest eigenvalue of each context; infinite for fewer pairs than inputs."""
     with np.errstate(divide="ignore"):
         return values.max(axis=1) / values.min(axis=1)

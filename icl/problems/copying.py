@@ -1,10 +1,12 @@
-"""Copying: x and y stand in separate tokens; a first layer joins them into (x, y) tokens, a second performs descent.
+"""Copying: x and y are separate tokens; a first layer joins them into (x, y) tokens, a second performs descent.
 
     x_1, (0, .., 0, y_1), x_2, (0, .., 0, y_2), .., x_q,    each with a code of its position appended
 
-A first layer with softmax can attend from each x to the token after it, and add its y. The sensitivities `∂ Σ e'_j / ∂ e_i` to
-a token itself, to the next and to all others show whether it does. `copying_layers` are weights that copy and descend exactly:
-two linear layers that are one step of gradient descent.
+A first layer with softmax can attend from each x to the next token, and add its y. The sensitivities `∂ Σ e'_j / ∂ e_i` to a
+token itself, to the next and to all others measure it. `copying_layers` are two linear layers that are exactly one step of
+gradient descent.
+
+Source: von Oswald et al. 2023, Sec. 5, Prop. 3 and App. A.6.
 """
 
 import dataclasses
@@ -26,25 +28,13 @@ from icl.tasks import QueryLoss, Sequence, Tasks
 class Copying(QueryLoss):
     """Two layers on separate tokens of x and y: a problem for `icl.train_layers`.
 
-    As in the paper's code, the prediction is minus the last channel of the last token, which belongs to its position code; the
-    layers learn to subtract that value.
+    As in the paper's code, the prediction is minus the last channel of the last token. This channel belongs to the position
+    code, whose value the layers learn to subtract.
 
     tasks: their distribution, with one output.
-    codes: width of the position codes. The paper's code has 10, its text 20.
+    codes: width of the position codes, even. The paper's code has 10, its text 20.
     softmax: of each layer. With two linear layers training does not succeed (paper).
     clip: tokens are clipped to [-clip, clip].
-
-    Raises:
-        ValueError: tasks of several outputs, or an odd or non-positive width.
-
-    Example:
-        >>> from icl import init_layers
-        >>> problem = Copying(Tasks(dim=3, context=4), codes=2)
-        >>> batch = problem.sample(jax.random.key(0), 5)
-        >>> problem.tokens(batch).shape, problem.loss(init_layers(jax.random.key(1), 5, layers=2), batch).shape
-        ((5, 9, 5), ())
-
-    Source: von Oswald et al. 2023, Sec. 5.
     """
 
     tasks: Tasks
@@ -79,18 +69,9 @@ class CopySensitivity(NamedTuple):
 
 
 def separate_tokens(batch: Sequence) -> Float[Array, "d tokens *batch"]:
-    """Tokens `x_1, (0, .., 0, y_1), .., x_q` of width d, features first.
-
-    Raises:
-        ValueError: several outputs.
-
-    Example:
-        >>> one = Sequence(jnp.array([[1.0, 2.0]]), jnp.array([[3.0]]), jnp.array([4.0, 5.0]), jnp.zeros(1))
-        >>> separate_tokens(one).T.tolist()
-        [[1.0, 2.0], [0.0, 3.0], [4.0, 5.0]]
-    """
+    """Tokens `x_1, (0, .., 0, y_1), .., x_q` of width d, features first, for one output."""
     if batch.Y.shape[1] != 1:
-        raise ValueError(f"{batch.Y.shape[1]} outputs: separate tokens hold one")
+        raise ValueError(f"{batch.Y.shape[1]} outputs: separate tokens have one")
     x, y = transpose(batch.X), transpose(batch.Y)
     y = jnp.concatenate([jnp.zeros_like(x[1:]), y])
     pairs = jnp.stack([x, y], axis=2).reshape(len(x), -1, *x.shape[2:])
@@ -106,14 +87,7 @@ def add_codes(
 
 
 def sinusoidal_codes(positions: int, width: int) -> Float[np.ndarray, "positions width"]:
-    """`sin(n / 10000^(2i/width))` and its cosine, interleaved.
-
-    Example:
-        >>> sinusoidal_codes(2, 2).round(3).tolist()
-        [[0.0, 1.0], [0.841, 0.54]]
-
-    Source: Vaswani et al. 2017, Sec. 3.5.
-    """
+    """`sin(n / 10000^(2i/width))` and its cosine, interleaved (Vaswani et al. 2017, Sec. 3.5)."""
     angles = np.arange(positions)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
     return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(positions, width)
 
@@ -121,37 +95,21 @@ def sinusoidal_codes(positions: int, width: int) -> Float[np.ndarray, "positions
 def read_out(
     layers: AttentionLayer, tokens: Float[Array, "width n batch"], *, softmax: Softmax = False, clip: float | None = None
 ) -> Float[Array, "1 batch"]:
-    """Minus the last channel of the last token after the layers; keys and values come from the tokens before it."""
+    """Minus the last channel of the last token after the layers; keys and values come from the other tokens."""
     return -transform_batch(layers, tokens[:, :-1], tokens[:, -1:], softmax=softmax, clip=clip)[-1]
 
 
 def copying_layers(dim: int, context: int, eta: Any, *, dtype: Any = None) -> AttentionLayer:
-    """Two linear layers that copy and descend: together exactly one step of gradient descent.
+    """Two linear layers [2, 2 heads, ...] that copy and descend, for tokens with `unit_codes`: exactly one step of rate η.
 
     With unit codes p_j the first head of the first layer attends from each x to the y that follows, and replaces the code of x
     by that y; the second head clears the tokens of y. The second layer is a step of gradient descent.
-
-    Args:
-        dim: d; context: N.
-        eta: η of the step.
-
-    Returns:
-        [2 layers, 2 heads, ...] for tokens with the codes of `unit_codes`.
-
-    Raises:
-        ValueError: sizes below 1.
-
-    Example:
-        >>> copying_layers(3, 4, 0.5).P.shape
-        (2, 2, 11, 11)
-
-    Source: von Oswald et al. 2023, Prop. 3 and App. A.6.
     """
     descent = head_maps(descent_layers(dim, context, eta, dtype=dtype))  # checks the sizes
     width = dim + 2 * context
     M, R = np.zeros((2, 2, width, width)), np.zeros((2, 2, width, width))
     xs, ys = np.arange(dim, width, 2), np.arange(dim + 1, width, 2)  # channels of the codes
-    M[0, 0, ys, xs] = 1  # e_iᵀ M e_j = 1 where i is the y that follows the x at j
+    M[0, 0, ys, xs] = 1  # e_iᵀ M e_j = 1 if i is the y that follows the x at j
     R[0, 0, xs, ys] = -1  # maps the code of y to minus the code of x, which cancels
     R[0, 0, -1, dim - 1] = 1  # y moves to the last channel
     M[0, 1, ys, ys] = 1  # a token of y attends to itself
@@ -165,27 +123,15 @@ def copying_layers(dim: int, context: int, eta: Any, *, dtype: Any = None) -> At
 
 
 def unit_codes(context: int) -> Float[np.ndarray, "positions width"]:
-    """A unit vector for each position; the last has the code zero.
-
-    Example:
-        >>> unit_codes(1).tolist()
-        [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
-    """
+    """A unit vector for each position; the code of the last is zero."""
     return np.eye(2 * context + 1)[:, :-1]
 
 
 def copy_sensitivity(layers: AttentionLayer, tokens: Float[Array, "width n batch"], *, softmax: bool = True) -> CopySensitivity:
-    """How the first layer's output at each context token depends on that token, on the next, and on the others.
+    """Sensitivity of the first layer's output at each context token to that token, to the next, and to the others.
 
-    The gradient of the sum of an output's channels is averaged over tasks; its norm is taken per input token. Unlike in the
-    paper's code, *other* does not include the next token.
-
-    Args:
-        layers: [layers, ...]; only the first is used.
-        tokens: of a batch, batch last.
-        softmax: whether its scores go through a softmax.
-
-    Source: von Oswald et al. 2023, Sec. 5 and App. A.6.
+    The norm, per input token, of the gradient of the sum of an output's channels, averaged over tasks. Unlike in the paper's
+    code, *other* does not include the next token.
     """
     first = jax.tree.map(lambda leaf: leaf[:1], layers)
     n = tokens.shape[1]

@@ -1,7 +1,7 @@
 """Classes of functions to learn in context, evaluated at every prefix of a prompt, and distribution shifts of prompts.
 
-A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor sees x_1, y_1, .., x_t and predicts y_t,
-for every t. Functions take one prompt; `jax.vmap` makes it many.
+A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor estimates y_t from x_1, y_1, .., x_t, for
+every t. Functions take one prompt; use `jax.vmap` for a batch.
 
 Source: Garg, Tsipras, Liang, Valiant 2022.
 """
@@ -27,7 +27,7 @@ _tree_depth = 4
 
 
 class Prompt(NamedTuple):
-    """Points and values; many have one more, first, axis. X: [T, d]; y: [T]."""
+    """Points and values; a batch has an additional first axis. X: [T, d]; y: [T]."""
 
     X: Float[Array, "*prompts T d"]
     y: Float[Array, "*prompts T"]
@@ -42,15 +42,6 @@ class FunctionClass:
         tree of depth 4 that splits on the signs of random coordinates, with leaves N(0, 1).
     dim: d; points: T.
     nonzero, hidden: of sparse and relu.
-
-    Raises:
-        ValueError: an unknown kind, sizes below 1, or more nonzero entries than inputs.
-
-    Example:
-        >>> FunctionClass("tree", dim=3, points=5).sample(jax.random.key(0)).y.shape
-        (5,)
-
-    Source: Garg et al. 2022, Sec. 3 and 5.
     """
 
     kind: Kind = "linear"
@@ -86,17 +77,7 @@ def sample_prompt(key: Array, functions: FunctionClass, shift: Shift = "none") -
     random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
     quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace: points
     lie in a random subspace of d/2 dimensions. skewed: coordinate k has variance proportional to 1/k², then rotated. Scales are
-    as named; noise has variance 1.
-
-    Raises:
-        ValueError: an unknown shift, or one that needs more points or dimensions.
-
-    Example:
-        >>> prompt = sample_prompt(jax.random.key(0), FunctionClass(dim=4, points=3), "orthogonal query")
-        >>> bool(jnp.abs(prompt.X[:2] @ prompt.X[2]).max() < 1e-5)
-        True
-
-    Source: Garg et al. 2022, Sec. 4.
+    as named; noise has variance 1. Source: Garg et al. 2022, Sec. 4.
     """
     if shift not in SHIFTS:
         raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
@@ -115,10 +96,7 @@ def sample_prompt(key: Array, functions: FunctionClass, shift: Shift = "none") -
 
 
 def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:
-    """A random function of a class, without the noise of "noisy".
-
-    Source: Garg et al. 2022, Sec. 3 and 5.
-    """
+    """A random function of a class, without the noise of "noisy"."""
     key, more = jax.random.split(key)
     w = jax.random.normal(key, (functions.dim,))
     if functions.kind == "sparse":
@@ -171,16 +149,9 @@ PrefixPredictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array
 
 
 def at_every_prefix(predictor: PrefixPredictor, prompt: Prompt) -> Float[Array, " T"]:
-    """A predictor's predictions of y_1, .., y_T, each from the pairs before it.
+    """Predictions of y_1, .., y_T, each from the preceding pairs, by `(X, y, seen, x) -> ŷ`.
 
-    Args:
-        predictor: `(X, y, seen, x) -> ŷ`; `seen` [T] is 1 for the pairs of the prefix and 0 for the others, which are zeroed.
-        prompt: one.
-
-    Example:
-        >>> prompt = Prompt(jnp.eye(3), jnp.array([1.0, 2.0, 6.0]))
-        >>> at_every_prefix(lambda X, y, seen, x: y.sum() / jnp.maximum(seen.sum(), 1), prompt).tolist()
-        [0.0, 1.0, 1.5]
+    `seen` [T] is 1 for the pairs of the prefix and 0 for the others, which are zeroed.
     """
     T = len(prompt.y)
 
@@ -204,13 +175,13 @@ def least_squares(X: Array, y: Array, seen: Array, x: Array) -> Array:
 
 @full_precision
 def averaging_estimator(X: Array, y: Array, seen: Array, x: Array) -> Array:
-    """`w = Xᵀ y / t`, unbiased where x ~ N(0, I)."""
+    """`w = Xᵀ y / t`, unbiased for x ~ N(0, I)."""
     return (y @ X / jnp.maximum(jnp.sum(seen), 1)) @ x
 
 
 @full_precision
 def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
-    """The mean y of the k nearest points, or of all where there are fewer."""
+    """The mean y of the k nearest points, or of all if they are fewer."""
     distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
     near = jnp.where(jnp.argsort(jnp.argsort(distance)) < k, seen, 0)
     return y @ near / jnp.maximum(jnp.sum(near), 1)
@@ -218,10 +189,7 @@ def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3)
 
 @full_precision
 def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
-    """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by coordinate descent.
-
-    Source: Friedman, Hastie, Tibshirani 2010, Eq. 8.
-    """
+    """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by coordinate descent (Friedman et al. 2010, Eq. 8)."""
     t = jnp.maximum(jnp.sum(seen), 1)
     A, b = X.T @ X / t, X.T @ y / t
 
@@ -238,12 +206,7 @@ def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, swee
 
 @full_precision
 def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
-    """`w = M_k Xᵀ y` with `M_{k+1} = 2 M_k - M_k A M_k` and `A = XᵀX`, which tends to the pseudo-inverse of A.
-
-    It starts from `M_0 = A / ||A||²`, with the largest row sum as the norm; every step squares the error.
-
-    Source: Fu et al. 2023, Sec. 3; Schulz 1933.
-    """
+    """`w = M_k Xᵀ y`, `M_{k+1} = 2 M_k - M_k A M_k`, `A = XᵀX`, from `M_0 = A / ||A||²` (largest row sum; Fu et al. 2023)."""
     A = X.T @ X
     size = jnp.maximum(jnp.max(jnp.sum(jnp.abs(A), axis=1)), jnp.finfo(A.dtype).tiny ** 0.5)
     M = lax.fori_loop(0, steps, lambda _, M: 2 * M - M @ A @ M, A / size**2)
@@ -266,12 +229,7 @@ def function_baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, PrefixPre
 
 
 def prefix_losses(predictions: Float[Array, "prompts T"], y: Float[Array, "prompts T"]) -> Float[Array, " T"]:
-    """Half the mean squared error at every prefix.
-
-    Example:
-        >>> prefix_losses(jnp.zeros((2, 1)), jnp.array([[1.0], [3.0]])).tolist()
-        [2.5]
-    """
+    """Half the mean squared error at every prefix."""
     return jnp.mean((predictions - y) ** 2, axis=0) / 2
 
 

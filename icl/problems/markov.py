@@ -1,13 +1,12 @@
-"""Markov chains to learn in context: each sequence has a transition matrix of its own, and every next state is predicted.
+"""Markov chains learned in context: each sequence has its own transition matrix, and every next state is predicted.
 
     P_i ~ Dirichlet(α, .., α) for each of k rows,    x_{t+1} ~ P_{x_t}
 
 With n_ij the number of steps from i to j so far and n_i their sum over j, the posterior mean of P_ij is
-`(n_ij + α) / (n_i + k α)`. Its row i = x_t is the prediction with the least expected loss, exactly where the first state is
-drawn uniformly. Where it is drawn from the stationary distribution of P, as in the paper, x_1 alone also says something about
-P, which the formula ignores.
+`(n_ij + α) / (n_i + k α)`. Its row i = x_t is the prediction with the least expected loss if the first state is uniform. If it
+is drawn from the stationary distribution of P, as in the paper, x_1 is informative of P, which the formula ignores.
 
-Functions take one sequence; `jax.vmap` makes it many.
+Functions take one sequence; use `jax.vmap` for a batch.
 
 Source: Edelman, Edelman, Goel, Malach, Tsilivis 2024, The evolution of statistical induction heads.
 """
@@ -26,7 +25,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class Chain(NamedTuple):
-    """A transition matrix and a sequence of states; a batch has one more, last, axis. P: [k, k]; x: [T]."""
+    """A transition matrix and a sequence of states; a batch has an additional last axis. P: [k, k]; x: [T]."""
 
     P: Float[Array, "k k *batch"]
     x: Int[Array, "T *batch"]
@@ -36,22 +35,8 @@ class Chain(NamedTuple):
 class Chains:
     """A distribution of Markov chains, and the cross-entropy of a causal model's predictions: a problem for `icl.train_layers`.
 
-    states: k.
-    length: T, states of a sequence.
-    alpha: α of the Dirichlet distribution of each row.
+    states: k; length: T, states of a sequence; alpha: α of the Dirichlet distribution of each row.
     stationary: whether the first state has the chain's stationary distribution; else it is uniform.
-
-    Raises:
-        ValueError: fewer than two states, sequences of fewer than two, or an α that is not positive.
-
-    Example:
-        >>> from icl.models.causal import init_model
-        >>> chains = Chains(states=2, length=4)
-        >>> batch = chains.sample(jax.random.key(0), 5)
-        >>> batch.x.shape, chains.loss(init_model(jax.random.key(1), 2, 4), batch).shape
-        ((4, 5), ())
-
-    Source: Edelman et al. 2024, Sec. 2.
     """
 
     states: int = 3
@@ -80,13 +65,7 @@ def _sample(key: Array, chains: Chains, size: int, dtype: Any) -> Chain:
 
 
 def sample_chain(key: Array, chains: Chains, *, dtype: Any = None) -> Chain:
-    """One chain and a sequence of it.
-
-    Example:
-        >>> P, x = sample_chain(jax.random.key(0), Chains(states=2, length=4))
-        >>> P.shape, x.shape, P.sum(axis=1).round(4).tolist()
-        ((2, 2), (4,), [1.0, 1.0])
-    """
+    """One chain and a sequence of states."""
     key_P, key_x = jax.random.split(key)
     k, dtype = chains.states, jnp.dtype(dtype or jnp.zeros(()).dtype)
     P = jax.random.dirichlet(key_P, jnp.full(k, chains.alpha, dtype), (k,), dtype)
@@ -102,67 +81,28 @@ def sample_chain(key: Array, chains: Chains, *, dtype: Any = None) -> Chain:
 
 @full_precision
 def stationary_distribution(P: Float[Array, "k k"]) -> Float[Array, " k"]:
-    """The π with `π P = π` and sum 1, by `(Pᵀ - I + 1 1ᵀ) π = 1`.
-
-    Example:
-        >>> stationary_distribution(jnp.array([[0.875, 0.125], [0.375, 0.625]])).round(4).tolist()
-        [0.75, 0.25]
-    """
+    """The π with `π P = π` and sum 1, by `(Pᵀ - I + 1 1ᵀ) π = 1`."""
     k = len(P)
     return jnp.linalg.solve(P.T - jnp.eye(k, dtype=P.dtype) + 1, jnp.ones(k, P.dtype))
 
 
 def uniform_prediction(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`1/k` for every next state.
-
-    Example:
-        >>> uniform_prediction(jnp.array([0, 1]), 2).tolist()
-        [[0.5, 0.5], [0.5, 0.5]]
-    """
+    """`1/k` for every next state."""
     return jnp.full((len(x), states), 1 / states, dtype)
 
 
 def unigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`(n_j + α) / (t + k α)` after each t, n_j of x_1, .., x_t are j: the posterior mean if states were drawn independently.
-
-    Args:
-        x: a sequence.
-        alpha: α, one number or one per state.
-        states: k.
-
-    Example:
-        >>> unigram_posterior(jnp.array([0, 1, 0]), 0.5, 2).tolist()
-        [[0.75, 0.25], [0.5, 0.5], [0.625, 0.375]]
-
-    Source: Edelman et al. 2024, Sec. 2.
-    """
+    """`(n_j + α) / (t + k α)` after each t, n_j the count of j in x_1, .., x_t: the posterior mean for independent states."""
     return dirichlet_mean(jnp.cumsum(jax.nn.one_hot(x, states, dtype=dtype), axis=0), alpha)
 
 
 def bigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`(n_ij + α) / (n_i + k α)` with i = x_t, after each t: the posterior mean of the row of P that x_{t+1} is drawn from.
-
-    Args:
-        x: a sequence.
-        alpha: α, one number or one per state.
-        states: k.
-
-    Example:
-        >>> bigram_posterior(jnp.array([0, 1, 0]), 0.5, 2).tolist()
-        [[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]]
-
-    Source: Edelman et al. 2024, Sec. 2; the posterior of a Dirichlet prior.
-    """
+    """`(n_ij + α) / (n_i + k α)` with i = x_t, after each t: the posterior mean of row x_t of P."""
     return dirichlet_mean(transition_counts(x, states, dtype=dtype), alpha)
 
 
 def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """n_ij with i = x_t, after each t: how often each state has followed x_t.
-
-    Example:
-        >>> transition_counts(jnp.array([0, 1, 0, 1]), 2).tolist()
-        [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
-    """
+    """n_ij with i = x_t, after each t: how often each state has followed x_t."""
     now = jax.nn.one_hot(x, states, dtype=dtype)
 
     def step(n: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -170,36 +110,21 @@ def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) ->
         n = n + before[:, None] * here[None]
         return n, jnp.sum(n * here[:, None], axis=0)
 
-    before = jnp.concatenate([jnp.zeros_like(now[:1]), now[:-1]])  # nothing is before x_1
+    before = jnp.concatenate([jnp.zeros_like(now[:1]), now[:-1]])  # x_1 has no predecessor
     return lax.scan(step, jnp.zeros((states, states), now.dtype), (before, now))[1]
 
 
 def dirichlet_mean(n: Float[Array, "T k"], alpha: Any) -> Float[Array, "T k"]:
-    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior given counts.
-
-    Args:
-        n: counts, in each row.
-        alpha: α, one number or one per state.
-    """
+    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior given counts, by row."""
     n = n + jnp.broadcast_to(jnp.asarray(alpha, n.dtype), n.shape[1:])[None]
     return n / jnp.sum(n, axis=1, keepdims=True)
 
 
 def cross_entropy(log_p: Float[Array, "T k"], x: Int[Array, " T"]) -> Float[Array, ""]:
-    """`-mean log p_t(x_{t+1})` over t = 1, .., T - 1, in nats.
-
-    Example:
-        >>> round(float(cross_entropy(jnp.log(jnp.full((3, 2), 0.5)), jnp.array([0, 1, 1]))), 4)
-        0.6931
-    """
+    """`-mean log p_t(x_{t+1})` over t = 1, .., T - 1, in nats."""
     return -jnp.mean(jnp.take_along_axis(log_p[:-1], x[1:, None], axis=1))
 
 
 def divergence(p: Float[Array, "T k"], log_q: Float[Array, "T k"]) -> Float[Array, ""]:
-    """The mean over t of `KL(p_t || q_t)`, in nats.
-
-    Example:
-        >>> round(float(divergence(jnp.array([[1.0, 0.0]]), jnp.log(jnp.array([[0.5, 0.5]])))), 4)
-        0.6931
-    """
+    """The mean over t of `KL(p_t || q_t)`, in nats."""
     return jnp.mean(jnp.sum(jax.scipy.special.xlogy(p, p) - p * log_q, axis=1))

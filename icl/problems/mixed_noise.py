@@ -1,4 +1,4 @@
-"""Regression with a noise level of its own in each task: layers of four scalars, ridge regression, and the Bayes optimum.
+"""Regression with a separate noise level in each task: layers of four scalars, ridge regression, and the Bayes optimum.
 
     σ_τ ~ p(σ),    y_i = wᵀ x_i + σ_τ ε_i,    w ~ N(0, I)
 
@@ -7,7 +7,7 @@ A *diagonal* layer updates tokens by four scalars,
     x_j <- x_j + w_xx Σ_i x_i x_iᵀ x_j + w_xy Σ_i x_i y_i y_j,    y_j <- y_j + w_yx Σ_i y_i x_iᵀ x_j + w_yy Σ_i y_i² y_j
 
 of which GD++ has only w_xx and w_yx. They are fitted by L-BFGS on many tasks at once, starting from the optimal polynomial of
-GD++. The *adjusted loss* of a predictor is its loss less that of ridge regression that knows σ_τ.
+GD++. The *adjusted loss* of a predictor is its loss minus that of ridge regression with known σ_τ.
 
 Source: Vladymyrov, von Oswald, Miller, Sandler 2024.
 """
@@ -32,7 +32,7 @@ from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from icl.training import blocked_gradient
 from jexplicit.runs.devices import full_precision
 
-_floor = 1e-3  # least noise in penalties: without any, contexts with N = d are ill-conditioned
+_floor = 1e-3  # lower bound of the noise in penalties, as contexts with N = d are ill-conditioned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +40,7 @@ class MixedNoise:
     """A distribution of tasks whose noise level differs from task to task.
 
     dim: d; context: N > d, as the noise is estimated from N - d residuals.
-    levels: the standard deviations to choose from; a single number is the upper bound of a uniform distribution from 0.
-
-    Raises:
-        ValueError: a context that is too short, no level, or a negative one.
-
-    Example:
-        >>> batch, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=3, context=5, levels=(1.0, 3.0)), 4)
-        >>> batch.X.shape, sorted(set(sigma.tolist()) | {1.0, 3.0})
-        ((5, 3, 4), [1.0, 3.0])
+    levels: the possible standard deviations; a single number is the upper bound of a uniform distribution from 0.
     """
 
     dim: int = 10
@@ -63,7 +55,7 @@ class MixedNoise:
 
     @property
     def support(self) -> tuple[float, ...]:
-        """The noise levels; those of a uniform distribution on a grid."""
+        """The noise levels, or a grid of the uniform distribution."""
         if isinstance(self.levels, tuple):
             return self.levels
         return tuple(float(level) for level in (np.arange(50) + 0.5) / 50 * self.levels)
@@ -96,15 +88,7 @@ def _sample_levels(key: Array, distribution: MixedNoise, size: int) -> Array:
 
 
 def predict_diagonal(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array, "1 batch"]:
-    """The predictions of K diagonal layers.
-
-    Example:
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> bool(jnp.all(predict_diagonal(jnp.zeros((2, 4)), batch) == 0))
-        True
-
-    Source: Vladymyrov et al. 2024, Sec. 3.
-    """
+    """The predictions of K diagonal layers."""
 
     def layer(state: tuple[Array, ...], w: Array) -> tuple[tuple[Array, ...], None]:
         X, y, x, s = state  # [N, d, B], [N, 1, B], [d, 1, B], [1, 1, B]
@@ -122,26 +106,11 @@ def predict_diagonal(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array
 
 
 def fit_diagonal(batch: Sequence, start: Float[np.ndarray, "K 4"], *, plus_plus: bool = False, steps: int = 200) -> DiagonalFit:
-    """The rates of K diagonal layers with the lowest loss on given tasks, by L-BFGS.
-
-    Args:
-        start: initial rates.
-        plus_plus: whether w_xy and w_yy stay 0, as in GD++.
-        steps: at most, of L-BFGS.
-
-    Raises:
-        ValueError: rates that are not four per layer, or an initial loss that is not finite.
-
-    Example:
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=2, context=4, inputs="normal"), 200)
-        >>> start = np.array([[0.0, 0.0, -0.1, 0.0]])
-        >>> fit_diagonal(batch, start).loss < float(half_mse(predict_diagonal(jnp.asarray(start), batch), batch.y_q))
-        True
-    """
+    """The rates of K diagonal layers with the lowest loss on given tasks, by L-BFGS; plus_plus fixes w_xy = w_yy = 0."""
     if start.ndim != 2 or start.shape[1] != 4 or not len(start):
         raise ValueError(f"start {start.shape}: wanted [layers, 4]")
     free = np.broadcast_to([True, not plus_plus, True, not plus_plus], start.shape).copy()
-    free[-1, :2] = False  # after the last layer only y is read
+    free[-1, :2] = False  # the output depends on y only
     rates = np.where(free | (not plus_plus), start, 0.0).astype(np.float64)
     unit = 1 / len(batch.X)  # rates are of the order of 1/N
 
@@ -166,12 +135,7 @@ def _diagonal_loss(rates: Array, batch: Sequence) -> tuple[Array, Array]:
 
 
 def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, contexts: int = 5000) -> Float[np.ndarray, "K 4"]:
-    """The rates of the best K layers of GD++ for tasks with the root mean square of the noise levels.
-
-    Example:
-        >>> gd_plus_plus_rates(jax.random.key(0), MixedNoise(dim=2, context=4), 1, contexts=100).shape
-        (1, 4)
-    """
+    """The rates of the best K layers of GD++ for tasks with the root mean square of the noise levels."""
     tasks = dataclasses.replace(distribution.tasks, noise=float(np.sqrt(np.mean(np.square(distribution.support)))))
     found = optimal_polynomial(spectral_law(key, tasks, contexts), tasks, layers=layers, tied=False)
     zero = np.zeros(layers)
@@ -180,13 +144,7 @@ def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, con
 
 @full_precision
 def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
-    """An unbiased estimate of each task's noise variance, `||y - X w||² / (N - d)` of least squares.
-
-    Example:
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=2, context=200, noise=3.0), 50)
-        >>> 8 < float(estimated_variance(batch).mean()) < 10
-        True
-    """
+    """An unbiased estimate of each task's noise variance, `||y - X w||² / (N - d)` of least squares."""
 
     def one(sequence: Sequence) -> Array:
         X, Y = sequence.X, sequence.Y
@@ -243,13 +201,7 @@ def tuned_ridge(batch: Sequence) -> TunedRidge:
 def posterior_mean(batch: Sequence, distribution: MixedNoise) -> Float[Array, "1 batch"]:
     """The Bayes optimum given the distribution: ridge predictions weighted by the posterior of the noise level.
 
-        ŷ = Σ_σ p(σ | X, y) ŷ_σ,    y | X, σ ~ N(0, X Xᵀ + σ² I)
-
-    Example:
-        >>> distribution = MixedNoise(dim=2, context=4, levels=(1.0,))
-        >>> batch, sigma = sample_mixed_noise(jax.random.key(0), distribution, 5)
-        >>> bool(jnp.allclose(posterior_mean(batch, distribution), ridge_batch(batch, sigma**2), rtol=1e-4))
-        True
+    ŷ = Σ_σ p(σ | X, y) ŷ_σ,    y | X, σ ~ N(0, X Xᵀ + σ² I)
     """
     variances = jnp.maximum(jnp.asarray(distribution.support, batch.X.dtype), _floor) ** 2
 

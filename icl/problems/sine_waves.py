@@ -2,9 +2,11 @@
 
     e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q after layers of linear attention on φ)
 
-The last channel holds `y - f(x)`. The prediction before the layers, `-φ_q[-1]`, is thus a function of the query alone, and
-attention corrects it from the context. In the *control* the layers are not trained: each is one step of gradient descent on the
+The last channel is `y - f(x)`. The prediction before the layers, `-φ_q[-1]`, is thus a function of the query alone, which
+attention corrects by the context. In the *control* the layers are not trained: each is one step of gradient descent on the
 other channels, and only the features are learned. *Ridge* replaces these steps by their limit, on the same features.
+
+Source: von Oswald et al. 2023, Sec. 3, 4 and App. A.12.
 """
 
 import dataclasses
@@ -33,15 +35,6 @@ class Waves:
     amplitude: bounds of the uniform amplitude a. The paper's code has 0.1 to 0.5, its text 0.1 to 5.
     independent: whether a and p ~ U(0, π) are independent, as in the paper's text. Its code computes both from one random
         number, so that a task has a single unknown.
-
-    Raises:
-        ValueError: sizes below 1, or an empty range.
-
-    Example:
-        >>> sample_waves(jax.random.key(0), Waves(context=3), 5).X.shape
-        (3, 1, 5)
-
-    Source: von Oswald et al. 2023, Sec. 3 and App. A.12.
     """
 
     context: int = 10
@@ -76,7 +69,7 @@ class Encoder(NamedTuple):
 
 
 class Network(NamedTuple):
-    """An encoder and layers of attention [L, 1, C, C]; None stands for the control's steps of descent."""
+    """An encoder and layers of attention [L, 1, C, C]; None for the control's steps of descent."""
 
     encoder: Encoder
     attention: AttentionLayer | None
@@ -95,13 +88,7 @@ class NonlinearRegression(QueryLoss):
 
     tasks: their distribution.
     eta: η of the control's steps.
-    depth: number of layers of attention, or of the control's steps. A single layer is applied that often.
-
-    Example:
-        >>> problem = NonlinearRegression(Waves(context=3))
-        >>> batch = problem.sample(jax.random.key(0), 4)
-        >>> problem.loss(init_network(jax.random.key(1), channels=5), batch).shape
-        ()
+    depth: number of layers of attention, or of the control's steps. A single layer is applied repeatedly.
     """
 
     tasks: Waves
@@ -114,13 +101,7 @@ class NonlinearRegression(QueryLoss):
 
 
 def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Sequence:
-    """Sample tasks `y = a sin(x + p)`, batch last.
-
-    Example:
-        >>> one = sample_waves(jax.random.key(0), Waves(amplitude=(2.0, 2.0)))
-        >>> bool(jnp.abs(one.Y).max() <= 2), one.x_q.shape, one.y_q.shape
-        (True, (1,), (1,))
-    """
+    """Sample tasks `y = a sin(x + p)`, batch last."""
     return _sample_waves(key, waves, batch, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
 
@@ -140,23 +121,10 @@ def _sample_waves(key: Array, waves: Waves, batch: tuple[int, ...], dtype: Any) 
 def init_network(
     key: Array, *, channels: int = 40, hidden: int = 160, scale: float = 0.002, layers: int = 1, dtype: Any = None
 ) -> Network:
-    """Random weights of variance scale / fan-in, biases 0.
-
-    Args:
-        channels: C of a token; hidden: units of the MLP.
-        scale: variance times fan-in.
-        layers: of attention; a control has none.
-
-    Raises:
-        ValueError: fewer than two channels, no hidden unit, a negative number of layers, or a scale that is not positive.
-
-    Example:
-        >>> sum(leaf.size for leaf in jax.tree.leaves(init_network(jax.random.key(0))))
-        19480
-    """
+    """Random weights of variance scale / fan-in, biases 0; `layers` of attention, 0 for a control."""
     if channels < 2 or min(hidden, layers + 1) < 1 or not scale > 0:
         sizes = f"{channels} channels, {hidden} hidden units, {layers} layers, scale {scale}"
-        raise ValueError(f"{sizes}: use at least 2, at least 1, at least 0, and above 0")
+        raise ValueError(f"{sizes}: use at least 2 channels, 1 hidden unit and 0 layers, and a positive scale")
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
     *keys, last = jax.random.split(key, 4)
     encoder = _init_encoder(keys, channels, hidden, [truncated_std(scale / n, dtype) for n in (2, channels, hidden)], dtype)
@@ -186,16 +154,7 @@ def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"]
 
 
 def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: int = 1) -> WavePredictions:
-    """Predictions before and after the layers of attention, or before and after the control's steps of descent at rate η.
-
-    Args:
-        depth: number of layers or steps; a single layer is applied that often.
-
-    Raises:
-        ValueError: a depth other than the number of layers, where there are several.
-
-    Source: von Oswald et al. 2023, Sec. 4.
-    """
+    """Predictions before and after the layers of attention, or the control's steps of descent at rate η, each `depth` times."""
     context, query = encode(params.encoder, batch)
     C, N = context.shape[:2]
     layers = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
@@ -204,13 +163,9 @@ def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: in
 
 @full_precision
 def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
-    """Predictions with ridge regression on the features in place of the layer: the limit of its descent.
+    """Predictions with ridge regression on the features in place of the layers: the limit of their descent.
 
-        ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last channel
-
-    Args:
-        encoder: of a trained network or control.
-        penalty: above 0.
+    ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last channel
     """
 
     def one(context: Array, query: Array) -> Array:

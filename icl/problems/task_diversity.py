@@ -1,10 +1,10 @@
-"""Regression on finitely many tasks: their sequences, and the Bayes-optimal prediction given these tasks.
+"""Regression on finitely many tasks: their sequences, and the Bayes-optimal prediction given the tasks.
 
     w ~ U{w_1, .., w_M},    y_i = wᵀ x_i + ε_i,    w_m ~ N(0, c² I) drawn once
 
 Given the M tasks, the best prediction is the posterior mean of w, a softmax over them (*discrete MMSE*). On fresh tasks it is
-ridge regression (`icl.ridge`). A model that is pretrained on M tasks may become either. What a layer of linear attention
-becomes, and from how many tasks on it serves fresh ones, is solved here for all M at once (`diversity_curve`).
+ridge regression (`icl.ridge`). A model pretrained on M tasks may become either. `diversity_curve` solves the best layer of
+linear attention, and its loss on fresh tasks, for all M at once.
 
 Source: Raventós, Paul, Chen, Ganguli 2023, Sec. 2; linear attention: Lu, Letey, Zavatone-Veth, Maiti, Pehlevan 2024.
 """
@@ -39,11 +39,11 @@ _nodes = 2000  # of the integral over eigenvalues, whose error falls faster than
 
 @dataclasses.dataclass(frozen=True)
 class FiniteTasks:
-    """Sequences of M fixed tasks, uniformly drawn. `Regression(FiniteTasks(..))` trains layers on them.
+    """Sequences of M fixed tasks, drawn uniformly, e.g. for training by `Regression(FiniteTasks(..))`.
 
-    tasks: the distribution that the M tasks are drawn from, of one output.
+    tasks: the distribution of the M tasks, of one output.
     number: M.
-    seed: of the M tasks. A larger M with the same seed has the smaller one's tasks and more.
+    seed: of the M tasks. With the same seed, the tasks of a smaller M are the first of a larger one.
 
     Raises:
         ValueError: no task, or several outputs.
@@ -76,7 +76,7 @@ class FiniteTasks:
     def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
         """A sequence of one of the tasks, or a batch of them, batch last."""
         key, key_task = jax.random.split(key)
-        # without weights, what is sampled are inputs and noise
+        # weight scale 0: samples inputs and noise only
         noise = sample_tasks(key, dataclasses.replace(self.tasks, weight_scale=0.0), *batch, dtype=dtype)
         w = self.weights(noise.X.dtype)[jax.random.randint(key_task, batch, 0, self.number)]
         w = jnp.moveaxis(w, -1, 0)[:, None]
@@ -94,7 +94,7 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
         sequence: of one output.
         W: [M, d] the tasks.
         v: variance of the noise.
-        block: tasks at a time. It changes memory, and the result by rounding only.
+        block: tasks at a time; changes memory, and the result by rounding only.
 
     Raises:
         ValueError: shapes that do not fit, no task, or a variance or a block that is not positive.
@@ -132,7 +132,7 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
 
 
 class LayerLosses(NamedTuple):
-    """Half mean squared errors of a layer by the number of tasks that it was solved for, exactly.
+    """Exact half mean squared errors of a layer by the number of tasks, [numbers].
 
     pretraining: on these tasks; fresh: on all tasks w ~ N(0, c² I).
     """
@@ -166,7 +166,7 @@ def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int])
         numbers: each M.
 
     Raises:
-        ValueError: a number that is below 1 or larger than the tasks given, or labels without noise.
+        ValueError: a number below 1 or above the number of tasks, or labels without noise.
 
     Example:
         >>> tasks = Tasks(dim=2, context=5, noise=0.5)
@@ -213,7 +213,7 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
 
     Args:
         tasks: with independent symmetric coordinates of one variance.
-        M: number of tasks, not necessarily whole.
+        M: number of tasks, not necessarily an integer.
 
     Example:
         >>> tasks = Tasks(dim=10, context=10, inputs="normal", input_range=12**0.5, noise=0.5)
@@ -235,7 +235,7 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
 
 
 def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
-    """The M at which `limiting_excess` is a tolerance. It is proportional to d where N is.
+    """The M at which `limiting_excess` equals a tolerance, proportional to d for N proportional to d.
 
     Raises:
         ValueError: a tolerance that is not positive, or so large that one task is enough.
@@ -254,21 +254,15 @@ def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
     ends = float(np.log(tasks.dim / 100)), float(np.log(1e4 * tasks.dim))
     with jax.enable_x64(True):
         if not tolerance > 0 or excess(ends[0]) <= 0 or excess(ends[1]) >= 0:
-            raise ValueError(
-                f"tolerance {tolerance}: use a number above 0, such as 0.05, that some numbers of tasks do not reach"
-            )
+            raise ValueError(f"tolerance {tolerance}: use a positive number that the excess of one task exceeds, such as 0.05")
         root: Any = scipy.optimize.brentq(excess, *ends)
     return float(np.exp(root))
 
 
 def crossing(numbers: Numbers[int], excess: Numbers[float] | Float[np.ndarray, " numbers"], level: float) -> float | None:
-    """The number from which on a falling excess stays below a level, between two numbers by interpolation of logarithms.
+    """The number at which a falling excess finally crosses a level, log-interpolated.
 
-    None where the last excess is above the level; the first number where all are below.
-
-    Example:
-        >>> crossing([1, 10, 100, 1000], [5.0, 0.2, 0.02, 0.002], 0.002 * 10**0.5), crossing([1, 10], [5.0, 0.2], 0.1)
-        (316.2..., None)
+    None if the last excess is above the level; the first number if all are below.
     """
     above = [n for n, value in enumerate(excess) if value > level]
     if not above or above[-1] == len(excess) - 1:

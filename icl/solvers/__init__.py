@@ -1,1 +1,1 @@
-"""Solutions that need no trained attention: steps of descent, closed forms, optimal polynomials."""
+"""Solutions without training: gradient descent, closed forms, optimal polynomials."""

@@ -1,8 +1,8 @@
-"""The optimal single layer without training: a ratio of moments, or least squares.
+"""The optimal single layer in closed form: a ratio of moments, or least squares.
 
 One layer of linear attention predicts `ŷ = pᵀ (Σ_i e_i e_iᵀ) A x_q`. As tasks W and -W are equally likely, only the part
 `ŷ = x_qᵀ G Xᵀ y / N` can lower the loss, for any number of heads; it is linear in G, so the best layer is an ordinary
-least-squares solution. With `S = XᵀX/N`, `L = E[x xᵀ]`, `C = Cov(w)` and noise of variance v,
+least squares solution. With `S = XᵀX/N`, `L = E[x xᵀ]`, `C = Cov(w)` and noise of variance v,
 
     G = C L (E[S C S] + (v/N) L)⁻¹.
 
@@ -56,7 +56,7 @@ def one_step_loss(tasks: Tasks, eta: Any) -> Any:
         (m/2) d s (c² (1 - 2 η s + η² s² (κ + d + N - 2)/N) + η² s v/N)
 
     Args:
-        tasks: their distribution; it need not be the one that η is optimal for.
+        tasks: the distribution; η may be optimal for another one.
         eta: η.
 
     Example:
@@ -81,7 +81,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
         C: symmetric covariance of the weights; default, c² I.
 
     Raises:
-        ValueError: inputs without such coordinates, or matrices that are not [d, d].
+        ValueError: inputs without independent symmetric coordinates, or matrices that are not [d, d].
 
     Example:
         >>> optimal_solution(exact_moments(Tasks(dim=2, context=10))).diagonal().round(3).tolist()
@@ -145,18 +145,9 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
 
 @full_precision
 def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, "d d"] | None = None) -> Float[Array, ""]:
-    """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`, of one output.
+    """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`, of one output; query: L_q, default L of the moments.
 
-        ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
-
-    Args:
-        G: any matrix.
-        moments: of the context.
-        query: L_q = E[x_q x_qᵀ]; default, that of the context.
-
-    Example:
-        >>> float(solution_loss(jnp.zeros((2, 2)), Moments(jnp.eye(2), jnp.eye(2), jnp.eye(2), 5, 0.0)))
-        1.0
+    ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
     """
     L, C, SCS, N, v = moments
     error = C - G @ L @ C - C @ L @ G.T + G @ (SCS + v / N * L) @ G.T
@@ -165,14 +156,14 @@ def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, 
 
 @full_precision
 def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Array, "d d"]:
-    """The same G fitted to sampled tasks: least squares of y_q on the products of x_q and `Xᵀ y / N`.
+    """G of `optimal_solution`, fitted to sampled tasks: least squares of y_q on the products of x_q and `Xᵀ y / N`.
 
     Args:
         batch: tasks, batch last; each output is an example.
         scalar: whether to fit G = η I only.
 
     Raises:
-        ValueError: fewer examples than numbers to fit.
+        ValueError: fewer examples than parameters.
 
     Example:
         >>> from icl import sample_tasks
@@ -183,7 +174,7 @@ def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Ar
     """
     d, examples = batch.x_q.shape[0], batch.y_q.size
     if examples < (1 if scalar else d * d):
-        raise ValueError(f"{examples} examples for {d * d} numbers: draw more tasks, or fit one scalar")
+        raise ValueError(f"{examples} examples for {d * d} parameters: draw more tasks, or fit one scalar")
     moment = jnp.einsum("nib,nmb->mbi", batch.X, batch.Y) / len(batch.X)
     target = batch.y_q.reshape(-1)
     if scalar:

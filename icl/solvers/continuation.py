@@ -1,14 +1,14 @@
 """The best K layers of GD and GD++ without training: K = 1, 2, .. in turn, each from the best K - 1.
 
-The loss is a sum of squares over a law of eigenvalues, a function of one number to 2 K - 1, which a least-squares solver
-minimises in a fraction of a second. Rates are measured in units of the Chebyshev rates (`chebyshev_rates`), which grow
-nine-fold from layer to layer, so that good ones are of order 1 at any depth.
+The loss is a sum of squares over a spectrum, a function of one to 2 K - 1 rates, which a least squares solver minimises in a
+fraction of a second. Rates are in units of the Chebyshev rates (`chebyshev_rates`), which grow nine-fold from layer to layer,
+so that good rates are of order 1 at any depth.
 
-Layers with rates of their own contain fewer layers: one more, with rates 0, changes nothing. They start there, and from
-Chebyshev's rates. Layers that share η and γ have a single valley, and the best K - 1 lie in it, a little further up.
+With separate rates, K layers contain K - 1 layers: a layer with rates 0 is the identity. The search starts there and from
+Chebyshev's rates. With shared η and γ the loss has a single valley, and the best rates of K - 1 layers are a start inside it.
 
-From K = 7 on a polynomial of degree 3^K has more oscillations than a law has values. A fit would find rates that are good at
-these values and nowhere else, so deeper layers have Chebyshev's rates. Without noise the best are hardly better there.
+From K = 7 on a polynomial of degree 3^K has more oscillations than the spectrum has values, and a fit would overfit them, so
+deeper layers use Chebyshev's rates. Without noise the optimum is hardly better there.
 """
 
 import functools
@@ -25,8 +25,8 @@ from icl.solvers.polynomials import Polynomial, chebyshev_rates, spectral_errors
 from icl.solvers.spectrum import Spectrum
 from icl.tasks import Tasks
 
-_most_fitted = 6  # layers of GD++ with rates of their own
-_random_depth = 3  # layers that also start from random rates: the local minima that matter are those of few layers
+_most_fitted = 6  # layers of GD++ with separate rates
+_random_depth = 3  # up to this depth also from random rates: local minima matter only for few layers
 _random_starts = 12
 _added = ((0.0, 1.0), (0.3, 0.3), (1.0, 1.0), (2.0, 2.0))  # rates of one more layer, in units of Chebyshev's
 
@@ -34,13 +34,13 @@ _added = ((0.0, 1.0), (0.3, 0.3), (1.0, 1.0), (2.0, 2.0))  # rates of one more l
 def optimal_polynomials(
     law: Spectrum, tasks: Tasks, *, layers: int, tied: bool, plus_plus: bool = True, seed: int = 0
 ) -> list[Polynomial]:
-    """The best 1, 2, .. K layers of GD or GD++. With rates of their own, more layers are never worse.
+    """The best 1, 2, .. K layers of GD or GD++. With separate rates, more layers are never worse.
 
     Args:
         law: eigenvalues of the contexts, from `spectral_law`.
         tasks: the contexts' distribution.
         layers: K.
-        tied: whether all layers share η and γ, as recurrent layers do.
+        tied: whether all layers share η and γ, as in recurrent layers.
         plus_plus: GD++; False for GD, γ = 0.
         seed: of random starting points.
 
@@ -99,7 +99,7 @@ def _fit(law: Spectrum, tasks: Tasks, layers: int, tied: bool, plus_plus: bool, 
 
 
 def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Where the rates of K layers start: at those of K - 1 and one more layer, at Chebyshev's, and for few layers anywhere."""
+    """Starting rates of K layers: the best K - 1 and one more layer, Chebyshev's, and for few layers random ones."""
     starts = [np.ones_like(best)]
     if best.shape[1] == 1:
         starts += [best]
@@ -116,7 +116,7 @@ def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarr
 def _minimise(
     start: np.ndarray, *, free: np.ndarray, errors: Callable[..., Array], slopes: Callable[..., Array]
 ) -> tuple[float, np.ndarray]:
-    """The least sum of squares that is found from some rates, of which some are free, and the rates there."""
+    """The least sum of squares found from a start, over the free rates, and the rates there."""
 
     def rates(theta: np.ndarray) -> np.ndarray:
         full = start.copy()
@@ -127,7 +127,7 @@ def _minimise(
         return np.inf, start
     jac: Any = lambda theta: np.asarray(slopes(rates(theta)))[:, free]  # noqa: E731
     fun: Any = lambda theta: np.asarray(errors(rates(theta)))  # noqa: E731
-    with np.errstate(over="ignore", invalid="ignore"):  # a step too far, which the solver takes back
+    with np.errstate(over="ignore", invalid="ignore"):  # of steps that the solver rejects
         found = scipy.optimize.least_squares(fun, start[free], jac, ftol=1e-7, xtol=1e-9, max_nfev=60)
     return 2 * float(found.cost), rates(found.x)
 
@@ -147,7 +147,7 @@ _static = ("tied", "plus_plus", "layers")
 
 @functools.partial(jax.jit, static_argnames=_static)
 def _errors(rates: Array, K: Array, law: Spectrum, tasks: Tasks, *, tied: bool, plus_plus: bool, layers: int) -> Array:
-    """The numbers whose squares add up to the loss; K is traced, so that all depths are compiled once."""
+    """The residuals, whose squares add up to the loss; K is traced, so that all depths compile once."""
     return spectral_errors(law, *_per_layer(rates, K, law, tasks, tied, plus_plus, layers), tasks)
 
 
@@ -155,7 +155,7 @@ _slopes = jax.jit(jax.jacfwd(_errors), static_argnames=_static)
 
 
 def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial:
-    """K layers of rates of their own, from the best K - 1: one layer more that changes nothing, or Chebyshev's rates."""
+    """K layers of separate rates, from the best K - 1: one more identity layer, or Chebyshev's rates."""
     same = best._replace(eta=np.append(best.eta, 0.0), gamma=np.append(best.gamma, 0.0))
     eta, gamma = chebyshev_rates(law.bound, tasks.context, K)
     gamma[-1] = 0

@@ -2,7 +2,7 @@
 
     L(W) = 1/(2N) Σ_i ||W x_i - y_i||²,    ΔW = -(η/N) Σ_i (W x_i - y_i) x_iᵀ
 
-All but the line search are functions of one sequence; `jax.vmap` makes them functions of many.
+All but the line search are functions of one sequence; batch them by `jax.vmap`.
 """
 
 from typing import Any
@@ -140,7 +140,7 @@ def line_search(
     Args:
         batch: tasks, batch last.
         steps: of descent.
-        rates: the grid. The paper's is `paper_rates()`, and it searches on the tasks that it reports.
+        rates: the grid. The paper uses `paper_rates()`, and searches on the tasks of its reported losses.
 
     Example:
         >>> from icl import Tasks, sample_tasks

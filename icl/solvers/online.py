@@ -1,7 +1,7 @@
 """Online estimators of a linear map: their expected errors by position in closed form, and the Kalman filter.
 
 Losses are of one output, `½ E[(W_{t+1} x_{t+1} - ŷ)²]` after t pairs of `icl.Streams`. Inputs are N(0, diag λ), and
-`E[x xᵀ M x xᵀ] = 2 ΛMΛ + tr(ΛM) Λ` closes the recursions of second moments, which stay diagonal; products below are by element.
+`E[x xᵀ M x xᵀ] = 2 ΛMΛ + tr(ΛM) Λ` closes the recursions of second moments, which are diagonal; products below are elementwise.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ _iterations = 500  # of a fixed point: each shrinks its error by a factor of at 
 
 
 def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """The best factor on the output of linear attention at each position, and its loss there.
+    """The best factor on the output of linear attention at each position, and its loss.
 
         a = E[w'²], b = E[w' w], c = E[w²] = 1/d:    a <- γ² a + 2 γ λ b + 2 λ² c + λ (λ·c) + σ² λ,    b <- a_W (γ b + λ c)
         factor (λ·b) / (λ·a),   loss ½ (λ·c - (λ·b)² / (λ·a))
 
-    w' is a row of the layer's weights, w one of the map, and a_W its memory. With γ = 1 and a map that stays it is one step of
+    w' is a row of the layer's weights, w one of the map, and a_W its memory. With γ = 1 and a constant map it is one step of
     gradient descent at the best rate: `icl.one_step_loss`.
 
     Example:
@@ -51,7 +51,7 @@ def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Ar
 
 
 def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """The rate of the delta rule and its expected loss at each position; forgetting is the memory a of the stream.
+    """The rate of the delta rule and its expected loss at each position; its forgetting factor is the stream's memory a.
 
         e = E[(w - a w')²]:    e <- a² (e - 2 β λ e + β² (2 λ² e + λ (λ·e) + σ² λ)) + (1 - a²)/d,    loss ½ λ·e
 
@@ -79,14 +79,14 @@ def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"]
 
 
 def ridge_losses(streams: Streams) -> Float[Array, " T"]:
-    """The expected loss of ridge regression with the best penalty, for a map that stays the same and many inputs.
+    """The expected loss of ridge regression with the best penalty, for a constant map and many inputs.
 
         loss ½ σ² δ,    δ = Σ_i λ_i / (σ² d + t λ_i / (1 + δ))
 
     It is the limit of large d at fixed t/d (Marchenko and Pastur); at d = 10 it is a few percent off.
 
     Raises:
-        ValueError: a map that changes.
+        ValueError: a map that drifts.
 
     Example:
         >>> losses = ridge_losses(Streams(dim=50, tokens=150, noise=0.01))
@@ -96,7 +96,7 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
     Source: Dicker 2016, Dobriban and Wager 2018, Theorem 2.1.
     """
     if streams.memory != 1:
-        raise ValueError(f"memory {streams.memory}: this closed form is for a map that stays the same; use icl.kalman_filter")
+        raise ValueError(f"memory {streams.memory}: this closed form is for a constant map; use icl.kalman_filter")
     lam, t = jnp.asarray(streams.spectrum), jnp.arange(1.0, streams.tokens + 1)
 
     def update(_: Any, delta: Array) -> Array:
@@ -108,9 +108,9 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
 
 @full_precision
 def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
-    """Ridge regression at every token, each by a solve of its own: `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
+    """Ridge regression at every token, by separate solves: `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
 
-    It holds T matrices of d x d numbers, and is what mesa layers are compared with.
+    It stores T matrices of d x d numbers; mesa layers are compared with it.
 
     Args:
         penalty: the diagonal of Λ, one number or one per coordinate of the keys.

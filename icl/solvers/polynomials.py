@@ -9,7 +9,7 @@ and after K layers the error of the prediction is `wᵀ r(XᵀX) x_q`. Given the
     loss = (m/2) E Σ_i u_iᵀ L u_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i).
 
 With `η/N = γ = 4/(3 Λ) 9^l` in layer l, every eigenvalue λ = Λ sin² θ up to Λ is treated as θ -> 3 θ, since
-`sin² 3θ = 9 sin² θ (1 - (4/3) sin² θ)²`, and what is left after K layers is a Chebyshev polynomial of degree 3^K - 1 in cos θ:
+`sin² 3θ = 9 sin² θ (1 - (4/3) sin² θ)²`, and the residual after K layers is a Chebyshev polynomial of degree 3^K - 1 in cos θ:
 
     r(λ) = a(λ) = sin(3^K θ) / (3^K sin θ).
 
@@ -34,7 +34,7 @@ class Polynomial(NamedTuple):
     """The rates of K layers of GD or GD++, and their loss.
 
     eta, gamma: [K], one number per layer, K equal numbers where tied; the last γ has no effect.
-    loss: half the mean squared error over the spectrum that they were found for.
+    loss: half the mean squared error over the spectrum used for the fit.
     """
 
     eta: np.ndarray
@@ -43,10 +43,7 @@ class Polynomial(NamedTuple):
 
 
 class ContextLosses(NamedTuple):
-    """Half the expected squared error over a set of contexts: mean, its standard error, and quantiles at QUANTILES.
-
-    Half a per cent of the contexts can make up most of the mean.
-    """
+    """Half the expected squared error over contexts: mean (of a heavy-tailed distribution), standard error and QUANTILES."""
 
     loss: float
     standard_error: float
@@ -54,12 +51,7 @@ class ContextLosses(NamedTuple):
 
 
 def residual(values: Array, eta: Float[Array, " K"], gamma: Float[Array, " K"], N: int) -> Array:
-    """`r(λ)` after K layers, for any number of eigenvalues.
-
-    Example:
-        >>> residual(jnp.array([0.0, 1.0]), jnp.array([5.0]), jnp.zeros(1), 10).tolist()
-        [1.0, 0.5]
-    """
+    """`r(λ)` after K layers, for any number of eigenvalues."""
 
     def layer(state: tuple[Array, Array], rates: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
         (a, r), (eta, gamma) = state, rates
@@ -70,7 +62,7 @@ def residual(values: Array, eta: Float[Array, " K"], gamma: Float[Array, " K"], 
 
 
 def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    """The rates η and γ of K layers of GD++ that leave `sin(3^K θ) / (3^K sin θ)` of an eigenvalue `λ = bound sin² θ`.
+    """The rates η and γ of K layers of GD++ with residual `sin(3^K θ) / (3^K sin θ)` at an eigenvalue `λ = bound sin² θ`.
 
         η_l / N = γ_l = 4/(3 bound) 9^l,    l = 0 .. K - 1
 
@@ -101,24 +93,14 @@ def losses_by_context(
 ) -> Float[Array, " T"]:
     """Half the expected squared error given each context, over weights, query and noise, for inputs of one scale.
 
-        (m s/2) Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i)
-
-    Example:
-        >>> losses_by_context(jnp.ones((1, 3)), jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)).round(3).tolist()
-        [0.125]
+    (m s/2) Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i)
     """
     errors = _errors(values, residual(values, eta, gamma, tasks.context), tasks.variance, tasks)
     return jnp.sum(errors**2, axis=(0, 2))
 
 
 def spectral_errors(law: Spectrum, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Float[Array, " n"]:
-    """Numbers whose squares add up to the loss: of each eigenvalue of a law what is not fitted, and the noise that is.
-
-    Example:
-        >>> law = Spectrum(np.ones(1), np.full(1, 0.25), 1.0)
-        >>> round(float(jnp.sum(spectral_errors(law, jnp.zeros(1), jnp.zeros(1), Tasks(dim=3)) ** 2)), 6)
-        0.125
-    """
+    """Residuals whose squares add up to the loss: the unfitted signal of each eigenvalue, and the fitted noise."""
     values = jnp.asarray(law.values)
     return _errors(values, residual(values, eta, gamma, tasks.context), jnp.asarray(law.weights), tasks).ravel()
 
@@ -137,7 +119,7 @@ def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial
     """The losses of layers on contexts, in float64.
 
     Args:
-        values: [T, d] of `context_eigenvalues`; of other contexts than the rates were found for.
+        values: [T, d] of `context_eigenvalues`, from contexts not used to fit the rates.
         polynomial: the layers.
         tasks: the contexts' distribution.
 

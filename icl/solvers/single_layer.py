@@ -1,17 +1,18 @@
 """The best single layer of linear attention for any set of tasks, from moments: with one head, and with any number of heads.
 
-With tokens `e_i = (x_i, y_i)` and `Z = (1/N) Σ_i e_i e_iᵀ`, a layer whose head h reads `p_h` and scores by `A_h` predicts
+With tokens `e_i = (x_i, y_i)` and `Z = (1/N) Σ_i e_i e_iᵀ`, a layer with readouts `p_h` and score matrices `A_h` predicts
 
     ŷ = Σ_h p_hᵀ Z A_h x_q = Σ_abj H_abj Z_ab x_q,j,    H = Σ_h p_h ⊗ A_h
 
-The loss is quadratic in H, and of w it needs the moments E[Z_ab Z_cd], E[Z_ab w_j] and E[w wᵀ] alone. Given w, tokens are
-linear in independent numbers, `e = B_w z`, so that with `Σ = B_w B_wᵀ`
+The loss is quadratic in H, and depends on w by E[Z_ab Z_cd], E[Z_ab w_j] and E[w wᵀ] alone. Given w, tokens are linear in
+independent numbers, `e = B_w z`, so that with `Σ = B_w B_wᵀ`
 
     E[Z_ab Z_cd | w] = Σ_ab Σ_cd + (Σ_ac Σ_bd + Σ_ad Σ_bc + (κ - 3) Σ_i B_ai B_bi B_ci B_di) / N
 
-Tasks that are symmetric, w and -w equally likely, leave only `H = e_y ⊗ Gᵀ` (`icl.optimal_solution`). Finitely many tasks are
-not, and the blocks XᵀX and yᵀy of Z tell w, too. With at least d + 1 heads H is any tensor, and the best one ordinary least
-squares. One head is a tensor of rank one, found by alternating least squares: the loss is quadratic in p and in A.
+For symmetric tasks, w and -w equally likely, only `H = e_y ⊗ Gᵀ` remains (`icl.optimal_solution`). A finite set of tasks is
+not symmetric, and the blocks XᵀX and yᵀy of Z are informative of w, too. With at least d + 1 heads H is any tensor, and the
+best one is an ordinary least squares solution. One head is a tensor of rank one, found by alternating least squares: the loss
+is quadratic in p and in A.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class TokenMoments(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A head: what it reads, p, and its scores, A. The prediction is `pᵀ Z A x_q`."""
+    """A head: readout p and score matrix A. The prediction is `pᵀ Z A x_q`."""
 
     p: Float[Array, " D"]
     A: Float[Array, "D d"]
@@ -54,7 +55,7 @@ class Head(NamedTuple):
 def token_moments(
     tasks: Tasks, W: Float[Array, "M d"], probabilities: Float[Array, " probabilities"] | None = None
 ) -> TokenMoments:
-    """The moments for M tasks, exactly: inputs and noise are integrated out.
+    """The exact moments of M tasks: inputs and noise are integrated out.
 
     Args:
         tasks: context, noise and distribution of the inputs, whose coordinates are independent and symmetric.
@@ -62,7 +63,7 @@ def token_moments(
         probabilities: [M] of the tasks; default, all equal.
 
     Raises:
-        ValueError: shapes that do not fit, several outputs, or inputs without such coordinates.
+        ValueError: shapes that do not fit, several outputs, or other inputs.
 
     Example:
         >>> moments = token_moments(Tasks(dim=2, context=10), jnp.eye(2))
@@ -82,7 +83,7 @@ def token_moments(
     covariance = (B @ B.mT).at[:, d, d].add(jnp.asarray(tasks.noise, W.dtype) ** 2)
 
     def mean_products(F: Array) -> Array:
-        """Of features [M, D²]: their mean products, [D, D, D, D]."""
+        """Mean products [D, D, D, D] of features F [M, D²]."""
         return (F.T @ (probabilities[:, None] * F)).reshape(D, D, D, D)
 
     means = mean_products(covariance.reshape(M, -1))
@@ -98,7 +99,7 @@ def token_moments(
 def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M d"], Float[Array, " M"]]:
     """2d² + 1 tasks and their probabilities, some of them negative, with the moments of `w ~ N(0, c² I)` up to the fifth.
 
-    The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of all tasks.
+    The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of Gaussian tasks.
 
     Example:
         >>> W, probabilities = gaussian_tasks(Tasks(dim=3))
@@ -124,7 +125,7 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
 
     Args:
         H: any tensor: of a solution, or of a trained layer (`icl.models.constructions.head_tensor`).
-        moments: of the tasks; they need not be those that H is the solution for.
+        moments: of the tasks; H may be the solution for others.
 
     Example:
         >>> tasks = Tasks(dim=2, context=10)
@@ -138,7 +139,7 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
 
 @full_precision
 def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
-    """The H of the best single layer with any number of heads, d + 1 of which are enough: least squares of w on Z.
+    """The H of the best single layer with any number of heads (d + 1 are enough): least squares of w on Z.
 
     Raises:
         ValueError: moments that do not determine H (a check of values, which tracers skip).
@@ -165,12 +166,12 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
 
         p fixed:  A = E[Z p pᵀ Z]⁻¹ E[Z p wᵀ],      A fixed:  p = E[Z A L Aᵀ Z]⁻¹ E[Z A L w]
 
-    It starts where gradient descent leaves small weights, at the p that explains most of E[Z_ab w_j]. No sweep raises the loss.
-    There are local minima, which some random starts end in; this one is not known to.
+    It starts at the p that explains most of E[Z_ab w_j], the direction in which gradient descent leaves small weights. No sweep
+    raises the loss. Some random starts end in local minima; no case is known for this start.
 
     Args:
         moments: of the tasks.
-        sweeps: how often both are solved for.
+        sweeps: number of alternations.
 
     Raises:
         ValueError: fewer than one sweep, or moments that do not determine the head (a check of values, which tracers skip).

@@ -1,10 +1,10 @@
-"""The law of the eigenvalues of XᵀX over contexts, on which the loss of every polynomial in XᵀX depends.
+"""The distribution of the eigenvalues of XᵀX over contexts, which determines the loss of every polynomial in XᵀX.
 
-A sample of contexts knows the body of the law but not its two ends, where deep layers are decided: the smallest eigenvalues are
-what K layers have not fitted yet, and a polynomial of degree 3^K may explode just above the largest. Both ends are known in
-form. Where inputs have a smooth density, `P(λ < l)` of the smallest eigenvalue falls as `l^((|N - d| + 1)/2)`. The tail at the
-top is taken to be exponential, as it is for Gaussian inputs; for uniform ones this errs on the safe side. Each end is extended
-from its last sampled eigenvalues, the upper one to where one context in a billion lies above.
+A sample of contexts covers the body of the distribution but not its two ends, which matter for deep layers: the smallest
+eigenvalues are fitted last, and a polynomial of degree 3^K may explode just above the largest. Both ends have known forms. For
+inputs of a smooth density, `P(λ < l)` of the smallest eigenvalue falls as `l^((|N - d| + 1)/2)`. The upper tail is modelled as
+exponential, as for Gaussian inputs; this is conservative for uniform ones. Each end is extrapolated from its last sampled
+eigenvalues, the upper one to the bound that one context in a billion exceeds.
 """
 
 from typing import NamedTuple
@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 from icl.tasks import Tasks, sample_tasks
 
 _block = 10_000  # contexts at a time
-_cells = 1000  # of the body, spaced evenly, and as many spaced by their logarithm
-_end = 2000  # one eigenvalue in so many is at the lower end, and one at the upper
+_cells = 1000  # of the body, evenly spaced, and as many log-spaced
+_end = 2000  # 1/_end of the eigenvalues is at the lower end, and as many at the upper
 _fewest = 50  # eigenvalues at an end
-_rare = 1e-9  # contexts with an eigenvalue above the bound
+_rare = 1e-9  # share of contexts with an eigenvalue above the bound
 
 
 class Spectrum(NamedTuple):
@@ -42,7 +42,7 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
         number: of contexts.
 
     Raises:
-        ValueError: other inputs, or no context.
+        ValueError: other inputs, or fewer than one context.
 
     Example:
         >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
@@ -54,16 +54,7 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
 
 
 def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
-    """The eigenvalues of XᵀX of fresh contexts, and the variance `u_iᵀ L u_i` of x_q along each eigenvector.
-
-    Raises:
-        ValueError: inputs without independent symmetric coordinates, or no context.
-
-    Example:
-        >>> values, weights = weighted_eigenvalues(jax.random.key(0), Tasks(dim=2, scales=(1.0, 2.0)), 3)
-        >>> values.shape, weights.sum(axis=1).round(6).tolist()  # tr L = (1 + 4)/12
-        ((3, 2), [0.416667, 0.416667, 0.416667])
-    """
+    """The eigenvalues of XᵀX of fresh contexts, and the variance `u_iᵀ L u_i` of x_q along each eigenvector."""
     if tasks.scales is None:
         values = context_eigenvalues(key, tasks, contexts)
         return values, np.full_like(values, tasks.variance)
@@ -76,14 +67,14 @@ def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float
 
 
 def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
-    """The eigenvalues of many contexts, summed up in a few thousand values, and what lies beyond the sampled ones.
+    """The eigenvalues of many contexts as a few thousand weighted values, with extrapolated tails.
 
     Args:
         tasks: their distribution, with independent symmetric coordinates, of one scale or several.
-        contexts: to sample; 10,000 a second.
+        contexts: number to sample, at about 10,000 per second.
 
     Raises:
-        ValueError: other inputs, or no context.
+        ValueError: other inputs, or fewer than one context.
 
     Example:
         >>> law = spectral_law(jax.random.key(0), Tasks(dim=3, context=5), 1000)
@@ -94,7 +85,7 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
     """
     values, weights = weighted_eigenvalues(key, tasks, contexts)
     weights = weights / contexts
-    zero = max(tasks.dim - tasks.context, 0)  # eigenvalues of every context that are zero: fewer pairs than inputs
+    zero = max(tasks.dim - tasks.context, 0)  # zero eigenvalues of every context: fewer pairs than inputs
     at_zero, values, weights = weights[:, :zero].sum(), values[:, zero:].ravel(), weights[:, zero:].ravel()
     order = np.argsort(values)
     values, weights = values[order], weights[order]
@@ -118,14 +109,14 @@ def _check(tasks: Tasks, contexts: int) -> None:
 
 
 def _gram(key: Array, tasks: Tasks, block: int, contexts: int) -> Float[np.ndarray, "T d d"]:
-    """XᵀX of a block of contexts, in float64: a product in float32 would drown the smallest eigenvalues."""
+    """XᵀX of a block of contexts, in float64: in float32 rounding would drown the smallest eigenvalues."""
     size = min(_block, contexts - block * _block)
     X = np.moveaxis(np.asarray(sample_tasks(jax.random.fold_in(key, block), tasks, size).X, np.float64), -1, 0)
     return X.swapaxes(1, 2) @ X
 
 
 def _cells_of(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean eigenvalue of each cell of a grid, and its weight; the values are sorted."""
+    """The weighted mean eigenvalue of each cell of a grid, and its weight; values are sorted."""
     grids = (np.geomspace(values[0], values[-1], _cells), np.linspace(values[0], values[-1], _cells))
     starts = np.unique(np.searchsorted(values, np.unique(np.concatenate(grids))[:-1]))
     total = np.add.reduceat(weights, starts)
@@ -140,7 +131,7 @@ def _lower_end(first: float, weight: float, exponent: float) -> tuple[np.ndarray
 
 
 def _upper_end(last: float, mean: float, weight: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """The weight above the last value of the body, by an exponential law of the same mean, up to the bound."""
+    """The weight above the last value of the body, by an exponential distribution of the same mean, up to the bound."""
     values = np.linspace(last, bound, 200)
     above = weight * np.exp(-(values - last) / (mean - last))
     return (values[1:] + values[:-1]) / 2, -np.diff(above)

@@ -1,4 +1,4 @@
-"""Text corpora, tokenizers and the token streams made of them."""
+"""Text corpora, tokenizers, token streams, and images."""
 
 from typing import TYPE_CHECKING
 

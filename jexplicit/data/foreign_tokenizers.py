@@ -1,9 +1,8 @@
-"""Tokenizers that others made: any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, a list of words.
+"""Foreign tokenizers: any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, a list of words.
 
-Their ids are renamed to this project's: 0 is `<pad>` and 1 `<unk>`, whether they have such tokens or not, and all others follow
-in the order of their own ids. Their `<pad>` in a text is `<unk>` here, so that 0 stands between documents only. The tokens of a
-text account for all of its characters but white space: what another tokenizer leaves out is `<unk>`, and so is each word of a
-run of unknown words for which it has one token.
+Their ids are renumbered: 0 is `<pad>` and 1 `<unk>`, even for tokenizers without such tokens, followed by all others in the
+order of the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a text
+cover all of its characters but white space: what a foreign tokenizer drops is `<unk>`, one for each word.
 """
 
 import importlib.util
@@ -22,17 +21,7 @@ _WORD = re.compile(r"[^\s\0-\x1f\u0300-\u036f]+")  # of characters that a normal
 
 
 class ForeignTokenizer:
-    """Ids of another tokenizer, renamed.
-
-    Args:
-        tokens: its token ids and their pieces.
-        pad, unk: its own ids of `<pad>` and `<unk>`, where it has them.
-
-    Example:
-        >>> foreign = ForeignTokenizer({0: "a", 7: "[PAD]", 9: "b"}, pad=7, unk=None)
-        >>> foreign.pieces, foreign.names.tolist(), foreign.ids[[7, 9]].tolist()
-        (['<pad>', '<unk>', 'a', 'b'], [7, -1, 0, 9], [1, 3])
-    """
+    """A foreign tokenizer with renumbered ids; pad, unk: its ids of `<pad>` and `<unk>`, or None."""
 
     def __init__(self, tokens: dict[int, str], *, pad: int | None, unk: int | None):
         others = [i for i in sorted(tokens) if i not in (pad, unk)]
@@ -51,16 +40,16 @@ class ForeignTokenizer:
         return self.decode_foreign(names[names >= 0].tolist())
 
     def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
-        """Its own ids of every text."""
+        """Foreign ids of every text."""
         raise NotImplementedError
 
     def decode_foreign(self, ids: list[int]) -> str:
-        """Text of its own ids."""
+        """Text of foreign ids."""
         raise NotImplementedError
 
 
 class SentencePieceTokenizer(ForeignTokenizer):
-    """Any SentencePiece model, with its own normalisation; ValueError for bytes that are none."""
+    """Any SentencePiece model, with its own normalisation."""
 
     def __init__(self, model: bytes):
         if not model:
@@ -69,7 +58,7 @@ class SentencePieceTokenizer(ForeignTokenizer):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             size = self._processor.get_piece_size()
         except (RuntimeError, TypeError) as error:
-            raise ValueError("no SentencePiece model: its bytes cannot be parsed") from error
+            raise ValueError("no SentencePiece model: the bytes cannot be parsed") from error
         if not size:
             raise ValueError("no SentencePiece model: it has no pieces")
         pad, self._unk = self._processor.pad_id(), self._processor.unk_id()
@@ -93,11 +82,7 @@ class SentencePieceTokenizer(ForeignTokenizer):
 
 
 class HuggingFaceTokenizer(ForeignTokenizer):
-    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation and padding.
-
-    Raises:
-        ValueError: bytes that are no such file, or the library is missing.
-    """
+    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation and padding."""
 
     def __init__(self, model: bytes):
         if importlib.util.find_spec("tokenizers") is None:
@@ -106,7 +91,7 @@ class HuggingFaceTokenizer(ForeignTokenizer):
 
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_buffer(model)
-        except Exception as error:  # the library raises no class of its own
+        except Exception as error:  # the library has no exception class
             raise ValueError(f"no tokenizer.json of Hugging Face's tokenizers ({error})") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -142,13 +127,7 @@ class HuggingFaceTokenizer(ForeignTokenizer):
 
 
 class WordList(ForeignTokenizer):
-    """Words that white space separates: those of a list, one a line, in UTF-8.
-
-    Example:
-        >>> words = WordList(b"to\\nbe")
-        >>> words.encode(["to  see"])[0].tolist(), words.decode(np.array([2, 3]))
-        ([2, 1], 'to be')
-    """
+    """Words separated by white space, those of a list, one per line, in UTF-8."""
 
     def __init__(self, model: bytes):
         self._words = model.decode().split("\n") if model else []

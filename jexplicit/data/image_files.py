@@ -1,4 +1,4 @@
-"""Files of grey images: idx as MNIST has it, folders of PNGs, and NumPy's .npz and .npy.
+"""Files of grey images: idx files as of MNIST, folders of PNGs, and NumPy's .npz and .npy.
 
 An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimensions, the dimensions as big-endian 32-bit integers,
 and the values. Images are read as bytes; colours, and images of several sizes, are refused.
@@ -25,14 +25,14 @@ FILES = {
 }
 """MNIST's published names of idx files; each may also end in .gz."""
 KEYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
-"""The names that Keras gives the arrays of an .npz file."""
+"""Names of arrays in an .npz file, as in Keras."""
 
 _unsigned_bytes = 8
 _most_classes = 256  # labels are bytes
 
 
 class Parts(NamedTuple):
-    """The four arrays of a data set, and the names of its classes where the files name them."""
+    """The four arrays of a data set, and the names of its classes, if known."""
 
     train_images: UInt8[np.ndarray, "M height width"]
     train_labels: UInt8[np.ndarray, " M"]
@@ -42,11 +42,7 @@ class Parts(NamedTuple):
 
 
 def read_parts(path: str | os.PathLike) -> Parts:
-    """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files.
-
-    Raises:
-        ValueError: files that are missing, damaged or of another kind; the message has the remedy.
-    """
+    """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files."""
     path = Path(path).expanduser()
     if path.suffix == ".npz":
         return read_npz(path)
@@ -57,27 +53,14 @@ def read_parts(path: str | os.PathLike) -> Parts:
 
 
 def read_idx_folder(folder: Path) -> Parts:
-    """The four idx files of a data set, under MNIST's published names, gzipped or not.
-
-    Raises:
-        ValueError: a missing folder or file, or what `read_idx` refuses.
-    """
+    """The four idx files of a data set, under MNIST's published names, gzipped or not."""
     dimensions = {part: 3 if part.endswith("images") else 1 for part in FILES}
     arrays = (read_idx(_idx_file(folder, file), dimensions=dimensions[part]) for part, file in FILES.items())
     return Parts._make([*arrays, ()])
 
 
 def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "..."]:
-    """The array in an idx file of unsigned bytes.
-
-    Args:
-        path: the file, compressed or not.
-        dimensions: 3 for images, 1 for labels.
-
-    Raises:
-        ValueError: another magic number (images and labels swapped, colours, another format), more or fewer values than the
-            header says, a damaged .gz file, an empty or unreadable file.
-    """
+    """The array in an idx file of unsigned bytes, compressed or not; dimensions: 3 for images, 1 for labels."""
     try:
         with open_input(path) as file:
             content = file.read()
@@ -86,7 +69,7 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
     header = 4 + 4 * dimensions
     magic, expected = int.from_bytes(content[:4], "big"), _unsigned_bytes << 8 | dimensions
     if magic == _unsigned_bytes << 8 | 4:
-        raise ValueError(f"{path} has four dimensions, as colour images have: only grey images are read; average the colours")
+        raise ValueError(f"{path} has four dimensions, as of colour images: only grey images are read; average the colours")
     if magic != expected or len(content) < 4:
         kind = {_unsigned_bytes << 8 | 1: "that of labels", _unsigned_bytes << 8 | 3: "that of images"}
         what = kind.get(magic, "not that of an idx file of bytes")
@@ -121,11 +104,7 @@ _TO_WHITE = (  # a conversion alone would drop the transparency, and show what l
 
 
 def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels of a PNG, 0 .. 255; black and white are 0 and 255.
-
-    Raises:
-        ValueError: colours, a palette, transparency, 16 bits; a damaged or unreadable file.
-    """
+    """The grey levels of a PNG of 1 or 8 bits, 0 .. 255, without palette or transparency; black and white are 0 and 255."""
     try:
         with Image.open(path, formats=["PNG"]) as image:
             transparent = image.mode.endswith("A") or "transparency" in image.info
@@ -135,17 +114,14 @@ def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
                     f"are read; convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
                 )
             return np.asarray(image.convert("L"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # a SyntaxError is Pillow's broken PNG
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises SyntaxError for a broken PNG
         raise ValueError(f"{path} cannot be read as a PNG ({error}): write it again") from error
 
 
 def read_png_folders(folder: Path) -> Parts:
-    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`; classes are the folders of train, in numerical or else in
-    alphabetical order, numbered from 0. Images are shuffled by a fixed permutation, so that any part of them has all classes.
+    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`, shuffled by a fixed permutation.
 
-    Raises:
-        ValueError: no label, a label in test that train has not, more than 256 labels, images of several sizes, and what
-            `read_png` refuses.
+    Classes are the folders of train, in numerical or alphabetical order.
     """
     labels = {part: _subfolders(folder / part) for part in ("train", "test")}
     classes = labels["train"]
@@ -163,11 +139,7 @@ def read_png_folders(folder: Path) -> Parts:
 
 
 def png_files(folder: Path) -> list[Path]:
-    """The PNGs in a folder and in the folders within, in the order of their paths.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The PNGs in a folder and its subfolders, in the order of their paths."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and not path.name.startswith("."))
     if not files:
         raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
@@ -175,11 +147,7 @@ def png_files(folder: Path) -> list[Path]:
 
 
 def stack_pngs(files: Sequence[Path]) -> UInt8[np.ndarray, "M height width"]:
-    """PNGs of one size as one array.
-
-    Raises:
-        ValueError: images of several sizes, and what `read_png` refuses.
-    """
+    """PNGs of equal size as one array."""
     images = [read_png(file) for file in files]
     other = next((n for n, image in enumerate(images) if image.shape != images[0].shape), None)
     if other is not None:
@@ -189,17 +157,12 @@ def stack_pngs(files: Sequence[Path]) -> UInt8[np.ndarray, "M height width"]:
 
 
 def size(shape: Sequence[int]) -> str:
-    """Height and width in words.
-
-    Example:
-        >>> size((28, 20))
-        '28 x 20'
-    """
+    """Height and width in words: 28 x 20."""
     return " x ".join(map(str, shape))
 
 
 def _subfolders(folder: Path) -> list[str]:
-    """Names of the folders in a folder, by number where all are numbers."""
+    """Names of the folders in a folder, in numerical order if all are numbers."""
     names = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."] if folder.is_dir() else []
     if not names:
         raise ValueError(f"{folder} holds no folder: put the PNGs there as {folder}/LABEL/*.png")
@@ -210,11 +173,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def read_npz(path: Path) -> Parts:
-    """The arrays x_train, y_train, x_test and y_test of an .npz file, named as in Keras' mnist.npz.
-
-    Raises:
-        ValueError: other names, a damaged file, images that `grey_bytes` refuses, labels that are not 0 .. 255.
-    """
+    """The arrays x_train, y_train, x_test and y_test of an .npz file, as in Keras' mnist.npz."""
     arrays = _load(path)
     if missing := [key for key in KEYS.values() if key not in arrays]:
         raise ValueError(
@@ -226,17 +185,7 @@ def read_npz(path: Path) -> Parts:
 
 
 def grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
-    """Images [M, height, width], or [M, height, width, 1], as bytes.
-
-    Raises:
-        ValueError: colours or another shape; numbers that are no integers from 0 to levels - 1, such as images in [0, 1].
-
-    Example:
-        >>> grey_bytes(np.ones((2, 8, 8, 3)), "x")
-        Traceback (most recent call last):
-        ...
-        ValueError: x has the shape (2, 8, 8, 3): give grey images [images, height, width]; average the colours
-    """
+    """Images [M, height, width], or [M, height, width, 1], as bytes."""
     X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
     if X.ndim != 3:
         remedy = "; average the colours" * (X.ndim == 4)
@@ -246,19 +195,7 @@ def grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray,
 
 
 def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
-    """Refuse images whose grey levels are not the integers 0 .. levels - 1.
-
-    Floats are refused, and so are images of more than two levels whose largest is 1: these are images in [0, 1].
-
-    Raises:
-        ValueError: with the factor that is missing.
-
-    Example:
-        >>> check_grey_levels(np.array([[[0.0, 1.0]]]), 256)
-        Traceback (most recent call last):
-        ...
-        ValueError: images are float64 from 0 to 1, not the integers 0 .. 255: use (255 * X).round().astype(np.uint8)
-    """
+    """Refuse images whose grey levels are not the integers 0 .. levels - 1, such as images in [0, 1]."""
     if not X.size:
         return
     low, high, integers = X.min(), X.max(), X.dtype.kind in "iu"
@@ -273,17 +210,11 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
 
 
 def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
-    """The images in files and folders, each with its name.
+    """The images in files and folders (PNG; idx; .npy; .npz with a single array or x_test), each with its name.
 
-    Args:
-        paths: PNGs; folders of PNGs; idx files of images; .npy; .npz, whose array is the only one or x_test.
-        levels: grey levels that arrays may have. PNGs, whose levels are 0 .. 255, are brought to 0 .. levels - 1, unless none
-            has a higher level.
-
-    Raises:
-        ValueError: nothing there, another kind of file, and what the readers refuse.
+    PNGs, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
     """
-    found, pngs = [], []  # where in found the PNGs are
+    found, pngs = [], []  # pngs: indices in found
     for path in (Path(path).expanduser() for path in paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
@@ -318,7 +249,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             content: Any = np.load(file, allow_pickle=False)
             return {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers alone") from error
+        raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
 
 
 def _label_bytes(Y: np.ndarray, name: str) -> np.ndarray:

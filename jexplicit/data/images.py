@@ -1,7 +1,7 @@
-"""Labelled images: scikit-learn's 8x8 digits, files (idx as MNIST has it, PNG, .npz), and TFDS where it is asked for.
+"""Labelled images: scikit-learn's 8x8 digits, files (idx as of MNIST, PNG, .npz), and TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
-levels where MNIST has 256, and so `(X + 1)/17`.
+levels instead of 256, and so `(X + 1)/17`.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from jexplicit.data.image_files import FILES, check_grey_levels, read_parts
 from jexplicit.data.tfds import prepared_builder, unreadable
 
 _ten_classes = ("digits", "mnist", "fashion_mnist")
-_train_digits = 1437  # the other 360 images of the 8x8 digits come last, and from other writers
+_train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
 
 
 class Images(NamedTuple):
-    """A data set cut into train and test: images of grey levels 0 .. levels - 1, and labels 0 .. outputs - 1.
+    """A data set split into train and test: images of grey levels 0 .. levels - 1, and labels 0 .. outputs - 1.
 
-    classes: the names of the labels, where they have other names than their numbers.
+    classes: names of the labels; () for numbers.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Images(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        """Hash of the images and labels, which identifies the data that a result was measured on."""
+        """Hash of the images and labels, to identify the data of a result."""
         digest = hashlib.sha256()
         for part in self[1:5]:
             digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
@@ -51,14 +51,14 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     """The data set of a name.
 
     Args:
-        name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files: `mnist`, `fashion_mnist`, yours;
-            or its path: `./shapes`, `mnist.npz`.
+        name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files, such as `mnist`,
+            `fashion_mnist`, or its path: `./shapes`, `mnist.npz`.
         data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png` (which are shuffled), or an
             .npz file with the arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
 
     Raises:
-        ValueError: no such data, or data that is damaged or makes no sense (see `read_parts` and `check_images`).
+        ValueError: missing, damaged or inconsistent data.
 
     Example:
         >>> data = read_images("digits")
@@ -91,7 +91,7 @@ def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.
         levels: 256 for bytes, 17 for the 8x8 digits.
 
     Raises:
-        ValueError: no three dimensions; grey levels that are not the integers 0 .. levels - 1, such as images in [0, 1].
+        ValueError: not three dimensions; grey levels that are not the integers 0 .. levels - 1, such as images in [0, 1].
 
     Example:
         >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
@@ -124,25 +124,22 @@ def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.flo
 def check_images(images: Images) -> Images:
     """Refuse a data set that a model would misread.
 
-    Raises:
-        ValueError: no images; images and labels of different numbers; train and test of different shapes; a label out of range
-            or a class without a training image; a grey level out of range; an image that is zero everywhere.
+    That is: no images; images and labels of different numbers; train and test of different shapes; a label out of range or a
+    class without a training image; a grey level out of range; an image that is zero everywhere.
     """
     for part in ("train", "test"):
         X, Y = getattr(images, f"{part}_images"), getattr(images, f"{part}_labels")
         if len(X) != len(Y) or not len(X):
-            raise ValueError(
-                f"{images.name}: {len(X)} {part} images and {len(Y)} labels: they must be as many, and at least one"
-            )
+            raise ValueError(f"{images.name}: {len(X)} {part} images and {len(Y)} labels: give equally many, and at least one")
         check_grey_levels(X, images.levels, f"{images.name}: {part} images")
         if (dark := ~X.any(axis=(1, 2))).any():
             raise ValueError(
                 f"{images.name}: {part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are): "
-                "it carries no information about its label; remove it"
+                "it has no information about its label; remove it"
             )
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
-        raise ValueError(f"{images.name}: train images are {shapes}: they must have one shape")
+        raise ValueError(f"{images.name}: train images are {shapes}: they must have equal shapes")
     highest = int(max(images.train_labels.max(), images.test_labels.max()))
     if images.name in _ten_classes and highest > 9:
         raise ValueError(
@@ -186,7 +183,7 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A data set of TFDS with the features `image` and `label`, and the splits train and test; needs no TensorFlow."""
+    """A data set of TFDS with the features `image` and `label`, and the splits train and test; without TensorFlow."""
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
     builder = prepared_builder(name, data_dir, way_out=way_out)
     try:
@@ -205,6 +202,6 @@ def _grey(rows: list[Any]) -> np.ndarray:
 
 
 def _as_bytes(x: np.ndarray) -> np.ndarray:
-    if x.min() < 0 or x.max() >= 256:  # which astype would wrap
+    if x.min() < 0 or x.max() >= 256:  # astype would wrap
         raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
     return x.astype(np.uint8)

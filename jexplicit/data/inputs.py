@@ -1,6 +1,6 @@
-"""One way to open an input: files of any reader, compressed or not, and pipes, which can be read once.
+"""Opening inputs: files of all readers, compressed or not, and pipes, which can be read only once.
 
-What a file is follows from its name as it was given, in any case, and from its first bytes.
+The kind of a file is determined by its name as given, in any case, and by its first bytes.
 """
 
 import bz2
@@ -38,31 +38,23 @@ _damaged = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def kind_of(path: str) -> Kind:
-    """What a file holds: records of some format, or plain text.
-
-    >>> kind_of("A.JSONL.gz"), kind_of("a.txt")
-    ('json', 'text')
-    """
+    """The kind of a file by its name: a format of records, or plain text."""
     name, ending = os.path.splitext(path.lower())
     return _kinds.get(os.path.splitext(name)[1] if ending in _compressed else ending, "text")
 
 
 def is_compressed(path: str) -> bool:
-    """Whether the first bytes of a file are those of a compressed one."""
+    """Whether a file is compressed, by its first bytes."""
     return not is_pipe(path) and any(_head(path).startswith(magic) for magic in _openers)
 
 
 def is_pipe(path: str) -> bool:
-    """Whether a path is no regular file, such as /dev/stdin."""
+    """Whether a path is not a regular file, such as /dev/stdin."""
     return os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode)
 
 
 def open_input(path: str | os.PathLike) -> io.BufferedIOBase:
-    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd); what a pipe holds is kept in memory, to be read again.
-
-    Raises:
-        ValueError: a file that cannot be read, an archive, UTF-16, or zstd without the package zstandard.
-    """
+    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd); those of a pipe are kept in memory for repeated reading."""
     path = str(path)
     try:
         head = pipe_bytes(path)[:4] if is_pipe(path) else _head(path)
@@ -79,31 +71,19 @@ def open_input(path: str | os.PathLike) -> io.BufferedIOBase:
 
 
 def file_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """The lines of a file with their ends, `\\n`, or those that begin at bytes start .. stop - 1; a byte-order mark is dropped.
-
-    Args:
-        path: of the file.
-        start: first byte; 0 for a compressed file.
-        stop: byte after the last; default, the end of the file.
-
-    Raises:
-        ValueError: a file that cannot be read, is binary or not UTF-8, or is damaged.
-
-    >>> next(file_lines(__file__))[3:10]
-    'One way'
-    """
+    """Lines of a UTF-8 file with their ends, without byte-order mark; or those that begin at bytes start .. stop - 1."""
     with open_input(path) as file:
         try:
             if start:
                 file.seek(start - 1)
-                start += len(file.readline()) - 1  # of the line that begins in the range before
+                start += len(file.readline()) - 1  # of the line that begins in the previous range
             yield from decode_lines(file, path, start, stop)
         except _damaged as error:
             raise _not_whole(path, error) from error
 
 
 def decode_lines(file: Any, name: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """The lines of an open binary file, which stands at byte `start`; see `file_lines`."""
+    """The lines of a binary file opened at byte `start`; see `file_lines`."""
     for line in file:
         if stop is not None and start >= stop:
             return
@@ -113,16 +93,12 @@ def decode_lines(file: Any, name: str, start: int = 0, stop: int | None = None) 
 
 
 def list_files(paths: Paths) -> list[str]:
-    """The files of paths, globs and folders, each once, as absolute paths with the names that were given."""
+    """The files of paths, globs and folders, each once, as absolute paths without resolving links."""
     return list({os.path.realpath(path): os.path.abspath(path) for path in reversed(expand_paths(paths))}.values())[::-1]
 
 
 def expand_paths(paths: Paths) -> list[str]:
-    """The files of paths, globs and folders, as they are named and as often.
-
-    Raises:
-        ValueError: nothing at a path; a name that is no text.
-    """
+    """The files of paths, globs and folders, as named and as often."""
     if not path_list(paths):
         raise ValueError("no text file given: name one or more files, globs or folders")
     files = [file for path in path_list(paths) for file in _expand(path)]
@@ -140,7 +116,7 @@ def path_list(paths: Paths) -> list[str]:
 
 
 def file_stamp(path: str) -> list[Any]:
-    """What changes when a file does, without reading it; of a pipe, what it holds."""
+    """An identifier that changes with a file, without reading it; of a pipe, by its content."""
     if is_pipe(path):
         return [path, zlib.crc32(pipe_bytes(path)), len(pipe_bytes(path))]
     found = os.stat(path)
@@ -149,7 +125,7 @@ def file_stamp(path: str) -> list[Any]:
 
 @functools.cache
 def pipe_bytes(path: str) -> bytes:
-    """What a pipe holds: it can be read once, and is asked for more often."""
+    """The content of a pipe, cached: it can be read only once."""
     return Path(path).read_bytes()
 
 
@@ -186,7 +162,7 @@ _openers: dict[bytes, Any] = {
 def _expand(path: str) -> list[str]:
     if os.path.isdir(path):
         return _folder_files(path)
-    if os.path.exists(path):  # before the glob: a file may be called notes[1].txt
+    if os.path.exists(path):  # before the glob: a file may be named notes[1].txt
         return [path]
     if not glob.has_magic(path):
         raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")

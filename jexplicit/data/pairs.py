@@ -1,12 +1,11 @@
-"""Minimal pairs: two sentences that differ in one point of grammar, of which one is acceptable.
+"""Minimal pairs: an acceptable and an unacceptable sentence with a minimal grammatical difference.
 
-Files are JSON lines with `sentence_good` and `sentence_bad`, and where they are known `UID` (the paradigm; default, the name of
-the file), `field` and `linguistics_term`, as in BLiMP.
+Files are JSON lines with `sentence_good` and `sentence_bad`, and optionally `UID` (the paradigm; default, the name of the
+file), `field` and `linguistics_term`, as in BLiMP.
 
-Pairs without labels, rules or lists of words are sentences of a text and the same with their order or their words spoiled, in
-one of five ways, in turn: a word changes places with the next, moves elsewhere, is left out, is put in, or is replaced. New
-words are drawn from the text, as often as they occur there, and as many are put in as are left out, so that neither frequency
-nor length tells which sentence is good.
+Pairs without labels, rules or word lists are sentences of a text and corruptions of them, by one of five edits, in turn: swap
+with the next word, move, delete, insert, or replace a word. New words are drawn from the unigram distribution of the text, and
+insertions balance deletions, so that neither frequency nor length identifies the good sentence.
 
 Source: Warstadt et al. 2020, BLiMP; after Okanohara & Tsujii 2007, who learn grammaticality from pseudo-negative sentences.
 """
@@ -29,7 +28,7 @@ _sentence_end = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class MinimalPair(NamedTuple):
-    """An acceptable sentence and one that is not, the paradigm that they are of, its field and its term."""
+    """An acceptable and an unacceptable sentence, their paradigm, its field and its linguistic term."""
 
     good: str
     bad: str
@@ -39,22 +38,7 @@ class MinimalPair(NamedTuple):
 
 
 def read_pairs(paths: Paths) -> list[MinimalPair]:
-    """The pairs of JSON lines files.
-
-    Args:
-        paths: files, globs and folders.
-
-    Raises:
-        ValueError: nothing at a path; a line that is no JSON object, or without two sentences; no pair at all.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "agreement.jsonl")
-        ...     _ = path.write_text('{"sentence_good": "he runs", "sentence_bad": "he run", "field": "morphology"}')
-        ...     read_pairs([path])
-        [MinimalPair(good='he runs', bad='he run', paradigm='agreement', field='morphology', term='')]
-    """
+    """The pairs of JSON lines files, globs and folders."""
     return [pair for path in list_files(paths) for pair in _file_pairs(path)]
 
 
@@ -70,36 +54,20 @@ def _pair(record: Record, path: str) -> MinimalPair:
     good, bad = (found.get(name) for name in ("sentence_good", "sentence_bad"))
     if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
         remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
-        raise ValueError(f"{path}, line {record.line}, is no minimal pair (a sentence is missing or empty): {remedy}")
+        raise ValueError(f"{path}, line {record.line}, is not a minimal pair (a sentence is missing or empty): {remedy}")
     field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
     name = Path(path).name.partition(".")[0]
     return MinimalPair(good, bad, str(found.get("UID") or name), field, str(found.get("linguistics_term") or ""))
 
 
 def split_sentences(document: str) -> list[str]:
-    """The sentences of 4 to 30 words; they end with a line, or at one of `. ! ?` before white space.
-
-    Example:
-        >>> split_sentences("It is 3.5 miles away. Why? The cat sat there!")
-        ['It is 3.5 miles away.', 'The cat sat there!']
-    """
+    """The sentences of 4 to 30 words; they end with a line, or at `. ! ?` before white space."""
     sentences = [sentence.strip() for sentence in _sentence_end.split(document)]
     return [sentence for sentence in sentences if len(sentence.split()) in _words_of_a_sentence]
 
 
 def corrupt_sentences(documents: Iterable[str], *, most: int | None = None, seed: int = 0) -> list[MinimalPair]:
-    """Minimal pairs: sentences as they stand, and spoiled; the first word and the last stay where they are.
-
-    Args:
-        documents: texts; a sentence makes one pair at most.
-        most: pairs; default, as many as there are sentences.
-        seed: of all choices.
-
-    Example:
-        >>> pairs = corrupt_sentences(["The cat sat there. A dog was in the old house."], most=2)
-        >>> [(pair.paradigm, pair.bad) for pair in pairs]
-        [('swap', 'The sat cat there.'), ('move', 'A was dog in the old house.')]
-    """
+    """Minimal pairs of sentences and corruptions of them, which keep the first and the last word; at most one per sentence."""
     rng = np.random.default_rng(seed)
     sentences = [sentence for document in documents for sentence in split_sentences(document)]
     words = [word for sentence in sentences for word in _word.findall(sentence) if word.islower()]
@@ -115,7 +83,7 @@ def corrupt_sentences(documents: Iterable[str], *, most: int | None = None, seed
 
 
 def _spoil(sentence: str, way: str, words: list[str], rng: np.random.Generator) -> str:
-    """The sentence with one word spoiled; the same sentence where it is too short, or the same word was drawn."""
+    """The sentence with one edit; unchanged if it is too short, or the same word was drawn."""
     places = [match.span() for match in _word.finditer(sentence)]
     if len(places) < _fewest_words or not words:
         return sentence

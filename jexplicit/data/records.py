@@ -1,7 +1,6 @@
-"""Files of records, each with named fields, one of which holds the text: JSON, CSV, TSV and Parquet.
+"""Files of records with named fields, one of which is the text: JSON, CSV, TSV and Parquet.
 
-Records are read one after the other, so that no file has to fit in memory, but for one JSON array. Parquet needs pyarrow, the
-extra `parquet`.
+Records are streamed, so that no file has to fit in memory, except a JSON array. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import csv
@@ -18,30 +17,17 @@ _batch = 1024  # records of a Parquet file in memory
 
 
 class Record(NamedTuple):
-    """The fields of a record, and the line of its file where it begins (of Parquet and of a JSON array, the record), from 1."""
+    """The fields of a record, and its first line (in Parquet and a JSON array, its number), from 1."""
 
     line: int
     fields: Mapping[str, Any]
 
 
 def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Record]:
-    """The records of a file, in its order; blank lines are no records, but counted.
+    """The records of a file, in order, without blank lines; optionally only some fields of a Parquet file.
 
-    Args:
-        path: of JSON (`.jsonl`, `.ndjson`, `.json`: objects in lines or in one array), a table whose first line has the names
-            (`.csv`, with commas or semicolons; `.tsv`, which has no quotes), or `.parquet`; all may be compressed.
-        fields: read only these of a Parquet file; default, all.
-
-    Raises:
-        ValueError: a file that cannot be read, or is not what its name says, with the line.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.csv")
-    ...     _ = path.write_text('text,id\\n"to be,\\nor not",7\\n\\nto be,8\\n')
-    ...     [(record.line, record.fields["text"]) for record in file_records(str(path))]
-    [(2, 'to be,\\nor not'), (5, 'to be')]
+    Formats: JSON (`.jsonl`, `.ndjson`, `.json`: objects in lines or in one array), a table with a header (`.csv`, with commas
+        or semicolons; `.tsv`, without quotes), or `.parquet`; all may be compressed.
     """
     kind = kind_of(path)
     if kind == "parquet":
@@ -50,11 +36,7 @@ def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Rec
 
 
 def text_of(record: Record, path: str, field: str) -> str:
-    """The text in a field of a record; a missing value is an empty text.
-
-    Raises:
-        ValueError: no such field, or a value that is no string; with file, line and the fields there are.
-    """
+    """The text in a field of a record; a missing value is an empty text. Errors list the fields."""
     value = value_of(record, path, field)
     if value is not None and not isinstance(value, str):
         found = f"{type(value).__name__} {str(value)[:40]!r}"
@@ -63,18 +45,14 @@ def text_of(record: Record, path: str, field: str) -> str:
 
 
 def value_of(record: Record, path: str, field: str) -> Any:
-    """The value of a field of a record; ValueError, with file, line and the fields there are, if it has none."""
+    """The value of a field of a record; errors list the fields."""
     if field not in record.fields:
         raise ValueError(f"{_place(record, path)} has no field {field!r}: {_remedy(record)}")
     return record.fields[field]
 
 
 def check_field(path: str, field: str | None) -> None:
-    """Refuse a file of records before it is read: no field named, or one that the first record does not have.
-
-    Raises:
-        ValueError: naming the fields there are.
-    """
+    """Refuse a file of records without a given field, or whose first record does not have it, before it is read."""
     first = next(file_records(path), None)
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
@@ -84,14 +62,7 @@ def check_field(path: str, field: str | None) -> None:
 
 
 def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects.
-
-    Raises:
-        ValueError: a line that is no JSON object, with its number.
-
-    >>> [record.line for record in json_records(['{"text": "to be"}', "", '{"text": "or not"}'], "stdin")]
-    [1, 3]
-    """
+    """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects."""
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     first = next(numbered, None)
     if first is None:
@@ -103,7 +74,7 @@ def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
         objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([first], numbered))
     for n, fields in objects:
         if not isinstance(fields, dict):
-            raise ValueError(f"{name}, line {n}, is no JSON object but a {type(fields).__name__}: write one object a line")
+            raise ValueError(f"{name}, line {n}, is not a JSON object but a {type(fields).__name__}: write one object per line")
         yield Record(n, fields)
 
 
@@ -111,11 +82,11 @@ def _parsed(text: str, name: str, n: int) -> Any:
     try:
         return json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}, line {n}, is no JSON ({error}): write one object a line") from error
+        raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
 
 
 def _integer(digits: str) -> int | str:
-    """Numbers of thousands of digits stay text: Python refuses them, and no field that is read has one."""
+    """Integers of thousands of digits stay text, as Python refuses to parse them."""
     return int(digits) if len(digits) < 4300 else digits
 
 
@@ -165,7 +136,7 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
         raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
-            f"{path} is no whole Parquet file ({str(error).splitlines()[0]}): write or download it again"
+            f"{path} is not a complete Parquet file ({str(error).splitlines()[0]}): write or download it again"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""How long a text is by measures that no tokenizer changes, and how much of it stands in another text."""
+"""Sizes of a text independent of tokenizers, and its overlap with another text."""
 
 import json
 import re
@@ -12,12 +12,12 @@ _FILE = "sizes.json"
 
 
 class TextSizes(NamedTuple):
-    """A text by measures that no tokenizer changes.
+    """Sizes of a text independent of tokenizers.
 
-    documents: how many.
-    bytes: of their UTF-8, line ends between documents not among them.
+    documents: number of documents.
+    bytes: of their UTF-8, without line ends between documents.
     characters: Unicode code points.
-    words: `len(re.split(r"\\s+", document))`, summed; as lm-evaluation-harness counts them.
+    words: `len(re.split(r"\\s+", document))`, summed; as in lm-evaluation-harness.
     """
 
     documents: int
@@ -27,34 +27,20 @@ class TextSizes(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Shares of a text's documents, and of its bytes, that stand in another text word for word."""
+    """Shares of a text's documents, and of its bytes, that occur verbatim in another text."""
 
     documents: float
     bytes: float
 
 
 def text_sizes(documents: Iterable[str]) -> TextSizes:
-    """The sizes of a text.
-
-    Example:
-        >>> text_sizes(["to be", "or  nöt"])
-        TextSizes(documents=2, bytes=13, characters=12, words=4)
-    """
+    """The sizes of a text."""
     sizes = [(1, _bytes(document), len(document), len(re.split(r"\s+", document))) for document in documents]
     return TextSizes(*map(sum, zip(*sizes, strict=True))) if sizes else TextSizes(0, 0, 0, 0)
 
 
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
-    """How much of dev stands in train: documents of the same words, whatever the white space between them.
-
-    Args:
-        dev: documents; they are held in memory.
-        train: documents, read once.
-
-    Example:
-        >>> overlap(["to be", "or not"], ["what", " to  be "])
-        Overlap(documents=0.5, bytes=0.45454545454545453)
-    """
+    """Shares of dev whose documents occur in train with the same words, for any white space; dev is held in memory."""
     dev = list(dev)
     words = [" ".join(document.split()) for document in dev]
     wanted = set(words)
@@ -65,16 +51,12 @@ def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
 
 
 def write_sizes(folder: Path, sizes: TextSizes) -> None:
-    """Keep the sizes of a text beside its shards."""
+    """Store the sizes of a text with its shards."""
     write_whole(folder / _FILE, lambda file: file.write(json.dumps(sizes._asdict()).encode()))
 
 
 def read_sizes(folder: Path) -> TextSizes | None:
-    """The sizes of a text in shards, or None where they were not written.
-
-    Raises:
-        ValueError: a damaged file.
-    """
+    """The sizes of a text in shards, or None if they were not written."""
     path = folder / _FILE
     try:
         return TextSizes(**json.loads(path.read_text())) if path.exists() else None

@@ -1,6 +1,6 @@
-"""Text files as documents: lines, paragraphs, whole files or fields of records, of any size.
+"""Text files of any size as documents: lines, paragraphs, whole files or fields of records.
 
-Lines can also be read a range of bytes at a time.
+Lines can also be read by ranges of bytes.
 """
 
 import os
@@ -18,26 +18,9 @@ Unit = Literal["line", "paragraph", "file"]
 def text_corpus(
     train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
 ) -> Corpus[Documents]:
-    """Corpus of the user's own text files, read when it is asked for.
+    """A lazy corpus of text files; without dev files, train is split by `split`: "blocks" (`split_documents`) or "end".
 
-    Args:
-        train: text files, files of records, globs and folders (see `read_documents`).
-        dev: the same for the text to score; if there is none, the train documents are cut.
-        field, documents: see `read_documents`.
-        split: how they are cut: "blocks" by `split_documents`, "end" by `split_at_end`.
-
-    Raises:
-        ValueError: nothing at a path, a file in train and dev, a field that the files do not have; once documents are read, the
-            errors of `read_documents` and `split_documents`.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "rhyme.txt")
-    ...     _ = path.write_text("one two\\n\\nbuckle my shoe\\n")
-    ...     corpus = text_corpus([str(path)])
-    ...     list(corpus.train), list(corpus.dev)
-    (['one two'], ['buckle my shoe'])
+    Paths, `field` and `documents` are as in `read_documents`.
     """
     train_files, dev_files = train_and_dev_files(train, dev)
     check_reading([*train_files, *dev_files], field=field, documents=documents)
@@ -50,29 +33,12 @@ def text_corpus(
 
 
 def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = "line") -> list[str]:
-    """Documents of files: every line that is not blank, without its line ending and otherwise as it stands.
+    """Documents of files: every line that is not blank, otherwise unchanged, without its end (`\\n`, `\\r\\n` or `\\r`).
 
-    Lines end at `\\n`, `\\r\\n` or `\\r` only. A byte-order mark is dropped. A file named twice is read once.
-
-    Args:
-        paths: files, compressed or not, pipes, globs (sorted) and folders (all files in them, sorted, but for hidden ones).
-            Files of records (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.records) hold one a record.
-        field: of the records that holds the text; needed where there are records.
-        documents: of plain text: each `line`, each `paragraph` (what stands between blank lines), or each `file`.
-
-    Returns:
-        The documents, in the order of the paths.
-
-    Raises:
-        ValueError: nothing at a path, or a file that is empty, binary, not UTF-8 or damaged; records without a field
-            named, or without that field; a field or `documents` for files that have no use for it.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "a.txt").write_bytes(b"  to be,\\r\\n \\r\\nor not")
-    ...     read_documents([folder])
-    ['  to be,', 'or not']
+    paths: files, compressed or not, pipes, globs and folders (sorted, without hidden files), each read once. Files of records
+        (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.records) have one document per record.
+    field: of the records, with the text; required for records.
+    documents: of plain text: each `line`, each `paragraph` (between blank lines), or each `file`.
     """
     files = list_files(paths)
     check_reading(files, field=field, documents=documents)
@@ -80,34 +46,23 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
 
 
 def check_reading(files: Sequence[str], *, field: str | None, documents: str) -> None:
-    """Refuse a way of reading that does not fit the files, before they are read.
-
-    Raises:
-        ValueError: records and no field, a field that records do not have, or one where there are no records; `documents` where
-            there is no plain text, or another value than `line`, `paragraph` and `file`.
-    """
+    """Refuse a `field` or `documents` that does not fit the files, before they are read."""
     if documents not in get_args(Unit):
         raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
     records = [file for file in files if kind_of(file) != "text"]
     for file in records:
         check_field(file, field)
     if field is not None and not records:
-        raise ValueError(
-            f"{files[0]} is plain text, which has no field {field!r}: leave the field out, or give .jsonl, .csv, ..."
-        )
+        raise ValueError(f"{files[0]} is plain text, which has no field {field!r}: omit the field, or give .jsonl, .csv, ...")
     if documents != "line" and len(records) == len(files):
-        raise ValueError(f"{files[0]} holds records, a document each: documents={documents!r} is for plain text; leave it out")
+        raise ValueError(f"{files[0]} holds records, a document each: documents={documents!r} is for plain text; omit it")
 
 
 def train_and_dev_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
-    """The files of train and dev, each once and in order; dev may be none.
-
-    Raises:
-        ValueError: nothing at a path; a file in both.
-    """
+    """The files of train and dev, each once and in order; dev may be empty."""
     train_files, dev_files = list_files(train), list_files(dev) if path_list(dev) else []
     if shared := sorted(set(map(os.path.realpath, train_files)) & set(map(os.path.realpath, dev_files))):
-        raise ValueError(f"{shared[0]} is in train and in dev: take it out of one, or give no dev to have train split")
+        raise ValueError(f"{shared[0]} is in train and in dev: remove it from one, or give no dev to split train")
     return train_files, dev_files
 
 
@@ -116,10 +71,7 @@ def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
 
 
 class Document(NamedTuple):
-    """A document, and where it stands: its file, and the line (of a Parquet file, the row) on which it begins, from 1.
-
-    id: the value of the field that was asked for, of a file of records.
-    """
+    """A document with its file and first line (of a Parquet file, its row), from 1; id: the value of a field of records."""
 
     text: str
     file: str
@@ -128,32 +80,15 @@ class Document(NamedTuple):
 
 
 def file_documents(path: str, start: int = 0, stop: int | None = None, **reading: Any) -> Iterator[str]:
-    """The documents of one file, or those of the lines that begin at bytes start .. stop - 1.
+    """The documents of one file, or those of the lines that begin at bytes start .. stop - 1; options of `read_documents`.
 
-    Consecutive ranges yield every document exactly once. A byte-order mark is dropped.
-
-    Args:
-        path: of the file.
-        start: first byte; 0 for a compressed file, and for documents that are no lines.
-        stop: byte after the last; default, the end of the file.
-        reading: `field` and `documents`, see `read_documents`.
-
-    Raises:
-        ValueError: a file that cannot be read, is binary or not UTF-8; a whole file without text.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.txt")
-    ...     _ = path.write_text("to be\\nor not")
-    ...     list(file_documents(str(path), 0, 3)), list(file_documents(str(path), 3))
-    (['to be'], ['or not'])
+    Consecutive ranges yield every document exactly once.
     """
     return (document.text for document in locate_documents(path, start, stop, **reading))
 
 
 def has_ranges(path: str, documents: Unit = "line") -> bool:
-    """Whether ranges of bytes of a file can be read on their own: plain text, a document a line."""
+    """Whether ranges of bytes of a file can be read independently: plain text, one document per line."""
     return documents == "line" and kind_of(path) == "text" and not is_pipe(path) and not is_compressed(path)
 
 
@@ -166,12 +101,7 @@ def locate_documents(
     documents: Unit = "line",
     id_field: str | None = None,
 ) -> Iterator[Document]:
-    """The documents of one file with their places; see `file_documents`.
-
-    Args:
-        path, start, stop, field, documents: see `file_documents`.
-        id_field: field of the records whose value each document keeps as `id`.
-    """
+    """The documents of one file with their positions; see `file_documents`. id_field: field of records kept as `id`."""
     if kind_of(path) != "text":
         fields = None if field is None else [field, *([] if id_field is None else [id_field])]
         found = record_documents(file_records(path, fields), path, field=field, id_field=id_field)
@@ -186,11 +116,7 @@ def locate_documents(
 
 
 def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") -> Iterator[Document]:
-    """The documents in lines of plain text: every line that is not blank, the blocks between blank lines, or all of them.
-
-    >>> [(d.line, d.text) for d in line_documents(["to be\\n", "or not\\n", "\\n", "to be"], "stdin", "paragraph")]
-    [(1, 'to be\\nor not'), (4, 'to be')]
-    """
+    """The documents in lines of plain text: every line that is not blank, the blocks between blank lines, or all of them."""
     block: list[str] = []
     first = 0
     for n, line in enumerate(_split_lines(lines), 1):
@@ -212,14 +138,7 @@ def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") ->
 def record_documents(
     records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None
 ) -> Iterator[Document]:
-    """The documents in a field of records; those that are blank are left out.
-
-    Raises:
-        ValueError: no field named; a record without it, or with a value that is no string.
-
-    >>> [d.id for d in record_documents([Record(1, {"text": "to be", "name": "a"})], "stdin", field="text", id_field="name")]
-    ['a']
-    """
+    """The documents in a field of records, without blank ones."""
     for record in records:
         if field is None:
             raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
@@ -230,7 +149,7 @@ def record_documents(
 
 def _split_lines(lines: Iterable[str]) -> Iterator[str]:
     """Lines without their ends, `\\n`, `\\r\\n` or `\\r`."""
-    # str.splitlines would also cut at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
     for line in lines:
         if "\r" in line:
             yield from line.removesuffix("\n").removesuffix("\r").split("\r")

@@ -1,6 +1,6 @@
-"""Data sets of TensorFlow Datasets, images and text, read by random access, which needs no TensorFlow.
+"""Data sets of TensorFlow Datasets, images and text, by random access without TensorFlow.
 
-Offline, TFDS retries for minutes before it gives up, so likely failures are checked first, within seconds.
+Offline, TFDS retries for minutes, so likely failures are checked first, within seconds.
 """
 
 import contextlib
@@ -15,21 +15,15 @@ from typing import Any, NamedTuple
 from jexplicit.data.corpora import Corpus, Documents, lazy_split
 
 _host = ("storage.googleapis.com", 443)
-_info_file = "dataset_info.json"  # of every version of a data set that is prepared
+_info_file = "dataset_info.json"  # of every version of a prepared data set
 _dev_splits = ("validation", "test")
 _text_way_out = "download the text and use train=FILES, or the corpus docs, which is embedded"
 
 
 def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: str) -> Any:
-    """The builder of a data set that is ready to be read, downloaded if necessary.
+    """The builder of a data set by its TFDS name or folder, downloaded if necessary; errors end with `way_out`.
 
-    Args:
-        name: of the data set, as TFDS knows it: `mnist`, `wikipedia/20230601.en`; or the folder where it was prepared.
-        data_dir: the folder of the data sets; default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
-        way_out: the remedy in error messages.
-
-    Raises:
-        ValueError: TFDS is not installed, the data set is neither here nor reachable, or TFDS cannot prepare it.
+    data_dir: default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
     """
     missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
     if missing:
@@ -44,15 +38,15 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
         if prepared is not None:
             return tfds.builder_from_directory(prepared)
         builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
-        with contextlib.redirect_stdout(sys.stderr):  # where progress belongs
+        with contextlib.redirect_stdout(sys.stderr):  # for progress
             builder.download_and_prepare()
-    except Exception as error:  # any error of TFDS, its readers or the network means that there is no data
+    except Exception as error:  # of TFDS, its readers or the network
         raise unreadable(name, error, way_out=way_out) from error
     return builder
 
 
 def _prepared_folder(name: str, what: str) -> Path | None:
-    """The folder that holds the files of one version, where a name is a folder."""
+    """The folder with the files of one version, if a name is a folder."""
     folder = Path(name).expanduser()
     versions = sorted(path.parent for path in folder.rglob(_info_file)) if folder.is_dir() else []
     if len(versions) > 1:
@@ -63,21 +57,20 @@ def _prepared_folder(name: str, what: str) -> Path | None:
 
 
 def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
-    """One error, with the remedy, for whatever went wrong while reading."""
+    """The error of any failure while reading, with the remedy."""
     return ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
 
 
 class TfdsText(NamedTuple):
-    """A text data set that is ready to be read; `documents` reads it.
+    """A prepared text data set.
 
-    Args:
-        name: of the data set, or its folder.
-        feature: that holds the text.
-        data_dir: the folder of the data sets.
-        version: the data set's full name, which tells one version from another.
-        dev: the split that is dev, or None where there is only train.
-        sizes: number of documents in each split, blank ones included.
-        bytes: of the files of each split.
+    name: of the data set, or its folder.
+    feature: the feature with the text.
+    data_dir: the folder of the data sets.
+    version: the data set's full name, including its version.
+    dev: the split used as dev, or None if there is only train.
+    sizes: number of documents in each split, including blank ones.
+    bytes: of the files of each split.
     """
 
     name: str
@@ -89,14 +82,7 @@ class TfdsText(NamedTuple):
     bytes: dict[str, int]
 
     def documents(self, split: str) -> Iterator[str]:
-        """The documents of a split that are not blank, one after the other, each read when it is asked for.
-
-        Args:
-            split: `train`, or a part of it, `train[100:200]`.
-
-        Raises:
-            ValueError: a document that is not UTF-8, or cannot be read.
-        """
+        """The documents of a split (`train`, or a part of it, `train[100:200]`) that are not blank, read lazily."""
         builder = prepared_builder(self.name, self.data_dir, way_out=_text_way_out)
         try:
             rows = builder.as_data_source(split=split)
@@ -110,24 +96,13 @@ class TfdsText(NamedTuple):
 
 
 def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
-    """A text data set of TFDS, downloaded if necessary.
-
-    Its split train is train, and validation, or else test, is dev.
-
-    Args:
-        name: as TFDS knows it: `lm1b`, `wikipedia/20230601.en`; or the folder where it was prepared.
-        feature: that holds the text.
-        data_dir: the folder of the data sets; default, TFDS's own.
-
-    Raises:
-        ValueError: those of `prepared_builder`; no such feature (the message lists those there are); no split train.
-    """
+    """A text data set of TFDS, downloaded if necessary: train is train, and validation, or else test, is dev."""
     builder = prepared_builder(name, data_dir, way_out=_text_way_out)
     features, splits = list(builder.info.features), list(builder.info.splits)
     if feature not in features:
         raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
     if "train" not in splits:
-        raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, and none is train: {_text_way_out}")
+        raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, but no train: {_text_way_out}")
     dev = next((split for split in _dev_splits if split in splits), None)
     sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
     size = {split: int(about.num_bytes) for split, about in builder.info.splits.items()}
@@ -135,19 +110,7 @@ def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike |
 
 
 def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
-    """A text data set of TFDS, read when it is asked for; without validation and test, `split_documents` cuts dev from train.
-
-    Args:
-        name, feature, data_dir: see `tfds_text`.
-
-    Raises:
-        ValueError: those of `tfds_text`; once documents are read, those of `TfdsText.documents`.
-
-    Example::
-
-        from jexplicit.data.tfds import tfds_corpus
-        corpus = tfds_corpus("imdb_reviews")
-    """
+    """A lazy text data set of TFDS; without validation and test, `split_documents` splits train."""
     data = tfds_text(name, feature=feature, data_dir=data_dir)
     train = Documents(data.documents, "train")
     parts = lazy_split(train) if data.dev is None else (train, Documents(data.documents, data.dev))

@@ -1,8 +1,8 @@
-"""Subword, word and character tokenizers (sentencepiece), those of others, and the stream of token ids that is counted.
+"""Subword, word and character tokenizers (sentencepiece), foreign tokenizers, and streams of token ids.
 
-Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose nothing: `decode(encode(text)) == text` for every text of
-known characters. Words are separated by white space, whose amount is lost. Each line of a document is encoded on its own, so a
-word is the same token at the start of a line as inside it; line breaks are a token where the training documents have any.
+Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters are lossless: `decode(encode(text)) == text` for every text of
+known characters. Words are separated by white space, whose amount is lost. Each line of a document is encoded separately, so a
+word has the same token at the start of a line as inside it; line breaks are a token if they occur in the training documents.
 
 A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pad>` nowhere else.
 
@@ -52,10 +52,10 @@ _TRAINING_OPTIONS = {
     "normalization_rule_name": "identity",
     "remove_extra_whitespaces": False,
     "allow_whitespace_only_pieces": True,  # an indentation is one token
-    "hard_vocab_limit": False,  # the size reached is compared with the size asked for instead
+    "hard_vocab_limit": False,  # the resulting size is checked instead
     **{"pad_id": PAD, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2},
 }
-_TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece leaves out sentences of over 4192 bytes
+_TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece skips sentences of over 4192 bytes
 _ENCODING_BATCH = 512  # documents
 
 
@@ -64,8 +64,8 @@ class Tokenizer:
     """Text to token ids and back.
 
     Args:
-        model: serialized sentencepiece model, or what another library wrote.
-        kind: `bpe`, `word` or `char`; of others' tokenizers `sentencepiece` or `huggingface`, see `open_tokenizer`.
+        model: serialized sentencepiece model, or file of another library.
+        kind: `bpe`, `word` or `char`; for foreign tokenizers `sentencepiece` or `huggingface`, see `open_tokenizer`.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -92,11 +92,11 @@ class Tokenizer:
         except RuntimeError:  # sentencepiece cannot parse it
             trained = False
         if not trained:
-            raise ValueError(f"damaged or foreign model of kind {self.kind!r}: use one that train_tokenizer made")
+            raise ValueError(f"damaged or foreign model of kind {self.kind!r}: use a model of train_tokenizer")
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, `<pad>` and `<unk>` among them."""
+        """Number of token ids, including `<pad>` and `<unk>`."""
         return len(self._pieces)
 
     @property
@@ -108,7 +108,7 @@ class Tokenizer:
         """Token ids of a text, without `<pad>`.
 
         Args:
-            text: any text; what the tokenizer does not know becomes `<unk>`.
+            text: any text; unknown characters or words become `<unk>`.
 
         Returns:
             int32 [tokens].
@@ -132,7 +132,7 @@ class Tokenizer:
             ids: token ids [tokens].
 
         Returns:
-            The text. A space that begins a line only marks the word after it (`bpe`, `word`), and is left out.
+            The text, without the space that marks the first word of a line (`bpe`, `word`).
 
         Raises:
             ValueError: an id outside the vocabulary.
@@ -148,7 +148,7 @@ class Tokenizer:
         return _unescape("\n".join(lines))
 
     def piece(self, i: int) -> str:
-        """The piece of text that an id stands for, with `▁` for a space."""
+        """The piece of text of an id, with `▁` for a space."""
         return _unescape(self._pieces[i])
 
     def pieces(self) -> list[str]:
@@ -156,7 +156,7 @@ class Tokenizer:
         return [self.piece(i) for i in range(self.vocab_size)]
 
     def unknown_symbols(self, text: str) -> list[str]:
-        """Characters (`bpe`, `char`) or words (`word`) of a text that the tokenizer does not know, each once.
+        """Unknown characters (`bpe`, `char`) or words (`word`) of a text, each once.
 
         >>> train_tokenizer(["abc"], kind="char").unknown_symbols("a cube")
         [' ', 'u', 'e']
@@ -169,13 +169,13 @@ class Tokenizer:
         Path(path).write_bytes(self.file_content())
 
     def file_content(self) -> bytes:
-        """The bytes that `save` writes: a line with the kind and the hash of the model, then the model."""
+        """The content of a saved file: a line with the kind and the hash of the model, then the model."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
         return header.encode() + self.model
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
-        """Read a tokenizer that `save` wrote; ValueError if there is none or it is incomplete."""
+        """Read a saved tokenizer; ValueError if it is missing or incomplete."""
         try:
             header, _, model = Path(path).read_bytes().partition(b"\n")
         except OSError as error:
@@ -186,7 +186,7 @@ class Tokenizer:
         return cls(model, kind)
 
     def _encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        if self.kind == "word":  # looked up here: sentencepiece makes one <unk> of a run of unknown words
+        if self.kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
             ids = [[self._ids.get(_SPACE_MARK + word, UNK_ID) for word in line.split()] for line in lines]
         else:
             ids = self._processor.encode(list(lines), num_threads=os.cpu_count() or 1)
@@ -217,19 +217,7 @@ class Tokenizer:
 
 
 def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """A tokenizer that is there already.
-
-    Args:
-        path: `tokenizer.model` of a run, any SentencePiece model, a `tokenizer.json` of Hugging Face's `tokenizers`, or the
-            folder of a run or of shards.
-
-    Raises:
-        ValueError: no tokenizer there, or its library is missing.
-
-    Example::
-
-        open_tokenizer("runs/demo").encode("to be")
-    """
+    """An existing tokenizer: of a run or shards, any SentencePiece model, or a Hugging Face `tokenizer.json`."""
     place = Path(path).expanduser()
     file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if f.is_file()), None)
     if file is None:
@@ -245,45 +233,31 @@ def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
 
 
 def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence[str], vocab_size: int | None) -> Tokenizer:
-    """The tokenizer of a flag: trained on documents where it names a kind, or else one that is there already.
-
-    Args:
-        tokenizer: `bpe`, `word` or `char`, see `train_tokenizer`; a path, see `open_tokenizer`; or a tokenizer.
-        documents: texts to learn from.
-        vocab_size: of a tokenizer to be trained.
-
-    Raises:
-        ValueError: a `vocab_size` for a tokenizer that has its own; the errors of the two functions.
-
-    >>> make_tokenizer("char", ["ab"], None).pieces()
-    ['<pad>', '<unk>', 'a', 'b']
-    """
+    """The tokenizer of a flag: a kind to train on documents (`train_tokenizer`), a path (`open_tokenizer`), or a tokenizer."""
     if isinstance(tokenizer, str) and tokenizer in KINDS:
         return train_tokenizer(documents, kind=tokenizer, vocab_size=vocab_size)
     tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
     if vocab_size is not None and vocab_size != tokenizer.vocab_size:
-        raise ValueError(
-            f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: leave out vocab_size"
-        )
+        raise ValueError(f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: omit vocab_size")
     return tokenizer
 
 
 def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: int | None = None) -> Tokenizer:
     """Train a tokenizer on documents; the same documents give the same tokenizer.
 
-    `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words
-    (all that stands between white space) and `char` the most frequent characters.
+    `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words (separated
+    by white space) and `char` the most frequent characters.
 
     Args:
         documents: texts to learn from, a list: a single text is `[text]`.
         kind: `bpe`, `word` or `char`.
-        vocab_size: token ids in all. None: 4098, or all words or pieces of a text with fewer, or all characters.
+        vocab_size: total number of token ids. None: 4098, or all words or pieces of a text with fewer, or all characters.
 
     Returns:
         The tokenizer.
 
     Raises:
-        ValueError: no text, one text instead of a list, an unknown kind, or a `vocab_size` that the text does not allow.
+        ValueError: no text, one text instead of a list, an unknown kind, or a `vocab_size` too large or too small for the text.
 
     >>> train_tokenizer(["abc", "cab"], kind="char").pieces()
     ['<pad>', '<unk>', 'a', 'b', 'c']
@@ -322,14 +296,14 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
 
 
 def _bpe_coverage(characters: int, vocab_size: int) -> float:
-    # Each character that is not <unk> takes an id. All are kept where they take a small part of the vocabulary. 10 M words of
-    # English hold 1361 characters, a third of 4098: there sentencepiece's default keeps the 101 that make up 99.95 % of the
-    # text, and 0.13 % of the tokens are <unk>.
+    # Each known character has an id. All are kept if they take a small part of the vocabulary. 10 M words of English have 1361
+    # characters, a third of 4098: in this case sentencepiece's default keeps the 101 that cover 99.95 % of the text, and 0.13 %
+    # of the tokens are <unk>.
     return 1.0 if characters <= vocab_size // 16 else 0.9995
 
 
 def _training_sentences(documents: Iterable[str], kind: str) -> Iterator[str]:
-    # sentencepiece cuts its training text at its own <pad> and <unk>, and loses their characters.
+    # sentencepiece splits its training text at its <pad> and <unk>, and drops their characters.
     for text in (_prepare(document, kind) for document in documents):
         for line in (text if kind == "word" else _RESERVED.sub(r"\1\n\2", text)).split("\n"):
             if kind == "word" and _RESERVED.search(line):
@@ -350,16 +324,15 @@ def _chunks(line: str, *, at_spaces: bool) -> Iterator[str]:
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:
     """Stream of token ids: `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`.
 
-    `<pad>` (0) stands once before, between and after the documents and nowhere else. Documents that encode to
-    nothing are left out.
+    `<pad>` (0) occurs once before, between and after the documents and nowhere else. Documents without tokens are omitted.
 
     Args:
         tokenizer: the tokenizer.
         documents: texts, one document each, a list: a single text is `[text]`.
-        progress: called with (documents done, documents in all).
+        progress: called with (documents done, total documents).
 
     Returns:
-        [tokens], in the smallest unsigned integer type that holds the vocabulary.
+        [tokens], in the smallest unsigned integer type for the vocabulary.
 
     Raises:
         ValueError: one text instead of a list of documents.
@@ -378,15 +351,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
 
 
 def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
-    """Documents encoded some hundred at a time, in order, so that neither texts nor tokens have to fit in memory.
-
-    Yields:
-        tokens, each document followed by `<pad>`, as in the stream of `encode_documents`; and the number of documents.
-
-    >>> tokenizer = train_tokenizer(["ab", "ba"], kind="char")
-    >>> list(encode_batches(tokenizer, iter(["ab", "", "b"])))
-    [(array([2, 3, 0, 3, 0], dtype=uint8), 3)]
-    """
+    """Lazily encoded documents, some hundred at a time: tokens with a `<pad>` after each document, and number of documents."""
     _check_documents(documents)
     dtype, rest = np.min_scalar_type(tokenizer.vocab_size - 1), iter(documents)
     while batch := list(islice(rest, _ENCODING_BATCH)):
@@ -394,13 +359,13 @@ def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[t
 
 
 def _check_documents(documents: Iterable[str]) -> None:
-    """A string is a sequence of strings too, and would be taken as documents of one character."""
+    """Refuse a string, which would be a sequence of documents of one character."""
     if isinstance(documents, str):
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
 
 
 def _encode_batch(tokenizer: Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """Token ids, each document followed by `<pad>`; those without a token are left out."""
+    """Token ids, each document followed by `<pad>`; documents without tokens are omitted."""
     pad = np.array([PAD], np.int32)
     parts = [part for ids in tokenizer.encode_all(documents) if len(ids) for part in (ids, pad)]
     return np.concatenate([np.zeros(0, np.int32), *parts])
@@ -420,7 +385,7 @@ def _unescape(text: str) -> str:
 
 
 def _prepare(text: str, kind: str) -> str:
-    """The text for sentencepiece: single spaces between words (`word`), and characters that it would interpret escaped."""
+    """The text for sentencepiece: single spaces between words (`word`), and its special characters escaped."""
     if kind in FOREIGN:
         return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
     if kind == "word":

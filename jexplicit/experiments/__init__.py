@@ -1,1 +1,1 @@
-"""What every experiment shares: command line, run folder, rows, tables and figures."""
+"""Infrastructure of all experiments: command line, run folder, rows, tables and figures."""

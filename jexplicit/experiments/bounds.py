@@ -1,4 +1,4 @@
-"""Bounds of the numbers in a config: declared with the field, checked by `run_command`.
+"""Bounds of the numbers in a config: declared by the type of the field, checked by `run_command`.
 
 @dataclass(frozen=True)
 class Config:
@@ -34,7 +34,7 @@ class Bounds:
         return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if math.isfinite(bound)) or "a finite number"
 
 
-_largest = 2**63  # whole numbers end below it, in arrays and in random keys
+_largest = 2**63  # bound of integers in arrays and random keys
 PositiveInt = Annotated[int, Bounds(at_least=1)]
 NonNegativeInt = Annotated[int, Bounds(at_least=0)]
 PositiveFloat = Annotated[float, Bounds(above=0)]
@@ -42,20 +42,7 @@ NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
 
 
 def check_bounds(config: Any) -> None:
-    """Check every number of a config against the bounds of its field.
-
-    Raises:
-        ValueError: a number out of bounds; the message has the flag, the value and the bounds.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Config:
-        ...     batch_size: PositiveInt = 0
-        >>> check_bounds(Config())
-        Traceback (most recent call last):
-        ...
-        ValueError: --batch-size 0: use at least 1
-    """
+    """Check every number of a config against the bounds of its field; a ValueError has the flag, the value and the bounds."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -69,7 +56,7 @@ def check_bounds(config: Any) -> None:
 
 
 def find_bounds(hint: Any) -> Iterator[Bounds]:
-    """The bounds in the type of a field, also in its parts: those of a tuple or a union."""
+    """The bounds in the type of a field, including the members of a tuple or a union."""
     yield from (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Bounds))
     for part in typing.get_args(hint):
         yield from find_bounds(part)

@@ -1,4 +1,4 @@
-"""The command line of a launcher: flags from a frozen dataclass, presets, and errors that a user can act on."""
+"""The command line of a launcher: flags from a frozen dataclass, presets, and actionable error messages."""
 
 import dataclasses
 import difflib
@@ -25,14 +25,14 @@ C = TypeVar("C")
 
 
 class Preset(NamedTuple):
-    """A named config and a note on the hardware, time and numbers to expect."""
+    """A named config, and a note on hardware, time and expected numbers."""
 
     config: Any
     note: str
 
 
 class Command(NamedTuple):
-    """A subcommand: its config, what it does, and its presets. An `Experiment` has them, too."""
+    """A subcommand: its config, its function, and its presets, as of an `Experiment`."""
 
     config: Any
     run: Callable[[Any], Any] | str
@@ -40,13 +40,7 @@ class Command(NamedTuple):
 
 
 def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Sequence[str] | None = None) -> int:
-    """Parse a command line whose first argument names a subcommand, and run it; see `run_command`.
-
-    Args:
-        commands: by name.
-        description: of all subcommands, for `--help` without one; its first line is shown.
-        argv: the arguments; default, those of the process.
-    """
+    """Parse a command line whose first argument names a subcommand, and run it; see `run_command`."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
     if command := commands.get(name):
@@ -65,7 +59,7 @@ def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Seque
 def entry_point(
     run: Callable[[C], Any] | str, config: type[C], description: str | None, presets: Mapping[str, Preset] | None = None
 ) -> Callable[..., int]:
-    """`main(argv=None)` of a command, for its module to end with; see `run_command`."""
+    """`main(argv=None)` of a command's module; see `run_command`."""
 
     def main(argv: Sequence[str] | None = None) -> int:
         return run_command(run, config, presets=presets, description=description or "", argv=argv)
@@ -85,22 +79,22 @@ def run_command(
 ) -> int:
     """Parse the command line into a config and run it.
 
-    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` leaves out
-    progress, and `--json` prints what `run` returns as one JSON object in place of its results. Numbers outside the bounds that
-    a field declares, and an `--out` that is no path on this machine, such as gs://bucket/run, are
-    refused before anything runs. What JAX compiles is kept for the next command (jexplicit.runs.compiled). A ValueError or a
-    FloatingPointError becomes one line on the terminal and exit status 2; after Ctrl-C, a line says how to continue. A reader
-    of the output that goes away, as `head` does, ends the command without a word.
+    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` disables
+    progress, and `--json` prints the return value of `run` as one JSON object instead of its results. Numbers outside the
+    bounds of their field, and an `--out` that is not a local path, such as gs://bucket/run, are refused before anything runs.
+    Compiled functions are cached for the next command (jexplicit.runs.compiled). A ValueError or a FloatingPointError becomes
+    one line on the terminal and exit status 2; Ctrl-C prints how to resume. A broken pipe of the output, e.g. of `head`, ends
+    the command quietly.
 
     Args:
-        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
-            Or the module whose `run` it is, which is imported once the arguments are read, so that `--help` needs no JAX.
+        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
+            a module with a function `run`, imported after the arguments are parsed, so that `--help` does not import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
         prog: the command, for `--help`; default, that of the process.
         description: the first lines of `--help`.
         argv: the arguments; default, those of the process.
-        experiment: the name that config.json has; default, that of the launcher which defines the config.
+        experiment: the name in config.json; default, the launcher that defines the config.
 
     Returns:
         The exit status.
@@ -119,7 +113,7 @@ def run_command(
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
-            local_path(out)  # refused before any work
+            local_path(out)  # checked before any work
         with silence(progress=quiet, results=as_json):
             found = _ready(run)(chosen)
         if as_json:
@@ -134,7 +128,7 @@ def run_command(
         console.quiet = False
         said = _as_flags(as_started(of_process or str(error)), config)
         console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
-        if of_process:  # JAX's exit handler would wait for the other processes, which wait for this one
+        if of_process:  # JAX's exit handler would deadlock with the other processes
             sys.stderr.flush()
             os._exit(2)
         return 2
@@ -146,13 +140,13 @@ def run_command(
 
 
 def _as_flags(text: str, config: Any) -> str:
-    """A message of the library in words of the command: `data_dir=DIR` as `--data-dir DIR`, where the command has that flag."""
+    """A message with library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`."""
     names = "|".join(field.name for field in dataclasses.fields(config))
     return re.sub(rf"(?<![\w-])({names})=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", text)
 
 
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
-    """The function to run; where its module has imported JAX, what JAX compiles is kept."""
+    """The function to run, with the compilation cache enabled if its module imports JAX."""
     function = importlib.import_module(run).run if isinstance(run, str) else run
     if "jax" in sys.modules:
         from jexplicit.runs.compiled import keep_compiled
@@ -162,7 +156,7 @@ def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
 
 
 def _message_of_process(error: Exception) -> str | None:
-    """The message of one process among several, see `jexplicit.runs.processes`; None where there is only this one."""
+    """The message of one process of several, see `jexplicit.runs.processes`; None in a single process."""
     if "jax" not in sys.modules:
         return None
     from jexplicit.runs.processes import message_of_process
@@ -171,7 +165,7 @@ def _message_of_process(error: Exception) -> str | None:
 
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
-    """The config whose values the flags override: with --resume that of the run in --out, otherwise that of --preset."""
+    """The config with the defaults of flags: with --resume that of the run in --out, otherwise that of --preset."""
     out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
     if preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")

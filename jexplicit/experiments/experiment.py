@@ -1,4 +1,4 @@
-"""An experiment: flags, `measure`, which yields rows, and views of the rows. Resuming, report, figures and JSON follow.
+"""An experiment: a config, `measure`, which yields rows, and views of the rows; the rest is derived.
 
 def measure(config, folder):
     for radius in config.radii:
@@ -30,17 +30,17 @@ Part = tuple[Row, Callable[[], Iterable[Row]]]
 class Experiment(NamedTuple):
     """An experiment, `python -m launch.NAME`.
 
-    name: as in the command; config.json keeps it.
+    name: of the command, stored in config.json.
     config: a frozen dataclass with the fields `out` and `resume`; its docstring is the first line of the report.
-    measure: `(config, folder) -> (key, part) ...`. A part computes some rows, which get the fields of the key. A part whose key
-        a row of the run has is skipped, so that a run can be resumed and extended.
-    views: of the report, in their order.
+    measure: `(config, folder) -> (key, part) ...`. A part computes some rows, to which the fields of the key are added. A part
+        whose key is in a row of the run is skipped, so that a run can be resumed and extended.
+    views: of the report, in order.
     presets: named configurations.
-    check: refuses a configuration before anything is written; it may return another one to run in its place.
+    check: refuses a configuration before anything is written; may return a replacement.
     extend: fields of the configuration that a resumed run may change.
     title: of the report.
-    terminal: the table that is printed; default, the first of the views.
-    after: called with the config and the folder when all parts are done, before the report.
+    terminal: the printed table; default, the first of the views.
+    after: called with the config and the folder after all parts, before the report.
     """
 
     name: str
@@ -55,11 +55,7 @@ class Experiment(NamedTuple):
     after: Callable[[Any, RunFolder], None] = lambda config, folder: None
 
     def run(self, config: Any) -> dict[str, Any]:
-        """Measure what the run lacks, write report.md with its figures, and print the first table.
-
-        Returns:
-            what `--json` prints; nothing in processes but the first.
-        """
+        """Compute missing parts, write report.md with its figures, and print the first table; returns it for `--json`."""
         start = time.perf_counter()
         config = self.check(config) or config
         folder = RunFolder(config.out, config, resume=config.resume, extend=self.extend, experiment=self.name)
@@ -67,7 +63,7 @@ class Experiment(NamedTuple):
             for key, part in self.measure(config, folder):
                 if not where(folder.rows(), **key):
                     folder.add_rows([{**key, **row, **key} for row in part()])
-        except FloatingPointError:  # a training that diverged
+        except FloatingPointError:  # diverged training
             if folder.rows() and is_first():
                 console.print(f"report {self.report(folder.path)}, on the rows before", soft_wrap=True)
             raise
@@ -80,7 +76,7 @@ class Experiment(NamedTuple):
         return present_run(folder, shown, report, start)
 
     def report(self, out: Path) -> Path:
-        """Write report.md and the figures from the files of a run alone."""
+        """Write report.md and the figures from the files of a run only."""
         results = read_results(out)
         about = [inspect.cleandoc(self.config.__doc__ or "").split("\n\n")[0], ""]
         lines = [f"# {self.title or self.name}", "", *about, *(line for view in self.views for line in view(results))]

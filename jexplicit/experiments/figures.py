@@ -1,4 +1,4 @@
-"""Figures of a run, drawn from its files alone."""
+"""Figures of a run, drawn from its files only."""
 
 import contextlib
 import warnings
@@ -23,26 +23,14 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "savefig.dpi": 150,
 }
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # for colour-blind readers too
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # safe for colour-blind readers
 
 
 @contextlib.contextmanager
 def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
     """A figure in the project's style: yields the axes, [rows, columns], and writes the figure to `path` at the end.
 
-    Log axes on which a line has numbers that have no logarithm become symmetrical log axes, so that no point is lost.
-
-    Args:
-        path: of the file; its folder is created.
-        rows, columns: of panels.
-        size: width and height of the figure, inches.
-        options: of matplotlib's `subplots`, such as `sharey=True`.
-
-    Example::
-
-        with figure(folder / "loss.png", columns=2, size=(9, 3.4), sharey=True) as axes:
-            axes[0, 0].plot(steps, losses)
-            legend_outside(axes[0, -1])
+    Log axes with values that have no logarithm become symmetrical log axes. size: inches. options: of matplotlib's `subplots`.
     """
     with plt.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Data has no positive values")  # _show_zeros changes the scale
@@ -64,7 +52,7 @@ def legend_outside(ax: Any, **options: Any) -> None:
 
 
 def legend_below(axes: np.ndarray, **options: Any) -> None:
-    """One small legend below all panels, with every name of theirs once."""
+    """One small legend below all panels, with each label once."""
     labelled = [ax.get_legend_handles_labels() for ax in axes.flat]
     handles = {name: handle for handles, names in labelled for handle, name in zip(handles, names, strict=True)}
     shared = {"fontsize": 8, "loc": "outside lower center", "ncols": 4, "frameon": False, **options}
@@ -79,7 +67,7 @@ def plain_ticks(axis: Any) -> None:
 
 
 def log_ticks(ax: Any, which: str = "y") -> None:
-    """Plain numbers on a log axis, x or y, more of them the fewer decades it spans."""
+    """Plain numbers on a log axis, x or y, denser for fewer decades."""
     low, high = getattr(ax, f"get_{which}lim")()
     decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
     subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
@@ -89,7 +77,7 @@ def log_ticks(ax: Any, which: str = "y") -> None:
 
 
 def _show_zeros(ax: Any) -> None:
-    """Make a log axis linear below the smallest number above 0, where its lines reach 0 or below."""
+    """Make a log axis linear below the smallest positive number if its lines reach 0 or below."""
     for n, axis in enumerate((ax.xaxis, ax.yaxis)):
         lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
         data = np.concatenate([np.asarray(line.get_data()[n], float) for line in lines] or [np.zeros(0)])
@@ -101,7 +89,7 @@ def _show_zeros(ax: Any) -> None:
 
 
 def _whole_ticks(ax: Any) -> None:
-    """Ticks of whole numbers alone on a linear axis whose lines have no others, such as layers."""
+    """Integer ticks on a linear axis whose values are all integers, such as layers."""
     numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
     locator = ax.xaxis.get_major_locator()
     if isinstance(locator, MaxNLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():

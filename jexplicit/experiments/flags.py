@@ -1,4 +1,4 @@
-"""The flags of a config: a frozen dataclass, flat in the code, whose flags `--help` shows in titled groups.
+"""The flags of a config: fields of a flat frozen dataclass, listed by `--help` in titled groups.
 
     @dataclass(frozen=True)
     class Config:
@@ -11,7 +11,7 @@
         epochs: int = 32
         \"\"\"Maximum number of passes over the data. Training stops earlier with --patience.\"\"\"
 
-A group begins at the field that GROUPS names. The first sentence of a field's docstring is its help in one line; the rest
+GROUPS maps the first field of a group to its title. The first sentence of a field's docstring is its help in one line; the rest
 follows.
 """
 
@@ -37,15 +37,9 @@ _alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
-    """The config that a command line gives; `--help` and errors end the process, as tyro does.
+    """The config of a command line; `--help` and errors end the process, as in tyro.
 
-    Args:
-        config: a frozen dataclass.
-        argv: the arguments, without --preset, --quiet and --json, which `--help` explains.
-        default: whose values the flags override, or None for those of the class.
-        prog: the command, for `--help`.
-        description: the first lines of `--help`.
-        presets: names that --preset takes.
+    argv: without --preset, --quiet and --json, which `--help` explains. default: of the flags, or None for that of the class.
     """
     groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=argv, description=description, config=FLAT)
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
@@ -53,10 +47,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
 
 
 class Flag(NamedTuple):
-    """A flag of a command: the title of its group, the field that it sets, its type, its explanation and its default.
-
-    The first sentence of the help is a line of its own; `value` is `dataclasses.MISSING` where the flag has to be given.
-    """
+    """A flag: group title, field, type, help (its first sentence is one line) and default (MISSING if required)."""
 
     group: str
     name: str
@@ -66,7 +57,7 @@ class Flag(NamedTuple):
 
 
 def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
-    """The flags of a config, in the order of their fields, and then those that every command has."""
+    """The flags of a config, in the order of its fields, and then those of all commands."""
     helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
     titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
     found, title = [], _first_group
@@ -84,7 +75,7 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
 
 
 def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
-    """A dataclass of dataclasses, one for each group of flags of a config, for tyro."""
+    """A dataclass of dataclasses, one per group of flags of a config, for tyro."""
     groups: dict[str, list[Any]] = {}
     for flag in flags(config, default, presets):
         hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
@@ -95,10 +86,7 @@ def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """The docstring below each field of a dataclass and of its bases: its first sentence on a line of its own.
-
-    A dataclass that `make_dataclass` made has them as HELP.
-    """
+    """The docstrings of the fields of a dataclass and its bases, first sentence on a separate line, or its HELP."""
     helps = {}
     for base in reversed(config.__mro__[:-1]):
         if "HELP" in vars(base):

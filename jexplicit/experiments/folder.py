@@ -1,4 +1,4 @@
-"""The run folder: the configuration, environment and results of one run. Reports and figures read only these files.
+"""The run folder: the configuration, environment and results of one run, the only source of reports and figures.
 
 config.json (the config's fields, and as `launcher` the name of the experiment), environment.json, metrics.jsonl (a line per
 event), results.json ({"rows": [...]}), figures/, checkpoints/, report.md.
@@ -25,30 +25,29 @@ from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.processes import agree, hold_place, is_first
 from jexplicit.runs.progress import console, show
 
-_of_one_start = ("coordinator", "num_processes", "process_id")  # fields that config.json does not keep
-# Fields that say where and how a run computes, not what: its continuation may change them.
+_of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
+# Fields that do not affect results, such as devices: a resumed run may change them.
 _where_not_what = ("out", "resume", "devices", "memory", "checkpoint_seconds", "join_seconds", *_of_one_start)
 _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
 
 
 class RunFolder:
-    """A folder that one launcher's run writes into.
+    """The folder of one run of a launcher.
 
-    Opening it locks it against other runs while this object lives, and writes config.json and environment.json. Of several
-    processes the first one writes; all of them have the same rows in memory.
+    Opening it locks it against other runs for the lifetime of this object, and writes config.json and environment.json. Of
+    several processes the first one writes; all of them have the same rows in memory.
 
     Args:
-        out: the folder; it is created. An existing one must be empty or a run's.
+        out: the folder; it is created. An existing one must be empty or have a run.
         config: a frozen dataclass.
-        resume: continue the run that is there, if any. Its configuration must be equal, but for fields that only say where
-            it computes (devices, memory, ...) and those of `extend`.
-        extend: fields of the config that a continuation may change, such as the radii to measure; config.json then has
-            the new values.
-        experiment: name of the experiment, such as "lm"; default, that of the launcher which defines the config.
+        resume: continue an existing run. Its configuration must be equal, except for fields that do not affect results
+            (devices, memory, ...) and those of `extend`.
+        extend: fields of the config that a resumed run may change, such as the radii; config.json then has the new values.
+        experiment: name of the experiment, e.g. "lm"; default, the launcher that defines the config.
 
     Raises:
-        ValueError: the folder has a run and `resume` is off; it has a run of another configuration or experiment; it has
-            other files; another run is at work in it; its files are damaged; it cannot be written.
+        ValueError: a folder with a run without `resume`, with a run of another configuration or experiment, or with other
+            files; another run is active in it; its files are damaged; it is not writable.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class RunFolder:
         _check_empty_or_run(self.path)
         self._lock = hold_place(self.path, jax.process_index())
         check_experiment(self.path, experiment, "choose another --out")
-        # a run without measurements has nothing to lose
+        # a run without measurements may be overwritten
         begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
         if begun and not resume:
             raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
@@ -107,7 +106,7 @@ class RunFolder:
         self.add_rows([row])
 
     def add_rows(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows to results.json, all of them or, where the run is killed, none; each is logged as an event, too."""
+        """Add rows to results.json atomically, and log each as an event."""
         for row in rows:
             self.log(event="row", **row)
         self._rows += json.loads(json.dumps(list(rows)))
@@ -116,17 +115,7 @@ class RunFolder:
 
 
 def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> dict[str, Any]:
-    """Show the table of a finished run and where its files are.
-
-    Args:
-        folder: of the run.
-        table: of its rows.
-        report: the file.
-        start: when it began, by `time.perf_counter`.
-
-    Returns:
-        what `--json` prints: `out`, `seconds` and `rows`.
-    """
+    """Print the table of a finished run and the paths of its files; returns `out`, `seconds` and `rows` for `--json`."""
     seconds = time.perf_counter() - start
     if table.row_count:
         show(table)
@@ -135,7 +124,7 @@ def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> 
 
 
 def environment() -> dict[str, Any]:
-    """Versions, commit, devices and command: what one needs to repeat a run."""
+    """Versions, commit, devices and command, for reproducing a run."""
     return {
         "command": [*command_name().split(), *sys.argv[1:]],
         "python": platform.python_version(),
@@ -148,17 +137,13 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON as `jexplicit.runs.files.write_whole` does.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+    """Write JSON atomically, as `jexplicit.runs.files.write_whole`."""
     text = json.dumps(value, indent=1) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _check_empty_or_run(path: Path) -> None:
-    """Raise where a folder has files that no run wrote. Locks and other hidden files do not count."""
+    """Refuse a folder with files that are not of a run, except hidden files such as locks."""
     try:
         names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
     except OSError as error:
@@ -170,14 +155,14 @@ def _check_empty_or_run(path: Path) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a run has begun there. The config.json of other programs does not make a folder a run."""
+    """Whether the folder has a run, started or finished; a config.json of another program does not count."""
     if not (path / "config.json").exists():
         return (path / "metrics.jsonl").exists()
     return (path / "environment.json").exists() or "launcher" in read_stored(path)
 
 
 def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str]) -> None:
-    """Raise where a continuation changes a field that must not change."""
+    """Refuse a resumed run with other values of fields that must not change."""
     stored = read_config(path)
     if stored is None:
         raise ValueError(f"{path} has measurements and no config.json: restore it, or choose another --out")
@@ -188,7 +173,7 @@ def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove a last line that a kill cut short, so that the next one does not continue it."""
+    """Remove an incomplete last line of a killed run."""
     text = path.read_bytes() if path.exists() else b""
     if text and not text.endswith(b"\n"):
         os.truncate(path, text.rfind(b"\n") + 1)
@@ -200,7 +185,7 @@ def _same_everywhere(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """The fields of a dataclass, with the types that JSON has."""
+    """The fields of a dataclass, as JSON types."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 

@@ -1,4 +1,4 @@
-"""The program that runs, by the name that its user gave it."""
+"""The name of the running program, as started by its user."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def command_name() -> str:
-    """The command that started this process, such as `python -m launch.lm`, or `jexplicit lm` (see launch.cli)."""
+    """The command that started this process, e.g. `python -m launch.lm`, or `jexplicit lm` (see launch.cli)."""
     program = Path(sys.argv[0])
     if program.name.startswith("jexplicit "):
         return program.name
@@ -16,21 +16,16 @@ def command_name() -> str:
 
 
 def as_started(text: str) -> str:
-    """A text with the commands in it as they were started: as `jexplicit lm`, or as `python -m launch.lm`."""
+    """A text with its commands in the form of the running one: `jexplicit lm`, or `python -m launch.lm`."""
     return as_installed(text) if command_name().startswith("jexplicit ") else text
 
 
 def as_typed(text: str) -> str:
-    """`as_started`, for commands to copy: `python` is the path of this Python where a shell has another one, or none."""
+    """`as_started`, for commands to copy: with the path of this Python if `python` of a shell is another one, or missing."""
     python = sys.executable if shutil.which("python") != sys.executable else "python"
     return as_started(text).replace("python -m", f"{min(python, os.path.relpath(python), key=len)} -m")
 
 
 def as_installed(text: str) -> str:
-    """A text with the commands in it as the installed program runs them.
-
-    Example:
-        >>> as_installed("python -m launch.lm, and the runs of launch.lm")
-        'jexplicit lm, and the runs of jexplicit lm'
-    """
+    """A text with its commands in the form of the installed program: `jexplicit lm` for `python -m launch.lm`."""
     return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text)

@@ -1,4 +1,4 @@
-"""What commands, reports and figures read of a run folder: its configuration, rows and events. JAX is not needed."""
+"""Readers of a run folder: its configuration, rows and events. Does not import JAX."""
 
 import functools
 import json
@@ -10,20 +10,7 @@ from jexplicit.runs.files import local_path
 
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The config and the rows of a finished or interrupted run.
-
-    Args:
-        out: the run folder.
-        experiment: the one that it must be a run of, such as "lm".
-
-    Raises:
-        ValueError: no run, a run of another experiment, no rows yet, or damaged files.
-
-    Example::
-
-        config, rows = read_run("runs/demo", "lm")
-        best = min(rows, key=lambda row: row["dev_perplexity"])
-    """
+    """The config and the rows of a finished or interrupted run of an experiment, such as "lm"."""
     config = read_config(out, experiment)
     if config is None:
         raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
@@ -31,11 +18,7 @@ def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], l
 
 
 def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
-    """The configuration of the run in a folder, or None where there is no run.
-
-    Raises:
-        ValueError: a damaged file, or a run of another experiment than the one given.
-    """
+    """The configuration of the run in a folder, or None without a run; refuses a run of another experiment."""
     path = local_path(out)
     if not (path / "config.json").exists():
         return None
@@ -45,27 +28,19 @@ def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[s
 
 
 def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
-    """The rows of a run's results.json.
-
-    Raises:
-        ValueError: no results there, or a damaged file.
-    """
+    """The rows of a run's results.json."""
     path = local_path(out) / "results.json"
     if not path.exists():
         raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
     remedy = "delete it and continue the run with --resume, which measures again"
     rows = _read_object(path, remedy).get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path} is damaged (it needs `rows`, a list of objects): {remedy}")
+        raise ValueError(f"{path} is damaged (no `rows`, a list of objects): {remedy}")
     return rows
 
 
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl with this `event`, oldest first, without a last line that a kill cut short.
-
-    Raises:
-        ValueError: a damaged line.
-    """
+    """The lines of a run's metrics.jsonl with this `event`, oldest first, without an incomplete last line of a killed run."""
     path = local_path(out) / "metrics.jsonl"
     about = path.stat() if path.exists() else None
     return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
@@ -73,26 +48,26 @@ def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=4)
 def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
-    """All lines of a log, parsed once until it grows."""
+    """All lines of a log, cached until it grows."""
     lines = path.read_bytes().split(b"\n")[:-1]
     return [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
 
 
 def experiment_of(config: type) -> str:
-    """The name of the experiment that a config class belongs to: of launch.lm.config, "lm"."""
+    """The name of the experiment of a config class: "lm" for launch.lm.config."""
     parts = config.__module__.split(".")
     return parts[1] if parts[0] == "launch" and len(parts) > 1 else parts[-1]
 
 
 def check_experiment(path: Path, experiment: str, remedy: str) -> None:
-    """Refuse the folder of a run of another experiment with a ValueError that ends with the remedy."""
+    """Refuse the folder of a run of another experiment."""
     stored = read_stored(path).get("launcher", experiment) if (path / "config.json").exists() else experiment
     if stored != experiment:
         raise ValueError(f"{path} is a run of launch.{stored}; {remedy}")
 
 
 def read_stored(path: Path) -> dict[str, Any]:
-    """config.json as it was written."""
+    """The stored config.json."""
     return _read_object(path / "config.json", "restore it, or choose another --out")
 
 
@@ -105,11 +80,7 @@ def _read_object(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def _parse(text: bytes, what: str, remedy: str) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        ValueError: the text is no such object; the message begins with `what` and ends with `remedy`.
-    """
+    """A JSON object; the ValueError otherwise is `what` is damaged: `remedy`."""
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rows of results, which are flat dictionaries: choosing, averaging and pivoting them, and what a run has of them."""
+"""Rows of results, which are flat dictionaries: filtering, averaging and pivoting, and the results of a run."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Results(NamedTuple):
-    """What views show: the rows of a run, with its configuration, events and arrays.
+    """Input of views: the rows of a run, with its configuration, events and arrays.
 
-    path: the run folder, or docs/results/ for results that the documentation keeps.
+    path: the run folder, or docs/results/ for results stored with the documentation.
     config: fields of the configuration.
     rows: of results.json.
     kept: events by name, of results without a metrics.jsonl.
@@ -29,17 +29,17 @@ class Results(NamedTuple):
     kept: Mapping[str, Sequence[Row]] | None = None
 
     def events(self, name: str, *last_of: str) -> list[Row]:
-        """The events of this name; of those with equal fields `last_of` the last one, since a resumed run repeats some."""
+        """The events of this name; only the last of those with equal fields `last_of`, as a resumed run repeats some."""
         found = self.kept.get(name, []) if self.kept is not None else read_events(self.path, name)
         return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray]:
-        """The arrays of a .npz file of the run; none where it has no such file."""
+        """The arrays of a .npz file of the run; none if the file is missing."""
         path = self.path / name
         return np.load(path) if path.exists() else {}
 
     def where(self, **fields: Any) -> "Results":
-        """The same with the rows that have these values."""
+        """The same results, with the rows that have these values."""
         return self._replace(rows=where(self.rows, **fields))
 
 
@@ -49,30 +49,21 @@ def read_results(out: Path) -> Results:
 
 
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
-    """The rows that have these values; of a tuple any value will do.
-
-    Example:
-        >>> where([{"K": 1}, {"K": 2}, {"K": 3}], K=(1, 3))
-        [{'K': 1}, {'K': 3}]
-    """
+    """The rows that have these values; a tuple matches any of its values."""
     wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in fields.items()}
     return [row for row in rows if all(row.get(name) in values for name, values in wanted.items())]
 
 
 def only(rows: Iterable[Row], **fields: Any) -> Row:
-    """The one row that has these values.
-
-    Raises:
-        ValueError: none has, or several have.
-    """
+    """The one row that has these values; a ValueError for none or several."""
     found = where(rows, **fields)
     if len(found) != 1:
-        raise ValueError(f"{len(found)} rows with {fields}: name fields that one row has")
+        raise ValueError(f"{len(found)} rows with {fields}: give fields of exactly one row")
     return found[0]
 
 
 def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The rows by the values of some fields, or anything by a function of it."""
+    """Rows grouped by the values of some fields, or any objects by a function."""
     found: dict[Any, list[T]] = {}
     for row in rows:
         key = by(row) if callable(by) else tuple(_hashable(cast(Row, row).get(name)) for name in by)
@@ -81,12 +72,7 @@ def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[An
 
 
 def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
-    """One row for each group: its first row, with floats replaced by means, and as `number` the size of the group.
-
-    Example:
-        >>> means([{"K": 1, "loss": 1.0}, {"K": 1, "loss": 2.0}], ["K"])
-        [{'K': 1, 'loss': 1.5, 'number': 2}]
-    """
+    """One row per group: its first row, with floats replaced by means, and the size of the group as `number`."""
     return [
         {name: _mean([row.get(name) for row in own], value) for name, value in own[0].items()} | {"number": len(own)}
         for own in groups(rows, by).values()
@@ -103,12 +89,7 @@ def _hashable(value: Any) -> Any:
 
 
 def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], Any]) -> list[Row]:
-    """One line for each different value of the fields `by`; its field V is the row whose field or function `across` is V.
-
-    Example:
-        >>> pivot([{"K": 1, "method": "a", "x": 3}, {"K": 1, "method": "b", "x": 4}], ["K"], "method")
-        [{'K': 1, 'a': {'K': 1, 'method': 'a', 'x': 3}, 'b': {'K': 1, 'method': 'b', 'x': 4}}]
-    """
+    """One line per distinct value of the fields `by`; its field V is the row whose field or function `across` is V."""
     lines: dict[tuple[Any, ...], dict[Any, Any]] = {}
     for row in rows:
         line = lines.setdefault(tuple(_hashable(row.get(name)) for name in by), {name: row.get(name) for name in by})
@@ -117,12 +98,7 @@ def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], 
 
 
 def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
-    """What a column of a pivoted table shows: a field, or a function, of the row under a key; nothing where there is none.
-
-    Example:
-        >>> cell("a", "x")({"K": 1, "a": {"x": 3}})
-        3
-    """
+    """The value of a column of a pivoted table: a field, or a function, of the row under a key; None if it is missing."""
 
     def find(line: Row) -> Any:
         row = line.get(key)
@@ -132,12 +108,7 @@ def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
 
 
 def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
-    """A row for each measure that a row has: its name as `measure` and its number as `value`, for a panel each.
-
-    Example:
-        >>> melt([{"K": 1, "loss": 0.5}], {"loss": "loss (nats)"})
-        [{'K': 1, 'loss': 0.5, 'measure': 'loss (nats)', 'value': 0.5}]
-    """
+    """A row per measure of a row: its name as `measure` and its number as `value`, for one panel each."""
     found = [row for row in rows]
     return [
         {**row, "measure": label, "value": row[name]}
@@ -148,21 +119,11 @@ def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
 
 
 def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:
-    """A row for each point of a curve, with its coordinates as `x` and `y`.
-
-    Example:
-        >>> points([1, 2], [0.5, 0.25], series="a")
-        [{'series': 'a', 'x': 1, 'y': 0.5}, {'series': 'a', 'x': 2, 'y': 0.25}]
-    """
+    """A row per point of a curve, with its coordinates as `x` and `y`."""
     return [{**fields, "x": a, "y": b} for a, b in zip(x, y, strict=True)]
 
 
 def mean_std(values: Iterable[float], form: str) -> str:
-    """Mean ± standard deviation.
-
-    Example:
-        >>> mean_std([1.0, 2.0], ".1f")
-        '1.5 ± 0.7'
-    """
+    """Mean ± standard deviation, formatted."""
     numbers = list(values)
     return f"{mean(numbers):{form}} ± {stdev(numbers):{form}}" if len(numbers) > 1 else f"{numbers[0]:{form}}"

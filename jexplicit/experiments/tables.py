@@ -1,4 +1,4 @@
-"""Tables of results: the same columns as Markdown in a report and, through rich, on the terminal."""
+"""Tables of results: the same columns as Markdown in a report and, by rich, on the terminal."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ class Column(NamedTuple):
     """One column of a table of rows.
 
     heading: its title.
-    value: a field of the row, or a function of it; where that is missing or None, the cell is empty.
+    value: a field of the row, or a function of it; the cell is empty if it is missing or None.
     format: format specification of a number, such as ".1f" or ",".
-    scale: what a number is multiplied by before it is shown.
+    scale: factor on a number.
     bold: whether its cells are bold.
     """
 
@@ -34,13 +34,7 @@ class Column(NamedTuple):
 
 
 def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The lines of a Markdown table, with an empty line before and after it.
-
-    Example:
-        >>> columns = [Column("K", "radius"), Column("dev", "loss", ".1f", bold=True)]
-        >>> markdown_table(columns, [{"radius": 2, "loss": 3.14}])[1:-1]
-        ['| K | dev |', '|---|---|', '| 2 | **3.1** |']
-    """
+    """The lines of a Markdown table, with an empty line before and after it."""
     lines = [_line(column.heading for column in columns), "|" + "---|" * len(columns)]
     for row in rows:
         cells = [column.cell(row).replace("|", "\\|") for column in columns]
@@ -49,12 +43,7 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> Table:
-    """The same table for the terminal; columns with a format are numbers, aligned on the right, and `**x**` is bold x.
-
-    Example:
-        >>> rich_table([Column("K", "radius", "d")], [{"radius": 2}], title="radii").row_count
-        1
-    """
+    """The same table for the terminal; columns with a format are right-aligned, and `**x**` is bold x."""
     table = Table(title=title or None, title_justify="left")
     for column in columns:
         table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)

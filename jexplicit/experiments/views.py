@@ -1,7 +1,7 @@
 """Views of results: tables and figures, declared once for the terminal, the report of a run and the pages of docs/.
 
-A view is a function `Results -> lines of Markdown`, which also draws its figure. Most are one of `Table`, `Lines`, `Bars` and
-`Images`; any other figure is a function of its own.
+A view is a function `Results -> lines of Markdown`, which also draws its figure. Most views are a `Table`, `Lines`, `Bars` or
+`Images`; any other figure is a function.
 """
 
 import itertools
@@ -16,32 +16,32 @@ from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_
 from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.experiments.tables import Column, markdown_table, rich_table
 
-_few = 12  # points of a line with a marker each, and places on a log axis with a tick each
+_few = 12  # points of a line with markers, and values on a log axis with one tick each
 
 View = Callable[[Results], list[str]]
-# Fields that rows have, a function that makes rows, or rows.
+# Fields of rows, a function of results, or rows.
 Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]
 Field = str | Callable[[Row], Any]
 ALL: Mapping[str, Any] = {}
 
 
 def selected(rows: Select, results: Results) -> list[Row]:
-    """The rows that a view shows."""
+    """The rows of a view."""
     if isinstance(rows, Mapping):
         return where(results.rows, **rows)
     return list(rows(results) if callable(rows) else rows)
 
 
 def picture(results: Results, name: str, caption: str = "") -> list[str]:
-    """The lines that show figures/NAME.png."""
+    """The Markdown lines of figures/NAME.png."""
     return [f"![{caption or name.replace('_', ' ')}](figures/{name}.png)", ""]
 
 
 class Table(NamedTuple):
-    """A table of rows; a table without rows shows nothing, and a column in which no row has a value is left out.
+    """A table of rows; empty tables and empty columns are omitted.
 
-    columns: its columns, or a function of the rows, where they depend on these; without any, the fields of the first row.
-    rows: fields of the rows to show, or a function of the results.
+    columns: its columns, or a function of the rows; default, the fields of the first row.
+    rows: values of fields that select rows, or a function of the results.
     note: a sentence below the table.
     """
 
@@ -60,7 +60,7 @@ class Table(NamedTuple):
         return rich_table(self._columns(rows), rows, title=title)
 
     def with_columns(self, headings: Sequence[str]) -> "Table":
-        """The same with these columns alone, and without the sentence below it."""
+        """The same table with these columns only, without note."""
         return self._replace(columns=lambda rows: [c for c in self._columns(rows) if c.heading in headings], note="")
 
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
@@ -79,14 +79,7 @@ def pivot_table(
     rows: Select = ALL,
     note: str = "",
 ) -> Table:
-    """A table with a line for each value of the fields `by`, and a column for each value of the field `across`.
-
-    Args:
-        by: the first columns; the value of each is a field.
-        across: field whose values head the other columns, in `heading`.
-        value, form, scale: of a cell, as of a `Column`.
-        rows, note: of the table.
-    """
+    """A table with a line per value of the fields `by`, and a column per value of the field `across`, titled by `heading`."""
     fields = [str(column.value) for column in by]
 
     def columns(lines: list[Row]) -> list[Column]:
@@ -97,11 +90,11 @@ def pivot_table(
 
 
 class Section(NamedTuple):
-    """Views of some of the rows, below a heading; a section without rows shows nothing.
+    """Views of some rows, below a heading; omitted without rows.
 
     title: its heading.
-    views: in their order.
-    rows: fields of the rows that the views see.
+    views: in order.
+    rows: values of fields that select rows.
     note: a sentence below the heading.
     """
 
@@ -120,24 +113,24 @@ class Section(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """`y` against `x`: a line for each `hue`, in a panel for each `panel`.
+    """`y` against `x`: a line per `hue`, in a panel per `panel`.
 
-    Of several rows at one x, such as those of several seeds, the line is the mean and a band the range. `y` may be a list over
-    seeds. A row without x is a horizontal line. Rows without y, and NaN, are gaps.
+    Several rows at one x, e.g. of several seeds, are their mean and a band of their range. `y` may be a list over seeds. A row
+    without x is a horizontal line. Rows without y, and NaN, are gaps.
 
     name: of the figure's file.
     x, y: fields, or functions of a row.
     hue, panel: fields, or functions of a row; a panel's value is its title.
-    rows: fields of the rows to draw, or a function of the results.
-    styles: options of matplotlib's `plot` by hue; the label is the hue unless they say another.
+    rows: values of fields that select rows, or a function of the results.
+    styles: options of matplotlib's `plot` by hue; the default label is the hue.
     axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
     by_panel: the same for single panels, by title.
     size: inches of a panel.
     finish: called with the axes, [rows, panels], before the figure is saved.
     caption: of the picture.
-    row: field, or function of a row; panels of different values stand below each other.
-    wrap: how many panels stand side by side; 0 for all.
-    legend: "below" or "right" of all panels, for one legend instead of one in each.
+    row: field, or function of a row; one row of panels per value.
+    wrap: number of panels per row; 0 for all.
+    legend: "below" or "right" of all panels, for one legend instead of one per panel.
     """
 
     name: str
@@ -218,7 +211,7 @@ class Lines(NamedTuple):
 
 
 def log_places(ax: Any, places: Iterable[float]) -> None:
-    """Ticks of a log x axis as plain numbers: at its places where they are few, and of few digits."""
+    """Ticks of a log x axis as plain numbers, at the values if these are few and have few digits."""
     known = sorted(places)
     if len(known) > _few or any(float(f"{x:.4g}") != x for x in known):
         return log_ticks(ax, "x")
@@ -227,7 +220,7 @@ def log_places(ax: Any, places: Iterable[float]) -> None:
 
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The x of rows in their order, and the numbers at each."""
+    """The distinct x of rows, in order, and the numbers at each."""
     by_x = groups(rows, lambda row: _of(row, x))
     numbers = {at: np.concatenate([np.atleast_1d(np.array(_of(row, y), float)) for row in own]) for at, own in by_x.items()}
     ordered = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)
@@ -235,7 +228,7 @@ def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.n
 
 
 def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
-    """The mean of the numbers at each x as a line, or a marker at a single x, and their range as a band."""
+    """The mean of the numbers at each x as a line (a marker for a single x), and their range as a band."""
     low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
     ax.plot(x, mean, **({"marker": "o"} if len(x) == 1 else {}) | style)
     if any(len(values) > 1 for values in numbers):
@@ -243,9 +236,9 @@ def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: An
 
 
 class Bars(NamedTuple):
-    """`y` as bars at each `x`, side by side by `hue`, in a panel for each `panel`; several rows are a mean with its range.
+    """`y` as bars at each `x`, side by side by `hue`, in a panel per `panel`; several rows are a mean with its range.
 
-    Fields as in `Lines`; `form` is the format of the numbers above the bars, and without it there are none.
+    Fields as in `Lines`; `form` is the format of numbers above the bars, by default none.
     """
 
     name: str
@@ -300,12 +293,12 @@ class Images(NamedTuple):
     """Matrices as a grid of pictures: red and blue for positive and negative entries, or one colour map.
 
     name: of the figure's file.
-    grid: the results -> {label of the row: {title: matrix}}; a number is no title.
+    grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles.
     cmap: of matplotlib; None for red and blue around 0.
-    scale: whether a scale stands beside each matrix.
-    shared: "row" or "column", whose matrices then have the same limit of red and blue.
+    scale: whether each matrix has a colour bar.
+    shared: "row" or "column", whose matrices share the limit of red and blue.
     size: inches of a matrix.
-    options: of matplotlib's `imshow` with that colour map, such as vmin and vmax.
+    options: of matplotlib's `imshow` with `cmap`, such as vmin and vmax.
     """
 
     name: str

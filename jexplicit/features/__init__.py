@@ -1,4 +1,4 @@
-"""Features of images that are computed, not trained."""
+"""Features of images, computed without training."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Spherical k-means: directions that vectors cluster around, found by counting and adding."""
+"""Spherical k-means: cluster directions of vectors."""
 
 import numpy as np
 from jaxtyping import Float
@@ -7,24 +7,9 @@ from jaxtyping import Float
 def spherical_kmeans(
     X: Float[np.ndarray, "M P"], number: int, *, iterations: int = 10, seed: int = 0
 ) -> Float[np.ndarray, "number P"]:
-    """Unit vectors C: each is the direction of the sum of the vectors x that have their largest `⟨x, c⟩` with it.
+    """Unit vectors C [number, P], each the direction of the sum of those rows x of X with which it has the largest `⟨x, c⟩`.
 
-    Neither step lowers the sum of these largest inner products. A direction that no vector belongs to stays as it is.
-
-    Args:
-        X: [M, P] vectors; longer ones count more.
-        number: of directions.
-        iterations: rounds of assigning and adding.
-        seed: of the vectors to start from.
-
-    Raises:
-        ValueError: fewer vectors than directions, fewer than 1 direction, fewer than 0 iterations, or a vector of zeros.
-
-    Example:
-        >>> X = np.array([[2.0, 0.1], [1.0, -0.1], [0.0, 3.0]])
-        >>> spherical_kmeans(X, 2).round(3).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
-
+    Neither step lowers the sum of these inner products; longer vectors count more. Directions without vectors are unchanged.
     Source: Coates & Ng, Learning feature representations with k-means, 2012.
     """
     if not 1 <= number <= len(X) or iterations < 0:
@@ -32,7 +17,7 @@ def spherical_kmeans(
             f"{number} directions of {len(X)} vectors in {iterations} iterations: use 1 to {len(X)}, and at least 0"
         )
     if not (lengths := np.linalg.norm(X, axis=1)).all():
-        raise ValueError(f"vector {int(lengths.argmin())} is zero and has no direction: leave it out")
+        raise ValueError(f"vector {int(lengths.argmin())} is zero and has no direction: remove it")
     chosen = np.random.default_rng(seed).choice(len(X), number, replace=False)
     C = X[chosen] / lengths[chosen, None]
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""Drawn copies of images: a little turned, scaled, sheared and shifted, so that fits learn what such changes leave alike."""
+"""Data augmentation: small random rotations, scales, shears and shifts of images."""
 
 import math
 from typing import Any
@@ -10,20 +10,14 @@ from jaxtyping import Array, Float, UInt8
 
 from jexplicit.runs.checks import check_key
 
-TURN = math.radians(10)  # largest angle either way
+TURN = math.radians(10)  # largest angle in either direction
 STRETCH = 0.1  # largest change of either side's scale, and largest shear
 SHIFT = 0.05  # largest shift, as a share of the side
 _images_per_call = 1000
 
 
 def draw_affine(key: Any, side: int) -> tuple[Float[Array, "2 2"], Float[Array, "2"]]:
-    """A small random affine map of places, `p -> A p + t`: a rotation times scales and shears, and a shift in pixels.
-
-    Example:
-        >>> A, t = draw_affine(jax.random.key(0), 28)
-        >>> A.shape, t.shape, bool(jnp.abs(t).max() <= 0.05 * 28)
-        ((2, 2), (2,), True)
-    """
+    """A small random affine map `p -> A p + t`: rotation, scales and shears up to STRETCH, and a shift in pixels."""
     turn, stretch, shift = jax.random.split(key, 3)
     angle = jax.random.uniform(turn, minval=-TURN, maxval=TURN)
     rotation = jnp.array([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
@@ -34,12 +28,7 @@ def draw_affine(key: Any, side: int) -> tuple[Float[Array, "2 2"], Float[Array, 
 
 
 def warp(image: Float[Array, "height width"], A: Float[Array, "2 2"], t: Float[Array, "2"]) -> Float[Array, "height width"]:
-    """The image whose pixel at p is another's at `A (p - c) + c + t`, c the centre: bilinear, and the border goes on outside.
-
-    Example:
-        >>> warp(jnp.array([[1.0, 2.0, 4.0]]), jnp.eye(2), jnp.array([0.0, 0.5])).tolist()
-        [[1.5, 3.0, 4.0]]
-    """
+    """The image at `A (p - c) + c + t` for each pixel p, c the centre: bilinear, edges extended outside."""
     places = jnp.stack(jnp.meshgrid(*(jnp.arange(n, dtype=A.dtype) for n in image.shape), indexing="ij")).reshape(2, -1)
     centre = (jnp.array(image.shape, A.dtype)[:, None] - 1) / 2
     sources = A @ (places - centre) + centre + t[:, None]
@@ -47,14 +36,14 @@ def warp(image: Float[Array, "height width"], A: Float[Array, "2 2"], t: Float[A
 
 
 def draw_copies(key: Any, images: UInt8[np.ndarray, "M height width"]) -> UInt8[np.ndarray, "M height width"]:
-    """A copy of each image by an affine map of its own, grey levels rounded.
+    """A copy of each image by a separate random affine map, grey levels rounded.
 
     Args:
         key: of the maps.
         images: [M, height, width] grey levels.
 
     Raises:
-        ValueError: a key that is none.
+        ValueError: not a JAX random key.
 
     Example:
         >>> draw_copies(jax.random.key(0), np.zeros((5, 8, 8), np.uint8)).shape

@@ -1,7 +1,7 @@
-"""Descriptors of images: principal axes of responses that are pooled over a grid.
+"""Descriptors of images: principal components of responses pooled over a grid.
 
-One vector of some hundred numbers stands for an image; distances between them compare shapes and tolerate small shifts. They
-are the inputs of random Fourier features.
+A descriptor has some hundred dimensions; distances between descriptors compare shapes and tolerate small shifts. They are the
+inputs of random Fourier features.
 """
 
 import math
@@ -20,10 +20,7 @@ _images_for_axes = 10_000
 
 
 class Axes(NamedTuple):
-    """The mean and the principal axes of pooled responses.
-
-    axes: scaled so that descriptors of the training images have a mean square norm of 1.
-    """
+    """Mean and principal axes of pooled responses, scaled so that training descriptors have mean square norm 1."""
 
     mean: Float[Array, " D"]
     axes: Float[Array, "D r"]
@@ -41,12 +38,12 @@ def fit_axes(
     """The principal axes of pooled responses of some images.
 
     Args:
-        pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], such as `scattering_pools` of some wavelets.
-        images: [M, height, width] grey levels 0 .. levels - 1; a sample of them gives the axes.
-        levels: how many grey levels the images can have.
-        dimensions: r; fewer where there are fewer pooled responses.
+        pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets.
+        images: [M, height, width] grey levels 0 .. levels - 1; the axes are fitted to a sample of them.
+        levels: number of possible grey levels.
+        dimensions: r; fewer if there are fewer pooled responses.
         seed: of the choice of images.
-        progress: called with (images done, images in all).
+        progress: called with (images done, total images).
 
     Raises:
         ValueError: fewer than 1 dimension; images that are all alike.
@@ -73,11 +70,11 @@ def describe(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M r"]:
-    """Descriptors `(s - mean) axes` of images, where s are their pooled responses.
+    """Descriptors `(s - mean) axes` of images with pooled responses s.
 
     Args:
         axes: of `fit_axes`.
-        pools, images, levels, progress: as there; the images may be others.
+        pools, images, levels, progress: as in `fit_axes`; the images may differ.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -90,12 +87,7 @@ def describe(
 
 
 def unit_roots(parts: Sequence[Float[Array, "m ..."]]) -> Float[Array, "m D"]:
-    """Square roots of numbers >= 0 as rows: those of each part have the same norm, and all together a norm of 1.
-
-    Example:
-        >>> unit_roots([jnp.array([[9.0, 16.0]])]).round(3).tolist()
-        [[0.6, 0.8]]
-    """
+    """Square roots of numbers >= 0 as rows of norm 1, in which all parts have the same norm."""
     roots = [jnp.sqrt(part.reshape(len(part), -1)) for part in parts]
     norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
     units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]
@@ -110,7 +102,7 @@ def _project(rows: Array, axes: Axes) -> Array:
 
 @full_precision
 def _principal_axes(H: Float[Array, "M D"], dimensions: int) -> Axes:
-    """Mean, and the axes of largest variance divided by the root of the variance along all of them."""
+    """The mean, and the axes of largest variance divided by the root of the total variance along them."""
     mean = H.mean(axis=0)
     centred = H - mean[None, :]
     variances, axes = jnp.linalg.eigh(centred.T @ centred / len(H))

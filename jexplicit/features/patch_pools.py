@@ -1,6 +1,6 @@
-"""Whitened patches of several sizes, in one or two stages, pooled over a grid, with the contrast of an image divided out.
+"""Whitened patches of several sizes, in one or two stages, pooled over a grid, normalised by the contrast of an image.
 
-Filters are clusters of patches of training images and of their maps; nothing is trained.
+Filters are clusters of patches of training images and of their maps, without gradient training.
 """
 
 import functools
@@ -18,11 +18,11 @@ from jexplicit.features.second_stage import SecondStage, fit_second_stage, secon
 from jexplicit.runs.devices import full_precision
 
 _images_for_maps = 1_000
-_channels = 48  # principal axes of the maps, inputs of the second stage
+_channels = 48  # principal axes of the maps: inputs of the second stage
 
 
 class PatchBank(NamedTuple):
-    """Filters of several sizes, and those of their maps; without a second stage, None."""
+    """Filters of several sizes, and the second stage on their maps or None."""
 
     filters: tuple[Filters, ...]
     second: SecondStage | None
@@ -38,15 +38,15 @@ def fit_patch_bank(
     second: int = 0,
     seed: int = 0,
 ) -> PatchBank:
-    """Filters that patches of some images and of their maps cluster around.
+    """Filters from clusters of patches of images and of their maps.
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: how many grey levels the images can have.
+        levels: number of possible grey levels.
         sizes: heights and widths of patches, in pixels.
         number: of filters of each size; twice as many responses, positive and negative parts.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
-        second: filters of the second stage; 0 leaves it out.
+        second: filters of the second stage; 0 for none.
         seed: of the choice of patches and images.
 
     Raises:
@@ -76,10 +76,10 @@ def fit_patch_bank(
 def patch_pools(X: Float[Array, "m rows columns"], bank: PatchBank, *, grid: int, threshold: float) -> Float[Array, "m D"]:
     """Square roots of the responses of each stage, summed over the cells of a grid, as rows of norm 1.
 
-    The root tempers strokes that fill a cell, and the norm divides out an image's contrast.
+    The root reduces the weight of strokes that fill a cell, and the norm that of the contrast of an image.
 
     Raises:
-        ValueError: more cells than pixels, or, with a second stage, than half of them.
+        ValueError: more cells than pixels, or than half the pixels with a second stage.
 
     Args:
         X: grey levels between 0 and 1.

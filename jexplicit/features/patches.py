@@ -15,18 +15,18 @@ from jexplicit.features.positive import positive_parts
 from jexplicit.runs.devices import full_precision
 
 _patches_per_filter = 200
-_least_contrast = 0.1  # standard deviation of a patch's grey levels, which range over 1
+_least_contrast = 0.1  # least standard deviation of a patch's grey levels, which range from 0 to 1
 _images_per_call = 500
 
 
 class Filters(NamedTuple):
-    """Linear filters `z = x W - b` of patches x [size * size * channels], such as grey levels between 0 and 1."""
+    """Linear filters `z = x W - b` of patches x [size * size * channels], e.g. of grey levels between 0 and 1."""
 
     W: Float[Array, "P filters"]
     b: Float[Array, " filters"]
 
     def size(self, channels: int = 1) -> int:
-        """Height and width of a patch, in places."""
+        """Height and width of a patch, in positions."""
         return math.isqrt(len(self.W) // channels)
 
 
@@ -43,7 +43,7 @@ def patch_filters(
     """Random patches of training images, whitened, as filters of unit norm in the whitened space.
 
     With mean μ and covariance C of patches and `V = (C + noise)^(-1/2)`, the response of patch x to the filter of patch a is
-    `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are left out.
+    `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are excluded.
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
@@ -52,7 +52,7 @@ def patch_filters(
         number: of filters.
         seed: of the choice of patches.
         noise: variance added before whitening; grey levels lie between 0 and 1.
-        clusters: the directions that whitened patches cluster around, instead of random patches.
+        clusters: cluster directions of whitened patches, instead of random patches.
 
     Raises:
         ValueError: a patch larger than an image; fewer than 1 filter; too few patches with any contrast.
@@ -84,7 +84,7 @@ def patch_filters(
 
 
 def whitened_filters(patches: Float[np.ndarray, "M P"], number: int, *, seed: int, noise: float, clusters: bool) -> Filters:
-    """Some patches, or the directions they cluster around, as filters of unit norm in the whitened space."""
+    """Random patches, or their cluster directions, as filters of unit norm in the whitened space."""
     mean, covariance = patches.mean(axis=0), np.cov(patches.T)
     variances, axes = np.linalg.eigh(covariance)
     V = (axes / np.sqrt(variances + noise)) @ axes.T
@@ -114,7 +114,7 @@ def patch_features(
         filters: of `patch_filters`.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
-        progress: called with (images done, images in all).
+        progress: called with (images done, total images).
 
     Raises:
         ValueError: more cells along a side than positions of a patch.
@@ -136,12 +136,7 @@ def of_images(
     levels: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
-    """f of grey levels between 0 and 1, [m, height, width] -> [m, D], of some hundred images at a time.
-
-    Example:
-        >>> of_images(lambda X: X.sum(axis=2), np.full((3, 1, 2), 16, np.uint8), 17).tolist()
-        [[2.0], [2.0], [2.0]]
-    """
+    """f of grey levels between 0 and 1, [m, height, width] -> [m, D], in batches of some hundred images."""
     blocks = []
     for m in range(0, len(images), _images_per_call):
         blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))
@@ -165,14 +160,9 @@ def responses(X: Float[Array, "m height width channels"], filters: Filters) -> F
 
 
 def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
-    """Positive parts of responses, summed over the cells of a grid.
+    """Positive parts of responses, summed over the cells of a grid; cell c begins at row `ceil(c rows / grid)`.
 
-    Cells are as even as possible: cell c begins at row `ceil(c rows / grid)`. One row of all cells is added at a time: a sum
-    over their axis would take several times as long on a CPU.
-
-    Example:
-        >>> pool(jnp.array([1.0, -1.0, 2.0, 4.0]).reshape(1, 2, 2, 1), 1, 0.5).ravel().tolist()
-        [5.5, 0.5]
+    The sum runs over one row of all cells at a time, several times as fast on a CPU as a sum over an axis.
     """
     rows = _cells(z, 1, grid)
     z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
@@ -181,7 +171,7 @@ def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Fl
 
 
 def _cells(z: Array, axis: int, grid: int) -> Array:
-    """An axis cut into [grid, positions of the largest cell]; the missing positions of smaller cells are 0."""
+    """An axis split into [grid, positions of the largest cell]; missing positions of smaller cells are 0."""
     begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
     places = begin[:-1, None] + np.arange(np.diff(begin).max())
     if (places < begin[1:, None]).all():

@@ -1,7 +1,6 @@
-"""Positive features, which the explicit solution and iterative scaling need, best with rows of one L1 norm.
+"""Positive features for the explicit solution and iterative scaling, preferably with rows of equal L1 norm.
 
-Signed numbers become positive when they are split into `relu(x)` and `relu(-x)`; rows get norm K when each is divided by its
-sum.
+Signed numbers are split into `relu(x)` and `relu(-x)`; rows are scaled to norm K.
 """
 
 from typing import Any
@@ -27,7 +26,7 @@ def positive_parts(x: Float[Array, "... D"], threshold: float = 0.0) -> Float[Ar
 def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
     """Strictly positive features whose rows all have L1 norm K: `K (h/||h||_1 + floor/D) / (1 + floor)`.
 
-    The floor does what the 1 in (X + 1)/256 does for pixels: every feature meets every output.
+    With the floor every feature co-occurs with every output, as with the 1 in (X + 1)/256 for pixels.
 
     Args:
         H: [M, D] features, at least 0.
@@ -52,13 +51,15 @@ def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) ->
 
 def _check_norms(lowest: float, norms: Array) -> None:
     if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
-        raise ValueError(f"features down to {lowest}: rows of one norm need finite features >= 0; split them by positive_parts")
+        raise ValueError(
+            f"features down to {lowest}: rows of equal norm need finite features >= 0; split them by positive_parts"
+        )
     if not float(norms.min()) > 0:
-        raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so no norm to divide by: drop that example")
+        raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
 
 
 def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> Float[Array, "inputs number"]:
-    """Directions on the unit sphere, uniformly at random.
+    """Uniformly random directions on the unit sphere.
 
     Example:
         >>> random_directions(jax.random.key(0), 3, 5).shape
@@ -71,7 +72,7 @@ def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> 
 
 @full_precision
 def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold: float = 0.0) -> Float[Array, "M nn"]:
-    """Random positive features: the positive parts of standardised random projections.
+    """Random positive features: positive parts of standardised random projections.
 
     `positive_parts(z / std(z), t)` with `z = (x - mean(x)) W`, for each row x; mean over its pixels, std over its projections.
 

@@ -1,9 +1,9 @@
-"""Scattering: moduli of wavelet responses, and of the wavelet responses of these, averaged in the cells of a grid.
+"""Scattering: moduli of wavelet responses, of first and second order, averaged over the cells of a grid.
 
     orders 0, 1, 2:    φ * x,    φ * |x * ψ|,    φ * ||x * ψ| * ψ'|
 
-ψ are Morlet wavelets of several octaves and angles, φ a Gaussian window. A modulus forgets where in a cell a stroke lies, and
-the second order keeps what the first one's average loses. Nothing is fitted to images.
+ψ are Morlet wavelets of several octaves and angles, φ a Gaussian window. Moduli are invariant to the position of a stroke
+within a cell; the second order recovers information lost by averaging the first. Nothing is fitted to images.
 
 Source: Bruna & Mallat, Invariant scattering convolution networks, 2013.
 """
@@ -22,7 +22,7 @@ from jexplicit.features.descriptors import unit_roots
 from jexplicit.runs.devices import full_precision
 
 _finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
-_width = 0.8  # deviation of their envelopes, in pixels, and of the windows, in cells
+_width = 0.8  # standard deviation of their envelopes, in pixels, and of the windows, in cells
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
@@ -31,8 +31,8 @@ class Wavelets:
     """Spectra of wavelets on images with a margin, and windows over the cells of a grid.
 
     shape: height and width of the images.
-    psi: [octaves, angles, rows, columns] for images, and for their moduli of each octave but the last, which have every second
-        row and column of those of the octave before.
+    psi: [octaves, angles, rows, columns] for images, and for their moduli of each octave but the last, each with every second
+        row and column of the octave before.
     rows, columns: [grid, rows] and [grid, columns], windows over the moduli of each octave.
     """
 
@@ -45,14 +45,14 @@ class Wavelets:
 def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> Wavelets:
     """Morlet wavelets of octaves j and angles π l/L, `ψ̂(ω) = ĝ(ω - ξ) - κ ĝ(ω)`, with κ such that `ψ̂(0) = 0`.
 
-    ξ has the length 3π/4 2⁻ʲ and the direction of the angle; ĝ is a Gaussian with a deviation of 1/(0.8 2ʲ) along it and 4/L of
-    that across.
+    ξ has length 3π/4 2⁻ʲ and the direction of the angle; ĝ is a Gaussian of standard deviation 1/(0.8 2ʲ) along it, and 4/L as
+    much across.
 
     Args:
         shape: height and width of images.
         octaves: J.
         angles: L.
-        grid: cells along each side; windows have a deviation of 0.8 cells.
+        grid: cells along each side; windows have a standard deviation of 0.8 cells.
 
     Raises:
         ValueError: fewer than one octave, angle or cell, octaves of more pixels than half of an image, or more cells than
@@ -82,17 +82,10 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
 def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[Array, "_ g g"], ...]:
     """Orders 0, 1 and 2 of one image: [1, g, g], [J L, g, g] and [J (J - 1)/2 L², g, g].
 
-    Moduli of octave j are computed at every 2ʲ-th pixel. Borders are repeated 2ᴶ pixels far.
-
-    Raises:
-        ValueError: wavelets for images of another shape.
-
-    Example:
-        >>> [order.shape for order in scattering(jnp.ones((8, 8)), wavelets((8, 8), octaves=2, angles=3, grid=2))]
-        [(1, 2, 2), (6, 2, 2), (9, 2, 2)]
+    Moduli of octave j are computed at every 2ʲ-th pixel; edges are extended by 2ᴶ pixels.
     """
     if x.shape != bank.shape:
-        raise ValueError(f"an image of {x.shape} and wavelets for {bank.shape}: make wavelets for the image's own shape")
+        raise ValueError(f"an image of {x.shape} and wavelets for {bank.shape}: make wavelets for the shape of the image")
     octaves = len(bank.rows)
     margin = 2**octaves
     x = jnp.pad(x, [(margin, N - n - margin) for N, n in zip(bank.psi[0].shape[2:], x.shape, strict=True)], mode="edge")
@@ -129,7 +122,7 @@ def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float
 
 
 def _moduli(x: Float[Array, "m r c"], psi: Float[Array, "L r c"], step: int) -> Float[Array, "mL _ _"]:
-    """`|x * ψ|` at every step-th row and column: the mean of the spectrum over frequencies that are the same there."""
+    """`|x * ψ|` at every step-th row and column: the mean of the spectrum over aliased frequencies."""
     spectra = jnp.fft.fft2(x)
     product = spectra[:, None] * psi[None].astype(spectra.dtype)
     rows, columns = psi.shape[1] // step, psi.shape[2] // step
@@ -147,7 +140,7 @@ def _morlet(shape: Sequence[int], i: int, j: int, angle: float, slant: float) ->
     frequencies = [2 * math.pi * np.fft.fftfreq(n // 2**i) / 2**i for n in shape]
 
     def gaussian(centre: float) -> np.ndarray:
-        """The sum over all frequencies that are the same on these pixels; the rest is below 1e-7."""
+        """The sum over aliased frequencies, up to errors of 1e-7."""
         turns = 2 * math.pi * np.arange(-2, 3) / 2**i
         u, v = (f[:, None] + turns[None, :] for f in frequencies)
         u, v = u[:, None, :, None], v[None, :, None, :]
@@ -160,7 +153,7 @@ def _morlet(shape: Sequence[int], i: int, j: int, angle: float, slant: float) ->
 
 
 def _windows(n: int, octaves: int, i: int, grid: int) -> np.ndarray:
-    """Gaussians around the centres of cells, on every 2ⁱ-th pixel of a margin and n pixels; each adds up to 1."""
+    """Gaussians around the centres of cells, on every 2ⁱ-th pixel of n pixels with a margin; each sums to 1."""
     places = np.arange(0, _padded(n, octaves), 2**i) - 2**octaves
     centres = (np.arange(grid) + 0.5) * n / grid - 0.5
     distances = (places[None, :] - centres[:, None]) / (_width * n / grid)

@@ -1,7 +1,7 @@
-"""A second stage of patches: what the first stage's filters do together, in neighbouring cells of a fine grid.
+"""A second stage of patches: joint responses of the first stage's filters in neighbouring cells of a fine grid.
 
-The first stage's positive responses, pooled over a fine grid, are maps with a channel for each filter and sign. Their principal
-axes at one cell are the inputs; filters are directions that whitened patches of neighbouring cells cluster around.
+The first stage's positive responses, pooled over a fine grid, are maps with a channel for each filter and sign. Inputs are
+their principal components per cell; filters are cluster directions of whitened patches of neighbouring cells.
 """
 
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from jexplicit.features.patches import Filters, responses, whitened_filters
 
 SIZE = 3  # cells along a patch
 _drawn = 60_000
-_least_spread = 0.3  # share of the patches, those with the least spread, that are left out
+_least_spread = 0.3  # share of excluded patches, those of least variance
 _noise = 0.1  # variance added before whitening, relative to the mean variance
 
 
 class SecondStage(NamedTuple):
-    """Mean and principal axes of the channels of maps, and filters of patches of what the axes give."""
+    """Mean and principal axes of the channels of maps, and filters of patches of their principal components."""
 
     mean: Float[Array, " C"]
     axes: Float[Array, "C c"]
@@ -27,17 +27,7 @@ class SecondStage(NamedTuple):
 
 
 def fit_second_stage(maps: Float[np.ndarray, "M rows columns C"], *, number: int, channels: int, seed: int = 0) -> SecondStage:
-    """Principal axes of the channels, and filters that patches of 3 x 3 cells cluster around.
-
-    Args:
-        maps: [M, rows, columns, C] of some training images.
-        number: of filters.
-        channels: c axes; fewer where there are fewer channels.
-        seed: of the choice of patches.
-
-    Raises:
-        ValueError: fewer than 1 filter or axis, or fewer different patches than filters.
-    """
+    """Principal axes of the channels of maps of training images, and filters from clusters of patches of 3 x 3 cells."""
     if number < 1 or channels < 1:
         raise ValueError(f"{number} filters of {channels} channels: use at least 1 of each")
     cells = maps.reshape(-1, maps.shape[3])
@@ -64,7 +54,7 @@ _borders = ((0, 0), (SIZE // 2, SIZE // 2), (SIZE // 2, SIZE // 2), (0, 0))
 
 
 def _draw_patches(inputs: Any, places: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Patches of padded inputs around cells that are drawn among all places of all maps."""
+    """Patches of padded inputs around random cells of all maps."""
     m, row, column = (rng.integers(0, end, _drawn) for end in places)
     offsets = np.arange(SIZE)
     rows, columns = row[:, None, None] + offsets[None, :, None], column[:, None, None] + offsets[None, None, :]

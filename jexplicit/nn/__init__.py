@@ -1,1 +1,1 @@
-"""Networks trained by gradients, the baselines of the explicit solution."""
+"""Networks trained by gradients, as baselines of the explicit solution."""

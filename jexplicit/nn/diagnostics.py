@@ -1,7 +1,7 @@
 """Diagnostics of training: are activations, gradients and updates neither too small nor too large?
 
-Everything here works on arrays and pytrees, so it applies to flax networks and to explicit solutions; `hidden_layers` extracts
-the arrays of a network.
+All functions take arrays and pytrees, so they apply to flax networks and to explicit solutions; `hidden_layers` extracts the
+arrays of a network.
 """
 
 import functools
@@ -31,7 +31,7 @@ class LayerStatistics(NamedTuple):
     mean, std: of the activations φ(z).
     gradient_std: of the gradient with respect to z, per example (times B).
     saturated: share of (example, unit) pairs in a flat region of φ.
-    dead: share of units in a flat region for every example; they do not learn.
+    dead: share of units in a flat region for every example, which do not learn.
     """
 
     mean: float
@@ -44,23 +44,9 @@ class LayerStatistics(NamedTuple):
 def hidden_layers(
     model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
 ) -> dict[str, LayerValues]:
-    """Pre-activations and their gradients in every hidden layer, by name.
+    """Pre-activations [B, width], and gradients of the mean loss with respect to them, of every hidden layer by name.
 
-    Args:
-        model: of jexplicit.nn.networks.
-        variables: as from `init_variables`.
-        objective: the loss; its mean over the examples is differentiated.
-        X: [B, ...] inputs.
-        Y: [B, ...] targets.
-        train: whether BatchNorm uses the batch's own statistics.
-
-    Example:
-        >>> from jexplicit.nn.networks import FullyConnected, init_variables
-        >>> from jexplicit.nn.objectives import objective
-        >>> model, X, Y = FullyConnected((4, 3), 2), jnp.ones((5, 2), jnp.float32), jnp.ones((5, 2), jnp.float32)
-        >>> values = hidden_layers(model, init_variables(model, jax.random.key(0), X), objective("squared_error"), X, Y)
-        >>> {name: layer.gradient.shape for name, layer in values.items()}
-        {'hidden_1': (5, 4), 'hidden_2': (5, 3)}
+    train: whether BatchNorm uses batch statistics.
     """
     X, Y = jnp.asarray(X), jnp.asarray(Y)
     shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
@@ -77,14 +63,7 @@ def hidden_layers(
 
 
 def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
-    """Summary of one layer.
-
-    Example:
-        >>> z = jnp.array([[-1.0, -2.0], [1.0, -1.0]])
-        >>> numbers = layer_statistics(LayerValues(z, jnp.ones_like(z)), "relu")
-        >>> numbers.saturated, numbers.dead  # the second unit is dead
-        (0.75, 0.5)
-    """
+    """Summary of one layer with activation `phi`."""
     return LayerStatistics(*map(float, _statistics(values, phi)))
 
 
@@ -95,16 +74,7 @@ def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
 
 
 def update_to_data(updates: Any, params: Any) -> Any:
-    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy. It is 0 where W = 0 (initial biases).
-
-    Args:
-        updates: pytree of increments ΔW.
-        params: pytree of parameters W.
-
-    Example:
-        >>> round(update_to_data({"W": jnp.array([0.0, 0.01])}, {"W": jnp.array([6.0, 8.0])})["W"].item(), 6)
-        0.001
-    """
+    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy; 0 if W = 0 (initial biases)."""
 
     def ratio(update: Array, W: Array) -> Array:
         size = jnp.linalg.norm(W)
@@ -114,10 +84,10 @@ def update_to_data(updates: Any, params: Any) -> Any:
 
 
 class HockeyStick(NamedTuple):
-    """The first loss of a run against log N, the loss of a uniform prediction.
+    """The first loss of a run compared with log N, the loss of a uniform prediction.
 
-    excess: first loss less log N, nats.
-    detected: whether that is more than a tenth of log N: the first steps then only shrink the outputs.
+    excess: first loss minus log N, nats.
+    detected: whether it exceeds a tenth of log N: the first steps then only shrink the outputs.
     """
 
     excess: float
@@ -125,19 +95,7 @@ class HockeyStick(NamedTuple):
 
 
 def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
-    """Whether a loss curve starts with a drop that only undoes a bad initialisation: first loss well above `log N`.
-
-    Args:
-        first_loss: loss before training, nats.
-        outputs: N, at least 2.
-
-    Raises:
-        ValueError: fewer than 2 outputs, or a loss that is NaN.
-
-    Example:
-        >>> hockey_stick(3.3, 27).detected, hockey_stick(25.0, 27).detected
-        (False, True)
-    """
+    """Whether a loss curve starts with a drop that only undoes a bad initialisation: first loss well above `log N`."""
     if outputs < 2 or math.isnan(first_loss):
         raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
     uniform = math.log(outputs)
@@ -145,17 +103,12 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
 
 
 def leaf_names(params: Any) -> list[str]:
-    """Names of the arrays of a pytree, in the order of jax.tree.leaves.
-
-    Example:
-        >>> leaf_names({"hidden": {"bias": 0, "kernel": 1}})
-        ['hidden/bias', 'hidden/kernel']
-    """
+    """Names of the arrays of a pytree, in the order of jax.tree.leaves."""
     return [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
-    """(layer, z, its gradient) from flax's nested collections, where hidden layers sow and perturb `z`."""
+    """(layer, z, its gradient) from flax's nested collections, in which hidden layers sow and perturb `z`."""
     flat, by_z = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
     named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
     return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]

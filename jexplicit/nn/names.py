@@ -1,4 +1,4 @@
-"""What the parts of a network and of its training are called, for command lines: JAX is not needed."""
+"""Names of the parts of a network and of its training, for command lines; does not import JAX."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeVar
@@ -18,17 +18,7 @@ ScheduleName = Literal["constant", "step", "exponential", "linear", "cosine"]
 
 
 def look_up(what: str, table: Mapping[str, V], name: str) -> V:
-    """The entry of a table of activations, objectives, ... with this name.
-
-    Raises:
-        ValueError: it has none.
-
-    Example:
-        >>> look_up("law", {"normal": 1}, "cauchy")
-        Traceback (most recent call last):
-        ...
-        ValueError: law 'cauchy': choose one of normal
-    """
+    """`table[name]`; a ValueError with the known names otherwise."""
     if name not in table:
         raise ValueError(f"{what} {name!r}: choose one of {', '.join(table)}")
     return table[name]

@@ -1,10 +1,10 @@
-"""Networks of fully connected layers, and the language model made of them, in flax.
+"""Fully connected networks, and a language model of them, in flax.
 
     hidden layer    z = W x + b,  or z = norm(W x);  a = dropout(φ(z));  residual: a = x + dropout(φ(z))
     network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
 
-Hidden layers sow their pre-activations `z` into flax's collection `intermediates`, and a network the `features` that enter its
-last layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
+Hidden layers sow their pre-activations `z` into flax's collection `intermediates`, and a network the `features` before its last
+layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
 import functools
@@ -21,7 +21,7 @@ from jexplicit.nn.activations import activation
 from jexplicit.nn.initializers import initializer
 from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
 
-_groups = 8  # of GroupNorm, at most: their greatest common divisor with the width
+_groups = 8  # of GroupNorm, at most: gcd(_groups, width)
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
 
 
@@ -37,7 +37,7 @@ class _Layers(nn.Module, kw_only=True):
     dtype: Any = jnp.float32
 
     def options(self) -> dict[str, Any]:
-        """These options and the activation, for a part of the network."""
+        """These options and the activation, for a submodule."""
         names = ("activation", "bias", "norm", "residual", "dropout", "weights", "weight_scale", "dtype")
         return {name: getattr(self, name) for name in names}
 
@@ -50,7 +50,7 @@ class Hidden(_Layers):
 
     @nn.compact
     def __call__(self, x, *, train: bool = False):
-        bias = self.bias and self.norm == "none"  # the shift of a norm replaces it
+        bias = self.bias and self.norm == "none"  # replaced by the shift of a norm
         kernel = _scaled(initializer(self.weights, self.activation), self.weight_scale)
         z = nn.Dense(self.width, use_bias=bias, kernel_init=kernel, param_dtype=self.dtype)(x)
         norms: dict[str, Callable[[], Callable]] = {
@@ -75,21 +75,11 @@ class FullyConnected(_Layers):
     norm: before each nonlinearity, with a learned scale and shift per unit. batch: by the mean and variance of a unit over the
         batch in training, running averages in inference (Ioffe & Szegedy 2015). layer: of an example over all units (Ba, Kiros
         & Hinton 2016). group: of an example over each of gcd(8, width) groups of units (Wu & He 2018).
-    residual: a hidden layer whose input has its own width adds that input to its output.
-    dropout: the share of hidden outputs that training sets to 0 at random, scaling the others by 1/(1 - share), so that
-        inference needs neither (Srivastava et al. 2014).
-    weights: initializer of the weights (jexplicit.nn.initializers); biases start at 0.
-    weight_scale: factor on the random weights of the hidden layers.
-    output_scale: factor on the last layer's random weights. Small values give nearly equal outputs, and a first softmax loss
-        near log N.
-
-    Example:
-        >>> model = FullyConnected(hidden=(8,), outputs=3)
-        >>> variables = model.init(jax.random.key(0), jnp.ones((1, 5), jnp.float32))
-        >>> model.apply(variables, jnp.ones((2, 5), jnp.float32)).shape
-        (2, 3)
-
-    Source: Radhakrishnan 2024, Definition 1.
+    residual: hidden layers of equal input and output width add their input to their output.
+    dropout: share of hidden outputs set to 0 at random in training, the others scaled by 1/(1 - share) (Srivastava et al.
+    2014). weights: initializer of the weights (jexplicit.nn.initializers); biases start at 0. weight_scale: factor on the
+    random weights of the hidden layers. output_scale: factor on the last layer's random weights; small values give a first
+    softmax loss near log N.
     """
 
     hidden: Sequence[int]
@@ -119,12 +109,6 @@ class MLPLanguageModel(_Layers):
         models.
     activation, bias, norm, residual, dropout, weights, weight_scale, output_scale: as in FullyConnected.
 
-    Example:
-        >>> model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,))
-        >>> variables = model.init(jax.random.key(0), jnp.zeros((1, 3), int))
-        >>> model.apply(variables, jnp.array([[4, 0, 1]])).shape
-        (1, 5)
-
     Source: Bengio et al. 2003, Eq. 1.
     """
 
@@ -151,19 +135,9 @@ class MLPLanguageModel(_Layers):
 
 
 class TokenStack(nn.Module):
-    """A stack of softmax layers on tokens, `z = sum_k U_k⁽¹⁾[x_k]`, then `z = softmax(z) U⁽ˡ⁾`, [B, K] -> [B, N].
+    """A stack of L softmax layers on tokens, `z = sum_k U_k⁽¹⁾[x_k]`, then `z = softmax(z) U⁽ˡ⁾`, [B, K] -> [B, N].
 
-    The first layer is the explicit solution's, a table per offset; every other one reads the softmax of the one below.
-
-    vocab_size: N.
-    layers: L.
-
-    Example:
-        >>> variables = init_variables(TokenStack(vocab_size=5, layers=2), jax.random.key(0), jnp.zeros((1, 3), int))
-        >>> jax.tree.map(jnp.shape, variables["params"])
-        {'layer_1': (3, 5, 5), 'layer_2': {'kernel': (5, 5)}}
-
-    Source: paper, Sec. 3.3.
+    The first layer has a table [N, N] per offset, as the explicit solution (paper, Sec. 3.3).
     """
 
     vocab_size: int
@@ -184,20 +158,10 @@ class TokenStack(nn.Module):
 
 
 class SoftmaxStack(nn.Module):
-    """Softmax layers without biases, `z = softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N].
+    """L softmax layers without biases, `z = softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N], the N of every layer.
 
-    The decoders that jexplicit.solvers.layerwise solves are such a network's weights, in order:
-    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}`. Random ones are uniform in ±1/sqrt(n_in).
-
-    outputs: N, of every layer.
-    layers: L.
-
-    Example:
-        >>> variables = init_variables(SoftmaxStack(outputs=3, layers=2), jax.random.key(0), jnp.ones((1, 5), jnp.float32))
-        >>> jax.tree.map(jnp.shape, variables["params"])
-        {'layer_1': {'kernel': (5, 3)}, 'layer_2': {'kernel': (3, 3)}}
-
-    Source: paper, Sec. 3.3.
+    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}` may be decoders of jexplicit.solvers.layerwise; random ones are uniform in
+    ±1/sqrt(n_in). Source: paper, Sec. 3.3.
     """
 
     outputs: int
@@ -214,20 +178,9 @@ class SoftmaxStack(nn.Module):
 
 
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
-    """Initial parameters and running statistics of BatchNorm (empty without it): `{"params": ..., "batch_stats": ...}`.
+    """Initial parameters, and running statistics of BatchNorm (empty without it): `{"params": ..., "batch_stats": ...}`.
 
-    Args:
-        model: a FullyConnected or an MLPLanguageModel.
-        key: for the random weights.
-        inputs: [B, D] features or [B, K] token ids; only shape and dtype matter.
-
-    Raises:
-        ValueError: inputs without rows or without columns.
-
-    Example:
-        >>> model = FullyConnected(hidden=(4,), outputs=2, norm="batch")
-        >>> sorted(init_variables(model, jax.random.key(0), jnp.ones((2, 3), jnp.float32)))
-        ['batch_stats', 'params']
+    Only shape and dtype of `inputs` matter, [B, D] features or [B, K] token ids.
     """
     if 0 in inputs.shape:
         raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
@@ -236,7 +189,7 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
 
 
 def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) -> Array:
-    """Outputs in inference, [B, N]: BatchNorm uses its running statistics."""
+    """Outputs in inference, [B, N], with the running statistics of BatchNorm."""
     return jnp.asarray(model.apply(variables, inputs))
 
 

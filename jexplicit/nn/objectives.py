@@ -1,13 +1,13 @@
 """Loss functions of the last layer's outputs z, before any nonlinearity, and of targets y, one row per example.
 
-                            J                                       dJ/dz, where backpropagation starts
+                            J                                       dJ/dz
     squared_error           ½ ||y - z||²                            z - y
     sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
     binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
     softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
 
-Where a sigmoid saturates at the wrong value, the factor a (1 - a) kills the gradient of the squared error but not that of the
-cross-entropy: this is why cross-entropy learns faster at first.
+At a sigmoid saturated at the wrong value, the factor a (1 - a) removes the gradient of the squared error but not that of the
+cross-entropy: therefore cross-entropy learns faster at first.
 """
 
 from collections.abc import Callable
@@ -23,18 +23,7 @@ Objective = Callable[[Array, Array], Array]
 
 
 def objective(name: str) -> Objective:
-    """The loss called `name`.
-
-    Raises:
-        ValueError: unknown name.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> z, y = jnp.array([[2.0, -1.0]]), jnp.array([[0.0, 1.0]])
-        >>> gradient = jax.grad(lambda z: objective("softmax_cross_entropy")(z, y).sum())(z)
-        >>> jnp.allclose(gradient, jax.nn.softmax(z) - y).item()
-        True
-    """
+    """The loss called `name`; a ValueError for an unknown name."""
     return look_up("objective", OBJECTIVES, name)
 
 

@@ -11,7 +11,7 @@ With the gradient g of step k, all operations elementwise:
     nadam       adam with Nesterov momentum
     adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
-AdaDelta is Zeiler's (2012): the running RMS of its own updates gives them the unit of W, so η = 1. Some lecture notes call
+AdaDelta is Zeiler's (2012): the running RMS of previous updates gives updates the unit of W, so η = 1. Some lecture notes call
 `W -= η M/√(V + ε)`, with M a moving average of the gradients, AdaDelta; that is Adam without bias correction.
 """
 
@@ -27,19 +27,9 @@ Rate = float | jax.Array | optax.Schedule
 
 
 def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
-    """Adagrad, `G += g²; W -= η g/√(G + ε)`, with the published start of the accumulator.
+    """Adagrad, `G += g²; W -= η g/√(G + ε)`, with G = 0 at the start as in Duchi, Hazan & Singer 2011 (0.1 in optax).
 
-    Args:
-        rate: η.
-        accumulator: start of G. It is 0 in the paper and 0.1 in optax.
-        eps: ε. The default is far below any g² and only prevents 0/0; optax has 1e-7.
-
-    Example:
-        >>> optimizer = adagrad(0.5)  # the first step has length η
-        >>> optimizer.update(jax.numpy.full(1, 3.0), optimizer.init(jax.numpy.zeros(1)))[0].item()
-        -0.5
-
-    Source: Duchi, Hazan & Singer 2011.
+    ε is far below any g² and only prevents 0/0; optax has 1e-7.
     """
     return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
 
@@ -65,21 +55,7 @@ _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
 
 
 def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
-    """The optimiser that optax calls `name`, one that needs gradients and a learning rate only.
-
-    Args:
-        name: in optax.
-        rate: η.
-
-    Raises:
-        ValueError: optax has no such optimiser, or one that needs more, as `lbfgs` needs the loss.
-
-    Example:
-        >>> optax_optimizer("chain", 0.1)
-        Traceback (most recent call last):
-        ...
-        ValueError: optimizer 'chain': optax has no plain optimiser of this name; try adagrad, sgd, adam or rmsprop
-    """
+    """The optimiser of optax called `name`, if it needs only gradients and a learning rate; else a ValueError."""
     W = jax.numpy.ones(1)
     try:
         optimizer = getattr(optax, name)(rate)
@@ -91,40 +67,18 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
 
 
 def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser called `name`, for the gradient of a batch's mean loss.
+    """The optimiser called `name` in the table above, for the gradient of a batch's mean loss.
 
-    Args:
-        name: one of the table above.
-        rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
-        momentum: α of momentum and nesterov.
-        weight_decay: λ of adamw.
-
-    Raises:
-        ValueError: unknown name.
-
-    Example:
-        >>> optimizer = make_optimizer("sgd", 0.5)
-        >>> optimizer.update(jax.numpy.ones(1), optimizer.init(jax.numpy.zeros(1)))[0].item()
-        -0.5
+    rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
+    momentum: α of momentum and nesterov. weight_decay: λ of adamw.
     """
     return look_up("optimizer", _optimizers, name)(rate, momentum, weight_decay)
 
 
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
-    """The learning rate by step, from `rate` at the first.
+    """The learning rate by step, from `rate` at the first of `steps`.
 
-    Args:
-        name: constant; step: a tenth after two thirds of the steps; exponential: down to rate/100; linear, cosine: down to 0.
-        rate: η of the first step, positive.
-        steps: of the whole run.
-
-    Raises:
-        ValueError: unknown name; a rate or number of steps that is not positive.
-
-    Example:
-        >>> schedule = make_schedule("linear", 0.4, 100)
-        >>> [round(float(schedule(k)), 2) for k in (0, 50, 100)]
-        [0.4, 0.2, 0.0]
+    name: constant; step: a tenth after two thirds of the steps; exponential: to rate/100; linear, cosine: to 0.
     """
     if not 0 < rate < float("inf") or steps < 1:
         raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")

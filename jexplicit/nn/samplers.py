@@ -1,6 +1,6 @@
-"""The order in which an epoch visits the examples, a function of (seed, epoch) alone.
+"""The order of the examples in an epoch, a function of (seed, epoch) only.
 
-jexplicit.nn.training.train cuts an order into batches, so a resumed run sees exactly the batches of an uninterrupted one.
+jexplicit.nn.training.train splits an order into batches, so a resumed run has the same batches as an uninterrupted one.
 """
 
 import functools
@@ -18,18 +18,7 @@ Order = Callable[[int, int], Int[np.ndarray, " M"]]
 def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
     """The sampler called `name`: `(seed, epoch) -> M example indices`.
 
-    Args:
-        name: round-robin: every example once per epoch; uniform: M draws with replacement; balanced: equally many per class.
-        labels: [M] classes of the examples; only balanced uses more than their number.
-
-    Raises:
-        ValueError: no examples; unknown name.
-
-    Example:
-        >>> order = sampler("balanced", np.array([0, 0, 0, 0, 0, 1]))
-        >>> np.array([0, 0, 0, 0, 0, 1])[order(0, 1)].mean().item()
-        0.5
-
+    round-robin: every example once per epoch; uniform: M draws with replacement; balanced: equally many per class of `labels`.
     Source: Radhakrishnan 2024, Sec. 3.
     """
     if not len(labels):
@@ -43,50 +32,27 @@ def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
 
 
 def uniform_order(seed: int, epoch: int, size: int) -> Int[np.ndarray, " size"]:
-    """`size` draws with replacement: an epoch misses about 1/e of the examples and repeats others.
-
-    Example:
-        >>> 580 < len(set(uniform_order(0, 1, 1000).tolist())) < 680
-        True
-    """
+    """`size` draws with replacement: an epoch misses about 1/e of the examples and repeats others."""
     return _random(seed, epoch).integers(size, size=size)
 
 
 def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> Int[np.ndarray, " M"]:
     """Equally many draws (to within one) of every class that occurs, and within a class of every example, shuffled.
 
-    Examples of rare classes are repeated within an epoch, and only part of the frequent ones is drawn.
-
-    Example:
-        >>> sorted(balanced_order(0, 1, np.array([7, 7, 7, 2])).tolist())[-2:]  # the only 2, twice
-        [3, 3]
+    Examples of rare classes are repeated within an epoch; only some of the frequent ones are drawn.
     """
     rng = _random(seed, epoch)
     classes = rng.permutation(np.unique(labels))
     drawn = []
     for c, part in zip(classes, np.array_split(labels, len(classes)), strict=True):
         members, n = np.flatnonzero(labels == c), len(part)
-        rounds = [rng.permutation(members) for _ in range(-(-n // len(members)))]  # all members before any is drawn again
+        rounds = [rng.permutation(members) for _ in range(-(-n // len(members)))]  # without replacement within a round
         drawn.append(np.concatenate([members[:0], *rounds])[:n])
     return rng.permutation(np.concatenate(drawn))
 
 
 def shorter_epochs(order: Order, size: int, most: int) -> Order:
-    """Epochs of `most` examples: each order of all `size` of them is cut into parts, and an epoch visits one.
-
-    Args:
-        order: of all of the examples.
-        size: their number.
-        most: examples of a shorter epoch; a remainder of `size` waits for another order.
-
-    Raises:
-        ValueError: `most` is not in 1 .. size.
-
-    Example:
-        >>> order = shorter_epochs(lambda seed, epoch: np.arange(5) + 10 * epoch, size=5, most=2)
-        >>> [order(0, epoch).tolist() for epoch in (1, 2, 3)]
-        [[10, 11], [12, 13], [20, 21]]
-    """
+    """Epochs of `most` of `size` examples: each order is split into parts, one per epoch; a remainder is dropped."""
     if not 1 <= most <= size:
         raise ValueError(f"epochs of {most} examples, of {size}: use 1 .. {size}")
     parts = size // most

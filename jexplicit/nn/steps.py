@@ -1,7 +1,7 @@
 """Training steps and losses of flax networks, for jexplicit.nn.training.train.
 
 In training, BatchNorm normalises a batch by its own statistics and updates the running ones, and dropout sets outputs to 0. A
-`scorer` is inference: it uses the running statistics and all outputs, so that an example's output does not depend on its batch.
+`scorer` is inference: with running statistics and without dropout, so that an example's output does not depend on its batch.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class NetworkState(NamedTuple):
     """The state of a training run.
 
     params: of the network.
-    statistics: running mean and variance of every BatchNorm layer; empty if there is none.
+    statistics: running mean and variance of every BatchNorm layer; empty without BatchNorm.
     optimizer: the optimiser's state.
     steps: number of steps so far.
     ratios: [leaves] update-to-data ratio of every array of parameters at the last step, in the order of jax.tree.leaves.
@@ -39,7 +39,7 @@ class NetworkState(NamedTuple):
 
 
 def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
-    """The state of a training run that starts at the variables of `init_variables`; a copy, because steps donate the state."""
+    """The initial state of a training run from `init_variables`; a copy, because steps donate the state."""
     params, statistics = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (variables["params"], variables["batch_stats"]))
     leaves = jax.tree.leaves(params)
     ratios = jnp.zeros(len(leaves), leaves[0].dtype)
@@ -56,24 +56,7 @@ def network_step(
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
     """The pure step `(state, (X, Y)) -> (state, summed loss)`, along the gradient of the batch's mean loss.
 
-    Args:
-        model: a network of jexplicit.nn.networks.
-        objective: a loss of jexplicit.nn.objectives.
-        optimizer: an optax optimiser.
-        seed: of dropout; what a step drops depends on (seed, step) alone.
-
-    Example:
-        >>> from jexplicit.nn.networks import FullyConnected, init_variables
-        >>> from jexplicit.nn.objectives import objective
-        >>> model, X, Y = FullyConnected((8,), 1), jnp.ones((4, 2), jnp.float32), jnp.ones((4, 1), jnp.float32)
-        >>> state = initial_state(init_variables(model, jax.random.key(0), X), optax.sgd(0.1))
-        >>> step = jax.jit(network_step(model, objective("squared_error"), optax.sgd(0.1)))
-        >>> losses = []
-        >>> for _ in range(3):
-        ...     state, loss = step(state, (X, Y))
-        ...     losses.append(loss.item())
-        >>> losses[0] > losses[1] > losses[2]
-        True
+    seed: of dropout, whose masks depend on (seed, step) only.
     """
 
     def mean_loss(params: Any, statistics: Any, batch: Batch, steps: Array) -> tuple[Array, Any]:
@@ -112,7 +95,7 @@ def record_ratios(
         nonlocal calls
         state, loss = step(state, batch)
         if calls % every == 0:
-            record(int(state.steps), np.asarray(state.ratios))  # now, because the next step donates the state
+            record(int(state.steps), np.asarray(state.ratios))  # before the next step donates the state
         calls += 1
         return state, loss
 
@@ -120,29 +103,14 @@ def record_ratios(
 
 
 class Scores(NamedTuple):
-    """Mean loss per example (nats for cross-entropies), and the share of examples whose largest output is the target."""
+    """Mean loss per example (nats for cross-entropies), and accuracy."""
 
     loss: float
     accuracy: float
 
 
 def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Callable[[dict[str, Any], Any, Any], Scores]:
-    """Compiled inference `(variables, X, Y) -> Scores`.
-
-    Args:
-        model: a network of jexplicit.nn.networks.
-        objective: a loss of jexplicit.nn.objectives.
-        chunk: rows at a time; it affects memory, not the result.
-
-    Example:
-        >>> from jexplicit.nn.networks import FullyConnected, init_variables
-        >>> from jexplicit.nn.objectives import objective
-        >>> model, X, labels = FullyConnected((), 3, output_scale=0.0), np.ones((5, 2), np.float32), np.zeros(5, int)
-        >>> score = scorer(model, objective("softmax_cross_entropy"))
-        >>> scores = score(init_variables(model, jax.random.key(0), X), X, labels)  # uniform outputs: log 3
-        >>> round(scores.loss, 4), scores.accuracy
-        (1.0986, 1.0)
-    """
+    """Compiled inference `(variables, X, Y) -> Scores`, `chunk` rows at a time."""
 
     @jax.jit
     def summed(variables: dict[str, Any], X: Any, Y: Any) -> tuple[Array, Array]:

@@ -1,8 +1,8 @@
 """One training loop for every model trained by gradients.
 
 A step is a pure, compiled function `(state, batch) -> (state, loss)` that donates its state. The order of the data depends on
-(seed, epoch) alone (by default a permutation), so a run that stops anywhere continues from its last checkpoint with exactly the
-batches of an uninterrupted run, and ends with the same result bit for bit.
+(seed, epoch) only (by default a permutation), so an interrupted run resumes from its last checkpoint with the same batches as
+an uninterrupted run, and has the same result bit for bit.
 """
 
 import functools
@@ -15,16 +15,16 @@ import numpy as np
 
 from jexplicit.runs.iterate import Entry, History, iterate
 
-_steps_between_checks = 16  # of the losses, which waits for the device
+_steps_between_checks = 16  # of the losses; a check waits for the device
 
 
 class TrainingResult(NamedTuple):
     """The result of `train`.
 
     params: of the epoch with the lowest dev loss; the initial parameters count as epoch 0.
-    best_epoch: that epoch.
+    best_epoch: number of this epoch.
     history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` since the start, and from epoch 1
-        `train_loss` (mean over the epoch's own batches, nats per position).
+        `train_loss` (mean over the batches of the epoch, nats per position).
     """
 
     params: Any
@@ -43,12 +43,7 @@ class TrainingResult(NamedTuple):
 
 
 def epoch_order(seed: int, epoch: int, size: int) -> np.ndarray:
-    """The order in which an epoch visits its `size` examples: a permutation that depends on (seed, epoch) alone.
-
-    Example:
-        >>> sorted(epoch_order(0, 1, 5).tolist()), (epoch_order(0, 1, 5) == epoch_order(0, 1, 5)).all().item()
-        ([0, 1, 2, 3, 4], True)
-    """
+    """The order of the `size` examples in an epoch: a permutation that depends on (seed, epoch) only."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(size)
 
 
@@ -73,24 +68,20 @@ def train(
     """Train by mini-batches, and keep the parameters of the best epoch.
 
     Args:
-        state: pytree of arrays: parameters, optimiser state, and whatever else a step needs. It is donated.
+        state: pytree of arrays: parameters, optimiser state, and any other state of a step. It is donated.
         step: compiled `(state, batch) -> (state, loss)`, with the loss summed over the batch, in nats.
         batch: the batch of given example indices; the last batch of an epoch may be smaller.
         evaluate: dev loss of parameters, nats per position.
         params: extracts the parameters from a state.
         size: number of training examples.
-        batch_size: examples per step.
-        epochs: maximum number of passes over the data.
-        seed: of the order of the data.
         order: `(seed, epoch) -> size example indices`, pure (jexplicit.nn.samplers); default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
-        checkpoints: folder for checkpoints; if it holds one, training continues from it.
-        checkpoint_seconds: minimum time between checkpoints.
+        checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
         on_epoch: called with each new entry of the history.
         progress: called with (examples done, total examples).
 
     Raises:
-        FloatingPointError: a loss is not finite; names epoch and step.
+        FloatingPointError: a loss that is not finite, with its epoch and step.
         ValueError: a batch size or number of epochs below 1, an order of the wrong length, or a checkpoint of another model.
     """
     if batch_size < 1 or epochs < 1 or size < 1:
@@ -98,7 +89,7 @@ def train(
     steps, indices = -(-size // batch_size), functools.lru_cache(1)(order or (lambda s, e: epoch_order(s, e, size)))
 
     def advance(carry: tuple[Any, Any], history: History) -> tuple[tuple[Any, Any], Entry]:
-        """A few steps; at the end of an epoch also the dev loss."""
+        """A few steps, and at the end of an epoch the dev loss."""
         (state, best), epoch, n, losses = carry, 0, steps, []
         if history:
             last = history[-1]

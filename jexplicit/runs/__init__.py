@@ -1,1 +1,1 @@
-"""What every program shares: devices, processes, files, checkpoints and progress."""
+"""Infrastructure of all programs: devices, processes, files, checkpoints and progress."""

@@ -1,4 +1,4 @@
-"""The public names of a package: each is imported where it is asked for, from the module that the package says."""
+"""The public names of a package, imported lazily from their modules."""
 
 import ast
 import importlib
@@ -9,18 +9,9 @@ from typing import Any
 
 
 def public_names(package: str, parts: Sequence[str] = ()) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names are those that its `if TYPE_CHECKING:` imports.
+    """`__getattr__` and `__dir__` of a package whose names are the imports of its `if TYPE_CHECKING:` block, loaded lazily.
 
-    Type checkers and editors read these imports; at run time a name costs the import of its own module and no other.
-
-    Args:
-        package: the name of the package.
-        parts: packages whose names are names of this one, too; they are not listed.
-
-    Example:
-        >>> names, listed = public_names("icl")
-        >>> names("Tasks").__name__, "Tasks" in listed()
-        ('Tasks', True)
+    Names of the packages in `parts` are available as well, but not listed.
     """
     modules: dict[str, str] = {}
 
@@ -48,7 +39,7 @@ def public_names(package: str, parts: Sequence[str] = ()) -> tuple[Callable[[str
 
 
 def _type_checking_imports(path: str) -> Iterator[tuple[str, str]]:
-    """The names that a file imports for type checkers alone, each with its module."""
+    """The names that a file imports under `if TYPE_CHECKING:`, each with its module."""
     for block in ast.parse(Path(path).read_text()).body:
         if isinstance(block, ast.If):
             for node in block.body:

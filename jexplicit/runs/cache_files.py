@@ -1,7 +1,7 @@
-"""The cache of a user: where it lies, how large its parts may become, and what is removed first.
+"""The user's cache: its folder, size limits, and removal of the least recently used entries.
 
-An entry of tokens is a folder; it is used when it is read or written, which its modification time says. Compiled functions
-are in a folder of their own there, see `jexplicit.runs.compiled`.
+An entry of tokens is a folder; its modification time is the time of its last use, read or write. Compiled functions are in a
+separate subfolder, see `jexplicit.runs.compiled`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _in_use: set[Path] = set()  # entries that this process has read or written: the
 
 
 class CacheEntry(NamedTuple):
-    """A file or folder in the cache, its size in bytes, and when it was last used, in seconds since 1970."""
+    """A file or folder in the cache, its size in bytes, and its last use, in seconds since 1970."""
 
     path: Path
     bytes: int
@@ -28,18 +28,14 @@ class CacheEntry(NamedTuple):
 
 
 def cache_folder(cache_dir: str | os.PathLike | None = None) -> Path:
-    """The folder of the cache: the one given, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder."""
+    """The folder of the cache: `cache_dir`, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder."""
     if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
         return Path(cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jexplicit"
 
 
 def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") -> int:
-    """The most bytes that a part of the cache may hold: what an environment variable says, such as 500MB, or the default.
-
-    Raises:
-        ValueError: the variable is no number of bytes.
-    """
+    """Size limit of a part of the cache, in bytes, from an environment variable such as 500MB."""
     given = os.environ.get(variable) or default
     try:
         return 0 if given == "0" else parse_bytes(given)
@@ -48,7 +44,7 @@ def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") 
 
 
 def cache_entries(folder: Path) -> list[CacheEntry]:
-    """The tokenised texts of a cache, least recently used first; other files in the folder are left alone."""
+    """The tokenised texts of a cache, least recently used first; other files in the folder are ignored."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if _name.fullmatch(path.name) and path.is_dir():
@@ -58,20 +54,16 @@ def cache_entries(folder: Path) -> list[CacheEntry]:
 
 
 def mark_used(entry: Path) -> None:
-    """Note that this process uses an entry now."""
+    """Mark an entry as in use by this process."""
     _in_use.add(entry)
     try:
         os.utime(entry)
-    except OSError:  # a cache that is only read
+    except OSError:  # a read-only cache
         pass
 
 
 def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
-    """Remove the first entries, the least recently used, until the others fit a limit; those that this process uses stay.
-
-    Returns:
-        the entries removed.
-    """
+    """Remove the first entries, the least recently used, until the rest fits a limit; returns them. Entries in use are kept."""
     excess, removed = sum(entry.bytes for entry in entries) - limit, []
     for entry in entries:
         if excess <= 0:
@@ -83,20 +75,16 @@ def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
 
 
 def clear_cache(entries: Sequence[CacheEntry], *, older_than: float = 0.0) -> list[CacheEntry]:
-    """Remove the entries that were not used for so many days; 0 removes all.
-
-    Returns:
-        the entries removed.
-    """
+    """Remove the entries not used for `older_than` days (0: all); returns them."""
     last = time.time() - older_than * 86_400
     return _remove([entry for entry in entries if entry.used <= last or not older_than])
 
 
 def _remove(entries: list[CacheEntry]) -> list[CacheEntry]:
-    for entry in entries:  # a reader that has an entry open or mapped keeps its files
+    for entry in entries:  # files of an open or mapped entry remain readable
         if entry.path.is_dir():
             shutil.rmtree(entry.path, ignore_errors=True)
         else:
-            with contextlib.suppress(OSError):  # another process was faster, or the cache is only read
+            with contextlib.suppress(OSError):  # removed by another process, or a read-only cache
                 entry.path.unlink()
     return [entry for entry in entries if not entry.path.exists()]

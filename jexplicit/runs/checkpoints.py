@@ -1,6 +1,6 @@
-"""Pytrees of arrays on disk, through orbax: a checkpoint is written whole or not at all.
+"""Pytrees of arrays on disk, by orbax: a checkpoint is written atomically.
 
-In a run of several processes all of them call these functions, since orbax synchronises them; the first one writes.
+With several processes all of them call these functions, which orbax synchronises; the first one writes.
 """
 
 import os
@@ -13,19 +13,15 @@ import jax
 import numpy as np
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # orbax imports what it has deprecated itself
+    warnings.simplefilter("ignore")  # orbax imports its own deprecated names
     from orbax.checkpoint import v1 as ocp
 
-_empty = (1,) * 7  # the shape that stands for an empty vector, which orbax does not save
+_empty = (1,) * 7  # represents an empty vector, which orbax does not save
 _series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
-    """Write a pytree of arrays; an interrupted write leaves the previous checkpoint.
-
-    Raises:
-        ValueError: the folder cannot be written.
-    """
+    """Write a pytree of arrays; an interrupted write keeps the previous checkpoint."""
     try:
         ocp.save(os.path.abspath(path), tree, overwrite=True)
     except OSError as error:
@@ -33,11 +29,7 @@ def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike) -> Any:
-    """Read a pytree of arrays; dictionaries and lists keep their type, tuples become lists.
-
-    Raises:
-        ValueError: no checkpoint there, or an unreadable one.
-    """
+    """Read a pytree of arrays; dictionaries and lists keep their type, tuples become lists."""
     path = os.path.abspath(path)
     if not is_checkpoint(path):
         raise ValueError(f"no checkpoint at {path}: finish the run first (--resume continues an interrupted one)")
@@ -54,10 +46,7 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
-    """Write checkpoint `number` of a series, then remove the others, so that there is always a whole one.
-
-    The arrays are copied to the host first: a run can continue on other devices.
-    """
+    """Write checkpoint `number` of a series from host copies, then remove the others, so that one is always complete."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     leaves = [leaf if leaf.size else np.zeros(_empty, leaf.dtype) for leaf in leaves]
     save_checkpoint(os.path.join(folder, str(number)), {"leaves": leaves})
@@ -67,12 +56,9 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
 
 
 def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
-    """The last checkpoint of a series, with the structure and sharding of `like`; None where the series is empty.
+    """The last checkpoint of a series, with the structure and sharding of `like`; None if the series is empty.
 
-    Leaves must have the shapes that `like` has; an empty vector there stands for a vector of any length, such as text.
-
-    Raises:
-        ValueError: a checkpoint with other shapes.
+    Shapes must match, except that an empty vector in `like` matches a vector of any length, such as text.
     """
     numbers = _numbers(folder)
     if not numbers:

@@ -1,8 +1,7 @@
-"""Compiled functions kept on disk, so that commands compile each of them once: JAX's persistent compilation cache.
+"""JAX's persistent compilation cache, so that commands compile each function once.
 
-They lie in `compiled`, in the folder of the cache. JAX names each by a hash of its code, the versions, the flags of XLA and the
-kind of device, which for a CPU are the instructions that it has: machines that share a home folder do not read what another one
-compiled for itself.
+Files are in `compiled`, in the folder of the cache. JAX's file names are hashes of code, versions, XLA flags and the kind of
+device, which includes the instruction set of a CPU: machines that share a home folder do not load each other's code.
 """
 
 import logging
@@ -13,21 +12,17 @@ from jexplicit.runs.cache_files import CacheEntry, cache_folder, cache_limit, sh
 
 logger = logging.getLogger(__name__)
 
-# Of JAX's own limit, jax_compilation_cache_max_size, no use is made: with it JAX looks through the folder at every write.
+# JAX's own limit, jax_compilation_cache_max_size, is not used: with it JAX scans the folder at every write.
 _EVERY_FUNCTION = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": -1}
 
 
 def compiled_limit() -> int:
-    """The most bytes of compiled functions: `$JEXPLICIT_COMPILED_LIMIT`, such as 200MB, or 1 GB; 0 where none are kept.
-
-    Raises:
-        ValueError: the variable is no number of bytes.
-    """
+    """The size limit of compiled functions, in bytes: `$JEXPLICIT_COMPILED_LIMIT` such as 200MB, or 1 GB; 0 disables them."""
     return cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB")
 
 
 def compiled_folder() -> Path:
-    """Where compiled functions lie."""
+    """The folder of compiled functions."""
     return cache_folder() / "compiled"
 
 
@@ -37,7 +32,7 @@ def compiled_entries() -> list[CacheEntry]:
     for path in compiled_folder().rglob("*"):
         try:
             about = path.stat()
-        except OSError:  # another process has removed it
+        except OSError:  # removed by another process
             continue
         if path.is_file():
             found.append(CacheEntry(path, about.st_size, max(about.st_atime, about.st_mtime)))
@@ -45,16 +40,12 @@ def compiled_entries() -> list[CacheEntry]:
 
 
 def keep_compiled() -> None:
-    """Let JAX keep what it compiles from now on, and read what is there; those over the limit that were not used are removed.
+    """Enable JAX's persistent compilation cache, and remove the least recently used files above the limit.
 
-    Nothing changes where the user has chosen a folder for JAX or has switched its cache off, by JAX's own variables or in the
-    program, where `$JEXPLICIT_COMPILED_LIMIT` is 0, and where the folder cannot be written or is another user's: what lies
-    there is run.
-
-    Raises:
-        ValueError: the variable is no number of bytes.
+    No effect if the user has configured or disabled JAX's cache, if the limit is 0, or if the folder is not writable or belongs
+    to another user: its files are executed.
     """
-    import jax  # here, so that `launch.cache` does without
+    import jax  # local import: `launch.cache` does not need JAX
 
     limit, folder = compiled_limit(), compiled_folder()
     chosen = jax.config.values

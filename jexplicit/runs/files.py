@@ -1,4 +1,4 @@
-"""Paths that a user gives, and files that a reader sees whole or not at all, even after a crash while they are written."""
+"""Paths given by a user, and files that are written atomically, even if the process or the machine crashes."""
 
 import os
 import tempfile
@@ -14,21 +14,7 @@ from numpy.typing import DTypeLike
 
 
 def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
-    """The path of a folder or file on this machine, with a leading `~` expanded.
-
-    Args:
-        path: as the user gave it.
-        flag: of the command line, for the message.
-
-    Raises:
-        ValueError: an empty path, the address of a remote store, or the home folder of an unknown user.
-
-    Example:
-        >>> local_path("gs://bucket/run")
-        Traceback (most recent call last):
-        ...
-        ValueError: --out gs://bucket/run: give a path on this machine (a mounted bucket is one) and copy the result
-    """
+    """The path of a folder or file on this machine, with a leading `~` expanded; refuses addresses of remote stores."""
     given = os.fspath(path)
     if not given.strip():
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
@@ -41,21 +27,7 @@ def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
 
 
 def check_writable(path: str | os.PathLike, flag: str) -> Path:
-    """The path of a file that can be written, for a check before long work; its folder is made.
-
-    Args:
-        path: as the user gave it.
-        flag: of the command line, for the message.
-
-    Raises:
-        ValueError: a folder, or a place where nothing can be written; those of `local_path`.
-
-    Example:
-        >>> check_writable("/", "--export")
-        Traceback (most recent call last):
-        ...
-        ValueError: --export /: it is a folder; give the file to write
-    """
+    """The path of a writable file, checked before long work; its folder is created."""
     file = local_path(path, flag)
     if file.is_dir():
         raise ValueError(f"{flag} {path}: it is a folder; give the file to write")
@@ -68,15 +40,7 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name, flush it to the disk, then rename it.
-
-    Args:
-        path: of the file.
-        write: called with the open file.
-
-    Raises:
-        ValueError: it cannot be written; the previous file stays.
-    """
+    """Write a file by `write(open file)` under a temporary name, flush it to the disk, then rename it."""
     partial = path.with_name(path.name + ".partial")
     try:
         with open(partial, "wb") as file:
@@ -90,27 +54,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as one .npz file, which has a checksum of each, as `write_whole` does.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
+    """Write arrays as one .npz file, which has a checksum per array, atomically as `write_whole`."""
     write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file that `save_arrays` wrote.
-
-    Raises:
-        ValueError: the file is damaged; the message names it.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_arrays(Path(folder, "a.npz"), {"x": np.arange(3)})
-        ...     load_arrays(Path(folder, "a.npz"))
-        {'x': array([0, 1, 2])}
-    """
+    """The arrays of a file of `save_arrays`."""
     try:
         with open(path, "rb") as file:
             arrays = np.load(file, allow_pickle=False)
@@ -120,22 +69,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 class ArrayFile:
-    """An array of one axis in a file without a name, which goes with it however the process ends.
-
-    Args:
-        dtype: of the array.
-        folder: where; default, the system's temporary folder.
-
-    Raises:
-        ValueError: the folder is full, here or later.
-
-    Example:
-        >>> array = ArrayFile(np.int32)
-        >>> array.append(np.array([5, 6]))
-        >>> array.append(np.array([7]))
-        >>> array.read(1, 3).tolist(), array.map().tolist()
-        ([6, 7], [5, 6, 7])
-    """
+    """A growing one-axis array in an anonymous file in `folder` (default: temporary), which is deleted with the process."""
 
     def __init__(self, dtype: DTypeLike, folder: str | Path | None = None):
         self.dtype, self._folder, self._length = np.dtype(dtype), folder, 0
@@ -149,7 +83,7 @@ class ArrayFile:
         return self._length
 
     def append(self, values: np.ndarray) -> None:
-        """Put values at the end."""
+        """Append values."""
         try:
             self._file.seek(0, 2)
             self._file.write(values.astype(self.dtype, copy=False).tobytes())
@@ -159,12 +93,12 @@ class ArrayFile:
         self._length += len(values)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """A part of it in memory: what is mapped stays resident after its use."""
+        """A copy of a part in memory; pages of a map would stay resident."""
         self._file.seek(start * self.dtype.itemsize)
         return np.fromfile(self._file, self.dtype, stop - start)
 
     def map(self) -> np.ndarray:
-        """All of it, of which only what is read comes into memory."""
+        """The whole array, memory-mapped."""
         file: Any = self._file
         return np.memmap(file, self.dtype, "r") if self._length else np.zeros(0, self.dtype)
 
@@ -176,7 +110,7 @@ class ArrayFile:
 
 
 class ArrayParts:
-    """The same in memory, where the parts wait to become one array."""
+    """An `ArrayFile` in memory: parts that are concatenated at the end."""
 
     def __init__(self, dtype: DTypeLike):
         self.dtype, self._parts = np.dtype(dtype), []
@@ -185,10 +119,10 @@ class ArrayParts:
         return sum(map(len, self._parts))
 
     def append(self, values: np.ndarray) -> None:
-        """Put values at the end."""
+        """Append values."""
         self._parts.append(values.astype(self.dtype, copy=False))
 
     def map(self) -> np.ndarray:
-        """All of it, handed over: nothing is kept here."""
+        """The whole array; the parts are released."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Memory of the host: what the machine has, what the process has used, and sizes as a user writes them. JAX is not needed."""
+"""Memory of the host: its size, the use of this process, and sizes written by a user. Does not import JAX."""
 
 import ctypes
 import os
@@ -12,20 +12,12 @@ _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of 
 
 
 def host_bytes() -> float:
-    """Bytes of memory of this machine; infinity where the system does not report it."""
+    """Bytes of memory of this machine; infinity if the system does not report it."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
 
 
 def parse_bytes(size: str) -> int:
-    """The number of bytes in a size such as "2GB" (10^9 bytes each) or "512MiB" (2^20 bytes each).
-
-    Raises:
-        ValueError: not a positive number followed by a unit.
-
-    Example:
-        >>> parse_bytes("2GB"), parse_bytes("1.5 GiB")
-        (2000000000, 1610612736)
-    """
+    """The number of bytes in a size such as "2GB" (10^9 bytes each) or "512MiB" (2^20 bytes each)."""
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", size, re.ASCII)
     if not found or found[2].upper() not in _units or float(found[1]) <= 0:
         raise ValueError(f"memory {size!r}: give a number and a unit, such as 2GB or 512MiB")
@@ -33,7 +25,7 @@ def parse_bytes(size: str) -> int:
 
 
 def peak_bytes() -> int | None:
-    """Peak resident memory of this process so far, bytes; None where the system does not report it."""
+    """Peak resident memory of this process so far, bytes; None if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -55,13 +47,13 @@ def set_malloc(**options: int) -> bool:
 
 
 def trim_heap() -> None:
-    """Give freed memory back to the system, where glibc has kept it: between stages of a job, each of which needs much."""
+    """Return freed memory that glibc has kept to the system, between memory-intensive stages."""
     if trim := _of_libc("malloc_trim"):
         trim(0)
 
 
 def _of_libc(name: str) -> Callable[..., int] | None:
-    """A function of the C library; None where there is none of this name."""
+    """A function of the C library, or None."""
     try:
         return getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

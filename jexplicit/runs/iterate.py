@@ -1,4 +1,4 @@
-"""The loop of everything that iterates: training, sweeps, searches. Resumable, bit for bit."""
+"""The loop of all iterations: training, sweeps, searches. Resumable, bit for bit."""
 
 import json
 import os
@@ -23,17 +23,17 @@ def iterate(
     checkpoint_seconds: float = 60.0,
     callback: Callable[[Entry], Any] | None = None,
 ) -> tuple[Any, list[Entry]]:
-    """Repeat `state, entry = step(state, history)` and append the entry to the history, until that is done.
+    """Repeat `state, entry = step(state, history)` and append the entry to the history, until it is complete.
 
-    A step depends on its state and on the history alone, so a run that stops anywhere continues from its last checkpoint with
-    exactly the steps of an uninterrupted run.
+    A step depends on its state and on the history only, so an interrupted run resumes from its last checkpoint with exactly the
+    steps of an uninterrupted run.
 
     Args:
-        step: `(state, history) -> (state, entry)`; the entry is what JSON can hold, and gets `seconds` since the start. A step
-            that donates its state must return one of the same shapes.
+        step: `(state, history) -> (state, entry)`; the entry is a JSON object, to which `seconds` since the start are added. A
+            step that donates its state must return one of the same shapes.
         state: pytree of arrays; an empty vector in it may grow.
         done: whether a history is complete.
-        checkpoints: folder for checkpoints; if it holds one, the iteration continues from it. The last one is of the end.
+        checkpoints: folder for checkpoints, from which the iteration resumes. The last one has the final state.
         checkpoint_seconds: time between two checkpoints.
         callback: called with each new entry.
 

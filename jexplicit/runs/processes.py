@@ -1,9 +1,9 @@
-"""Several processes as one run, on one machine or on many hosts, through JAX's own distributed runtime.
+"""Several processes as one run, on one machine or on many hosts, by JAX's distributed runtime.
 
 Every process runs the same program on its own part of the data: positions are split over the processes first, and a process's
-part over its own devices. Processes communicate rarely: once to sum their counts, and once for each evaluation. The functions
-that communicate (`agree`, `sum_over_processes`, `gather_over_processes`, `meet`) are called by all processes or by none; in a
-single process they return their argument. Each waits for as long as another process has work to do first.
+part over its own devices. Processes communicate rarely: once to sum their counts, and once per evaluation. The communicating
+functions (`agree`, `sum_over_processes`, `gather_over_processes`, `meet`) are called by all processes or by none; in a single
+process they return their argument. Each waits until all processes have called it.
 """
 
 import functools
@@ -24,25 +24,17 @@ from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console
 
 AUTOMATIC = "auto"
-_heartbeat_seconds = 30  # the others end so long after a process has died
-_longest_wait_seconds = 7 * 24 * 3600  # for the work of another process; one that dies is noticed by its heartbeat
+_heartbeat_seconds = 30  # after the death of a process the others end
+_longest_wait_seconds = 7 * 24 * 3600  # for the work of another process; its death is detected by the heartbeat
 _waits = itertools.count()
 _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Join the other processes of a run. Call it after `request_devices` and before JAX's first computation: it starts JAX.
+    """Join the other processes of a run; called after `request_devices` and before JAX's first computation, as it starts JAX.
 
-    Args:
-        coordinator: HOST:PORT of process 0, any free port; "auto" where JAX detects it (SLURM, TPU pods, Open MPI, ...).
-        num_processes: P, the number of processes; None only with "auto".
-        process_id: the index of this one, 0 .. P - 1; None only with "auto".
-        seconds: how long to wait for the others.
-
-    Raises:
-        ValueError: an id out of range, a malformed address, a number of processes other than the coordinator's, or processes
-            that cannot share the GPUs of their node evenly.
-        SystemExit: not all processes have joined in time.
+    coordinator: HOST:PORT of process 0, any free port; "auto" if JAX detects it (SLURM, TPU pods, Open MPI, ...).
+    num_processes, process_id: P and the index 0 .. P - 1; None only with "auto". seconds: to wait for the others.
     """
     check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
@@ -51,9 +43,9 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
         jax.distributed.initialize(
             *((None, None, None) if coordinator == AUTOMATIC else (coordinator, num_processes, process_id)),
             local_device_ids=None if runs_on_cpu() else slurm_gpus(os.environ),
-            initialization_timeout=seconds + 30,  # JAX would abort the process: `late` ends it earlier, with a message
+            initialization_timeout=seconds + 30,  # JAX aborts the process; `late` ends it earlier, with a message
             heartbeat_timeout_seconds=_heartbeat_seconds,
-            shutdown_timeout_seconds=_longest_wait_seconds,  # the first process writes the report when the others are done
+            shutdown_timeout_seconds=_longest_wait_seconds,  # the first process writes the report after the others
         )
         jax.devices()  # waits until every process has reported its devices
     except RuntimeError as error:
@@ -70,11 +62,7 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
 
 
 def message_of_process(error: Exception) -> str | None:
-    """What the user of several processes is told of an error, with the remedy where the runtime has lost another process.
-
-    Returns:
-        None for an error of JAX or of a program that has nothing to do with other processes, or where there is only this one.
-    """
+    """The message of an error caused by other processes, with its remedy; None for other errors, or in a single process."""
     lost = isinstance(error, jax.errors.JaxRuntimeError)
     if not jax.distributed.is_initialized() or isinstance(error, RuntimeError) and not lost:
         return None
@@ -83,11 +71,7 @@ def message_of_process(error: Exception) -> str | None:
 
 
 def check_process(coordinator: str, num_processes: int | None, process_id: int | None) -> None:
-    """Check the arguments of `join` before it starts anything.
-
-    Raises:
-        ValueError: an id out of range, a malformed address, or a missing argument.
-    """
+    """Check the arguments of `join` before JAX starts."""
     if coordinator == AUTOMATIC:
         return
     if num_processes is None or process_id is None:
@@ -100,20 +84,17 @@ def check_process(coordinator: str, num_processes: int | None, process_id: int |
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes results and prints to the terminal."""
+    """Whether this is the process that writes results and prints to the terminal."""
     return jax.process_index() == 0
 
 
 def meet(what: str) -> None:
-    """Wait until every process has called this, for days if one of them has so much to do first.
+    """Barrier: wait, for days if necessary, until every process has called this with the same `what`.
 
-    A collective does not wait: on CPUs the first one of some devices gives up after 30 s, a later one after 30 minutes. So
-    each function of this module that communicates meets the others before, in JAX's coordination service.
-
-    Args:
-        what: the processes wait for, the same in all of them.
+    A collective does not wait: on CPUs the first one of some devices times out after 30 s, a later one after 30 minutes. So all
+    communicating functions of this module first wait here, by JAX's coordination service.
     """
-    if not jax.distributed.is_initialized():  # one process, or a slice of hosts that have not joined
+    if not jax.distributed.is_initialized():  # one process, or hosts of a slice that have not joined
         return
     from orbax.checkpoint import multihost  # JAX has no public name for this
 
@@ -122,15 +103,11 @@ def meet(what: str) -> None:
 
 
 def agree(what: str, value: str) -> None:
-    """Check that all processes have the same value.
-
-    Raises:
-        ValueError: in every process; the message names those whose value differs from that of process 0.
-    """
+    """Check that all processes have the same value; the ValueError, raised in all, names those that differ from process 0."""
     if jax.process_count() == 1:
         return
     meet("agreement")
-    # multihost_utils.assert_equal gathers as well, but its AssertionError prints the arrays and not which processes differ
+    # the AssertionError of multihost_utils.assert_equal prints the arrays instead of the differing processes
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
     digests = np.asarray(multihost_utils.process_allgather(digest))
     others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
@@ -139,22 +116,13 @@ def agree(what: str, value: str) -> None:
 
 
 def part_of_process(first: int, last: int) -> tuple[int, int]:
-    """The part of the range first .. last - 1 that this process works on; the parts differ by at most one.
-
-    Example:
-        >>> part_of_process(1, 8)  # one process: all of it
-        (1, 8)
-    """
+    """The part of the range first .. last - 1 of this process; the parts differ in size by at most one."""
     P, p = jax.process_count(), jax.process_index()
     return first + (last - first) * p // P, first + (last - first) * (p + 1) // P
 
 
 def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The exact sum over processes of tables of integers; int64 where a cell could exceed 2^31 - 1.
-
-    Args:
-        tables: those of this process; their number and shapes are the same in all processes.
-    """
+    """The exact sum over processes of tables of integers, of the same shapes; int64 if a cell could exceed 2^31 - 1."""
     if jax.process_count() == 1:
         return tuple(tables)
     meet("sum")
@@ -177,7 +145,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
 
 
 class FolderLock:
-    """An advisory lock of a run folder. `close` releases it, and so does the end of the process, however it ends."""
+    """An advisory lock of a run folder, released by `close` or the end of the process."""
 
     def __init__(self, descriptor: int):
         self.descriptor = descriptor
@@ -188,16 +156,9 @@ _locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictiona
 
 
 def hold_place(out: str | os.PathLike, process_id: int) -> FolderLock:
-    """Lock a run folder against other runs while the result is referenced; the processes of one run share it by their ids.
+    """Lock a run folder, which is created, against other runs while the result is referenced; its processes share it by id.
 
-    The lock is one of operating-system processes: within one process, a second call returns the lock that it has.
-
-    Args:
-        out: the folder; it is created.
-        process_id: index of this process in its run.
-
-    Raises:
-        ValueError: another process with this id has the lock, or the folder cannot be written.
+    The lock is one of operating-system processes: within one process, a second call returns the same lock.
     """
     path = local_path(out).absolute() / f".process_{process_id}.lock"
     lock = _locks.get(str(path))
@@ -215,8 +176,8 @@ def hold_place(out: str | os.PathLike, process_id: int) -> FolderLock:
     except BlockingIOError as error:
         lock.close()
         raise ValueError(
-            f"process {process_id} of another run is at work in {out}: wait for its end, or choose another --out; "
-            "processes of one run each take a --process-id of their own"
+            f"process {process_id} of another run is active in {out}: wait for its end, or choose another --out; "
+            "processes of one run have different --process-id"
         ) from error
     except (ImportError, OSError):
         pass  # Windows, and file systems without locks
@@ -225,7 +186,7 @@ def hold_place(out: str | os.PathLike, process_id: int) -> FolderLock:
 
 
 def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:
-    # The main thread waits inside the runtime, where an exception cannot reach it.
+    # The main thread waits inside the runtime, which exceptions do not interrupt.
     console.print(
         f"[bold red]error:[/] process {process_id} of {num_processes}: not all processes have joined at {coordinator} within "
         f"{seconds} s. Process 0 must run on that host, with the port open to the others; start each id from 0 to "

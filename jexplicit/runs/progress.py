@@ -1,6 +1,6 @@
-"""What a command prints: its results on standard output, and progress on standard error.
+"""Output of commands: results on standard output, and progress on standard error.
 
-Progress is a bar with a rate while a stage runs, and one line when it has ended.
+Progress is a bar with a rate while a stage runs, and one line at its end.
 """
 
 import contextlib
@@ -18,34 +18,27 @@ from rich.text import Text
 
 
 class _Console(Console):
-    """A console that ends the process without a word where its reader has gone, as `head` does."""
+    """A console that exits quietly on a broken pipe, e.g. when piped to `head`."""
 
     def on_broken_pipe(self) -> None:
         end_of_reader()
 
 
 def end_of_reader() -> NoReturn:
-    """End the process where nobody reads its output any more, with the status that a shell gives to a closed pipe.
-
-    Raises:
-        SystemExit: always.
-    """
-    for stream in (sys.stdout, sys.stderr):  # what is left in their buffers goes nowhere
+    """Exit on a broken pipe of the output, with the status of shells for it."""
+    for stream in (sys.stdout, sys.stderr):  # discard their buffers
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     raise SystemExit(128 + signal.SIGPIPE)
 
 
-_widest = 10_000  # columns, where no terminal sets a width
+_widest = 10_000  # columns, without a terminal
 console = _Console(stderr=True, highlight=False, emoji=False, width=None if sys.stderr and sys.stderr.isatty() else _widest)
 _results = _Console(highlight=False, markup=False, emoji=False)
 
 
 def show(*results: RenderableType) -> None:
-    """Print results on standard output: text as it stands, tables as wide as they are where it is no terminal.
-
-    With `--json` nothing is printed; the command prints its results as one object instead.
-    """
+    """Print results on standard output, tables unwrapped without a terminal; nothing with `--json`."""
     if not _results.is_terminal:
         _results.width = _widest
     for result in results:
@@ -63,14 +56,14 @@ def json_line(value: Any) -> str:
 
 
 def suggest(text: str) -> None:
-    """Print what to try next, for a person who reads the results: not with `--quiet`, nor with `--json`."""
+    """Print a suggestion for a next command, except with `--quiet` or `--json`."""
     if not _results.quiet:
         console.print(text, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def silence(*, progress: bool, results: bool) -> Iterator[None]:
-    """Print no progress, or no results, in a part of a program."""
+    """Disable progress or results within a context."""
     before = console.quiet, _results.quiet
     console.quiet, _results.quiet = before[0] or progress, before[1] or results
     try:
@@ -86,7 +79,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show a named stage of a run; yields a function `(done, total)` that moves its bar.
+    """Show a named stage of a run; yields a function `(done, total)` that updates its bar.
 
     Example:
         >>> with stage("counting", "tokens") as progress:
@@ -110,12 +103,7 @@ def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
 
 
 def human(x: float) -> str:
-    """A number with three digits and a suffix: k, M, G or T.
-
-    Example:
-        >>> human(16741811), human(950), human(0.5)
-        ('16.7 M', '950', '0.5')
-    """
+    """A number with three digits and a suffix: k, M, G or T."""
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= factor:
             return f"{x / factor:.3g} {letter}"

@@ -1,8 +1,8 @@
-"""Speed as paired ratios: every round times every case, and a ratio is the median of the rounds' own ratios.
+"""Speed as paired ratios: every round times every case, and a ratio is the median of the ratios by round.
 
-A single timing depends on whatever else the machine does; cases timed close together are disturbed alike. CPU seconds are those
-of the whole process, kernel included. Touching memory for the first time costs kernel time, on a virtual machine often more
-than counting itself and never the same twice: `kept_memory` removes that cost from a comparison.
+A single timing depends on other load of the machine; cases timed close together are disturbed equally. CPU seconds are those of
+the whole process, kernel included. First use of memory costs kernel time, on a virtual machine often more than counting itself
+and with a large variance: `kept_memory` removes this cost from a comparison.
 """
 
 import contextlib
@@ -28,10 +28,7 @@ class Timing(NamedTuple):
 
 
 def time_call(call: Callable[[], Any], *, at_least: float = 0.05) -> Timing:
-    """Seconds of one call, the mean over as many calls as fill `at_least` seconds, well above the resolution of the clocks.
-
-    The last result is freed off the clock.
-    """
+    """Seconds of one call, the mean over as many calls as fill `at_least` seconds; the last result is freed off the clock."""
     start, result, calls = _clocks(), None, 0
     while True:
         result, calls = call(), calls + 1
@@ -49,22 +46,9 @@ def interleave_calls(
     clock: Callable[[Callable[[], Any]], T] = time_call,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, list[T]]:
-    """Time every case once per round, in a new random order each round.
+    """Timings of every case, once per round in a new random order; equal indices are the same round.
 
-    Args:
-        cases: calls, already compiled; each returns only once its result is ready.
-        rounds: number of rounds, at least 1.
-        seed: of the orders.
-        clock: times one call.
-        progress: called with (calls done, calls in total).
-
-    Returns:
-        One timing per round for each case; equal indices are the same round.
-
-    Example:
-        >>> timings = interleave_calls({"one": lambda: 1, "two": lambda: 2}, rounds=3)
-        >>> [(name, len(times)) for name, times in timings.items()]
-        [('one', 3), ('two', 3)]
+    cases: calls, already compiled, that return only when their result is ready. clock: times one call.
     """
     timings: dict[str, list[T]] = {name: [] for name in cases}
     orders, names = np.random.default_rng(seed), list(cases)
@@ -85,12 +69,7 @@ class Ratio(NamedTuple):
 
 
 def paired_ratio(peer: Sequence[float], own: Sequence[float]) -> Ratio:
-    """How many times faster a case is than its peer: median and quartiles over rounds of `peer seconds / own seconds`.
-
-    Example:
-        >>> paired_ratio([1.0, 8.0, 3.0], [2.0, 2.0, 2.0])  # of 0.5, 4 and 1.5
-        Ratio(median=1.5, low=1.0, high=2.75)
-    """
+    """Median and quartiles over rounds of the speed-up `peer seconds / own seconds`."""
     low, median, high = np.quantile(np.asarray(peer, np.float64) / np.asarray(own, np.float64), [0.25, 0.5, 0.75]).tolist()
     return Ratio(median, low, high)
 
@@ -102,14 +81,11 @@ def cpu_cores() -> int:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[str]:
-    """Restrict JAX and NumPy to one CPU thread at a time; yields a description of how.
+    """Restrict JAX and NumPy to one CPU thread at a time; yields a description.
 
-    XLA reads the size of its thread pool from NPROC when it starts, so enter this before JAX's first computation. On Linux all
+    XLA reads the size of its thread pool from NPROC at its start, so enter this before JAX's first computation. On Linux all
     threads of the process are also pinned to one core, which works even if JAX is already running. NumPy's BLAS reads
     OPENBLAS_NUM_THREADS at import; the launcher sets it.
-
-    Raises:
-        ValueError: JAX already runs on an accelerator.
     """
     before = os.environ.get("NPROC")
     os.environ["NPROC"] = "1"
@@ -132,18 +108,17 @@ def one_thread() -> Iterator[str]:
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[str]:
-    """Make the process keep the memory that it frees; yields a description of what was done.
+    """Make the process keep the memory that it frees; yields a description. Only for glibc (Linux), before JAX's threads start.
 
-    By default the C library returns large blocks to the system, and every call faults its tables and buffers in again. Only
-    glibc (Linux) can be configured, before JAX starts its threads.
+    By default the C library returns large blocks to the system, and every call faults its tables and buffers in again.
     """
-    if not set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1):  # every block from one heap that never shrinks
+    if not set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1):  # all blocks from one heap that never shrinks
         yield "default allocator, page faults included"
         return
     try:
         yield "freed memory kept by the process"
     finally:
-        set_malloc(mmap_max=65536, trim_threshold=128 * 1024, arena_max=0)  # as glibc starts
+        set_malloc(mmap_max=65536, trim_threshold=128 * 1024, arena_max=0)  # glibc's defaults
 
 
 def _clocks() -> tuple[float, float, float]:

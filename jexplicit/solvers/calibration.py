@@ -1,4 +1,4 @@
-"""How far predicted probabilities can be believed, and one temperature that mends most of it."""
+"""Calibration of predicted probabilities, and its correction by one temperature."""
 
 from typing import Any, NamedTuple
 
@@ -10,13 +10,13 @@ from scipy.optimize import minimize_scalar
 
 from jexplicit.solvers.metrics import check_not_nan
 
-_most = 100.0  # a temperature beyond it means that the logits say nothing
+_most = 100.0  # upper bound of the temperature: the logits are uninformative beyond it
 
 
 class Reliability(NamedTuple):
-    """What happens in bins of confidence: its mean, the share of right guesses, and the share of the examples.
+    """By bin of confidence: mean confidence, accuracy, and share of the examples.
 
-    The first two are 0 in bins without examples.
+    Confidence and accuracy are 0 in bins without examples.
     """
 
     confidence: Float[np.ndarray, " bins"]
@@ -25,15 +25,15 @@ class Reliability(NamedTuple):
 
 
 def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bins: int = 15) -> Reliability:
-    """Confidence and accuracy by bin of confidence; a calibrated model has them equal.
+    """Confidence and accuracy by bin of confidence; they are equal for a calibrated model.
 
-    The confidence of an example is its largest probability; bins cut [0, 1] evenly.
+    The confidence of an example is its largest probability; bins divide [0, 1] evenly.
 
     Raises:
         ValueError: no examples, fewer than 1 bin, or a logit that is NaN.
 
     Example:
-        >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # sure to one half, right three times of four
+        >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # confidence 1/2, accuracy 3/4
         Reliability(confidence=array([0. , 0.5]), accuracy=array([0.  , 0.75]), share=array([0., 1.]))
 
     Source: Guo et al., On calibration of modern neural networks, 2017, Sec. 2.
@@ -56,7 +56,7 @@ def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"],
         ValueError: no examples, or fewer than 1 bin.
 
     Example:
-        >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # half of the guesses are right, as they say
+        >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # confidence and accuracy are 1/2
         0.0
     """
     confidence, accuracy, share = reliability(logits, labels, bins=bins)
@@ -66,14 +66,14 @@ def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"],
 def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -> float:
     """The T that minimises the mean loss of `softmax(logits / T)`, found in one dimension by Brent's method.
 
-    Give it examples that the logits were not fitted to. Above 1, the model was too sure. One label in M + 1 is taken to be any
-    class, or else T would be 0 where all of few guesses are right.
+    Use held-out examples. T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0
+    even if all of a few predictions are correct.
 
     Raises:
         ValueError: no examples, or logits that are not finite.
 
     Example:
-        >>> logits = jnp.array([[8.0, 0.0]] * 4)  # sure of what is right three times in four; with the fifth, odds of 7 to 3
+        >>> logits = jnp.array([[8.0, 0.0]] * 4)  # 3 of 4 are correct; with the pseudo-example, odds of 7 to 3
         >>> round(fit_temperature(logits, jnp.array([0, 0, 0, 1])), 2)  # 8 / log(7/3)
         9.44
     """

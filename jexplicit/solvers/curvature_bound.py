@@ -4,9 +4,9 @@ The Hessian of a softmax layer's loss is at most `1/2 HᵀH` for each output, ev
 
     U += 2 (HᵀH)⁻¹ (F - HᵀP),    P = softmax(H U),
 
-never raises the loss. It reads the same two tables as iterative scaling, F and HᵀP, needs no autodiff and no learning rate, and
-takes features of either sign. The matrix is factorised once; from zeros, the first sweep is least squares. A ridge keeps it
-invertible, and the loss that falls includes the ridge.
+never raises the loss. It uses the same two tables as iterative scaling, F and HᵀP, needs no autodiff and no learning rate, and
+allows features of either sign. The matrix is factorised once; from zeros, the first sweep is least squares. A ridge keeps it
+invertible, and the decreasing loss includes the ridge.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
 class CurvatureProblem(NamedTuple):
-    """What a sweep reads: features, targets, the lower Cholesky factor of `HᵀH/M + 2 penalty`, and the penalty."""
+    """Data of a sweep: features, targets, the lower Cholesky factor of `HᵀH/M + 2 penalty`, and the penalty."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
@@ -32,7 +32,7 @@ class CurvatureProblem(NamedTuple):
 @jax.jit
 @full_precision
 def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: float | Float[Array, ""]) -> CurvatureProblem:
-    """The problem whose penalty is `ridge t`, with t the mean square of a feature; its factor is NaN if there is none."""
+    """The problem with penalty `ridge t`, t the mean square of a feature; its factor is NaN if not positive definite."""
     A = H.T @ H / len(H)
     penalty = ridge * jnp.trace(A) / len(A)
     return CurvatureProblem(H, Y, jnp.linalg.cholesky(A + 2 * penalty * jnp.eye(len(A), dtype=A.dtype)), penalty)
@@ -41,7 +41,7 @@ def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: flo
 @jax.jit
 @full_precision
 def curvature_bound_sweep(U: Float[Array, "D N"], problem: CurvatureProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, `U + 2 (HᵀH/M + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U)`, and the mean loss with the ridge before it."""
+    """One sweep, `U + 2 (HᵀH/M + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U)`, and the previous mean loss with the ridge."""
     H, Y, factor, penalty = problem
     log_P = jax.nn.log_softmax(H @ U)
     ascent = H.T @ (Y - jnp.exp(log_P)) / len(H) - penalty * U
@@ -66,7 +66,7 @@ def curvature_bound_sweeps(
         H: [M, D] features, of either sign.
         Y: [M, N] targets, one-hot or a distribution per row.
         U: [D, N] start; default, zeros.
-        sweeps: how many.
+        sweeps: number of sweeps.
         ridge: of the order of 1e-4; above 0.
         options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
 

@@ -6,7 +6,7 @@ With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 nor
 
 This is naive Bayes in closed form: for K unit-norm features `sum_d F[d, i] = K f_i`, and the logit of output i is
 `log(f_i * prod_k P(x_k | i))` up to a constant. At K = 1 it is the exact optimum, the conditional relative frequencies;
-beyond, it approximates the optimum of a convex problem.
+for K > 1 it approximates the optimum of a convex problem.
 """
 
 import functools
@@ -25,7 +25,7 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.core.smoothing) if such a pair can occur later. A feature that is always 0 tells nothing: its row of U is 0.
+    (jexplicit.lm.core.smoothing) if such a pair can occur at test time. A feature that is always 0 has weight 0.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
@@ -35,7 +35,8 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
         U, of the same shape and structure as F; logits are `H @ U`, in nats.
 
     Raises:
-        ValueError: see `check_cooccurrences`; under jit, vmap and grad nothing is checked.
+        ValueError: K < 1; a negative, infinite or NaN co-occurrence; an output that never occurs. Under jit, vmap and grad
+            nothing is checked.
 
     Example:
         >>> U = explicit_solution(jnp.array([[3.0, 1.0], [1.0, 1.0]]), K=1)
@@ -51,15 +52,11 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
 
 
 def check_cooccurrences(F: Any, K: float | Float[Array, ""]) -> None:
-    """Raise unless co-occurrences and priming number have an explicit solution.
-
-    Raises:
-        ValueError: K < 1; a negative, infinite or NaN co-occurrence; an output that never occurs.
-    """
+    """Refuse K < 1, a negative, infinite or NaN co-occurrence, and an output that never occurs."""
     if not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
     column = column_sums(F)
-    lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN if any block has one
+    lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN if any block has a NaN
     if not lowest >= 0 or not bool(jnp.isfinite(column).all()):
         wrong = lowest if not lowest >= 0 else float(column.max())
         raise ValueError(f"co-occurrences with the value {wrong}: they come from features >= 0 without NaN or infinity")

@@ -1,8 +1,8 @@
-"""The delta-corrected exponent: how strongly an explicit solution should discount frequent outputs.
+"""The delta-corrected exponent: the discount of frequent outputs in an explicit solution.
 
-The solution weighs output i by `w_i = f_i^((1 - K)/K)`, which assumes that mean co-occurrences grow exactly as counts. If they
-grow a little faster, the paper expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2). It takes
-δ log f_i from the logits of an example of norm K, so that
+The solution weights output i by `w_i = f_i^((1 - K)/K)`, which assumes that mean co-occurrences are proportional to counts. If
+they grow slightly faster, the paper expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2). This
+subtracts δ log f_i from the logits of an example of norm K, so that
 
     L(δ) = (1/M) sum_m log sum_i exp(z[m, i] - δ u_m l_i) - (z[m, y_m] - δ u_m l_{y_m}),    u_m = ||H_m||_1/K,   l_i = log f_i
 
@@ -20,11 +20,11 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.runs.devices import full_precision
 
 _block = 256  # examples whose logits are in memory at once
-_largest = 64.0  # of |δ|
+_largest = 64.0  # bound of |δ|
 
 
 class DeltaFit(NamedTuple):
-    """δ, and the loss without and with it, nats per example."""
+    """δ, and the losses without and with it, nats per example."""
 
     delta: float
     first_loss: float
@@ -38,25 +38,10 @@ def fit_delta(
     labels: Integer[Array, " M"],
     l: Float[Array, " N"],  # noqa: E741
 ) -> DeltaFit:
-    """The δ with the lowest loss on these examples.
+    """The δ with the lowest loss on M examples, `logits: x -> z` (paper, Sec. 2.2).
 
-    Args:
-        logits: `x -> z` of the explicit solution, one example.
-        X: [M, ...] examples.
-        u: [M] their norms, relative to K; 1 for contexts of K tokens.
-        labels: [M] the right outputs.
-        l: [N] log f, any constant added.
-
-    Raises:
-        ValueError: no examples; or no minimum within ±64, as for examples that l separates.
-
-    Example:
-        >>> l, labels = jnp.array([0.0, 1.0]), jnp.array([0, 1, 1, 1])  # three of four: log odds of log 3 = -δ
-        >>> fit = fit_delta(lambda x: x, jnp.zeros((4, 2)), jnp.ones(4), labels, l)
-        >>> round(fit.delta, 3)
-        -1.099
-
-    Source: paper, Sec. 2.2.
+    X: [M, ...] examples. u: [M] their norms, relative to K; 1 for contexts of K tokens. labels: [M] correct outputs.
+    l: [N] log f, up to a constant. Refuses no examples, and examples separated by l, which have no minimum within ±64.
     """
     if not len(labels):
         raise ValueError("no examples to fit delta on: give at least one")
@@ -76,7 +61,7 @@ def fit_delta(
         return float(loss_and_slope(jnp.asarray(delta, l.dtype))[1])
 
     first = float(loss_and_slope(jnp.zeros((), l.dtype))[0])
-    if float(l.max()) == float(l.min()):  # all outputs are as frequent: δ changes nothing
+    if float(l.max()) == float(l.min()):  # equally frequent outputs: the loss does not depend on δ
         return DeltaFit(0.0, first, first)
     width = 1.0
     while width <= _largest and slope(-width) * slope(width) >= 0:

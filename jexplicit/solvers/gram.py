@@ -1,7 +1,7 @@
-"""Sums over examples, `HᵀH` and `HᵀY`, of features that are never all in memory.
+"""Sums over examples, `HᵀH` and `HᵀY`, of features computed in blocks, never all in memory.
 
-Features are computed a block of examples at a time from a few numbers per example. Every device sums over its own blocks, and
-the devices' sums are added once, at the end.
+Features are computed a block of examples at a time from a few numbers per example. Every device sums over its own blocks, with
+one reduction over devices at the end.
 """
 
 import functools
@@ -16,14 +16,11 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.devices import AXIS, full_precision
 
-_strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the square
+_strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 
 
 class Blocks(NamedTuple):
-    """Examples in blocks of m, shared out to devices: what features are computed from, targets, and 0 for padding.
-
-    Inputs and targets are at most some hundred numbers per example.
-    """
+    """Examples in blocks of m, split over devices: inputs of the features, targets, and weights (0 for padding)."""
 
     X: Float[Array, "devices blocks m r"]
     Y: Float[Array, "devices blocks m N"]
@@ -31,7 +28,7 @@ class Blocks(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """Sums over M examples. Of the symmetric HH only the lower triangle is meant."""
+    """Sums over M examples; only the lower triangle of the symmetric HH is valid."""
 
     HH: Float[Array, "D D"]
     HY: Float[Array, "D N"]
@@ -41,13 +38,13 @@ class Gram(NamedTuple):
 
 
 def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> Blocks:
-    """Examples as blocks, the last one padded, each device of a mesh with as many.
+    """Examples as blocks, the last one padded, equally many per device of a mesh.
 
     Args:
         X: [M, r] inputs of the features.
         Y: [M, N] targets.
-        block: examples whose features are in memory at a time, at most.
-        mesh: devices to share them out to; default, the first alone.
+        block: maximum number of examples whose features are in memory at a time.
+        mesh: devices to split them over; default, the first only.
 
     Raises:
         ValueError: no examples, unequal numbers of them, or a block below 1.
@@ -57,7 +54,9 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
     """
     if len(X) != len(Y) or not len(X) or block < 1:
-        raise ValueError(f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give as many of both, at least 1, in blocks")
+        raise ValueError(
+            f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give equally many of both, at least 1, in blocks"
+        )
     devices = mesh.size if mesh else 1
     number = -(-len(X) // (devices * block))
     m = -(-len(X) // (devices * number))
@@ -78,8 +77,8 @@ def gram_matrix(
 
     Args:
         blocks: of examples.
-        features: a function of [m, r] that gives [m, D], as `jax.tree_util.Partial` with its arrays.
-        progress: called with (blocks done, blocks in all).
+        features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
+        progress: called with (blocks done, total blocks).
 
     Example:
         >>> blocks = split_examples(jnp.array([[1.0], [2.0]]), jnp.eye(2))
@@ -95,7 +94,7 @@ def gram_matrix(
     for n in range(number):
         sums = add_block(sums, blocks, features, n)
         if progress:
-            jax.block_until_ready(sums)  # or else all of them would be queued at once
+            jax.block_until_ready(sums)  # otherwise all blocks would be queued at once
             progress(n + 1, number)
     return _total(sums)
 
@@ -119,11 +118,11 @@ def add_block(sums: Gram, blocks: Blocks, features: Callable[[Array], Array], n:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _total(sums: Gram) -> Gram:
-    """The sum over devices: the one reduction."""
+    """The sum over devices."""
     return jax.tree.map(lambda part: part.sum(axis=0), sums)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
 def add_grams(one: Gram, other: Gram) -> Gram:
-    """The sums over the examples of both; the first is used up."""
+    """The sums over the examples of both; the first is donated."""
     return jax.tree.map(jnp.add, one, other)

@@ -1,14 +1,14 @@
 """Generalised iterative scaling: sweeps towards the optimum of a softmax layer, without autodiff and without a learning rate.
 
-At the optimum of the convex loss the model's co-occurrences equal those of the data, `HᵀP = F`. A sweep moves every parameter
+At the optimum of the convex loss the model's co-occurrences equal those of the data, `HᵀP = F`. A sweep updates every parameter
 by the logarithm of their ratio,
 
     U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i]),    P = softmax(H U),
 
 and never raises the loss (Darroch & Ratcliff 1972), provided that all rows of H have the same L1 norm K. If norms differ, K
-is the largest one and a *slack feature* `h_0 = K - ||h||_1` fills every row up to it; its weight u_0 acts as an intercept, as
-`H U + (K - ||h||_1) ⊗ u_0 = H (U - 1 ⊗ u_0) + K u_0`. Without the slack feature sweeps are monotone all the same (Curran &
-Clark 2003), towards the best layer without an intercept.
+is the largest one and a *slack feature* `h_0 = K - ||h||_1` completes every row to this norm; its weight u_0 acts as an
+intercept, as `H U + (K - ||h||_1) ⊗ u_0 = H (U - 1 ⊗ u_0) + K u_0`. Sweeps without the slack feature are monotone as well
+(Curran & Clark 2003), towards the best layer without an intercept.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
 class ScalingProblem(NamedTuple):
-    """What a sweep reads: features, targets, F = HᵀY, the largest norm of a row, and logits that are only added."""
+    """Data of a sweep: features, targets, F = HᵀY, the largest norm of a row, and constant logits to add."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
@@ -37,16 +37,7 @@ class ScalingProblem(NamedTuple):
 @jax.jit
 @full_precision
 def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, `U + (1/K) log(F / Hᵀ softmax(H U))`, and the mean loss before it, in nats.
-
-    The parameters of a pair that never occurs, F[j, i] = 0, stay as they are.
-
-    Example:
-        >>> Y = jnp.array([[0.5, 0.5], [0.25, 0.75]])
-        >>> U, loss = scaling_sweep(jnp.zeros((2, 2)), ScalingProblem(jnp.eye(2), Y, F=Y, K=1.0))
-        >>> (100 * jnp.exp(U)).round().tolist()
-        [[100.0, 100.0], [50.0, 150.0]]
-    """
+    """One sweep, `U + (1/K) log(F / Hᵀ softmax(H U))`, and the previous mean loss, in nats; U[j, i] is fixed if F[j, i] = 0."""
     H, Y, F, K, offsets = problem
     logits = H @ U
     log_P = jax.nn.log_softmax(logits if offsets is None else logits + offsets)
@@ -66,21 +57,21 @@ def iterative_scaling_sweeps(
     offsets: Float[Array, "M N"] | None = None,
     **options: Any,
 ) -> SoftmaxFit:
-    """Fit a softmax layer by iterative scaling from given parameters, with all of the data in each sweep.
+    """Fit a softmax layer by iterative scaling from given parameters, with all data in each sweep.
 
     Args:
         H: [M, D] features, at least 0.
         Y: [M, N] targets, one-hot or a distribution per row.
         U: [D, N] start: zeros, or the explicit solution.
-        sweeps: how many.
+        sweeps: number of sweeps.
         slack: whether to add the slack feature; default, if the norms of the rows differ.
-        offsets: [M, N] logits to add, which are not fitted; default, none.
+        offsets: [M, N] constant logits to add; default, none.
         options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
 
     Raises:
         ValueError: a negative or non-finite feature; features that are all 0; shapes that do not fit; a feature that never
-            meets an output, so that its parameter would fall forever; fewer than 0 sweeps. Under jit, vmap and grad only shapes
-            are checked.
+            co-occurs with an output, as its parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only
+            shapes are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -97,7 +88,7 @@ def iterative_scaling_sweeps(
     if concrete(H, F):
         _check_pairs(H, F)
     K = n.max()
-    h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding
+    h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
     if slack is None:
         slack = not concrete(h0) or bool(h0.max() > 0)
     if slack:
@@ -117,6 +108,6 @@ def _check_pairs(H: Array, F: Array) -> None:
     if len(never):
         j, i = never[0].tolist()
         raise ValueError(
-            f"feature {j} never meets output {i} ({len(never)} pairs never meet): its parameter would fall forever; add a "
-            "small constant to the features (jexplicit.features.positive.unit_rows) or drop the output"
+            f"feature {j} never co-occurs with output {i} ({len(never)} such pairs): its parameter would diverge to -inf; "
+            "add a small constant to the features (jexplicit.features.positive.unit_rows) or drop the output"
         )

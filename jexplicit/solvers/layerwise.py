@@ -1,7 +1,7 @@
-"""The explicit solution layer by layer, with information that only flows forward (paper, Sec. 3.3).
+"""The explicit solution layer by layer, by a forward pass only (paper, Sec. 3.3).
 
 Every layer is solved for the same targets from its own inputs: `H⁽¹⁾ = H`, `U⁽ˡ⁾ = explicit(F(H⁽ˡ⁾, Y), K⁽ˡ⁾)`,
-`H⁽ˡ⁺¹⁾ = φ⁽ˡ⁾(H⁽ˡ⁾ U⁽ˡ⁾)`. No layer depends on those above it, and the data pass through each once.
+`H⁽ˡ⁺¹⁾ = φ⁽ˡ⁾(H⁽ˡ⁾ U⁽ˡ⁾)`. No layer depends on later layers, and the data pass through each layer once.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ def _explicit(H: Float[Array, "M D"], Y: Float[Array, "M N"], K: PrimingNumber) 
 
 
 class SoftmaxLayer(NamedTuple):
-    """How to solve one layer of a stack.
+    """The solver of one layer of a stack.
 
-    K: priming number; default, the mean L1 norm of the layer's own inputs, but at least 1 (a softmax's output has norm 1).
+    K: priming number; default, the mean L1 norm of the layer's inputs, but at least 1 (the output of a softmax has norm 1).
     activation: φ from this layer's logits [.., N] to the next layer's inputs; it must not be negative.
     solve: `(H, Y, K) -> U`; default, the explicit solution.
     """
@@ -36,7 +36,7 @@ class SoftmaxLayer(NamedTuple):
 
 
 class StackSolution(NamedTuple):
-    """The decoders U⁽¹⁾ .. U⁽ᴸ⁾ and the priming numbers that they were solved with."""
+    """The decoders U⁽¹⁾ .. U⁽ᴸ⁾ and their priming numbers."""
 
     params: tuple[Array, ...]
     K: tuple[PrimingNumber, ...]
@@ -44,7 +44,7 @@ class StackSolution(NamedTuple):
 
 @full_precision
 def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequence[SoftmaxLayer]) -> StackSolution:
-    """The decoders of a stack of layers, each solved from its own inputs alone.
+    """The decoders of a stack of layers, each solved from its own inputs only.
 
     Args:
         H: [M, D] inputs of the first layer, at least 0.
@@ -95,12 +95,7 @@ def stack_logits(
 
 
 def random_decoders(key: Array, inputs: int, outputs: int, layers: int, dtype=jnp.float32) -> tuple[Float[Array, "_ N"], ...]:
-    """Random decoders of a stack of softmax layers, uniform in ±1/sqrt(n), with n the inputs of each.
-
-    Example:
-        >>> [U.shape for U in random_decoders(jax.random.key(0), 5, 3, 2)]
-        [(5, 3), (3, 3)]
-    """
+    """Random decoders of a stack of softmax layers, uniform in ±1/sqrt(n), with n the inputs of each."""
     sizes = [inputs] + [outputs] * (layers - 1)
     keys = jax.random.split(key, layers)
     return tuple(jax.random.uniform(k, (n, outputs), dtype, -(n**-0.5), n**-0.5) for k, n in zip(keys, sizes, strict=True))

@@ -1,7 +1,7 @@
-"""Which priming number suits numeric features, and the solution as a separate intercept.
+"""Choice of the priming number for numeric features, and the solution with a separate intercept.
 
-Features whose L1 norms differ have no norm K, and the paper takes their mean. K only changes one weight per output: with
-log F frozen and `log w = -(K - 1)/K log(sum_d F[d, :])`,
+For features of different L1 norms the paper uses the mean norm as K. K changes only one weight per output: with log F frozen
+and `log w = -(K - 1)/K log(sum_d F[d, :])`,
 
     logits = H log F + ||H||_1 ⊗ log w,
 
@@ -22,7 +22,7 @@ from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
-_rows_per_block = 512  # scored at all K at once
+_rows_per_block = 512  # scored at all K in one call
 
 
 class PrimingScan(NamedTuple):
@@ -33,46 +33,18 @@ class PrimingScan(NamedTuple):
 
 
 def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
-    """`log w_i = -(K - 1)/K log(sum_d F[d, i])`, the explicit solution's own intercept.
-
-    Example:
-        >>> jnp.exp(log_intercept(jnp.array([[3.0, 1.0], [1.0, 0.0]]), 2.0)).round(4).tolist()
-        [0.5, 1.0]
-
-    Source: paper, Eq. 14.
-    """
+    """`log w_i = -(K - 1)/K log(sum_d F[d, i])`, the intercept of the explicit solution (paper, Eq. 14)."""
     return -(K - 1) / K * jnp.log(column_sums(F))
 
 
 def delta_intercept(F: Float[Array, "D N"], f: Float[Array, " N"], K: float, delta: float) -> Float[Array, " N"]:
-    """`log w_i = -(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, the intercept of the delta-corrected exponent.
-
-    Args:
-        F: [D, N] co-occurrences, above 0.
-        f: [N] examples of each output, above 0.
-        K: priming number.
-        delta: correction of the exponent, see `fit_image_delta`.
-
-    Source: paper, Sec. 2.2.
-    """
+    """`log w_i = -(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, with counts f above 0 (paper, Sec. 2.2)."""
     return log_intercept(F, K) - delta / K * jnp.log(f)
 
 
 @full_precision
 def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Float[Array, " N"]) -> Float[Array, "M N"]:
-    """`H log F + ||H||_1 ⊗ log w`: the logits of `U = log F + 1 ⊗ log w`, in nats, with F frozen.
-
-    Args:
-        H: [M, D] features, at least 0.
-        F: [D, N] co-occurrences, above 0.
-        log_w: [N] logarithms of the weights.
-
-    Example:
-        >>> intercept_logits(jnp.array([[1.0, 1.0]]), jnp.ones((2, 3)), jnp.arange(3.0)).tolist()
-        [[0.0, 2.0, 4.0]]
-
-    Source: paper, Eq. 6 and Sec. 5.
-    """
+    """`H log F + ||H||_1 ⊗ log w`, in nats: logits of `U = log F + 1 ⊗ log w`, F frozen and above 0 (paper, Eq. 6, Sec. 5)."""
     return H @ jnp.log(F) + H.sum(axis=1)[:, None] * log_w[None, :]
 
 
@@ -85,7 +57,7 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
     Args:
         H: [M, D] features, at least 0.
         F: [D, N] co-occurrences of the training data, above 0.
-        labels: [M] the right outputs.
+        labels: [M] correct outputs.
         K: [S] priming numbers, at least 1.
 
     Raises:
@@ -100,7 +72,7 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
     """
     if concrete(F, K):
         if not 1 <= float(K.min()) <= float(K.max()) < jnp.inf:
-            raise ValueError(f"priming numbers between {float(K.min())} and {float(K.max())}: they are finite and at least 1")
+            raise ValueError(f"priming numbers between {float(K.min())} and {float(K.max())}: use finite numbers of at least 1")
         if not float(F.min()) > 0:
             raise ValueError(
                 f"a co-occurrence of {float(F.min())}: the scan takes logarithms; add 1 to the grey levels or smooth F"
@@ -113,13 +85,7 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
 def fit_intercept(
     H: Float[Array, "M D"], Y: Float[Array, "M N"], F: Float[Array, "D N"], *, K: float, sweeps: int = 100
 ) -> SoftmaxFit:
-    """The best intercept w for a frozen F: iterative scaling of the one feature that w weighs, the norm of a row.
-
-    Returns:
-        `U = log F + 1 ⊗ log w`, an intercept of 0, and the loss of each sweep.
-
-    Source: paper, Sec. 5; jexplicit.solvers.iterative_scaling.
-    """
+    """`U = log F + 1 ⊗ log w` with the best w for a frozen F, by iterative scaling of the row norms (paper, Sec. 5)."""
     n, log_F = H.sum(axis=1, keepdims=True), jnp.log(F)
     start = log_intercept(F, K)[None, :]
     fit = iterative_scaling_sweeps(n, Y, start, offsets=H @ log_F, slack=False, sweeps=sweeps)
@@ -127,20 +93,9 @@ def fit_intercept(
 
 
 def log_mean_cooccurrences(H: Float[Array, "M D"], F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
-    """`log <E_G[F_i]>`, with `<E_G[F_i]> = ((1/M) sum_m E_G[F_i | H_m]^K)^(1/K)` and E_G the geometric mean weighed by H_m.
+    """`log <E_G[F_i]>`, with `<E_G[F_i]> = ((1/M) sum_m E_G[F_i | H_m]^K)^(1/K)` and F above 0 (paper, Eq. 12-14).
 
-    Features of different norms are averaged each by its own, `E_G[F_i | H_m] = prod_d F[d, i]^(H[m, d]/||H_m||_1)`.
-
-    Args:
-        H: [M, D] features, at least 0 and not all 0 in any row.
-        F: [D, N] co-occurrences, above 0.
-        K: priming number.
-
-    Example:
-        >>> log_mean_cooccurrences(jnp.eye(2), jnp.array([[2.0, 4.0], [4.0, 4.0]]), 1.0).round(4).tolist()  # log 3, log 4
-        [1.0986, 1.3863]
-
-    Source: paper, Eq. 12-14.
+    `E_G[F_i | H_m] = prod_d F[d, i]^(H[m, d]/||H_m||_1)` is the geometric mean weighted by H_m, which must not be 0.
     """
     log_means = _log_geometric_means(H, F)
     return (jax.nn.logsumexp(K * log_means, axis=0) - math.log(len(H))) / K
@@ -149,34 +104,12 @@ def log_mean_cooccurrences(H: Float[Array, "M D"], F: Float[Array, "D N"], K: fl
 def mean_cooccurrence_intercept(
     H: Float[Array, "M D"], F: Float[Array, "D N"], f: Float[Array, " N"], K: float
 ) -> Float[Array, " N"]:
-    """`log w_i = (1/K) log f_i - log <E_G[F_i]>`: the weights of Eq. 14 before its assumption `<E_G[F_i]> ∝ f_i`.
-
-    Args:
-        H, F, K: as in `log_mean_cooccurrences`.
-        f: [N] examples of each output, above 0.
-
-    Example:
-        >>> F = jnp.array([[3.0, 1.0], [1.0, 3.0]])
-        >>> mean_cooccurrence_intercept(jnp.eye(2), F, jnp.array([4.0, 4.0]), 1.0).round(4).tolist()  # 4/2
-        [0.6931, 0.6931]
-
-    Source: paper, Eq. 14.
-    """
+    """`log w_i = (1/K) log f_i - log <E_G[F_i]>`: the weights of Eq. 14 without its assumption `<E_G[F_i]> ∝ f_i`."""
     return jnp.log(f) / K - log_mean_cooccurrences(H, F, K)
 
 
 def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> DeltaFit:
-    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss on these examples; see `fit_delta`.
-
-    Args:
-        H: [M, D] features, at least 0.
-        labels: [M] the right outputs.
-        F: [D, N] co-occurrences, above 0.
-        f: [N] examples of each output, above 0.
-        K: priming number.
-
-    Source: paper, Sec. 2.2.
-    """
+    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss on these examples, F and f above 0; see `fit_delta`."""
     log_F, log_w = jnp.log(F), log_intercept(F, K)
     u = H.sum(axis=1) / K
     return fit_delta(lambda h: h @ log_F + h.sum() * log_w, H, u, labels, jnp.log(f))
@@ -191,7 +124,7 @@ def _log_geometric_means(H: Array, F: Array) -> Array:
 @jax.jit
 @full_precision
 def _correct(H: Array, F: Array, labels: Array, K: Array) -> Array:
-    """[S] how many rows the solution classifies correctly at each K."""
+    """[S] number of correctly classified rows at each K."""
     base, n, column = H @ jnp.log(F), H.sum(axis=1), jnp.log(column_sums(F))
     padding = -len(H) % _rows_per_block
     rows = [jnp.pad(x, ((0, padding),) + ((0, 0),) * (x.ndim - 1)) for x in (base, n, labels, jnp.ones(len(H), bool))]

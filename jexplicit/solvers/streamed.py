@@ -1,11 +1,11 @@
 """Least squares and a softmax layer fitted to features that are computed a block at a time.
 
-Both need one factorisation of `HᵀH`. Least squares reads nothing else; the softmax layer takes sweeps of
+Both need one factorisation of `HᵀH`. Least squares needs only this; the softmax layer is fitted by sweeps of
 
     U += 2 (C + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U),    C = HᵀH/M - h̄ h̄ᵀ,
 
 which never raise the loss (as in `jexplicit.solvers.curvature_bound`). The intercept is not penalised: features are centred,
-so that its sweep is one of its own, `b += 2 mean(Y - P)`.
+so that it has a separate sweep, `b += 2 mean(Y - P)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
 class StreamedProblem(NamedTuple):
-    """What a sweep reads: examples, their features, the features' mean, the factor of `C + 2 penalty`, and the penalty."""
+    """Data of a sweep: examples, their features, the features' mean, the factor of `C + 2 penalty`, and the penalty."""
 
     blocks: Blocks
     features: Callable[[Array], Array]
@@ -34,7 +34,7 @@ class StreamedProblem(NamedTuple):
 def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
     """Least squares with an intercept: `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
 
-    Its scores H U + b estimate the probabilities of classes, and add up to 1.
+    The scores H U + b estimate class probabilities and sum to 1.
 
     Args:
         gram: sums over examples.
@@ -67,22 +67,9 @@ def choose_ridge(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[float, SoftmaxFit]:
-    """The ridge whose least squares have the lowest mean squared error `mean (H U + b - Y)²` on held-out examples.
+    """The ridge with the lowest mean squared error `mean (H U + b - Y)²` on held-out examples, and its least squares.
 
-    A ridge that is too small for the precision of the sums is passed over.
-
-    Args:
-        gram: sums over the examples to fit.
-        ridges: to choose from; see `gram_least_squares`.
-        X, Y: inputs of the features and targets of the held-out examples.
-        features: as in `gram_matrix`.
-        progress: called with (ridges done, ridges in all).
-
-    Returns:
-        The ridge, and its least squares.
-
-    Raises:
-        ValueError: no ridge, or each of them is too small for the precision of the sums.
+    Ridges too small for the precision of the sums are skipped.
     """
     found: list[tuple[float, float, SoftmaxFit]] = []
     failure = ValueError("no ridges to choose from: give at least one, e.g. 1e-4")
@@ -103,15 +90,10 @@ def choose_ridge(
 
 
 def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
-    """The layer `(U/T, b/T)`, whose logits are those of another divided by T, and the ridge `T² ridge`.
+    """The layer `(U/T, b/T)`, whose logits are divided by T, and the ridge `T² ridge`, which penalises U/T as `ridge` does U.
 
-    That ridge penalises U/T as `ridge` penalises U: where (U, b) has the lowest loss of `softmax((H U + b)/T)` with `ridge`,
-    the tempered layer has the lowest of `softmax(H U + b)` with the tempered ridge.
-
-    Example:
-        >>> fit, ridge = tempered(SoftmaxFit(jnp.array([[4.0, 0.0]]), jnp.zeros(2), ()), 2.0, 0.1)
-        >>> fit.U.tolist(), ridge
-        ([[2.0, 0.0]], 0.4)
+    If (U, b) minimises the loss of `softmax((H U + b)/T)` with `ridge`, the tempered layer minimises that of
+    `softmax(H U + b)` with the tempered ridge.
     """
     return fit._replace(U=fit.U / temperature, intercept=fit.intercept / temperature), ridge * temperature**2
 
@@ -126,14 +108,14 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with the bound on the curvature.
+    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps.
 
     Args:
         gram: sums over the examples.
         blocks: the examples.
         features: as in `gram_matrix`.
-        start: the layer to start from, such as least squares divided by a temperature; default, the classes' frequencies.
-        sweeps: how many; each computes all features once.
+        start: initial layer, e.g. least squares divided by a temperature; default, the class frequencies.
+        sweeps: number of sweeps; each computes all features once.
         ridge: in units of the features' mean variance t; above 0.
         options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
 
@@ -165,7 +147,7 @@ def gram_softmax_sweeps(
 @jax.jit
 @full_precision
 def streamed_sweep(state: tuple[Array, Array], problem: StreamedProblem) -> tuple[tuple[Array, Array], Array]:
-    """One sweep over all blocks, and the mean loss with the ridge before it. The intercept is that of centred features."""
+    """One sweep over all blocks, and the previous mean loss with the ridge; the intercept refers to centred features."""
     blocks, features, mean, factor, penalty = problem
     U, b = state
 

@@ -1,4 +1,4 @@
-"""The loop that every gradient-free fit of a softmax layer runs: full-data sweeps, resumable, or one `scan` under tracing."""
+"""The loop of all gradient-free fits of a softmax layer: full-data sweeps, resumable, or one `scan` under tracing."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from jexplicit.runs.iterate import History, iterate
 class SoftmaxFit(NamedTuple):
     """A softmax layer `softmax(H U + intercept)` and its training losses.
 
-    losses: mean negative log-likelihood in nats at the start and after each sweep, plus the ridge where there is one.
+    losses: mean negative log-likelihood in nats at the start and after each sweep, including a ridge.
     """
 
     U: Float[Array, "D N"]
@@ -41,26 +41,13 @@ def run_sweeps(
     on_sweep: Callable[[int, float], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Any, Any]:
-    """Iterate `state, loss = sweep(state, problem)`, where the loss is that of the state before the sweep.
+    """Iterate `state, loss = sweep(state, problem)`, loss of the state before; returns the last state and losses [sweeps + 1].
 
     Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints and callbacks.
 
-    Args:
-        sweep: pure and compiled.
-        state: pytree of arrays to start from.
-        problem: pytree of arrays that stay the same.
-        sweeps: how many.
-        checkpoints: folder for checkpoints; if it holds one, the sweeps continue from it.
-        checkpoint_seconds: time between two checkpoints.
-        on_sweep: called with (sweeps done, loss).
-        progress: called with (sweeps done, sweeps in all).
-
-    Returns:
-        The last state, and the losses [sweeps + 1] of the start and after each sweep.
-
-    Raises:
-        ValueError: fewer than 0 sweeps.
-        FloatingPointError: a loss that is not finite.
+    sweep: pure and compiled; problem: a pytree of constant arrays.
+    checkpoints: folder for checkpoints, from which sweeps resume; checkpoint_seconds: time between them.
+    on_sweep: called with (sweeps done, loss); progress: with (sweeps done, total sweeps).
     """
     if sweeps < 0:
         raise ValueError(f"{sweeps} sweeps: use at least 0")
@@ -76,7 +63,7 @@ def run_sweeps(
             on_sweep(len(history), float(loss))
         if progress and sweeps:
             progress(len(history), sweeps)
-        return (moved if len(history) < sweeps else state), {"loss": float(loss)}  # the last pass only measures the loss
+        return (moved if len(history) < sweeps else state), {"loss": float(loss)}  # the last iteration only computes the loss
 
     saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
     state, history = iterate(step, state, done=lambda history: len(history) > sweeps, **saving)

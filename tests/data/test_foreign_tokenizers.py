@@ -147,7 +147,7 @@ def test_what_is_no_tokenizer_is_refused(files, tmp_path, monkeypatch):
     for gone in (tmp_path, tmp_path / "gone", "syllable"):
         with pytest.raises(ValueError, match="no tokenizer at .*: choose bpe, word or char, or give"):
             open_tokenizer(gone)
-    with pytest.raises(ValueError, match="vocabulary size 7 with a tokenizer of .* tokens: leave out vocab_size"):
+    with pytest.raises(ValueError, match="vocabulary size 7 with a tokenizer of .* tokens: omit vocab_size"):
         make_tokenizer(str(files / "word_level.json"), [], 7)
     with pytest.raises(ValueError, match="damaged or foreign model of kind 'syllable'"):
         Tokenizer(b"", "syllable")

@@ -6,7 +6,7 @@ from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.dense import count
 from jexplicit.data.corpus import held_out
-from jexplicit.data.corpus.held_out import duplicated_mask, hold_out
+from jexplicit.data.corpus.held_out import cut_documents, duplicated_mask, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)
 STREAM = stream_of(DOCUMENTS)
@@ -136,3 +136,9 @@ def test_copies_are_those_of_the_loop_over_spans_in_parts_of_any_size(part, monk
         spans, sizes = slow_spans_in_common(some, text, n), np.bincount(np.arange(len(some)) // 200)
         np.testing.assert_array_equal(duplicated_mask(some, text), np.repeat(np.array(spans) * 5 > sizes, sizes))
         np.testing.assert_array_equal(duplicated_mask(some, text, most=0.4), np.repeat(np.array(spans) * 5 > 2 * sizes, sizes))
+
+
+def test_long_documents_are_split_into_nearly_equal_pieces():
+    assert cut_documents(np.array([0, 1, 2, 3, 4, 5, 0, 6, 0]), 3).tolist() == [0, 1, 2, 0, 3, 4, 5, 0, 6, 0]
+    pieces = documents_of(cut_documents(STREAM, 4))
+    assert max(map(len, pieces)) <= 4 and sum(pieces, []) == sum(documents_of(STREAM), [])

@@ -83,7 +83,7 @@ MISREAD = [
     ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
     ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
     ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
-    ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers alone"),
+    ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers only"),
 ]
 
 

@@ -91,7 +91,7 @@ BAD_FILES = [
     ({"test_labels": LABELS + b"\0"}, "has extra bytes"),
     ({"test_labels": b""}, "magic number 0"),
     ({"test_labels": b"\0\0\x0d\x01" + LABELS[4:]}, "magic number 3329"),
-    ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, "train-images.*four dimensions, as colour images have: only grey"),
+    ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, "train-images.*four dimensions, as of colour images: only grey"),
     ({"train_images": LABELS, "train_labels": IMAGES}, r"magic number 2049, that of labels; expected 2051.*swapped"),
 ]
 
@@ -149,7 +149,7 @@ X_TEST, Y_TEST = some_images(6, seed=1)
     [
         ({"train_labels": Y[:-1]}, "12 train images and 11 labels"),
         ({"test_images": X_TEST[:0], "test_labels": Y_TEST[:0]}, "0 test images"),
-        ({"test_images": some_images(6, shape=(4, 5))[0]}, "one shape"),
+        ({"test_images": some_images(6, shape=(4, 5))[0]}, "equal shapes"),
         ({"train_images": replaced(X, 0)}, "train image 4 is zero everywhere"),
         ({"test_images": replaced(X_TEST, 0)}, "test image 4 is zero everywhere"),
         ({"levels": 17}, r"pixel \d+: grey levels are 0 .. 16"),

@@ -91,8 +91,8 @@ BAD = [
     ("a.jsonl", '{"text": "a"}\n\n{"id": 1}', "text", r"a.jsonl, line 3 has no field 'text': it has 'id'"),
     ("a.jsonl", '{"text": "a"}\n{"text": 7}', "text", r"line 2: field 'text' holds int '7', not text: it has 'text'"),
     ("a.jsonl", '{"text": null}', "text", "a.jsonl holds no text"),
-    ("a.jsonl", '{"text": "a"}\n{"text"', "text", r"a.jsonl, line 2, is no JSON \(.*\): write one object a line"),
-    ("a.jsonl", "[1]", "text", r"a.jsonl, line 1, is no JSON object but a int"),
+    ("a.jsonl", '{"text": "a"}\n{"text"', "text", r"a.jsonl, line 2, is not JSON \(.*\): write one object per line"),
+    ("a.jsonl", "[1]", "text", r"a.jsonl, line 1, is not a JSON object but a int"),
     ("a.jsonl", "", "text", "a.jsonl holds no text"),
     ("a.jsonl", '{"text": " "}', "text", "a.jsonl holds no text"),
     ("a.jsonl.gz", '{"text": " "}', "text", "is not a whole gzip file"),
@@ -101,8 +101,8 @@ BAD = [
     ("a.csv", "id,text\n1,a\n2\n", "text", "line 3 has no field 'text': it has 'id'"),
     ("a.csv", 'text,id\n"a,1\n', "text", "a.csv, line 2, cannot be read as a table"),
     ("a.csv", "text,id\n", "text", "a.csv holds no text"),
-    ("a.parquet", "no parquet", "text", "a.parquet is no whole Parquet file"),
-    ("a.txt", "plain", "text", "a.txt is plain text, which has no field 'text': leave the field out"),
+    ("a.parquet", "no parquet", "text", "a.parquet is not a complete Parquet file"),
+    ("a.txt", "plain", "text", "a.txt is plain text, which has no field 'text': omit the field"),
 ]
 
 
@@ -132,7 +132,7 @@ def test_fields_that_nobody_asked_for_do_not_matter(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one", "n": ' + "9" * 5000 + '}\n{"text": null}\n{"text": "two"}\n')
     assert read_documents(tmp_path / "a.jsonl", field="text") == ["one", "two"]
     (tmp_path / "b.jsonl").write_text('{"text": "a", "x": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
-    with pytest.raises(ValueError, match="b.jsonl, line 1, is no JSON"):
+    with pytest.raises(ValueError, match="b.jsonl, line 1, is not JSON"):
         read_documents(tmp_path / "b.jsonl", field="text")
 
 

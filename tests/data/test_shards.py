@@ -10,7 +10,7 @@ import pytest
 from jexplicit.data.corpora import Corpus, iterate_split, sample_documents, split_documents
 from jexplicit.data.corpus import shards as module
 from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.shards import ShardWriter, read_shards, write_shards
+from jexplicit.data.corpus.shards import ShardWriter, count_tokens, read_shards, write_shards
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
@@ -55,6 +55,7 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, small, tokenizer, s
         for last in range(len(whole) + 2):
             np.testing.assert_array_equal(stream[first:last], whole[first:last])
     np.testing.assert_array_equal(stream[-5:], whole[-5:])
+    assert count_tokens(stream) == np.count_nonzero(whole)
     stream.verify()
     assert all((tmp_path / shard.file).read_bytes()[-1] == 0 for shard in stream.shards)  # each ends a document
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jexplicit.data.corpora import Corpus, split_documents
+from jexplicit.data.corpora import Corpus, split_at_end, split_documents
 from jexplicit.data.corpus import docstrings
 from jexplicit.data.corpus.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import read_documents, text_corpus
@@ -98,7 +98,7 @@ def test_text_corpus_with_dev_and_without(tmp_path):
     corpus = text_corpus(a)
     assert (list(corpus.train), list(corpus.dev)) == (["one", "three"], ["two"])
     (tmp_path / "link.txt").symlink_to(a)
-    with pytest.raises(ValueError, match="a.txt is in train and in dev: take it out of one"):
+    with pytest.raises(ValueError, match="a.txt is in train and in dev: remove it from one"):
         text_corpus([a], [f"{tmp_path}/link.txt"])
     with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split .*2 or more documents.*dev text"):
         text_corpus([b]).in_memory()
@@ -136,6 +136,11 @@ def test_splits_that_are_refused(n, every, said):
 
 
 @pytest.mark.slow
+def test_the_last_characters_are_dev_and_a_document_across_the_boundary_is_in_both():
+    parts = [list(split_at_end(["to be", "or not"], dev=dev, share=0.3)) for dev in (False, True)]
+    assert parts == [["to be", "or"], [" not"]]
+
+
 def test_docs_corpus_is_large_unique_and_reproducible():
     corpus = docs_corpus()
     documents = corpus.train + corpus.dev
@@ -220,5 +225,5 @@ def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, mo
     documents = set(corpus.train + corpus.dev)
     assert {"Lists.", "Package of the test.", "First.\n\n  Second.", "café \ufffd"} <= documents
     assert "Left out." not in documents
-    assert "left out 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
+    assert "skipped 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
     assert seen == [(1, 3), (2, 3), (3, 3)]

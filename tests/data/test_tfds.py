@@ -156,7 +156,7 @@ REFUSALS = [
         r"tfds:small has no feature 'story': name one of .*text",
     ),
     (lambda folder: list(tfds_corpus("latin", data_dir=folder).train), r"tfds:latin .* \(UnicodeDecodeError: .*train=FILES"),
-    (lambda folder: tfds_text("no_train", data_dir=folder), "has the splits test, and none is train"),
+    (lambda folder: tfds_text("no_train", data_dir=folder), "has the splits test, but no train"),
     (lambda folder: read_images("tfds:bytes", folder), "labels from 255 to 256: only 0 .. 255 are supported"),  # no byte wraps
     (lambda folder: read_images("tfds:small", folder), r"tfds:small could not be read \(KeyError: 'image'\)"),
     (lambda folder: tfds_text(str(folder)), "holds several data sets: name one of .*small/1.0.0"),

@@ -173,7 +173,7 @@ REFUSALS = [
     ("factor", lambda: exact_moments(Tasks(), factor=jnp.eye(3))),
     ("cannot be inverted", lambda: optimal_solution(sampled_moments(jnp.zeros((2, 3, 2))))),
     (r"X \(0, 3, 2\)", lambda: sampled_moments(jnp.zeros((0, 3, 2)))),
-    ("5 examples for 100 numbers", lambda: least_squares_solution(sample_tasks(KEY, Tasks(), 5))),
+    ("5 examples for 100 parameters", lambda: least_squares_solution(sample_tasks(KEY, Tasks(), 5))),
     ("power 2", lambda: newton_residual(jnp.ones(2), 1, power=2)),
     ("0 layers", lambda: optimal_polynomial(Spectrum(np.ones(2), np.ones(2), 1.0), Tasks(), layers=0, tied=True)),
     ("0 eigenvalues", lambda: optimal_polynomial(Spectrum(np.ones(0), np.ones(0), 1.0), Tasks(), layers=2, tied=True)),
@@ -297,7 +297,7 @@ REFUSALS = [
     ("no tasks: name at least one", lambda: select_tasks([])),
     ("tasks on MNIST: .*leave them out, and name the other tasks: digits tables", lambda: task_sets("mnist@7", seed=12)),
     ("data 'mnist@8': choose one of digits@4", lambda: task_sets("mnist@8")),
-    ("'sun' in the plane: choose one of moons", lambda: plane("sun", 4, np.random.default_rng(0))),
+    ("'sun' is not a figure in the plane: choose one of moons", lambda: plane("sun", 4, np.random.default_rng(0))),
     ("0 inputs", lambda: mixture(4, np.random.default_rng(0), inputs=0, classes=2)),
 ]
 

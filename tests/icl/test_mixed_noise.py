@@ -22,7 +22,7 @@ from icl.problems.mixed_noise import (
     sample_mixed_noise,
     tuned_ridge,
 )
-from icl.solvers.closed_form import sampled_moments
+from icl.solvers.closed_form import optimal_rate, sampled_moments
 
 # compiled whole, which takes less time than compiling every operation
 posterior_mean = jax.jit(mixed_noise.posterior_mean, static_argnums=1)
@@ -53,6 +53,13 @@ def test_two_of_the_four_scalars_are_gd_plus_plus():
     etas, gammas = jnp.asarray(-8 * rates[:, 2]), jnp.asarray(-rates[:, 0])
     theirs = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, etas, gammas, steps=2)[-1]))(FOUR)
     np.testing.assert_allclose(predict_diagonal(jnp.asarray(rates), FOUR), theirs, rtol=1e-10)
+
+
+def test_one_layer_of_gd_plus_plus_is_the_optimal_single_layer():
+    rates = gd_plus_plus_rates(jax.random.key(1), LAW, 1)
+    noise = float(np.sqrt(np.mean(np.square(LAW.support))))
+    expected = optimal_rate(dataclasses.replace(LAW.tasks, noise=noise)) / LAW.context
+    assert -rates[0, 2] == pytest.approx(expected, rel=0.02) and not rates[0, [1, 3]].any()  # of 5,000 contexts
 
 
 @pytest.mark.slow

@@ -41,6 +41,11 @@ def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
     assert np.diff(np.array(steps, float)) == pytest.approx(np.log2(9), rel=0.1)  # of 5,000 contexts
 
 
+def test_equivalent_steps_interpolate_logarithms():
+    losses = np.array([1.0, 0.1, 0.001])
+    assert equivalent_steps(losses, 0.01) == pytest.approx(1.5) and equivalent_steps(losses, 1e-4) is None
+
+
 def test_the_best_looped_preconditioner_is_the_inverse_covariance():
     """Gatmiry et al. 2024: x ~ N(0, Λ), w ~ N(0, Λ⁻¹); a search over all A ends at η Λ⁻¹ with the solved η."""
     std = np.array([1.0, 0.5])

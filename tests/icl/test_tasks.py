@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from icl.linalg import contract
-from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens
+from icl.tasks import KURTOSIS, Sequence, Tasks, map_pieces, sample_tasks, sequences, tokens
 
 
 @pytest.mark.parametrize("inputs", sorted(KURTOSIS))
@@ -54,6 +54,12 @@ def test_one_task_and_a_batch_of_tasks_are_the_same_code():
     one, many = sample_tasks(jax.random.key(0), tasks), sample_tasks(jax.random.key(0), tasks, 4)
     assert [leaf.shape + (4,) for leaf in one] == [leaf.shape for leaf in many]
     assert [leaf.shape for leaf in sequences(many)] == [(4,) + leaf.shape for leaf in one]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 9])
+def test_a_batch_in_pieces_is_the_whole_batch(piece):
+    batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 7)
+    np.testing.assert_array_equal(map_pieces(lambda part: 2 * part.x_q, batch, piece), 2 * batch.x_q)
 
 
 def test_tokens_put_y_behind_x_and_the_query_last():

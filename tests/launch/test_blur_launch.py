@@ -215,7 +215,7 @@ def test_baselines_of_another_run_are_taken_or_refused(run, tmp_path, monkeypatc
         ("grid --momenta 1", "--momenta 1.0: use at least 0 and below 1"),
         ("grid --momenta", "--momenta: give at least one"),
         ("ablation --seeds 0", "--seeds 0: use at least 1"),
-        ("sgd-check --sizes 3", "layers of (3,) neurons: at least an input and an output layer"),
+        ("sgd-check --sizes 3", "layers of (3,) neurons: use at least an input and an output layer"),
         ("train --data xor", "--data xor: give --data xor and --families boolean together"),
         ("train --data xor --families boolean --side 4", "--data xor with --side 4: it has four points and no images"),
         ("grid --data xor --classes 0 1", "--data xor with --classes 0 1: it has four points and no images"),

@@ -89,10 +89,10 @@ def test_pairs_are_read_with_what_the_file_says_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("plain text", "line 1, is no JSON"),
+        ("plain text", "line 1, is not JSON"),
         ('{"sentence_good": "he runs"}', "sentence_bad"),
         ('{"sentence_good": "he runs", "sentence_bad": " "}', "a sentence is missing or empty"),
-        ('{"sentence_good": "he runs", "sentence_bad": 3}', "line 1, is no minimal pair"),
+        ('{"sentence_good": "he runs", "sentence_bad": 3}', "line 1, is not a minimal pair"),
         ("\n\n", "has no pair"),
     ],
 )

@@ -20,7 +20,7 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis(devices):
 
 @pytest.mark.parametrize("devices", [-1, 0, 9])
 def test_more_devices_than_present_or_none_are_refused(devices):
-    with pytest.raises(ValueError, match=f"{devices} devices asked for, 8 present: use --devices 8 or fewer"):
+    with pytest.raises(ValueError, match=f"{devices} devices requested, 8 available: use --devices 8 or fewer"):
         data_mesh(devices)
 
 

@@ -180,7 +180,7 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
         first, second = hold_place(tmp_path, 0), hold_place(tmp_path, 1)
         assert hold_place(tmp_path, 1) is second is not first
         refused = lock_elsewhere(1)
-        assert "process 1 of another run is at work in" in refused and "choose another --out" in refused
+        assert "process 1 of another run is active in" in refused and "choose another --out" in refused
         assert lock_elsewhere(2) == "free"
         second.close()
         assert lock_elsewhere(1) == "free"

@@ -97,7 +97,7 @@ def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-uc", program], env=environment, **pipes) as other:
         assert other.stdout and other.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="another run is at work in"):
+        with pytest.raises(ValueError, match="another run is active in"):
             opened(tmp_path)
         other.communicate("\n")
     opened(tmp_path)

@@ -4,7 +4,9 @@ import io
 
 from rich.console import Console
 
+from jexplicit.experiments.program import as_installed
 from jexplicit.experiments.tables import Column, markdown_table, rich_table
+from jexplicit.runs.progress import human
 
 COLUMNS = [
     Column("method", "method"),
@@ -31,3 +33,8 @@ def test_the_terminal_shows_the_same_cells():
     Console(file=shown, width=100).print(rich_table(COLUMNS, ROWS, title="results"))
     for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"):
         assert cell in shown.getvalue()
+
+
+def test_numbers_and_commands_in_texts():
+    assert [human(x) for x in (16741811, 950, 0.5)] == ["16.7 M", "950", "0.5"]
+    assert as_installed("python -m launch.lm, and the runs of launch.lm") == "jexplicit lm, and the runs of jexplicit lm"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jexplicit.experiments import views
-from jexplicit.experiments.rows import Results, groups, means, only
+from jexplicit.experiments.rows import Results, cell, groups, mean_std, means, melt, only, points
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Bars, Images, Lines, Table
 
@@ -37,9 +37,17 @@ def test_rows_by_fields():
     floats = means([{"K": 1, "loss": 1.0}, {"K": 1, "loss": None}, {"K": 1, "loss": 4.0}], ["K"])
     assert floats == [{"K": 1, "loss": 2.5, "number": 3}]
     assert only(ROWS, method="b", K=4, seed=1)["loss"] == 6
-    with pytest.raises(ValueError, match="2 rows with .*: name fields that one row has"):
+    with pytest.raises(ValueError, match="2 rows with .*: give fields of exactly one row"):
         only(ROWS, method="b", K=4)
     assert list(groups([{"x": [1, 2]}, {"x": [1, 2]}], ["x"]).values()) == [[{"x": [1, 2]}] * 2]
+
+
+def test_rows_of_columns_measures_and_points():
+    assert [cell("a", "x")(row) for row in ({"a": {"x": 3}}, {"b": {"x": 3}})] == [3, None]
+    measure = {"measure": "loss (nats)", "value": 0.5}
+    assert melt([{"K": 1, "loss": 0.5}, {"K": 2}], {"loss": "loss (nats)"}) == [{"K": 1, "loss": 0.5} | measure]
+    assert points([1, 2], [0.5, 0.25], series="a") == [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": 0.25}]
+    assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
 
 
 def test_a_table_of_no_rows_shows_nothing(results):

@@ -186,7 +186,7 @@ X0, Y0 = some_examples()
 REFUSALS = [
     *(({"ridge": ridge}, f"ridge {ridge}") for ridge in (0, -1.0, np.nan)),
     ({"X": np.where(X0 > 2, np.inf, X0)}, "cannot be factorised with ridge 0.0001: check that the features are finite"),
-    ({"Y": Y0[:-1]}, "give as many of both"),
+    ({"Y": Y0[:-1]}, "give equally many of both"),
     ({"block": 0}, "blocks of 0"),
 ]
 

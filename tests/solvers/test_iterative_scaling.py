@@ -125,7 +125,7 @@ REFUSALS = [
     (
         {"H": jnp.where((Y0[:, 1:2] > 0) & (jnp.arange(D) == 4)[None, :], 0, H0)},
         ValueError,
-        "feature 4 never meets output 1",
+        "feature 4 never co-occurs with output 1",
     ),
     ({"U": jnp.zeros((D, N)).at[0, 0].set(jnp.nan)}, FloatingPointError, "finite parameters"),
 ]

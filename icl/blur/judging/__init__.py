@@ -1,1 +1,1 @@
-"""What a learned rule is judged with: tuned gradient descent on the same networks, and a suite of tasks."""
+"""Evaluation of learned rules on a suite of tasks."""

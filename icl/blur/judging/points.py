@@ -2,7 +2,7 @@
 
 moons         two half circles that interlock           noise 0.15
 circles       radius 1 and 1/2                          noise 0.1
-spirals       two arms of one and a half turns          noise 0.1, at a radius of up to 3 π
+spirals       two arms of one and a half turns          noise 0.1, radius up to 3 π
 checkerboard  4 x 4 fields of alternating classes
 xor           four clusters at ±1, class x1 x2 < 0      noise 0.3
 mixtures      clusters at random centres, equal noise   see `mixture`
@@ -18,23 +18,9 @@ PLANES = ("moons", "circles", "spirals", "checkerboard", "xor")
 
 
 def plane(name: str, examples: int, rng: np.random.Generator) -> Points:
-    """Points of two classes in the plane, in random order.
-
-    Args:
-        name: one of PLANES.
-        examples: M.
-        rng: random numbers.
-
-    Raises:
-        ValueError: another name.
-
-    Example:
-        >>> X, labels = plane("xor", 4, np.random.default_rng(0))
-        >>> X.shape, np.array_equal(labels, X.prod(axis=1) < 0)
-        ((4, 2), True)
-    """
+    """M points of two classes in the plane, one of PLANES, in random order."""
     if name not in PLANES:
-        raise ValueError(f"{name!r} in the plane: choose one of {', '.join(PLANES)}")
+        raise ValueError(f"{name!r} is not a figure in the plane: choose one of {', '.join(PLANES)}")
     labels, t = rng.integers(0, 2, examples), rng.uniform(size=examples)
     noise = rng.normal(size=(examples, 2))
     if name == "moons":
@@ -44,7 +30,7 @@ def plane(name: str, examples: int, rng: np.random.Generator) -> Points:
     if name == "circles":
         return _polar(1 - labels / 2, 2 * np.pi * t) + 0.1 * noise, labels
     if name == "spirals":
-        angle = 3 * np.pi * np.sqrt(t)  # as many points on every stretch of an arm
+        angle = 3 * np.pi * np.sqrt(t)  # constant density along an arm
         return _polar(angle, angle + np.pi * labels) + 0.1 * noise, labels
     if name == "checkerboard":
         x = rng.uniform(0, 4, size=(examples, 2))
@@ -59,21 +45,7 @@ def mixture(
 ) -> Points:
     """Points around random centres, x ~ N(centre, I), in random order.
 
-    Args:
-        examples: M.
-        rng: random numbers.
-        inputs: D.
-        classes: N.
-        clusters: centres of each class; with one the classes are parted by hyperplanes.
-        distance: root mean square distance of two centres, in standard deviations of the noise: the overlap.
-
-    Raises:
-        ValueError: numbers below 1.
-
-    Example:
-        >>> X, labels = mixture(100, np.random.default_rng(0), inputs=5, classes=3)
-        >>> X.shape, sorted(set(labels.tolist()))
-        ((100, 5), [0, 1, 2])
+    clusters: centres per class. distance: root mean square distance of two centres, in standard deviations of the noise.
     """
     if min(examples, inputs, classes, clusters) < 1 or not distance >= 0:
         numbers = f"{examples} points, {inputs} inputs, {classes} classes of {clusters} clusters, distance {distance}"

@@ -1,11 +1,11 @@
-"""A suite of small tasks to judge a learned rule on: 18 data sets, each in networks of one, two and three hidden layers.
+"""A suite of small tasks for evaluating learned rules: 18 data sets, each with networks of one, two and three hidden layers.
 
-No task was chosen by its result: data set i with depth d has hidden layers of the width `WIDTHS[(i + 2 (d - 1)) mod 6]`, so
-that every width from 16 to 512 meets every depth three times. Images that a genome may have been meta-trained on are left out:
-the digits here are the test images of `image_sets`, which no search for a genome sees, and those of MNIST its test images.
+Tasks are not selected by results: data set i with depth d has hidden layers of width `WIDTHS[(i + 2 (d - 1)) mod 6]`, so that
+every width from 16 to 512 occurs three times with every depth. Images that may occur in meta-training are excluded: digits are
+the test images of `image_sets`, which are not used in any search, and MNIST its test images.
 
-Half of the examples are for training, a quarter each for dev (with which baselines are tuned) and test. MNIST has 3500, 500 and
-1000. Inputs are standardised with the training part: every column of a table, images as a whole after centring each pixel.
+Half of the examples are for training, a quarter each for dev (for tuning baselines) and test. MNIST has 3500, 500 and 1000.
+Inputs are standardised by the training examples: tables by column, images as a whole after centring each pixel.
 """
 
 import functools
@@ -28,7 +28,7 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture@20": {"inputs": 20, "classes": 5, "clusters": 1, "distance": 3.0},
     "mixture@50": {"inputs": 50, "classes": 10, "clusters": 2, "distance": 7.0},
 }
-"""Gaussian mixtures by name: inputs, classes, clusters of a class, distance of two clusters (see `mixture`)."""
+"""Gaussian mixtures by name: inputs, classes, clusters per class, distance of two clusters (see `mixture`)."""
 DATA: dict[str, tuple[str, ...]] = {
     "digits": ("digits@4", "digits@8", "digits@16"),
     "mnist": ("mnist@7", "mnist@10", "mnist@14", "mnist@28"),
@@ -43,7 +43,7 @@ _mnist = 4000, 1000  # images to learn from (train and dev), and for testing
 
 
 class Task(NamedTuple):
-    """Data, and the hidden layers of a network that learns it: `depth` layers of the same width."""
+    """Data, and a network of `depth` hidden layers of the same width."""
 
     data: str
     width: int
@@ -69,18 +69,7 @@ SUITE = tuple(
 
 
 def select_tasks(names: Sequence[str] = TASK_GROUPS) -> tuple[Task, ...]:
-    """The tasks of the suite with these names, in its order.
-
-    Args:
-        names: of tasks (`wine/128-128`), of data (`wine`: all its networks) or of groups (`tables`).
-
-    Raises:
-        ValueError: no such task, or no names.
-
-    Example:
-        >>> [task.name for task in select_tasks(["iris"])]
-        ['iris/128', 'iris/512-512', 'iris/32-32-32']
-    """
+    """Tasks of the suite, in order, by names of tasks (`wine/128-128`), data (`wine`: all networks) or groups (`tables`)."""
     groups = {data: group for group, members in DATA.items() for data in members}
     known = {name for task in SUITE for name in (task.name, task.data, groups[task.data])}
     if unknown := [name for name in names if name not in known]:
@@ -94,24 +83,9 @@ def select_tasks(names: Sequence[str] = TASK_GROUPS) -> tuple[Task, ...]:
 
 
 def task_sets(data: str, *, seed: int = 0, data_dir: str | os.PathLike | None = None) -> Sets:
-    """The three parts of the data with this name.
-
-    Args:
-        data: a name in DATA.
-        seed: of what is drawn, and of the split into parts. The images of the digits are those that a search with seed 0
-            keeps for testing, for any seed.
-        data_dir: folder of MNIST's idx files; default, the folder mnist in $JEXPLICIT_DATA_DIR.
-
-    Raises:
-        ValueError: no such data, or no files of MNIST.
-
-    Example:
-        >>> sets = task_sets("moons")
-        >>> [len(part.X) for part in sets[:3]], sets.inputs, sets.outputs
-        ([1000, 500, 500], 2, 2)
-    """
+    """The three splits of one of DATA, from a seed; the digits' test images of search seed 0 are used for any seed."""
     name, _, side = data.partition("@")
-    rng = np.random.default_rng((seed, zlib.crc32(data.encode())))  # other data draw other numbers
+    rng = np.random.default_rng((seed, zlib.crc32(data.encode())))  # independent numbers for each data set
     if data not in {name for members in DATA.values() for name in members}:
         raise ValueError(f"data {data!r}: choose one of {', '.join(name for members in DATA.values() for name in members)}")
     if name == "mnist":
@@ -141,7 +115,7 @@ def _parts(X: np.ndarray, labels: np.ndarray, name: str, seed: int, *, whole: bo
 
 @functools.cache
 def _unseen_mnist(data_dir: str | os.PathLike | None, seed: int) -> Images:
-    """Images of MNIST's test set alone, split again."""
+    """Images of MNIST's test set only, split again."""
     try:
         images = read_images("mnist", data_dir)
     except ValueError as error:

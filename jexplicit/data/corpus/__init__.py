@@ -1,1 +1,1 @@
-"""A corpus as a whole: read, held out, tokenised, kept in a cache and in shards."""
+"""Corpora: sources, held-out text, cached and sharded token streams."""

@@ -1,7 +1,7 @@
 """Token streams cached on disk, so that a corpus is tokenized once.
 
-An entry is a folder named by the hash of everything that determines its content. Files are written in a temporary folder and
-then moved, so that a reader never sees half a file.
+An entry is a folder named by the hash of everything that determines its content. It is written under a temporary name and then
+moved, so that readers never see incomplete files.
 """
 
 import hashlib
@@ -23,15 +23,14 @@ from jexplicit.runs.cache_files import cache_entries, cache_folder, cache_limit,
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT = "3"  # raise it when the same corpus no longer gives the same tokenizer or streams
+_LAYOUT = "3"  # increment if the same corpus gives another tokenizer or other streams
 _FILES = "tokenizer.model", "train.npy", "dev.npy", "dev.json"
 
 
 class TokenizedCorpus(NamedTuple):
-    """Tokenizer trained on a corpus, and the token streams of its train and dev documents.
+    """A tokenizer trained on a corpus, and the token streams of its train and dev documents.
 
-    dev_sizes: of the dev text, where they are known.
-    dev_in_train: how much of dev stands in train too, where it is known.
+    dev_sizes: sizes of the dev text; dev_in_train: overlap of dev with train; None if unknown.
     """
 
     tokenizer: Tokenizer
@@ -50,30 +49,14 @@ def cached_streams(
     cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
 ) -> TokenizedCorpus:
-    """Tokenizer and streams of a corpus: from the cache, or made by `train_tokenizer` and `encode_documents` and kept.
+    """Tokenizer and streams of a corpus, cached: by `train_tokenizer` on train and `encode_documents`, else read-only memory
+    maps.
 
-    A damaged entry is made again, and a cache that cannot be written is not used; each logs a warning.
+    A damaged entry is rebuilt, and an unwritable cache is not used; each logs a warning.
 
-    Args:
-        corpus: documents, in memory; the tokenizer is trained on the train documents alone.
-        kind: `bpe`, `word` or `char`; or a tokenizer, or the path of one (`jexplicit.data.tokenizers.open_tokenizer`).
-        vocab_size: token ids in all, or None for the default of `train_tokenizer`.
-        cache_dir: folder of the cache. None: `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder.
-        progress: called with (documents encoded, documents in all); not called for a cached corpus.
-
-    Returns:
-        Tokenizer and streams, from a cached corpus as read-only memory maps.
-
-    Raises:
-        ValueError: the errors of `train_tokenizer`, or of `jexplicit.runs.cache_files.cache_limit`.
-
-    >>> import tempfile
-    >>> corpus = Corpus("tiny", ["abba"], ["bab"])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     made = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)
-    ...     read = cached_streams(corpus, kind="char", vocab_size=None, cache_dir=folder)
-    >>> made.train, made.cached, read.cached
-    (array([0, 2, 3, 3, 2, 0], dtype=uint8), False, True)
+    kind: `bpe`, `word` or `char`; or a tokenizer, or its path. vocab_size: default, that of `train_tokenizer`.
+    cache_dir: default, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder.
+    progress: called with (documents done, total documents), except for a cached corpus.
     """
     if not isinstance(kind, Tokenizer) and kind not in KINDS:
         kind = open_tokenizer(kind)
@@ -94,7 +77,7 @@ def cached_streams(
     _write_entry(entry, made)
     mark_used(entry)
     for removed in shrink(cache_entries(folder), limit):
-        logger.info("%s is removed from the cache, which may hold %d bytes", removed.path, limit)
+        logger.info("%s is removed from the cache, whose limit is %d bytes", removed.path, limit)
     return made
 
 
@@ -110,12 +93,12 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
         tokenizer = Tokenizer.load(model)
         train, dev = (np.load(path, mmap_mode="r") for path in streams)
         for stream in (train, dev):
-            if len(stream) != 1 or stream[0] != PAD:  # <pad> alone is the stream of no document
+            if len(stream) != 1 or stream[0] != PAD:  # a single <pad> is the stream of no document
                 check_stream(stream)
         described = json.loads(about.read_text())
         sizes, shares = TextSizes(**described["sizes"]), Overlap(**described["in_train"])
     except (ValueError, OSError, EOFError, TypeError, KeyError) as error:
-        logger.warning("the cached tokens in %s are damaged (%s) and are made again", entry, error)
+        logger.warning("the cached tokens in %s are damaged (%s) and are rebuilt", entry, error)
         return None
     return TokenizedCorpus(tokenizer, train, dev, True, sizes, shares)
 

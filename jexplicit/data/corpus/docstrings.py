@@ -1,4 +1,4 @@
-"""Corpora with no download: the documentation that a Python installation carries."""
+"""Corpora without download: the documentation of a Python installation."""
 
 import ast
 import contextlib
@@ -24,58 +24,33 @@ logger = logging.getLogger(__name__)
 _HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
-# What may hold a class or a function, and where: expressions define nothing, and most statements neither.
+# Nodes that may contain a class or a function, and their fields; all others are skipped.
 _COMPOUND = (
     *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
     *(ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case),
 )
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
-_LAYOUT = "1"  # raise it when the same source files no longer give the same documents
+_LAYOUT = "1"  # increment if the same source files give other documents
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
-    """Documentation of the Python standard library, cut by `split_documents`: help topics and docstrings, no download.
+    """Documentation of the Python standard library: whole help topics and docstrings without duplicates, by `split_documents`.
 
-    Documents are whole topics and whole docstrings, so they hold line breaks. Exact duplicates are dropped. The same
-    Python release gives the same corpus, and `about_corpus` names the release.
-
-    Args:
-        keep: read what an earlier call left in the cache of the user, and leave it there: parsing takes 6 s of CPU time.
-
-    >>> "MappingProxyType" in " ".join(docs_corpus().train)
-    True
+    A Python release determines the corpus (`about_corpus`). keep: cache it, as parsing takes 6 s of CPU time.
     """
     documents = _kept_documents() if keep else _standard_library_documents()
     return Corpus("docs", *split_documents(_unique(documents)))
 
 
 def about_corpus(name: str) -> str | None:
-    """What an embedded corpus documents, with the version of Python; None for a name that is not embedded.
-
-    >>> about_corpus("docs") == f"documentation of Python {platform.python_version()}"
-    True
-    """
+    """A description of an embedded corpus, with the version of Python; None for other names."""
     docs = f"documentation of Python {platform.python_version()}"
     return {"docs": docs, "installed": f"{docs} and of the packages installed with it"}.get(name)
 
 
 def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:
-    """`docs_corpus` and the docstrings of every package installed in this environment, no download.
-
-    Source files are parsed, not imported. Files that do not parse are skipped; a logged warning gives their number.
-
-    Args:
-        progress: called with (source files done, source files in all).
-
-    Returns:
-        The corpus, cut by `split_documents`.
-
-    >>> from unittest import mock
-    >>> with mock.patch(f"{__name__}._package_folders", return_value=[]):  # all packages take long
-    ...     installed_corpus().sha256 == docs_corpus().sha256
-    True
-    """
+    """`docs_corpus` and the docstrings of all installed packages, parsed, not imported; a warning counts unparsable files."""
     sources = [path for folder in _package_folders() for path in _source_files(folder)]
     documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
     return Corpus("installed", *split_documents(_unique(documents)))
@@ -83,7 +58,7 @@ def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corp
 
 @functools.cache
 def _standard_library_documents() -> tuple[str, ...]:
-    from pydoc_data.topics import topics  # 0.7 MB of text, imported only where it is needed
+    from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
     return *(topics[name] for name in sorted(topics)), *_docstrings(_standard_library())
 
@@ -93,15 +68,15 @@ def _standard_library() -> list[Path]:
 
 
 def _kept_documents() -> tuple[str, ...]:
-    """The documents from the cache, as long as no source file has changed."""
+    """The documents from the cache, if no source file has changed."""
     about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _standard_library()]
     key = hashlib.sha256(json.dumps([sys.version, _LAYOUT, *about]).encode()).hexdigest()
     path = cache_folder() / key[:32] / "documents.json"
     try:
         documents = tuple(json.loads(path.read_text()))
-    except (OSError, ValueError):  # none there, or damaged
+    except (OSError, ValueError):  # missing or damaged
         documents = _standard_library_documents()
-        with contextlib.suppress(OSError, ValueError):  # a cache that cannot be written is done without
+        with contextlib.suppress(OSError, ValueError):  # unwritable cache: not used
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
     mark_used(path.parent)
@@ -133,7 +108,7 @@ def _docstrings(sources: Sequence[Path], progress: Callable[[int, int], None] | 
             progress(done, len(sources))
     if unreadable:
         counts = f"{len(unreadable)} of {len(sources)} source files"
-        logger.warning("left out %s that cannot be read, the first: %s", counts, unreadable[0])
+        logger.warning("skipped %s that cannot be read, the first: %s", counts, unreadable[0])
 
 
 def _file_docstrings(path: Path) -> list[str]:
@@ -154,6 +129,6 @@ def _nodes_with_docstrings(tree: ast.AST) -> Iterator[_HasDocstring]:
 
 
 def _unique(documents: Iterable[str]) -> list[str]:
-    # A docstring may spell a lone surrogate, which no UTF-8 file can hold.
+    # A docstring may contain a lone surrogate, which UTF-8 cannot encode.
     texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
     return list(dict.fromkeys(text for text in texts if text.strip()))

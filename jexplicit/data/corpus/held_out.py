@@ -1,4 +1,4 @@
-"""Documents held out of a token stream, to choose parameters on text that was not counted."""
+"""Documents held out of a token stream, for fitting parameters on uncounted text."""
 
 import functools
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ _odd = np.array([1000003, 0x9E3779B97F4A7C15], np.uint64)  # of a polynomial has
 def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """Hold whole documents out of a stream, in blocks of neighbours spread evenly over it.
 
-    Neighbouring documents are alike: a document held out alone would be more predictable than new text, and a single block
-    would come from one source only.
+    Neighbouring documents are similar: a single held-out document would be more predictable than new text, and a single block
+    would be from one source only.
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         positions: approximate number of tokens to hold out.
         most: approximate upper bound on the share of the stream.
-        blocks: approximate number of blocks; fewer where documents are long.
+        blocks: approximate number of blocks; fewer for long documents.
 
     Returns:
-        the remaining and the held-out documents, as streams. Their counts add up to the counts of the whole stream. A document
-        more than twice as long as what is to be held out stays in the rest if there is a shorter one. Of a single document the
-        last part is held out, and the pairs across the cut are in neither stream.
+        the remaining and the held-out documents, as streams. Their counts sum to those of the whole stream. Documents more than
+        twice as long as the held-out text are not held out if there is a shorter one. Of a single document the last part is
+        held out, and the pairs across the boundary are in neither stream.
 
     Raises:
         ValueError: a stream of a single token; positions, most or blocks not above 0.
@@ -41,24 +41,22 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
     if positions < 1 or most <= 0 or blocks < 1:
         raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: all must be above 0")
     pads = np.flatnonzero(stream == PAD)
-    lengths = np.diff(pads)  # of documents, with the <pad> that ends each
+    lengths = np.diff(pads)  # of documents, including their final <pad>
     share = min(positions / len(stream), most)
     if len(lengths) < 2:
         cut = len(stream) - 1 - max(1, round(share * len(stream)))
         if cut < 2:
-            raise ValueError(
-                f"a text of {len(stream) - 2} token(s): nothing is left when a part is held out; use a longer text"
-            )
+            raise ValueError(f"a text of {len(stream) - 2} token(s): too short to hold out a part; use a longer text")
         return np.append(stream[:cut], stream[:1]), np.concatenate([stream[:1], stream[cut:]])
     wanted = share * len(stream)
-    gap = (1 - share) * wanted / blocks  # tokens owed when a block begins; while it is held out, its own share is added
+    gap = (1 - share) * wanted / blocks  # deficit of held-out tokens that starts a block; it grows by the block's own share
     chosen, owed, holding = np.zeros(len(lengths), bool), gap / 2, False
     for d, length in enumerate(lengths):
         owed += share * length
         holding = length <= wanted + owed and owed >= (length / 2 if holding else gap)
         if holding:
             chosen[d], owed = True, owed - length
-    if 2 * lengths[chosen].sum() < wanted or chosen.all():  # long documents: hold out the one nearest in size
+    if 2 * lengths[chosen].sum() < wanted or chosen.all():  # long documents: hold out the one of nearest size
         misfit = np.where(2 * lengths > len(stream), np.inf, np.abs(np.log(lengths / wanted)))
         chosen[:] = np.arange(len(lengths)) == np.argmin(misfit)
     of_token = np.repeat(chosen, lengths)
@@ -67,13 +65,9 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
 
 
 def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
-    """The same text with documents of at most so many tokens: long ones are cut into pieces of about one length.
+    """The same text with documents of at most `longest` tokens: long ones are split into pieces of nearly equal length.
 
-    Of a text of a few long documents, pieces spread over it are a better sample than one of the documents.
-
-    Example:
-        >>> cut_documents(np.array([0, 1, 2, 3, 4, 5, 0, 6, 0]), 3).tolist()
-        [0, 1, 2, 0, 3, 4, 5, 0, 6, 0]
+    For a text of a few long documents, pieces spread over it are a better sample than one document.
     """
     pads = np.flatnonzero(stream == PAD)
     lengths = np.diff(pads) - 1
@@ -84,23 +78,10 @@ def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
 
 
 def duplicated_mask(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: float = 0.2) -> Bool[np.ndarray, " L"]:
-    """Mask of the tokens in passages that duplicate, or nearly duplicate, a passage of another stream.
+    """Mask of tokens in passages of `block` tokens that (nearly) duplicate a passage of another stream.
 
-    Parameters fitted on such passages would trust long contexts too much: new text is no copy. A passage is `block` tokens, and
-    a copy where more than a share `most` of its spans occur in the other stream. A span is so long that it does not occur twice
-    by chance: its tokens have 64 nats of unigram entropy.
-
-    Args:
-        stream: [L] token ids.
-        other: token ids of another text.
-        block: tokens of a passage.
-        most: share of spans that new text may have in common with the other.
-
-    Example:
-        >>> text = np.random.default_rng(0).integers(1, 100, 2000)
-        >>> new = np.random.default_rng(1).integers(1, 100, 400)
-        >>> duplicated_mask(np.concatenate([new, text[500:900]]), text).mean()
-        np.float64(0.5)
+    Parameters fitted on duplicates would overweight long contexts. A passage is a duplicate if more than a share `most` of its
+    spans occurs in the other stream. Spans have 64 nats of unigram entropy, too much for coincidence.
     """
     size = int(other.max(initial=0)) + 1
     f = functools.reduce(np.add, (np.bincount(part, minlength=size) for part in _parts(other)), np.zeros(size))
@@ -121,12 +102,12 @@ def duplicated_mask(stream: np.ndarray, other: np.ndarray, *, block: int = 200, 
 
 
 def _parts(stream: np.ndarray, more: int = 0) -> Iterator[np.ndarray]:
-    """A stream a part at a time, each with some tokens of the next one: 8 bytes for every token are too many."""
+    """Parts of a stream, each with `more` tokens of the next, to bound the memory of 8 bytes per token."""
     return (stream[start : start + _part + more] for start in range(0, len(stream) - more, _part))
 
 
 def _spans(stream: np.ndarray, n: int) -> np.ndarray:
-    """A hash of every n neighbours."""
+    """A hash of every n-gram."""
     tokens, hashed = stream.astype(np.uint64), np.zeros(len(stream) - n + 1, np.uint64)
     for k in range(n):
         hashed = hashed * _odd[0] ^ tokens[k : len(tokens) - n + 1 + k] * _odd[1]  # modulo 2^64

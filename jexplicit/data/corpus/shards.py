@@ -1,8 +1,8 @@
-"""A token stream in files, for text that memory cannot hold: tokenised once, read in windows.
+"""A token stream in files, for text larger than memory: tokenised once, read in windows.
 
-The files of a folder, one after the other, are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer
-type that holds the vocabulary, little-endian. `index.json` lists them with the number of tokens and a checksum of each. A file
-begins where a document does, so each is read and checked without the others.
+The concatenated files of a folder are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type for the
+vocabulary, little-endian. `index.json` lists them with the number of tokens and a checksum of each. Files begin at documents,
+so each is read and checked independently.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _block = 1 << 24  # bytes checked at a time
 
 
 class Shard(NamedTuple):
-    """One file of a stream: its name, how many tokens it holds, of how many documents, and the CRC-32 of its bytes."""
+    """One file of a stream: its name, numbers of tokens and documents, and the CRC-32 of its bytes."""
 
     file: str
     tokens: int
@@ -39,23 +39,13 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Shards:
-    """A token stream in a folder, sliced like an array; only what is asked for is read.
+    """A token stream in a folder, sliced like an array, read lazily.
 
-    folder: where.
+    folder: of the stream.
     dtype: of the tokens.
     vocab_size: N.
-    tokenizer: the hash of the tokenizer whose ids these are; empty where there is none.
+    tokenizer: hash of the tokenizer of the ids, or empty.
     shards: the files, in order.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     writer = ShardWriter(folder, vocab_size=9, shard_tokens=3)
-        ...     for document in ([5, 6], [7], [8, 8]):
-        ...         writer.add(np.array([*document, PAD]), documents=1)
-        ...     stream = writer.close()
-        ...     [shard.tokens for shard in stream.shards], stream[:].tolist(), stream[2:5].tolist()
-        ([4, 5], [0, 5, 6, 0, 7, 0, 8, 8, 0], [6, 0, 7])
     """
 
     folder: Path
@@ -70,28 +60,24 @@ class Shards:
     def __getitem__(self, where: slice) -> np.ndarray:
         first, last, step = where.indices(len(self))
         if step != 1:
-            raise ValueError(f"every {step}-th token of a stream in shards: slices take neighbours only")
+            raise ValueError(f"every {step}-th token of a stream in shards: only slices of step 1 are supported")
         files = self._overlapping(first, last) if first < last else []
         parts = [self._read(shard, max(first - start, 0), last - start) for start, shard in files]
         return np.concatenate([np.zeros(0, self.dtype), *parts])
 
     @property
     def documents(self) -> int:
-        """How many documents the stream was made of, those without a token included."""
+        """Number of documents of the stream, including those without tokens."""
         return sum(shard.documents for shard in self.shards)
 
     @property
     def sha256(self) -> str:
-        """Identity of the stream: the hash of its files' checksums and of its tokenizer."""
+        """Hash of the checksums of the files and of the tokenizer, to identify the stream."""
         parts = [self.tokenizer, str(self.vocab_size), *(f"{shard.tokens} {shard.crc32}" for shard in self.shards)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def verify(self, first: int = 0, last: int | None = None, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Compare the files that hold tokens first .. last - 1 with their checksums.
-
-        Raises:
-            ValueError: a damaged file, by its name.
-        """
+        """Compare the files of tokens first .. last - 1 with their checksums."""
         files = self._overlapping(first, len(self) if last is None else last)
         in_all, done = sum(shard.tokens for _, shard in files), 0
         for _, shard in files:
@@ -107,13 +93,13 @@ class Shards:
                 )
 
     def _overlapping(self, first: int, last: int) -> list[tuple[int, Shard]]:
-        """The shards that hold tokens first .. last - 1, each with where it starts."""
+        """The shards of tokens first .. last - 1, each with the position of its first token."""
         starts = np.cumsum([0, *(shard.tokens for shard in self.shards)]).tolist()
         both = zip(starts, self.shards, strict=False)
         return [(start, shard) for start, shard in both if start < last and start + shard.tokens > first]
 
     def _read(self, shard: Shard, first: int, last: int) -> np.ndarray:
-        """A copy: a memory map that stays would count as the process's own memory."""
+        """A copy, as a resident memory map would count as memory of the process."""
         path, size = self.folder / shard.file, self.dtype.itemsize
         last = min(last, shard.tokens)
         with _opened(path) as file:
@@ -125,21 +111,11 @@ class Shards:
 
 
 class ShardWriter:
-    """Writes a stream in shards. A new writer in the same folder continues after the last shard that a killed one finished.
-
-    Args:
-        folder: to write.
-        vocab_size: N.
-        tokenizer: hash of the tokenizer, for readers to compare.
-        shard_tokens: tokens after which a shard is closed, at the end of a document.
-
-    Raises:
-        ValueError: shards of another tokenizer in the folder, or a folder that cannot be written.
-    """
+    """Writer of a stream in shards of about `shard_tokens`, split between documents; resumes after the last finished shard."""
 
     def __init__(self, folder: str | os.PathLike, *, vocab_size: int, tokenizer: str = "", shard_tokens: int = _shard_tokens):
         if shard_tokens < 1:
-            raise ValueError(f"shards of {shard_tokens} tokens: at least one each")
+            raise ValueError(f"shards of {shard_tokens} tokens: use at least one token")
         self._folder, self._shard_tokens = Path(folder), shard_tokens
         self._vocab_size, self._tokenizer, self._dtype = vocab_size, tokenizer, np.min_scalar_type(vocab_size - 1)
         self._shards: list[Shard] = []
@@ -148,7 +124,7 @@ class ShardWriter:
             if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
                 raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
             self._shards, self.complete = list(_as_shards(found["shards"])), found["complete"]
-            _check_sizes(self._folder, self._shards, self._dtype)  # now, not after hours of work
+            _check_sizes(self._folder, self._shards, self._dtype)  # before hours of work
         self.documents = sum(shard.documents for shard in self._shards)
         self._parts, self._open_tokens, self._open_documents = [], 0, 0
         if not self._shards:
@@ -159,11 +135,7 @@ class ShardWriter:
             raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
 
     def add(self, tokens: np.ndarray, *, documents: int) -> None:
-        """Append whole documents, each followed by `<pad>`.
-
-        Raises:
-            ValueError: tokens that are not this; a disk that is full.
-        """
+        """Append whole documents, each followed by `<pad>`."""
         if self.complete:
             raise ValueError(f"{self._folder} holds a whole stream already: choose another folder")
         if len(tokens):
@@ -176,11 +148,7 @@ class ShardWriter:
             self._flush()
 
     def close(self) -> Shards:
-        """Write what is left and mark the stream as whole.
-
-        Raises:
-            ValueError: no token at all; a disk that is full.
-        """
+        """Write the remaining tokens and mark the stream as complete."""
         if self._open_tokens + sum(shard.tokens for shard in self._shards) < 3:
             raise ValueError(f"no token for {self._folder}: give documents that hold text")
         if self._open_tokens:
@@ -212,17 +180,9 @@ def write_shards(
     shard_tokens: int = _shard_tokens,
     progress: Progress | None = None,
 ) -> Shards:
-    """Tokenise documents into shards: the stream of `encode_documents`. A stream that exists already is read instead.
+    """Tokenise documents into shards: the stream of `encode_documents`. A complete stream is read instead.
 
-    Args:
-        folder: to write; documents in shards that a killed run left there are skipped.
-        documents: texts, the same and in the same order each time.
-        tokenizer: the tokenizer.
-        shard_tokens: tokens of a shard.
-        progress: called with (documents done, -1), as their number is not known.
-
-    Raises:
-        ValueError: shards of another tokenizer there; a disk that is full.
+    Documents in shards of a killed run are skipped, so their order must be the same. progress: (documents done, -1).
     """
     writer = ShardWriter(folder, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.sha256, shard_tokens=shard_tokens)
     if writer.complete:
@@ -237,19 +197,9 @@ def write_shards(
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
-    """Write one file of a stream, whole or not at all: the same tokens always give the same file.
+    """Write one file of a stream atomically, by number; the same tokens always give the same file.
 
-    Args:
-        folder: of the stream.
-        number: of the file, from which its name is made.
-        tokens: whole documents, each followed by `<pad>`, in the type of the stream; file 0 begins with one `<pad>` more.
-        documents: how many.
-
-    Returns:
-        What the index says of it.
-
-    Raises:
-        ValueError: it cannot be written.
+    tokens: whole documents, each followed by `<pad>`, in the type of the stream; file 0 begins with an additional `<pad>`.
     """
     data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
@@ -260,18 +210,7 @@ def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, d
 def write_index(
     folder: str | os.PathLike, shards: Iterable[Shard], *, vocab_size: int, tokenizer: str = "", complete: bool = True
 ) -> None:
-    """Name the files of a stream, in order.
-
-    Args:
-        folder: of the stream.
-        shards: its files, as `write_shard` gave them.
-        vocab_size: N.
-        tokenizer: hash of the tokenizer.
-        complete: whether these are all files of the stream.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
+    """Write the index of the files of a stream, in order; complete: whether these are all."""
     about = {"layout": _LAYOUT, "vocab_size": vocab_size, "tokenizer": tokenizer, "complete": complete}
     index = {**about, "shards": [shard._asdict() for shard in shards]}
     data = json.dumps({**index, "crc32": _crc32_of(index)}, indent=1) + "\n"
@@ -279,11 +218,7 @@ def write_index(
 
 
 def read_shards(folder: str | os.PathLike) -> Shards:
-    """The stream in a folder.
-
-    Raises:
-        ValueError: no whole stream there, or a file that is missing or of another size.
-    """
+    """The stream in a folder."""
     folder = Path(folder)
     index = _read_index(folder)
     if index is None or not index["complete"]:
@@ -298,12 +233,7 @@ def read_shards(folder: str | os.PathLike) -> Shards:
 
 
 def count_tokens(stream: Stream) -> int:
-    """How many tokens a stream holds beside its `<pad>`s, read a window at a time.
-
-    Example:
-        >>> count_tokens(np.array([0, 5, 6, 0, 7, 0]))
-        3
-    """
+    """Number of tokens of a stream without `<pad>`, read a window at a time."""
     return sum(int(np.count_nonzero(stream[start : start + _block])) for start in range(0, len(stream), _block))
 
 

@@ -1,4 +1,4 @@
-"""The corpus that a launcher's flags name."""
+"""The corpus named by the flags of a launcher."""
 
 import os
 from collections.abc import Callable
@@ -22,23 +22,10 @@ def read_corpus(
     keep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
-    """The corpus of a name; the documents of text files and of TFDS are read when they are asked for.
+    """The corpus of a name, `docs`, `installed`, `text` or `tfds:NAME`; text files and TFDS are read lazily.
 
-    Args:
-        name: `docs`, `installed`, `text` or `tfds:NAME`.
-        train, dev: of `text`, files, globs and folders.
-        field, documents: of `text`, see `jexplicit.data.text.read_documents`.
-        split: of `text` without dev files, see `jexplicit.data.text.text_corpus`.
-        feature, data_dir: of `tfds:NAME`, see `jexplicit.data.tfds.tfds_text`.
-        keep: of `docs`, see `jexplicit.data.corpus.docstrings.docs_corpus`.
-        progress: of `installed`, called with (source files done, source files in all).
-
-    Raises:
-        ValueError: another name; the errors of `text_corpus` and `tfds_corpus`.
-
-    Example:
-        >>> read_corpus("docs").name
-        'docs'
+    train, dev, field, documents, split: of `text`, see `jexplicit.data.text.text_corpus`. feature, data_dir: of TFDS.
+    keep: of `docs`, see `docs_corpus`. progress: of `installed`, called with (source files done, total source files).
     """
     kind, _, of_tfds = name.partition(":")
     if kind == "tfds" and of_tfds:

@@ -1,1 +1,1 @@
-"""Studies of training: where it goes, how noisy its gradients are, what it learns."""
+"""Studies of training: optimiser paths, gradient noise, learned representations."""

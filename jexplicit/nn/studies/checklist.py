@@ -1,8 +1,8 @@
 """Why a network does not learn: the verdicts of the training checklist.
 
 First, a network with one hidden layer and no biases must fit a single example: mean squared error below 1e-4 within a thousand
-steps. If it cannot, there is a bug or one of a few common faults, which its losses, gradient and input distinguish. Then it
-must beat the best constant prediction by far when trained on all examples.
+steps. Otherwise there is a bug or one of a few common faults, distinguished by losses, gradient and input. Then, trained on all
+examples, it must clearly beat the best constant prediction.
 
 Source: Radhakrishnan 2024, "Training tips for fully connected neural networks".
 """
@@ -13,34 +13,21 @@ from typing import NamedTuple
 import numpy as np
 
 FIT_LOSS = 1e-4  # a single example with a lower loss counts as fitted
-_share_of_constant = 0.5  # a network that has learnt has less than this share of the best constant prediction's loss
+_share_of_constant = 0.5  # of the loss of the best constant prediction: a lower loss counts as learnt
 _falling = 0.99  # the loss is falling if the last tenth of the steps reduced it below this share
 
 
 class Verdict(NamedTuple):
-    """Whether a step of the checklist passed, and why or why not."""
+    """Whether a step of the checklist passed, and the reason."""
 
     passed: bool
     reason: str
 
 
 def one_example_verdict(losses: Sequence[float], *, input_norm: float, gradient_norm: float, bias: bool) -> Verdict:
-    """Whether a network fits one example, and if not, why.
+    """Whether a network fits one example, and if not, why, from its losses by step, of which the first is before training.
 
-    Args:
-        losses: by step; the first is before training.
-        input_norm: of the example.
-        gradient_norm: of the parameters' gradient before training.
-        bias: whether the network has biases.
-
-    Raises:
-        ValueError: no losses.
-
-    Example:
-        >>> one_example_verdict([1.0, 0.1, 1e-5], input_norm=1.0, gradient_norm=2.0, bias=False).passed
-        True
-        >>> one_example_verdict([1.0, 1.0], input_norm=0.0, gradient_norm=0.0, bias=False).reason
-        'the input is 0, which a network without biases maps to 0 for any weights: use another example, or biases'
+    input_norm: of the example; gradient_norm: before training; bias: whether the network has biases.
     """
     if not len(losses):
         raise ValueError("no losses: train for at least one step")
@@ -62,12 +49,7 @@ def one_example_verdict(losses: Sequence[float], *, input_norm: float, gradient_
 
 
 def all_examples_verdict(train_loss: float, constant_loss: float) -> Verdict:
-    """Whether a network has learnt from all examples: its loss against that of the best constant prediction, the mean target.
-
-    Example:
-        >>> all_examples_verdict(0.1, 0.45).reason
-        'loss 0.1, 22 % of the best constant prediction (0.45)'
-    """
+    """Whether a network has learnt from all examples: its loss against that of the mean target, the best constant."""
     share = train_loss / constant_loss if constant_loss else np.inf
     reason = f"loss {train_loss:.2g}, {100 * share:.0f} % of the best constant prediction ({constant_loss:.2g})"
     passed = share < _share_of_constant

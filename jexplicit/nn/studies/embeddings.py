@@ -1,4 +1,4 @@
-"""What an embedding has learned: the nearest neighbours of tokens, and a map of them in two dimensions."""
+"""Learned embeddings: nearest neighbours of tokens, and their map in two dimensions."""
 
 from typing import NamedTuple
 
@@ -14,20 +14,7 @@ class Neighbours(NamedTuple):
 
 
 def nearest_neighbours(C: Float[np.ndarray, "N d"], tokens: Int[np.ndarray, " n"], k: int) -> Neighbours:
-    """The tokens whose embeddings have the largest cosine with those of some tokens, themselves left out.
-
-    Args:
-        C: [N, d] embeddings; a row of zeros has the cosine 0 with all.
-        tokens: [n] ids.
-        k: neighbours of each, 1 .. N - 1.
-
-    Raises:
-        ValueError: k out of range.
-
-    Example:
-        >>> nearest_neighbours(np.array([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0]]), np.array([0]), 2).ids.tolist()
-        [[1, 2]]
-    """
+    """The k other tokens of largest cosine with each of some tokens; a zero embedding has cosine 0 with all."""
     if not 1 <= k < len(C):
         raise ValueError(f"{k} neighbours of tokens, of {len(C)} tokens: use 1 .. {len(C) - 1}")
     norms = np.linalg.norm(C, axis=1)
@@ -39,13 +26,7 @@ def nearest_neighbours(C: Float[np.ndarray, "N d"], tokens: Int[np.ndarray, " n"
 
 
 def embedding_map(C: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
-    """Points in the plane whose near neighbours are those of the embeddings, by t-SNE on cosine distances.
-
-    Raises:
-        ValueError: fewer than 4 tokens.
-
-    Source: van der Maaten & Hinton 2008, by scikit-learn.
-    """
+    """t-SNE of embeddings on cosine distances (van der Maaten & Hinton 2008), for at least 4 tokens."""
     from sklearn.manifold import TSNE
 
     if len(C) < 4:

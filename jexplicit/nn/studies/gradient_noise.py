@@ -1,11 +1,11 @@
-"""How far the gradient of a mini-batch is from that of all examples.
+"""The error of mini-batch gradients.
 
 For B of M examples drawn without replacement, with Σ the covariance of the examples' gradients g_i around their mean g,
 
     E ||g_B - g||² = (tr Σ / B) (M - B)/(M - 1)
 
-so the error falls as 1/√B: 100 times the compute for a gradient 10 times as good. The *noise scale* tr Σ/||g||² is the batch
-whose error is as large as the gradient itself (McCandlish et al. 2018).
+so the error falls as 1/√B: 100 times the compute for a tenth of the error. The *noise scale* tr Σ/||g||² is the batch size with
+an error as large as the gradient itself (McCandlish et al. 2018).
 """
 
 from collections.abc import Callable, Sequence
@@ -47,26 +47,9 @@ def gradient_noise(
     sizes: Sequence[int],
     draws: int = 100,
 ) -> GradientNoise:
-    """The error of mini-batch gradients, drawn and predicted.
+    """The errors of gradients of `draws` random mini-batches of each size, and their prediction.
 
-    Args:
-        loss: `(params, x, y) -> J` of one example.
-        params: where the gradients are taken.
-        X, Y: [M, ...] all examples.
-        key: for the draws.
-        sizes: batch sizes, each 1 .. M.
-        draws: batches of each size.
-
-    Raises:
-        ValueError: a size out of range, or a gradient of 0.
-
-    Example:
-        >>> X, Y = jnp.array([[1.0], [3.0]]), jnp.zeros((2, 1))  # gradients w x² of 1 and 9: mean 5, variance 16
-        >>> loss, key = lambda w, x, y: jnp.sum((w * x) ** 2) / 2, jax.random.key(0)
-        >>> found = gradient_noise(loss, jnp.array(1.0), X, Y, key, sizes=[1, 2])
-        >>> round(found.scale, 4), found.predicted.round(4).tolist(), found.errors.round(4).tolist()
-        (0.64, [0.8, 0.0], [0.8, 0.0])
-
+    loss: `(params, x, y) -> J` of one example. sizes: each in 1 .. M.
     Source: lecture notes on MLP language models, "Mini-batch (32) against full batch"; McCandlish et al. 2018, Sec. 2.
     """
     M = len(X)
@@ -84,7 +67,7 @@ def gradient_noise(
     g, square = moments(flat)
     size = float(jnp.linalg.norm(g))
     if not size:
-        raise ValueError("the gradient of all examples is 0: there is nothing to compare with; take it at other parameters")
+        raise ValueError("the gradient of all examples is 0, so relative errors are undefined: use other parameters")
     trace = max(float(square) - size**2, 0.0)
 
     def draw(key: Array, B: int) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """Learning rate search: a quick sweep within one run, then a grid of separate runs, both log-spaced.
 
 The *range test* raises the rate at every step, `η_s = η_0 (η_S/η_0)^{s/(S-1)}`. The loss falls, flattens and then grows; at its
-minimum the rate has just become too high for the direction of largest curvature (on a quadratic, η > 2/λ_max).
+minimum the rate becomes too high for the direction of largest curvature (on a quadratic, η > 2/λ_max).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import optax
 from jaxtyping import Array, Float
 
 _window_fraction = 20  # losses are averaged over 1/20 of the sweep; centred, as an exponential mean would lag behind the rates
-_safety = 10.0  # divergence takes some steps to show, so the loss is lowest at too high a rate
+_safety = 10.0  # divergence is visible only after some steps, so the loss is lowest at too high a rate
 
 
 class RangeTest(NamedTuple):
@@ -27,16 +27,7 @@ class RangeTest(NamedTuple):
 
 
 def sweep_schedule(lowest: float, highest: float, steps: int) -> optax.Schedule:
-    """The rate by step of an exponential sweep.
-
-    Raises:
-        ValueError: unless 0 < lowest < highest, with 2 or more steps.
-
-    Example:
-        >>> schedule = sweep_schedule(0.001, 1.0, 4)
-        >>> [round(float(schedule(s)), 4) for s in range(4)]
-        [0.001, 0.01, 0.1, 1.0]
-    """
+    """The rate by step of an exponential sweep, 0 < lowest < highest."""
     if not 0 < lowest < highest < float("inf") or steps < 2:
         raise ValueError(f"a sweep of {steps} steps from {lowest} to {highest}: give 0 < lowest < highest, 2 or more steps")
     return optax.exponential_decay(lowest, steps - 1, highest / lowest)
@@ -45,27 +36,9 @@ def sweep_schedule(lowest: float, highest: float, steps: int) -> optax.Schedule:
 def range_test(
     step: Callable[[Any, Any], tuple[Any, Array]], state: Any, batches: Any, *, lowest: float, highest: float
 ) -> RangeTest:
-    """One run with an exponentially rising rate, as one compiled scan.
+    """One run with exponentially rising rates, as one compiled scan over batches [S, ...].
 
-    Args:
-        step: `(state, batch) -> (state, loss)`, with an optimiser on `sweep_schedule(lowest, highest, S)`.
-        state: initial state, not modified.
-        batches: pytree of arrays [S, ...], one batch per step.
-        lowest, highest: first and last rate.
-
-    Raises:
-        ValueError: no loss is finite.
-
-    Example:
-        >>> schedule = sweep_schedule(1e-3, 10.0, 100)
-        >>> def step(state, batch):  # J = w²: λ = 2, stable below η = 1
-        ...     w, s = state
-        ...     return (w - schedule(s) * 2 * w, s + 1), w**2
-        >>> test = range_test(step, (jnp.array(1.0), 0), jnp.zeros(100), lowest=1e-3, highest=10.0)
-        >>> 0.1 < test.rate < 1
-        True
-
-    Source: Smith 2017.
+    step: `(state, batch) -> (state, loss)`, with an optimiser on `sweep_schedule(lowest, highest, S)`. Source: Smith 2017.
     """
     losses = np.asarray(jax.jit(lambda: jax.lax.scan(step, state, batches)[1])(), np.float64)
     rates = np.geomspace(lowest, highest, len(losses))
@@ -74,12 +47,7 @@ def range_test(
 
 
 def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
-    """Centred moving average over a twentieth of the sweep; infinite from the first loss on that is not finite.
-
-    Example:
-        >>> smooth(np.array([2.0, 4.0, np.inf, 1.0])).tolist()
-        [2.0, 4.0, inf, inf]
-    """
+    """Centred moving average over a twentieth of the sweep; infinite from the first non-finite loss on."""
     finite = np.isfinite(losses)
     n = len(losses) if finite.all() else int(finite.argmin())
     window = np.ones(min(2 * (len(losses) // _window_fraction // 2) + 1, max(n, 1)))
@@ -90,35 +58,14 @@ def smooth(losses: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
 
 
 def pick_rate(rates: Float[np.ndarray, " S"], smoothed: Float[np.ndarray, " S"]) -> float:
-    """A tenth of the rate with the lowest smoothed loss: there the loss is still falling.
-
-    Raises:
-        ValueError: no finite loss.
-    """
+    """A tenth of the rate of the lowest smoothed loss, at which the loss is still falling."""
     if not np.isfinite(smoothed).any():
         raise ValueError(f"no finite loss from rate {rates[0]:g} on: start the sweep at a lower rate")
     return float(max(rates[int(np.argmin(smoothed))] / _safety, rates[0]))
 
 
 def grid_search(run: Callable[[Array], Array], rates: Float[np.ndarray, " R"]) -> tuple[float, Float[np.ndarray, " R"]]:
-    """One run per rate, all at once under `vmap`, and the rate with the lowest final loss.
-
-    Args:
-        run: `rate -> final loss`, a pure function, such as a `jax.lax.scan` of training steps.
-        rates: [R], positive.
-
-    Returns:
-        The best rate, and the final loss of each; infinity where a run diverged.
-
-    Raises:
-        ValueError: no rates, one that is not positive, or every run diverged.
-
-    Example:
-        >>> rates = np.array([0.01, 0.1, 1.5])
-        >>> best, losses = grid_search(lambda rate: (1 - 2 * rate) ** 20, rates)  # J = w² after ten steps from w = 1
-        >>> best
-        0.1
-    """
+    """One run `rate -> final loss` per rate, all under `vmap`: the rate of lowest loss, and all losses (inf: diverged)."""
     if not len(rates) or not np.all(np.asarray(rates) > 0):
         raise ValueError(f"rates {list(map(float, rates))}: give at least one, all positive")
     losses = np.asarray(jax.jit(jax.vmap(run))(jnp.asarray(rates)), np.float64)

@@ -1,4 +1,4 @@
-"""Paths of optimisers on surfaces of two parameters, to be drawn.
+"""Paths of optimisers on surfaces of two parameters, for plots.
 
 ravine   f(w) = (w_1² + 20 w_2²)/2             twenty times as steep across as along
 saddle   f(w) = (w_1² - w_2²)/2 + w_2⁴/4       a saddle at 0, minima at (0, ±1)
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 
 class Surface(NamedTuple):
-    """A function of two parameters, where paths on it start, and its lowest value."""
+    """A function of two parameters, the start of paths, and its minimum value."""
 
     f: Callable[[Float[Array, "2"]], Float[Array, ""]]
     start: tuple[float, float]
@@ -28,21 +28,7 @@ SURFACES: dict[str, Surface] = {
 
 
 def trajectory(optimizer: optax.GradientTransformation, surface: Surface, steps: int) -> Float[Array, "steps_1 2"]:
-    """The parameters before and after every step from the surface's start.
-
-    Args:
-        optimizer: of optax.
-        surface: to go down on.
-        steps: of the optimiser.
-
-    Raises:
-        ValueError: a negative number of steps.
-
-    Example:
-        >>> path = trajectory(optax.sgd(0.05), SURFACES["ravine"], 1)  # 1/20: the steep side is gone in one step
-        >>> [[round(x, 2) for x in w] for w in abs(path).tolist()]
-        [[4.0, 1.0], [3.8, 0.0]]
-    """
+    """The parameters before and after every step of an optimiser from the surface's start."""
     if steps < 0:
         raise ValueError(f"{steps} steps of an optimiser: use 0 or more")
 
