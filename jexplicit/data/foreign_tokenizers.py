@@ -1,8 +1,8 @@
 """Foreign tokenizers: any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, a list of words.
 
 Their ids are renumbered: 0 is `<pad>` and 1 `<unk>`, even for tokenizers without such tokens, followed by all others in the
-order of the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a text
-cover all of its characters but white space: what a foreign tokenizer drops is `<unk>`, one for each word.
+order of the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a
+text cover all of its characters but white space: what a foreign tokenizer drops is `<unk>`, one for each word.
 """
 
 import importlib.util
