@@ -23,7 +23,7 @@ from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
 from launch.shards import Source, describe, open_corpus, tokenizer_in
-from launch.shared.text import check_corpus
+from launch.shared.groups import check_corpus
 
 if TYPE_CHECKING:
     from jexplicit.counts.beam import Part

@@ -23,7 +23,7 @@ from jexplicit.data.text import Document, check_reading, line_documents, locate_
 from jexplicit.experiments.command import entry_point
 from jexplicit.runs.progress import show, stage
 from launch.shared.choose import ModelChoice, load_choice
-from launch.shared.text import Reading
+from launch.shared.groups import Reading
 
 _stdin = "-"
 

@@ -26,14 +26,14 @@ from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.progress import console, human, stage
-from launch.shared.text import Text, check_corpus
+from launch.shared.groups import Text, check_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Text):
     """Which text, and how it is tokenised."""
 
-    GROUPS: ClassVar = {"corpus": "text", "tokenizer_documents": "tokens", "feature": "text", "seed": "run"}
+    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer_documents": "tokens", "feature": "text", "seed": "run"}
 
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""

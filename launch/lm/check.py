@@ -11,7 +11,7 @@ from jexplicit.runs.files import check_writable
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.lm.config import Config
-from launch.shared.text import check_corpus
+from launch.shared.groups import check_corpus
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
 _given = ("methods", "features", "radius", "history", "bits")  # each with a value at least

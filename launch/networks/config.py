@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
-from jexplicit.data.text import Unit
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
 from jexplicit.nn.names import (
@@ -18,7 +17,8 @@ from jexplicit.nn.names import (
     SamplerName,
     ScheduleName,
 )
-from launch.shared.text import check_text_flags
+from launch.shared import groups
+from launch.shared.groups import Images, Run, check_text_flags
 
 Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 ComparisonName = Literal[
@@ -28,21 +28,7 @@ Limit = Annotated[int, Bounds(at_least=30)] | None
 
 
 @dataclass(frozen=True)
-class Common:
-    """Flags of every subcommand."""
-
-    GROUPS: ClassVar = {"out": "run"}
-
-    out: str
-    """Run folder to write: config, results, metrics, figures, report.md and the models."""
-    seed: NonNegativeInt = 0
-    """Seed of every random choice: weights, order of the data, splits and samples."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
-
-
-@dataclass(frozen=True)
-class Descent(Common):
+class Descent(Run):
     """Training by mini-batches."""
 
     GROUPS: ClassVar = {"optimizer": "training"}
@@ -95,7 +81,7 @@ class Training(Descent):
 
 
 @dataclass(frozen=True)
-class Text(Common):
+class Text(groups.Text, Run):
     """A text to model."""
 
     GROUPS: ClassVar = {"corpus": "text"}
@@ -109,17 +95,8 @@ class Text(Common):
     """Text that the best epoch is chosen on; requires --test."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
-    field: str | None = None
-    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
-    documents: Unit = "line"
-    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
-    file."""
     limit: Limit = None
     """Use at most this many documents."""
-    tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
-    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
-    tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, including <pad> and <unk>. Default: 1026 = 2^10 + 2 for docs, 4098 for --train; with --tokenizer char,
     every character."""
@@ -130,16 +107,9 @@ class Text(Common):
 
 
 @dataclass(frozen=True)
-class Pictures(Common):
+class Pictures(Images, Run):
     """Labelled images."""
 
-    GROUPS: ClassVar = {"data": "images"}
-
-    data: str = "digits"
-    """Image data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: idx files with
-    MNIST's file names."""
-    data_dir: str | None = None
-    """Folder of the idx files. Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
     limit: Limit = None
     """Use at most this many training images, and at most this many test images."""
 

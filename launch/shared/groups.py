@@ -1,21 +1,49 @@
-"""Flags of commands that read text, and what is refused of them."""
+"""Groups of flags that several commands share, and what is refused of those of text."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.data.text import Unit
 from jexplicit.data.tokenizers import KINDS, make_tokenizer
-from jexplicit.experiments.bounds import PositiveInt
+from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, and what its numbers depend on beside the data and the models."""
+
+    GROUPS: ClassVar = {"out": "run"}
+
+    out: str
+    """Run folder to write: config, results, metrics, figures, report.md and the models."""
+    seed: NonNegativeInt = 0
+    """Seed of every random choice."""
+    resume: bool = False
+    """Continue the interrupted run in --out, with its own configuration."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images."""
+
+    GROUPS: ClassVar = {"data": "images"}
+
+    data: str = "digits"
+    """Image data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: the files in
+    --data-dir. A path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow
+    Datasets."""
+    data_dir: str | None = None
+    """Folder or file of grey images of one size: a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of idx
+    files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test. Default:
+    the folder named after the data set in $JEXPLICIT_DATA_DIR."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Which text is read, and where results go."""
+    """Which text is read."""
 
-    GROUPS: ClassVar = {"out": "run", "train": "text"}
+    GROUPS: ClassVar = {"train": "text"}
 
-    out: str
-    """Folder to write."""
     train: tuple[str, ...] = ()
     """Training text: files (compressed or not), pipes, globs or folders; plain text, or records (see --field)."""
     dev: tuple[str, ...] = ()
