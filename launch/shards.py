@@ -26,7 +26,7 @@ from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.progress import console, human, stage
-from launch.shared.groups import Text, check_corpus
+from launch.shared.groups import Text, check_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ PRESETS = {
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
-    check_corpus(config)
+    check_text(config)
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
     tokenizer, in_all = tokenizer_in(config, corpus)

@@ -95,7 +95,8 @@ def run_command(
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns what `--json` prints, a dict.
-            Or the module whose `run` it is, which is imported once the arguments are read, so that `--help` needs no JAX.
+            Or the module that has it, or an EXPERIMENT, which is imported once the arguments are read, so that `--help` needs
+            no JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
         prog: the command, for `--help`; default, that of the process.
@@ -154,7 +155,8 @@ def _as_flags(text: str, config: Any) -> str:
 
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
     """The function to run; where its module has imported JAX, what JAX compiles is kept."""
-    function = importlib.import_module(run).run if isinstance(run, str) else run
+    module: Any = importlib.import_module(run) if isinstance(run, str) else None
+    function = run if callable(run) else getattr(module, "run", None) or module.EXPERIMENT.run
     if "jax" in sys.modules:
         from jexplicit.runs.compiled import keep_compiled
 

@@ -275,4 +275,3 @@ SECTIONS = {
 }
 VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items()), DIAGNOSTICS]
 EXPERIMENT = Experiment("networks", AutoencoderConfig, measure, VIEWS, check=checked, title="launch.networks autoencoder")
-run = EXPERIMENT.run

@@ -1,11 +1,12 @@
 """The configurations of launch.networks, a frozen dataclass per subcommand, and their presets."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from jexplicit.experiments.command import Preset
 from jexplicit.nn.names import (
     Activation,
@@ -18,7 +19,7 @@ from jexplicit.nn.names import (
     ScheduleName,
 )
 from launch.shared import groups
-from launch.shared.groups import Images, Run, check_text_flags
+from launch.shared.groups import Images, Run
 
 Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 ComparisonName = Literal[
@@ -303,31 +304,27 @@ PRESETS: dict[str, dict[str, Preset]] = {
 
 
 def checked(config: Any) -> Any:
-    """The configuration to run, where --train implies --corpus text.
+    """The configuration to run, where --train implies --corpus text."""
+    check(config)
+    return replace(config, corpus="text" if config.train else "docs") if isinstance(config, Text) else config
 
-    Raises:
-        ValueError: an empty list, or flags that contradict each other.
-    """
+
+@refuses
+def check(config: Any) -> Iterator[tuple[Any, str]]:
+    """Refuse an empty list, and flags that contradict each other."""
     for name in ("starts", "rates", "depths", "memory_scales", "memory_activations"):
-        if getattr(config, name, None) == ():
-            raise ValueError(f"--{name.replace('_', '-')} needs at least one value")
+        yield getattr(config, name, None) == (), f"--{name.replace('_', '-')} needs at least one value"
     if isinstance(config, Text):
-        if config.corpus == "text" and not config.train:
-            raise ValueError("--corpus text without --train: name the training files, --train FILES")
-        if bool(config.dev) != bool(config.test):
-            raise ValueError("--dev and --test go together: give both, or neither to split the lines of --train 80/10/10")
-        if config.dev and not config.train:
-            raise ValueError("--dev without --train: name the training files too")
-        check_text_flags(config)
-        config = replace(config, corpus="text" if config.train else "docs")
+        both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
+        yield bool(config.dev) != bool(config.test), both
+        groups.check_text(config)
     if isinstance(config, MLPConfig):
-        starts = " ".join(config.starts)
-        if {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
-            raise ValueError(f"--starts {starts} with --direct {config.direct}: add --direct tokens")
-        if config.stack and not set(config.starts) <= {"cold", "layers"}:
-            raise ValueError(f"--stack {config.stack} with --starts {starts}: use cold or layers")
-        if not config.stack and "layers" in config.starts:
-            raise ValueError("--starts layers without a stack: add --stack 2")
-    if isinstance(config, RateConfig) and not config.lowest < config.highest:
-        raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest")
-    return config
+        starts, solved = " ".join(config.starts), {"explicit", "log-linear"} & set(config.starts)
+        direct = f"--starts {starts} with --direct {config.direct}: add --direct tokens"
+        yield solved and config.direct != "tokens", direct
+        others = config.stack and not set(config.starts) <= {"cold", "layers"}
+        yield others, f"--stack {config.stack} with --starts {starts}: use cold or layers"
+        yield not config.stack and "layers" in config.starts, "--starts layers without a stack: add --stack 2"
+    if isinstance(config, RateConfig):
+        rates = f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest"
+        yield not config.lowest < config.highest, rates

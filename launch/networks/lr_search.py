@@ -116,4 +116,3 @@ def _searches(results: Results) -> Iterator[Row]:
 
 SEARCH = Lines("search", "learning_rate", "loss", "series", "panel", rows=_searches, axes={"xscale": "log"})
 EXPERIMENT = Experiment("networks", RateConfig, measure, [*VIEWS, SEARCH], check=checked, title="launch.networks lr-search")
-run = EXPERIMENT.run

@@ -290,4 +290,3 @@ NEIGHBOURS = Table(
 )
 VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, samples]
 EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")
-run = EXPERIMENT.run

@@ -1,11 +1,12 @@
 """Groups of flags that several commands share, and what is refused of those of text."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.data.text import Unit
 from jexplicit.data.tokenizers import KINDS, make_tokenizer
-from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt
+from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt, refuses
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,15 @@ class Text(Reading, Files):
     """Vocabulary size, including <pad> and <unk>. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
 
 
-def check_corpus(config: Any) -> None:
-    """Refuse --corpus, --train and --dev that exclude each other, before anything is read or written."""
-    if config.train and config.corpus not in ("docs", "text"):  # docs is the default
-        raise ValueError(f"--train with --corpus {config.corpus}: give one of the two")
-    if config.corpus == "text" and not config.train:
-        raise ValueError("--corpus text without --train: name the training files, --train FILES")
-    if config.dev and not config.train:
-        raise ValueError(f"--dev with --corpus {config.corpus}: dev files go with --train FILES")
-    check_text_flags(config)
-
-
-def check_text_flags(config: Any) -> None:
-    """Refuse a --tokenizer that is not there, and --field and --documents where no files are read."""
+@refuses
+def check_text(config: Any) -> Iterator[tuple[Any, str]]:
+    """Refuse flags of text that exclude each other, and a --tokenizer that is not there, before anything is read or written."""
+    train = bool(config.train)
+    yield train and config.corpus not in ("docs", "text"), f"--train with --corpus {config.corpus}: give one of the two"
+    yield config.corpus == "text" and not train, "--corpus text without --train: name the training files, --train FILES"
+    yield config.dev and not train, f"--dev with --corpus {config.corpus}: dev files go with --train FILES"
     if config.tokenizer not in KINDS:
         make_tokenizer(config.tokenizer, [], config.vocab_size)
-    if not config.train and (config.field is not None or config.documents != "line"):
-        flag = f"--field {config.field}" if config.field is not None else f"--documents {config.documents}"
-        raise ValueError(f"{flag} without --train: it says how the files of --train and --dev are read")
+    unread = "without --train: it says how the files of --train and --dev are read"
+    yield not train and config.field is not None, f"--field {config.field} {unread}"
+    yield not train and config.documents != "line", f"--documents {config.documents} {unread}"

@@ -271,4 +271,3 @@ VIEWS = [
     *(Section(title, views, {"comparison": comparisons}) for title, (comparisons, views) in SECTIONS.items()),
 ]
 EXPERIMENT = Experiment("networks", CompareConfig, measure, VIEWS, check=checked, title="launch.networks compare")
-run = EXPERIMENT.run
