@@ -10,7 +10,6 @@ shard, run it again with the same flags.
 import functools
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from jexplicit.data.sizes import text_sizes, write_sizes
 from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, entry_point
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, human, stage
 from launch.shared.groups import Text, check_text
 
@@ -116,11 +115,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> tuple[Tokenizer, int]:
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
             return Tokenizer.load(out / "tokenizer.model"), stored["train_documents"]
-    try:  # before hours of reading
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise ValueError(f"{out} cannot be written ({error.strerror}): choose another --out") from error
+    check_writable(out / "config.json", "--out")  # before hours of reading
     with stage("sampling", "documents") as progress:
         sample, documents = sample_documents(
             corpus.train, config.tokenizer_documents, seed=config.seed, progress=lambda seen: progress(seen, seen)

@@ -57,9 +57,8 @@ class Config(Images, Run):
     threshold: NonNegativeFloat = 1.0
     """Responses below this many standard deviations are set to 0, so that features are sparse."""
     descriptor: Literal["scattering", "patches"] = "scattering"
-    """kernel: how images are described. scattering: moduli of wavelet transforms of first and second order. patches: responses
-    to filters of several sizes; for each size, --filters clusters of image patches. Both are averaged over the cells of
-    --grid."""
+    """kernel: how images are described, averaged over the cells of --grid. scattering: moduli of wavelet transforms of first
+    and second order. patches: responses to filters of several sizes; for each size, --filters clusters of image patches."""
     octaves: PositiveInt | None = None
     """kernel, scattering: number of octaves of the wavelets. Default: 3, fewer for images below 16 pixels."""
     angles: PositiveInt = 6
@@ -68,11 +67,9 @@ class Config(Images, Run):
     """kernel, patches: heights and widths of filters in pixels; there are --filters of each size. Default: odd numbers near a
     sixth, a quarter and a third of the side of an image."""
     second_filters: NonNegativeInt = 0
-    """kernel, patches: number of filters of a second stage, which reads 3 x 3 cells of the response maps of all first filters,
-    pooled over 2 x 2 pixels; 0: no second stage."""
+    """kernel, patches: filters of a second stage on 3 x 3 cells of all response maps, pooled over 2 x 2 pixels; 0: none."""
     copies: NonNegativeInt = 0
-    """kernel: number of random copies of each training image, slightly rotated, scaled, sheared and shifted; for small data
-    sets."""
+    """kernel: random copies of each training image, slightly rotated, scaled, sheared and shifted; for small data sets."""
     axes: PositiveInt = 400
     """kernel: number of principal components of the pooled responses in a descriptor."""
     frequencies: PositiveInt = 1024

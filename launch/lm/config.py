@@ -69,8 +69,7 @@ class Config(FitOptions, Models):
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all. The dev perplexity
     is exact unless --dev-sample is given."""
     dev_sample: NonNegativeInt = 0
-    """Number of positions that the dev perplexity is estimated from at K > 1 with sparse or sharded tables, drawn with --seed;
-    0: all."""
+    """Number of positions that the dev perplexity at K > 1 is estimated from, with sparse or sharded tables; 0: all."""
     scaling_sample: PositiveInt = 100_000
     """Number of training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
     samples: NonNegativeInt = 4
@@ -81,9 +80,8 @@ class Config(FitOptions, Models):
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file."""
     devices: int | None = None
-    """Number of devices to split the work over. Default: all accelerators, or one virtual CPU device per core. Results do not
-    depend on it, except for rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal
-    pairs, use one device."""
+    """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
+    rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""
     memory: str | None = None
     """Memory limit for counting, such as 2GB. Default: all available memory. To stay within it, fewer devices have their own
     tables, and contexts of several tokens are counted in parts that are stored in --out until the run ends."""

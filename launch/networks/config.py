@@ -72,8 +72,7 @@ class Training(Descent):
     """Learning rate schedule. step: a tenth after two thirds of the steps. exponential: down to a hundredth. linear, cosine:
     down to 0."""
     sampler: SamplerName = "round-robin"
-    """How examples are drawn. round-robin: every example once per epoch. uniform: with replacement. balanced: equally many per
-    class."""
+    """How examples are drawn. round-robin: each once per epoch. uniform: with replacement. balanced: equally many per class."""
     epoch_examples: PositiveInt | None = None
     """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
     the examples in turn."""
@@ -129,8 +128,7 @@ class MLPConfig(Text, Training):
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
     stack: NonNegativeInt = 0
-    """Number of softmax layers on tokens that replace the network: the first has a table per offset, the others N x N weights
-    each. 0: the network."""
+    """Number of softmax layers that replace the network: a table per offset, then N x N weights each. 0: the network."""
     direct: Direct = "none"
     """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
     N^2 parameters per context token."""

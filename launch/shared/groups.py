@@ -30,9 +30,8 @@ class Images:
     GROUPS: ClassVar = {"data": "images"}
 
     data: str = "digits"
-    """Image data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: the files in
-    --data-dir. A path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow
-    Datasets."""
+    """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
+    path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
     data_dir: str | None = None
     """Folder or file of grey images of one size: a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of idx
     files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test. Default:
@@ -69,9 +68,8 @@ class Text(Reading, Files):
     """Which text is read, and what its tokens are."""
 
     tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
-    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
-    tokenizer.json."""
+    """What the tokens are. bpe: subwords. word: words between white space. char: characters. Or FILE, an existing tokenizer:
+    another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, including <pad> and <unk>. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
 

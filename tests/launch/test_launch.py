@@ -16,21 +16,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from lm_runs import (
-    DEV,
-    METHODS,
-    OPTIONS,
-    SMALL,
-    TRAIN,
-    by_model,
-    dev_stream,
-    events,
-    finished,
-    rows,
-    run,
-    text_flags,
-    without_costs,
-)
+from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, by_model, dev_stream, events, finished, run, text_flags
+from run_folders import interrupted, rows, without_costs
 
 import jexplicit
 from jexplicit import evaluate, load_model
@@ -317,25 +304,16 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     monkeypatch.setattr(log_linear_fits, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
-    whole, calls = getattr(where, name), 0
-
-    def interrupted(*args, **kwargs):
-        nonlocal calls
-        calls += 1
-        if calls == stop:
-            raise KeyboardInterrupt
-        return whole(*args, **kwargs)
-
     flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", "mixture", method, "--tables", "dense", "--paper"]
     flags += ["--history", *(("none", "all") if method == "mixture" else ("none",))]
     flags.remove("mixture") if method != "mixture" else None
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, interrupted)
+        patch.setattr(where, name, interrupted(getattr(where, name), stop))
         assert run(tmp_path / "run", *flags) == 130
     assert run(tmp_path / "run", "--resume") == 0
-    ignored = {"kkt_residual"}  # which an explicit solution has beside trained ones
-    mine = [{k: v for k, v in row.items() if k not in ignored} for row in without_costs(finished())]
-    found = [{k: v for k, v in row.items() if k not in ignored} for row in without_costs(tmp_path / "run")]
+    mine, found = without_costs(finished()), without_costs(tmp_path / "run")
+    for row in (*mine, *found):
+        row.pop("kkt_residual", None)  # which an explicit solution has beside trained ones
     assert found == [row for row in mine if row["method"] in ("unigram", "bigram", method)]
 
 

@@ -38,11 +38,9 @@ class FitOptions:
     """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
     parameters: Literal["decoder", "rows"] = "decoder"
     """Training: which parameters are optimised. decoder: U, from which the noisy rows are computed; a step updates all rows.
-    rows: the noisy rows themselves; this follows another trajectory, in which a step updates only the rows that its batch
-    reads."""
+    rows: the noisy rows themselves, on another trajectory: a step updates only the rows that its batch reads."""
     patience: PositiveInt | None = None
-    """Training: stop after this many epochs without a lower dev perplexity. Default: never. The model of the best epoch is
-    kept."""
+    """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""
     optimum_iterations: PositiveInt = 100
     """optimum: number of L-BFGS iterations."""
     optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
