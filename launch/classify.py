@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import run_command
+from jexplicit.experiments.command import entry_point
 from launch.digits.config import Method
 
 
@@ -34,10 +34,7 @@ class Config:
     """Number of labels to show, the most probable first."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; JAX is imported once the arguments are read."""
-    return run_command("launch.digits.classifier", Config, description=__doc__ or "", argv=argv)
-
+main = entry_point("launch.digits.classifier", Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

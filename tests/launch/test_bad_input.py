@@ -379,7 +379,7 @@ def test_bad_arguments_are_refused_in_words_of_the_api(case):
 
 
 def test_errors_of_the_library_speak_no_flags():
-    """But for jexplicit.runs and jexplicit.experiments, the machinery of commands, which say `data_dir=DIR` as `--data-dir DIR`."""
+    """But for jexplicit.runs and .experiments, the machinery of commands, which says `data_dir=DIR` as `--data-dir DIR`."""
     root, found = Path(jexplicit.__file__).parents[1], []
     for path in [*root.glob("jexplicit/**/*.py"), *root.glob("icl/**/*.py")]:
         name = path.relative_to(root).as_posix()
