@@ -11,7 +11,7 @@ from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt, refuses
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, and what its numbers depend on beside the data and the models."""
+    """The folder of a run, its seed, and whether it continues an earlier one."""
 
     GROUPS: ClassVar = {"out": "run"}
 

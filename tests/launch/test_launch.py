@@ -22,6 +22,7 @@ from run_folders import interrupted, rows, without_costs
 import jexplicit
 from jexplicit import evaluate, load_model
 from jexplicit.data.corpora import Corpus
+from jexplicit.experiments.rows import where
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.lm.fits import log_linear_fits
 from jexplicit.lm.fits import training as lm_training
@@ -128,7 +129,7 @@ def test_better_models_are_better():
 
 def test_every_sweep_lowers_the_loss_with_its_penalty():
     for features, radius in TOKENS:
-        sweeps = [e for e in events(finished(), "sweep") if (e["features"], e["radius"]) == (features, radius)]
+        sweeps = where(events(finished(), "sweep"), features=features, radius=radius)
         row = by_model(finished())["iterative-scaling", features, radius]
         assert [e["sweep"] for e in sweeps] == [*range(row["sweeps"] + 1)] and row["discount"] > 0
         assert np.log(sweeps[-1]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
@@ -138,14 +139,10 @@ def test_every_sweep_lowers_the_loss_with_its_penalty():
 
 def test_curves_begin_before_training_and_rows_have_their_end():
     for method, features, radius in (("cold", "sum", 2), ("warm", "cat", 2)):
-        curve = [
-            e for e in events(finished(), "epoch") if (e["method"], e["features"], e["radius"]) == (method, features, radius)
-        ]
+        curve = where(events(finished(), "epoch"), method=method, features=features, radius=radius)
         row = by_model(finished())[method, features, radius]
         assert [e["epoch"] for e in curve] == [0, 1, 2, 3] and row["epochs"] == 3 and row["positions_per_second"] > 0
-        assert [row[f"last_{part}_perplexity"] for part in ("train", "dev")] == [
-            curve[-1][f"{part}_perplexity"] for part in ("train", "dev")
-        ]
+        assert all(row[f"last_{part}_perplexity"] == curve[-1][f"{part}_perplexity"] for part in ("train", "dev"))
         assert row["best_epoch"] == np.argmin([e["dev_perplexity"] for e in curve])
     explicit = by_model(finished())["explicit", "cat", 2]  # where the warm start begins, by other float32 operations
     assert curve[0]["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
@@ -383,21 +380,11 @@ def test_the_floor_of_the_optimum_is_a_flag_that_dev_perplexity_depends_on(tmp_p
     found, text = [], {"train": "\n".join([*TRAIN[:50], "q z"]), "dev": "the cat sang qz"}
     for part, lines in text.items():
         (tmp_path / part).write_text(lines)
+    flags = (
+        f"--train {tmp_path}/train --dev {tmp_path}/dev --methods optimum --tokenizer char --radius 1 --features cat".split()
+    )
     for floor in ("1e-3", "1e-9"):
-        flags = [
-            "--train",
-            f"{tmp_path}/train",
-            "--dev",
-            f"{tmp_path}/dev",
-            *SMALL,
-            "--methods",
-            "optimum",
-            "--tokenizer",
-            "char",
-        ]
-        assert (
-            run(tmp_path / floor, *flags, "--radius", "1", "--features", "cat", "--samples", "0", "--optimum-floor", floor) == 0
-        )
+        assert run(tmp_path / floor, *SMALL, *flags, "--samples", "0", "--optimum-floor", floor) == 0
         found.append(rows(tmp_path / floor)[-1])
     assert [row["floor"] for row in found] == [1e-3, 1e-9]
     assert found[1]["dev_perplexity"] > 2 * found[0]["dev_perplexity"]
