@@ -23,7 +23,7 @@ from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
 from launch.shards import Source, describe, open_corpus, tokenizer_in
-from launch.shared.text import check_corpus
+from launch.shared.groups import check_text
 
 if TYPE_CHECKING:
     from jexplicit.counts.beam import Part
@@ -69,7 +69,7 @@ def run(config: Config) -> dict[str, Any]:
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
-    check_corpus(config)
+    check_text(config)
     memory = parse_bytes(config.memory)
     corpus = open_corpus(config)
     parts = parts_of(config, corpus)

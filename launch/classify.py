@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import run_command
+from jexplicit.experiments.command import entry_point
 from launch.digits.config import Method
 
 
@@ -23,23 +23,18 @@ class Config:
     """Grey images of the same size as those of the run: PNGs, folders of PNGs, idx files, .npy, or .npz with one array or
     x_test. Bright on dark, as in the run; the grey levels 0 .. 255 of PNGs are rescaled to those of the run."""
     method: Method | None = None
-    """Method that fitted the model. Default: of the models that match the other flags, the one with the highest test
-    accuracy."""
+    """Method that fitted the model. Default: the model with the highest test accuracy of those that match the other flags."""
     layers: PositiveInt | None = None
     """Number of layers of the model."""
     features: Literal["pixels", "patches", "random", "kernel"] | None = None
     """Features that the model reads."""
     solver: str | None = None
-    """How the readout was fitted. With --method features: explicit, scaling or quadratic; with --method kernel: least_squares
-    or softmax."""
+    """How the readout was fitted. With --method features: explicit, scaling, quadratic; with kernel: least_squares, softmax."""
     top: PositiveInt = 1
     """Number of labels to show, the most probable first."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; JAX is imported once the arguments are read."""
-    return run_command("launch.digits.classifier", Config, description=__doc__ or "", argv=argv)
-
+main = entry_point("launch.digits.classifier", Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

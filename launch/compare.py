@@ -25,7 +25,7 @@ from jexplicit.lm.comparison import paired_difference
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.shared.choose import ModelChoices, load_choices
-from launch.shared.text import Reading
+from launch.shared.groups import Reading
 
 _much = 0.01  # of the tokens unknown: more need a warning
 

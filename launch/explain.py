@@ -38,11 +38,9 @@ class Config(ModelChoice):
     text: str
     """The text to explain, as one document."""
     by: Literal["token", "row"] = "token"
-    """token: the contribution of each context token, summed over its rows. row: every row on its own: offsets, contexts of
-    several tokens, caches."""
+    """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches."""
     figure: str | None = None
-    """File for the heat map, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a
-    file."""
+    """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
 
 
 def run(config: Config) -> dict[str, Any]:

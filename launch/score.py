@@ -19,10 +19,11 @@ from jexplicit.data.inputs import decode_lines, expand_paths
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
+from jexplicit.experiments.bounds import refuses
 from jexplicit.experiments.command import entry_point
 from jexplicit.runs.progress import json_line, show, stage
 from launch.shared.choose import ModelChoice, load_choice
-from launch.shared.text import Reading
+from launch.shared.groups import Reading
 
 _stdin = "-"
 
@@ -77,16 +78,15 @@ def run(config: Config) -> dict[str, Any]:
     return {**whole, "lines": lines}
 
 
-def check(config: Config) -> None:
+@refuses
+def check(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that make no sense, before anything is read."""
-    if config.text.count(_stdin) > 1:
-        raise ValueError("--text - -: standard input can be read only once")
-    if config.id_field is not None and config.field is None:
-        raise ValueError(f"--id-field {config.id_field} without --field: also name the field that holds the text")
-    if _stdin in config.text and config.field is not None and config.documents != "line":
-        raise ValueError(
-            f"--documents {config.documents} with --field and --text -: every JSON line is a document; leave the flag out"
-        )
+    yield config.text.count(_stdin) > 1, "--text - -: standard input can be read only once"
+    nameless = config.id_field is not None and config.field is None
+    yield nameless, f"--id-field {config.id_field} without --field: also name the field that holds the text"
+    unused = _stdin in config.text and config.field is not None and config.documents != "line"
+    remedy = "every JSON line is a document; leave the flag out"
+    yield unused, f"--documents {config.documents} with --field and --text -: {remedy}"
 
 
 def read_documents(config: Config) -> Iterator[Document]:

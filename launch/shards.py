@@ -10,7 +10,6 @@ shard, run it again with the same flags.
 import functools
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -24,16 +23,16 @@ from jexplicit.data.sizes import text_sizes, write_sizes
 from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, entry_point
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, human, stage
-from launch.shared.text import Text, check_corpus
+from launch.shared.groups import Text, check_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Text):
     """Which text, and how it is tokenised."""
 
-    GROUPS: ClassVar = {"corpus": "text", "tokenizer_documents": "tokens", "feature": "text", "seed": "run"}
+    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer_documents": "tokens", "feature": "text", "seed": "run"}
 
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
@@ -74,7 +73,7 @@ PRESETS = {
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
-    check_corpus(config)
+    check_text(config)
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
     tokenizer, in_all = tokenizer_in(config, corpus)
@@ -116,11 +115,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> tuple[Tokenizer, int]:
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
             return Tokenizer.load(out / "tokenizer.model"), stored["train_documents"]
-    try:  # before hours of reading
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise ValueError(f"{out} cannot be written ({error.strerror}): choose another --out") from error
+    check_writable(out / "config.json", "--out")  # before hours of reading
     with stage("sampling", "documents") as progress:
         sample, documents = sample_documents(
             corpus.train, config.tokenizer_documents, seed=config.seed, progress=lambda seen: progress(seen, seen)

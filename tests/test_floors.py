@@ -26,6 +26,7 @@ FLOORS = {
     "jexplicit.solvers": 3,
     "jexplicit.nn": 4.0,
     "jexplicit.lm.core.names": 4.1,
+    "jexplicit.lm.core.options": 4.1,
     "jexplicit.lm.tables": 4.0,
     "jexplicit.lm.core.model": 4.1,
     "jexplicit.lm.core.softmax": 4.1,

@@ -9,9 +9,10 @@ class Config:
 """
 
 import dataclasses
+import functools
 import math
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -53,6 +54,28 @@ def check_bounds(config: Any) -> None:
         for bounds in find_bounds(hints[field.name]):
             if not all(map(bounds.contains, numbers)):
                 raise ValueError(f"--{field.name.replace('_', '-')} {given}: use {bounds}")
+
+
+def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:
+    """A check of flags from a generator of pairs `wrong, message`: the first message whose `wrong` holds is a ValueError.
+
+    Example:
+        >>> @refuses
+        ... def check(low, high):
+        ...     yield low > high, f"--low {low} above --high {high}"
+        >>> check(2, 1)
+        Traceback (most recent call last):
+        ...
+        ValueError: --low 2 above --high 1
+    """
+
+    @functools.wraps(find)
+    def check(*args: Any, **options: Any) -> None:
+        for wrong, message in find(*args, **options):
+            if wrong:
+                raise ValueError(message)
+
+    return check
 
 
 def find_bounds(hint: Any) -> Iterator[Bounds]:

@@ -88,7 +88,8 @@ def run_command(
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
-            a module with a function `run`, imported after the arguments are parsed, so that `--help` does not import JAX.
+            a module with a function `run` or an EXPERIMENT, imported after the arguments are parsed, so that `--help` does not
+            import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
         prog: the command, for `--help`; default, that of the process.
@@ -147,7 +148,8 @@ def _as_flags(text: str, config: Any) -> str:
 
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
     """The function to run, with the compilation cache enabled if its module imports JAX."""
-    function = importlib.import_module(run).run if isinstance(run, str) else run
+    module: Any = importlib.import_module(run) if isinstance(run, str) else None
+    function = run if callable(run) else getattr(module, "run", None) or module.EXPERIMENT.run
     if "jax" in sys.modules:
         from jexplicit.runs.compiled import keep_compiled
 

@@ -5,6 +5,7 @@ A view is a function `Results -> lines of Markdown`, which also draws its figure
 """
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -287,6 +288,23 @@ class Bars(NamedTuple):
                 ax.bar_label(bars, fmt=f"{{:{self.form}}}", fontsize=7, rotation=90, padding=2)
         ax.set_xticks(range(len(places)), [str(place) for place in places], fontsize=8)
         ax.grid(axis="x", visible=False)
+
+
+class Texts(NamedTuple):
+    """Texts that a run wrote, such as samples, below a heading.
+
+    title: the heading.
+    file: a list of strings in JSON, in the run folder; a run without it shows nothing.
+    """
+
+    title: str
+    file: str
+
+    def __call__(self, results: Results) -> list[str]:
+        """The texts as they are."""
+        path = results.path / self.file
+        texts = json.loads(path.read_text()) if path.exists() else []
+        return [f"## {self.title}", "", *(f"```text\n{text}\n```\n" for text in texts)] if texts else []
 
 
 class Images(NamedTuple):

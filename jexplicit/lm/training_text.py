@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -22,7 +22,7 @@ from jexplicit.data.corpus.held_out import cut_documents, hold_out
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Features
-from jexplicit.lm.core.smoothing import Smoothing
+from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.rows.sparse import targets_of
@@ -35,29 +35,15 @@ _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; to
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(FitOptions):
     """Hyperparameters of all methods; each uses its own subset (`OPTIONS` in jexplicit.lm.fits.fit)."""
 
     features: Features = "cat"
     radius: int = 1
     history: str = "none"
     rows: tuple[str, ...] = ("offsets", "contexts-4", "gaps")
-    smoothing: Smoothing = "kneser-ney"
-    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
-    calibration_positions: int = 15_000
-    sweeps: int = 10
-    discount: float | None = None
     bits: int = 256
-    epochs: int = 32
-    batch_size: int = 8192
-    optimizer: str = "adagrad"
-    learning_rate: float = 0.01
-    accumulator: float = 0.0
-    parameters: Literal["decoder", "rows"] = "decoder"
-    patience: int | None = None
-    optimum_iterations: int = 100
-    optimum_floor: float = 1e-9
     train_sample: int | None = 1_000_000
     seed: int = 0
 

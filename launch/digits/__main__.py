@@ -6,14 +6,10 @@ python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
 
 import sys
 
-from jexplicit.experiments.command import run_command
+from jexplicit.experiments.command import entry_point
 from launch.digits.config import PRESETS, Config
 
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point; JAX is imported once the arguments are read."""
-    return run_command("launch.digits.run", Config, presets=PRESETS, description=__doc__ or "", argv=argv)
-
+main = entry_point("launch.digits.run", Config, __doc__, PRESETS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
+from launch.shared.groups import Images, Run
 
 Solved = Literal["explicit", "delta", "mean_cooccurrence", "intercept", "scaling", "quadratic", "features", "kernel"]
 Method = Literal[Solved, "logistic_regression", "network", "cold", "warm", "solved_second"]
@@ -12,31 +13,13 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Images, Run):
     """Classify images with networks that are solved instead of trained, and with the same networks trained."""
 
-    GROUPS: ClassVar = {
-        "out": "run",
-        "data": "images",
-        "methods": "models",
-        "sweeps": "sweeps",
-        "featurizers": "features",
-        "descriptor": "kernel",
-        "epochs": "training",
-        "hidden": "baselines",
-        "seed": "run",
+    GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "featurizers": "features", "descriptor": "kernel"} | {
+        **{"epochs": "training", "hidden": "baselines"},
     }
 
-    out: str
-    """Run folder to write: config, results, scan.csv, figures, report.md and the models."""
-    data: str = "digits"
-    """Image data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: the files in
-    --data-dir. A path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow
-    Datasets."""
-    data_dir: str | None = None
-    """Folder or file of grey images of one size: a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of idx
-    files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test. Default:
-    the folder named after the data set in $JEXPLICIT_DATA_DIR."""
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
     methods: tuple[Method, ...] = METHODS
@@ -74,9 +57,8 @@ class Config:
     threshold: NonNegativeFloat = 1.0
     """Responses below this many standard deviations are set to 0, so that features are sparse."""
     descriptor: Literal["scattering", "patches"] = "scattering"
-    """kernel: how images are described. scattering: moduli of wavelet transforms of first and second order. patches: responses
-    to filters of several sizes; for each size, --filters clusters of image patches. Both are averaged over the cells of
-    --grid."""
+    """kernel: how images are described, averaged over the cells of --grid. scattering: moduli of wavelet transforms of first
+    and second order. patches: responses to filters of several sizes; for each size, --filters clusters of image patches."""
     octaves: PositiveInt | None = None
     """kernel, scattering: number of octaves of the wavelets. Default: 3, fewer for images below 16 pixels."""
     angles: PositiveInt = 6
@@ -85,11 +67,9 @@ class Config:
     """kernel, patches: heights and widths of filters in pixels; there are --filters of each size. Default: odd numbers near a
     sixth, a quarter and a third of the side of an image."""
     second_filters: NonNegativeInt = 0
-    """kernel, patches: number of filters of a second stage, which reads 3 x 3 cells of the response maps of all first filters,
-    pooled over 2 x 2 pixels; 0: no second stage."""
+    """kernel, patches: filters of a second stage on 3 x 3 cells of all response maps, pooled over 2 x 2 pixels; 0: none."""
     copies: NonNegativeInt = 0
-    """kernel: number of random copies of each training image, slightly rotated, scaled, sheared and shifted; for small data
-    sets."""
+    """kernel: random copies of each training image, slightly rotated, scaled, sheared and shifted; for small data sets."""
     axes: PositiveInt = 400
     """kernel: number of principal components of the pooled responses in a descriptor."""
     frequencies: PositiveInt = 1024
@@ -124,10 +104,6 @@ class Config:
     """network: number of hidden units. It is trained by Adam with a learning rate of 0.001."""
     logistic_iterations: PositiveInt = 200
     """logistic_regression: maximum number of L-BFGS iterations, without regularisation."""
-    seed: NonNegativeInt = 0
-    """Seed of every random choice: initial parameters, order of the data, patches and directions."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
 
 
 _SMALL: dict[str, Any] = dict(limit=300, epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64)
@@ -143,7 +119,7 @@ PRESETS = {
         "without backpropagation 95.8 %.",
     ),
     "mnist-best": Preset(
-        Config("runs/mnist_best", "mnist", **_KERNEL),
+        Config("runs/mnist_best", data="mnist", **_KERNEL),
         "MNIST without gradients: test accuracy 99.6 %, in 3 minutes and 2.5 GB on 2 CPU cores.",
     ),
     "images": Preset(
@@ -151,7 +127,7 @@ PRESETS = {
         "the models of mnist-best on the images of --data; 60,000 images of 28x28 take as long.",
     ),
     "mnist": Preset(
-        Config("runs/mnist", "mnist", frequencies=4096),
+        Config("runs/mnist", data="mnist", frequencies=4096),
         "the paper's experiments on MNIST, and those beyond; 7 minutes on 2 CPU cores. Test accuracy with one and two "
         "layers: explicit 83.34 and 83.64 %, warm 92.71 and 92.93 %; without backpropagation 99.6 %.",
     ),

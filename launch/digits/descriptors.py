@@ -19,26 +19,6 @@ from jexplicit.runs.progress import stage
 from launch.digits.config import Config
 
 
-def check_descriptor(config: Config, side: int) -> None:
-    """Refuse sizes that do not fit images of this side.
-
-    Raises:
-        ValueError: naming the flag.
-    """
-    sizes, most, wide = config.patch_sizes or default_sizes(side), side, f"of images {side} pixels wide"
-    if config.descriptor == "patches":
-        if not 2 <= min(sizes) <= max(sizes) <= side:
-            raise ValueError(f"--patch-sizes {' '.join(map(str, sizes))} {wide}: use 2 to {side}")
-        if config.second_filters:
-            most, wide = side // 2, f"{wide} with --second-filters"
-    elif config.second_filters or config.patch_sizes:
-        raise ValueError("--second-filters and --patch-sizes need --descriptor patches")
-    elif config.octaves and config.octaves > _most_octaves(side):
-        raise ValueError(f"--octaves {config.octaves} {wide}: use at most {_most_octaves(side)}")
-    if _grid(config, side) > most:
-        raise ValueError(f"--grid {config.grid} {wide}: use at most {most} cells")
-
-
 def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[str, Any]]:
     """Descriptors of the train images followed by copies of them, those of the test images, and the weights they need."""
     X, levels = images.train_images, images.levels
@@ -73,13 +53,13 @@ def _pools(config: Config, shape: tuple[int, ...], weights: Mapping[str, Any]) -
     """What is pooled from images [m, height, width]."""
     side = min(shape[1:])
     if config.descriptor == "scattering":
-        octaves = config.octaves or min(3, _most_octaves(side))
-        bank = wavelets(shape[1:], octaves=octaves, angles=config.angles, grid=_grid(config, side))
+        octaves = config.octaves or min(3, most_octaves(side))
+        bank = wavelets(shape[1:], octaves=octaves, angles=config.angles, grid=grid_cells(config, side))
         return functools.partial(scattering_pools, bank=bank)
     second = weights.get("second")
     stage = SecondStage(second["mean"], second["axes"], Filters(**second["filters"])) if second else None
     bank = PatchBank(tuple(Filters(**filters) for filters in weights["filters"]), stage)
-    return functools.partial(patch_pools, bank=bank, grid=_grid(config, side), threshold=config.threshold)
+    return functools.partial(patch_pools, bank=bank, grid=grid_cells(config, side), threshold=config.threshold)
 
 
 def default_sizes(side: int) -> tuple[int, ...]:
@@ -92,11 +72,11 @@ def default_sizes(side: int) -> tuple[int, ...]:
     return tuple(sorted({max(3, 2 * round((side / part - 1) / 2) + 1) for part in (6, 4, 3)}))
 
 
-def _grid(config: Config, side: int) -> int:
+def grid_cells(config: Config, side: int) -> int:
     """Cells along a side: as asked for, or near a quarter of it for moduli and a seventh for patches."""
     return config.grid or (max(4, round(side / 4)) if config.descriptor == "scattering" else max(3, round(side / 7)))
 
 
-def _most_octaves(side: int) -> int:
+def most_octaves(side: int) -> int:
     """Octaves whose coarsest wavelet is at most half as wide as an image; below 16 pixels, fewer than 3."""
     return side.bit_length() - 2

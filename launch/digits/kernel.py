@@ -18,7 +18,7 @@ from jaxtyping import Array
 from jexplicit.experiments.rows import Row
 from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.host import host_bytes, peak_bytes
+from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
@@ -26,26 +26,10 @@ from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_so
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.base import Parts, Problem, held_out_tenth, keep, save_model
 from launch.digits.config import Config
-from launch.digits.descriptors import check_descriptor, descriptors, fit_descriptors
+from launch.digits.descriptors import descriptors, fit_descriptors
 from launch.digits.solved import linear
 
-_matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
-
-
-def check_kernel(config: Config, side: int) -> None:
-    """Refuse sizes that do not fit images of this side, or the memory.
-
-    Raises:
-        ValueError: naming the flag.
-    """
-    check_descriptor(config, side)
-    D, present = 2 * config.frequencies, host_bytes()
-    if (needed := _matrices * 4 * D**2) > present:
-        raise ValueError(
-            f"--frequencies {config.frequencies}: {_matrices} matrices of {D} x {D} numbers take {needed / 1e9:,.0f} GB, and "
-            f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
-        )
 
 
 def kernel(problem: Problem) -> Parts:

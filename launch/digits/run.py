@@ -2,22 +2,26 @@
 
 import functools
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jexplicit.experiments.bounds import refuses
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained
 from launch.digits.base import PICTURES, SCAN, Parts, Problem, about, make_problem, read, row_name
 from launch.digits.config import PRESETS, Config
-from launch.digits.kernel import check_kernel, kernel
+from launch.digits.descriptors import default_sizes, grid_cells, most_octaves
+from launch.digits.kernel import kernel
 from launch.digits.views import ALL, VIEWS
 
 METHODS: dict[str, Callable[[Problem], Parts]] = {
@@ -31,30 +35,53 @@ METHODS: dict[str, Callable[[Problem], Parts]] = {
 }
 _shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
 _most_mistakes = 40
+_matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
 
 
-def check(config: Config) -> None:
-    """Refuse flags that do not fit each other or the images, before anything is written."""
-    if not config.methods or not config.layers or not config.stop:
-        raise ValueError("--methods, --layers and --stop need at least one value each")
-    if "features" in config.methods and not config.featurizers:
-        raise ValueError("--methods features without --featurizers: give patches, random or both")
-    if "solved_second" in config.methods and not solved.first_layers(config):
-        raise ValueError("--methods solved_second without a trained first layer: add network, or cold or warm with --layers 1")
-    if "kernel" in config.methods and not config.ridges:
-        raise ValueError("--ridges needs at least one value")
+@refuses
+def check(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that do not fit each other."""
+    methods, second = config.methods, "--methods solved_second without a trained first layer"
+    yield not (methods and config.layers and config.stop), "--methods, --layers and --stop need at least one value each"
+    featureless = "features" in methods and not config.featurizers
+    yield featureless, "--methods features without --featurizers: give patches, random or both"
+    alone = "solved_second" in methods and not solved.first_layers(config)
+    yield alone, f"{second}: add network, or cold or warm with --layers 1"
+    yield "kernel" in methods and not config.ridges, "--ridges needs at least one value"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
 
 
-def check_images(config: Config) -> None:
-    """Refuse flags that do not fit the images."""
+@refuses
+def check_images(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that do not fit each other or the images, before anything is written."""
     check(config)
     side = min(read(config).train_images.shape[1:])
+    wide = f"of images {side} pixels wide"
     if "features" in config.methods and "patches" in config.featurizers:
-        solved.patch_sizes(config, side)
-    if "kernel" in config.methods:
-        check_kernel(config, side)
+        size, grid = solved.patch_sizes(config, side)
+        responses = side - size + 1
+        yield size > side, f"--patch {size} {wide}: use at most {side}"
+        few = f"{responses} responses along a side: use at most that, or a smaller --patch"
+        yield grid > responses, f"--grid {grid} of {few}"
+    if "kernel" not in config.methods:
+        return
+    sizes, most, octaves = config.patch_sizes or default_sizes(side), side, most_octaves(side)
+    if config.descriptor == "patches":
+        unfit = not 2 <= min(sizes) <= max(sizes) <= side
+        yield unfit, f"--patch-sizes {' '.join(map(str, sizes))} {wide}: use 2 to {side}"
+        if config.second_filters:
+            most, wide = side // 2, f"{wide} with --second-filters"
+    else:
+        unused = config.second_filters or config.patch_sizes
+        yield unused, "--second-filters and --patch-sizes need --descriptor patches"
+        yield (config.octaves or 0) > octaves, f"--octaves {config.octaves} {wide}: use at most {octaves}"
+    yield grid_cells(config, side) > most, f"--grid {config.grid} {wide}: use at most {most} cells"
+    D, present = 2 * config.frequencies, host_bytes()
+    needed, matrices = 4 * _matrices * D**2, f"{_matrices} matrices of {D} x {D} numbers"
+    machine = f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
+    taken = f"{matrices} take {needed / 1e9:,.0f} GB, and {machine}"
+    yield needed > present, f"--frequencies {config.frequencies}: {taken}"
 
 
 def measure(config: Config, folder: RunFolder) -> Parts:
@@ -107,4 +134,3 @@ EXPERIMENT = Experiment(
     title="Digits: solved and trained",
     terminal=ALL,
 )
-run = EXPERIMENT.run

@@ -134,18 +134,9 @@ def explicit_features(X: np.ndarray, levels: int, weights: Mapping[str, Array], 
 
 
 def patch_sizes(config: Config, side: int) -> tuple[int, int]:
-    """Pixels along a filter, and cells along the grid of its responses, for images of this side.
-
-    Raises:
-        ValueError: filters larger than the images, or more cells than responses.
-    """
+    """Pixels along a filter, and cells along the grid of its responses, for images of this side."""
     size = config.patch or max(3, round(side / 4.5))
-    grid = config.grid or _cells(side - size + 1)
-    if size > side:
-        raise ValueError(f"--patch {size} of images {side} pixels wide: use at most {side}")
-    if grid > side - size + 1:
-        raise ValueError(f"--grid {grid} of {side - size + 1} responses along a side: use at most that, or a smaller --patch")
-    return size, grid
+    return size, config.grid or _cells(side - size + 1)
 
 
 def _cells(responses: int) -> int:

@@ -55,11 +55,6 @@ COLUMNS = (
 )
 
 
-def columns(rows: Sequence[Row]) -> list[Column]:
-    """The columns that are not empty."""
-    return [column for column in COLUMNS if any(map(column.cell, rows))]
-
-
 def patient(rows: Sequence[Row]) -> list[Row]:
     """Without the rows of the rule `rise`, where there are rows of `patience`."""
     rules = {row.get("stop") for row in rows}
@@ -68,10 +63,10 @@ def patient(rows: Sequence[Row]) -> list[Row]:
 
 def table(**fields: Any) -> Table:
     """A table of the rows with these values."""
-    return Table(columns, lambda results: where(patient(results.rows), **fields))
+    return Table(COLUMNS, lambda results: where(patient(results.rows), **fields))
 
 
-ALL = Table(columns, lambda results: sorted(results.rows, key=lambda row: row["test_accuracy"]))
+ALL = Table(COLUMNS, lambda results: sorted(results.rows, key=lambda row: row["test_accuracy"]))
 PAPER = table(method=("explicit", "delta", "mean_cooccurrence", "intercept", "cold", "warm"))
 SOLVED = table(method=("explicit", "scaling", "quadratic", "features"), layers=1)
 KERNEL = table(method="kernel")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jexplicit.experiments.bounds import refuses
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.model import window_of
 from jexplicit.lm.fits.mixtures.mixture_rows import COUNTED_ROWS, check_rows
@@ -12,25 +13,15 @@ from jexplicit.runs.files import check_writable
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.lm.config import Config
-from launch.shared.text import check_corpus
+from launch.shared.groups import check_text
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
 _given = ("methods", "features", "radius", "history", "bits")  # each with a value at least
 
 
-def check(config: Config) -> None:
-    """Refuse flags that make no sense.
-
-    Raises:
-        ValueError: with the flags and the remedy.
-    """
-    for wrong, message in _refusals(config):
-        if wrong:
-            raise ValueError(message)
-
-
-def _refusals(config: Config) -> Iterator[tuple[Any, str]]:
-    """What may be wrong, and what to say then."""
+@refuses
+def check(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that make no sense, with the remedy."""
     kind, _, name = config.corpus.partition(":")
     methods, rows, corpus = set(config.methods), set(config.rows), f"--corpus {config.corpus}"
     words = {name: " ".join(map(str, getattr(config, name))) for name in (*_given, "rows")}
@@ -54,7 +45,7 @@ def _refusals(config: Config) -> Iterator[tuple[Any, str]]:
         yield _beyond("--rows", config.rows if "mixture" in methods else (), COUNTED_ROWS, "--corpus shards:DIR")
     if config.export is not None:
         check_file_name(check_writable(config.export, "--export"))
-    check_corpus(config)
+    check_text(config)
     for name in _given:
         yield not getattr(config, name), f"--{name} without a value: give at least one"
     needs = "it needs --features cat and another smoothing than noise"

@@ -5,26 +5,22 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.data.corpora import Split
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
-from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method, Smoothing
-from launch.shared.text import Text
+from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method
+from jexplicit.lm.core.options import FitOptions
+from launch.shared.groups import Run, Text
 
 # What a finished run may be continued with: more models, samples or an export.
 GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Text):
-    """Fit single-layer language models in closed form from one counting pass, and evaluate them."""
+class Models(Text, Run):
+    """The text, and the models of it."""
 
-    GROUPS: ClassVar = {"corpus": "text", "features": "models", "smoothing": "smoothed", "epochs": "trained"} | {
-        **{"optimum_iterations": "optimum", "train_sample": "measurements"},
-        **{"devices": "machine", "coordinator": "processes", "seed": "run"},
-    }
+    GROUPS: ClassVar = {"corpus": "text", "features": "models"}
 
-    out: str
-    """Run folder to write: config, results, figures, report.md and the saved models."""
     corpus: str = "docs"
     """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
     package, for millions of words without a download. text: the files of --train (implied by it). shards:DIR: what
@@ -59,49 +55,21 @@ class Config(Text):
     without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
     --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with the positive parts
     of word vectors made from counts."""
-    smoothing: Smoothing = "kneser-ney"
-    """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
-    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
-    """Data that exponents are fitted on. held-out: documents held out of the counts (2 %). leave-one-out: for log-linear with
-    cat, counted positions, each with its own pair left out of the counts. pairs: for mixtures, held-out sentences against
-    copies in which one word was moved, removed, inserted or replaced."""
-    calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
-    """Number of positions that exponents are fitted on, drawn with --seed."""
-    sweeps: PositiveInt = 10
-    """intercept, iterative-scaling: number of sweeps over the distinct contexts."""
-    discount: NonNegativeFloat | None = None
-    """iterative-scaling: tolerance, in counts, between expected and observed co-occurrences. Default: the Kneser-Ney discount.
-    0 starts from the explicit solution, with its noise model, and approaches the optimum of the training loss."""
     bits: tuple[PositiveInt, ...] = (64, 256, 1024)
     """bitcipher, word-vectors: numbers of features per token, one model each."""
-    epochs: PositiveInt = 32
-    """Training: maximum number of passes over the data."""
-    batch_size: PositiveInt = 8192
-    """Training: positions per step."""
-    optimizer: str = "adagrad"
-    """Training: optimiser of optax, by name: adagrad, sgd, adam, rmsprop, ..."""
-    learning_rate: PositiveFloat = 0.01
-    """Training: learning rate, for the mean loss per position."""
-    accumulator: NonNegativeFloat = 0.0
-    """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
-    parameters: Literal["decoder", "rows"] = "decoder"
-    """Training: which parameters are optimised. decoder: U, from which the noisy rows are computed; a step updates all rows.
-    rows: the noisy rows themselves; this follows another trajectory, in which a step updates only the rows that its batch
-    reads."""
-    patience: PositiveInt | None = None
-    """Training: stop after this many epochs without a lower dev perplexity. Default: never. The model of the best epoch is
-    kept."""
-    optimum_iterations: PositiveInt = 100
-    """optimum: number of L-BFGS iterations."""
-    optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
-    """optimum: count used in place of 0 at K = 1, where the exact logits are minus infinity. The dev perplexity depends on this
-    number, and is infinite in the limit of 0; the train perplexity hardly depends on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(FitOptions, Models):
+    """Fit single-layer language models in closed form from one counting pass, and evaluate them."""
+
+    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
+
     train_sample: NonNegativeInt = 1_000_000
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all. The dev perplexity
     is exact unless --dev-sample is given."""
     dev_sample: NonNegativeInt = 0
-    """Number of positions that the dev perplexity is estimated from at K > 1 with sparse or sharded tables, drawn with --seed;
-    0: all."""
+    """Number of positions that the dev perplexity at K > 1 is estimated from, with sparse or sharded tables; 0: all."""
     scaling_sample: PositiveInt = 100_000
     """Number of training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
     samples: NonNegativeInt = 4
@@ -112,9 +80,8 @@ class Config(Text):
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file."""
     devices: int | None = None
-    """Number of devices to split the work over. Default: all accelerators, or one virtual CPU device per core. Results do not
-    depend on it, except for rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal
-    pairs, use one device."""
+    """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
+    rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""
     memory: str | None = None
     """Memory limit for counting, such as 2GB. Default: all available memory. To stay within it, fewer devices have their own
     tables, and contexts of several tokens are counted in parts that are stored in --out until the run ends."""
@@ -135,12 +102,8 @@ class Config(Text):
     """Several processes: the number of this one, from 0."""
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for all of them at the start."""
-    seed: NonNegativeInt = 0
-    """Seed of every random choice, such as evaluation samples and generated text."""
     dry_run: bool = False
     """Only estimate documents, tokens, memory, disk space and time, from a part of the text; write nothing."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
 
     @property
     def shards(self) -> Path | None:

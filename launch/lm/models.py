@@ -19,6 +19,7 @@ from jexplicit.experiments.rows import Row, where
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
 from jexplicit.lm.core.names import label
+from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.evaluation import evaluate, sampled_positions
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
@@ -95,10 +96,9 @@ def measure_model(job: Job, name: dict[str, Any]) -> list[Row]:
 
 def options_of(config: Config, name: Row) -> Options:
     """What a fit is told: the flags, and what models vary by as the name says."""
-    names = {field.name for field in fields(Options)} - {"features", "radius", "history", "bits"}
+    flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
-    flags: dict[str, Any] = {key: getattr(config, key) for key in names}
-    return Options(**{**flags, **own, "train_sample": config.train_sample or None})
+    return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **flags, **own)
 
 
 def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:

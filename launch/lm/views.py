@@ -1,6 +1,5 @@
 """Tables and figures of a launch.lm run, from its rows and events; those of the documentation are the same."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from matplotlib.ticker import NullLocator
 from jexplicit.experiments.figures import figure
 from jexplicit.experiments.rows import Results, Row, cell, groups, melt, pivot, where
 from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Lines, Section, Table, View, picture
+from jexplicit.experiments.views import Bars, Lines, Section, Table, Texts, View, picture
 from jexplicit.lm.core.names import label
 from jexplicit.lm.fits.mixtures.ablation import kind_name
 from launch.compare import COLUMNS
@@ -55,12 +54,6 @@ def _about(results: Results) -> list[str]:
     lines = [f"Corpus `{row['corpus']}` ({about}{sizes}); {counting}.", f"{unknown:.2%} of the dev tokens are `<unk>`."]
     lines += ["What is unknown makes bits per byte too small."] if unknown else []
     return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
-
-
-def _samples(results: Results) -> list[str]:
-    path = results.path / "samples.json"
-    texts = json.loads(path.read_text()) if path.exists() else []  # a run that failed has none
-    return ["## Sampled text", "", *(f"```text\n{text}\n```\n" for text in texts)] if texts else []
 
 
 def _when(methods: Sequence[str], view: View) -> View:
@@ -334,5 +327,5 @@ VIEWS: Sequence[View] = (
     _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, LOSS_CURVES, COMPUTE])),
     _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS, BITS])),
     _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
-    _samples,
+    Texts("Sampled text", "samples.json"),
 )

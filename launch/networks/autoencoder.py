@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -208,21 +208,12 @@ def codes_figure(results: Results) -> list[str]:
     return picture(results, "codes")
 
 
-def _images(results: Results) -> Mapping[str, Mapping[Any, np.ndarray]]:
-    """Reconstructions, and noisy memories before and after iterating the map."""
-    arrays = results.arrays("pictures.npz")
-    return {title: dict(enumerate(arrays[title])) for title in arrays}
-
-
 def _anomalies(results: Results) -> list[Row]:
     """Errors of the autoencoders that are to find anomalies, over seeds."""
     found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
     shown = {"error": ("test_loss", ".2f"), "auc": ("anomaly_auc", ".3f")}
     return [
-        {
-            "name": name,
-            **{label: mean_std([row[field] for row in own], form) for label, (field, form) in shown.items()},
-        }
+        {"name": name, **{label: mean_std([row[field] for row in own], form) for label, (field, form) in shown.items()}}
         for (name,), own in found.items()
     ]
 
@@ -266,7 +257,13 @@ MAPS = Table(
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
 )
 MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _recalled, heading="x {:g}", rows=_memories)
-PICTURES = Images("pictures", _images, cmap="gray_r", scale=False, size=(0.95, 0.95))
+PICTURES = Images(
+    "pictures",
+    lambda results: {title: dict(enumerate(row)) for title, row in results.arrays("pictures.npz").items()},
+    cmap="gray_r",
+    scale=False,
+    size=(0.95, 0.95),
+)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
     "Clusters": [CLUSTERS, codes_figure],
@@ -275,4 +272,3 @@ SECTIONS = {
 }
 VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items()), DIAGNOSTICS]
 EXPERIMENT = Experiment("networks", AutoencoderConfig, measure, VIEWS, check=checked, title="launch.networks autoencoder")
-run = EXPERIMENT.run

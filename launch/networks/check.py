@@ -83,4 +83,3 @@ VERDICT = Column("verdict", lambda row: "passed" if row["passed"] else "**failed
 CHECKLIST = Section("Checklist", [Table([Column("step", "name"), VERDICT, Column("why", "reason")])])
 VIEWS = [RESULTS, CHECKLIST, CURVES]
 EXPERIMENT = Experiment("networks", CheckConfig, measure, VIEWS, check=checked, title="launch.networks check")
-run = EXPERIMENT.run

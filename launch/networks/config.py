@@ -1,12 +1,12 @@
 """The configurations of launch.networks, a frozen dataclass per subcommand, and their presets."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
-from jexplicit.data.text import Unit
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from jexplicit.experiments.command import Preset
 from jexplicit.nn.names import (
     Activation,
@@ -18,7 +18,8 @@ from jexplicit.nn.names import (
     SamplerName,
     ScheduleName,
 )
-from launch.shared.text import check_text_flags
+from launch.shared import groups
+from launch.shared.groups import Images, Run
 
 Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 ComparisonName = Literal[
@@ -28,21 +29,7 @@ Limit = Annotated[int, Bounds(at_least=30)] | None
 
 
 @dataclass(frozen=True)
-class Common:
-    """Flags of every subcommand."""
-
-    GROUPS: ClassVar = {"out": "run"}
-
-    out: str
-    """Run folder to write: config, results, metrics, figures, report.md and the models."""
-    seed: NonNegativeInt = 0
-    """Seed of every random choice: weights, order of the data, splits and samples."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
-
-
-@dataclass(frozen=True)
-class Descent(Common):
+class Descent(Run):
     """Training by mini-batches."""
 
     GROUPS: ClassVar = {"optimizer": "training"}
@@ -85,8 +72,7 @@ class Training(Descent):
     """Learning rate schedule. step: a tenth after two thirds of the steps. exponential: down to a hundredth. linear, cosine:
     down to 0."""
     sampler: SamplerName = "round-robin"
-    """How examples are drawn. round-robin: every example once per epoch. uniform: with replacement. balanced: equally many per
-    class."""
+    """How examples are drawn. round-robin: each once per epoch. uniform: with replacement. balanced: equally many per class."""
     epoch_examples: PositiveInt | None = None
     """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
     the examples in turn."""
@@ -95,7 +81,7 @@ class Training(Descent):
 
 
 @dataclass(frozen=True)
-class Text(Common):
+class Text(groups.Text, Run):
     """A text to model."""
 
     GROUPS: ClassVar = {"corpus": "text"}
@@ -109,17 +95,8 @@ class Text(Common):
     """Text that the best epoch is chosen on; requires --test."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
-    field: str | None = None
-    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
-    documents: Unit = "line"
-    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
-    file."""
     limit: Limit = None
     """Use at most this many documents."""
-    tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: words between white space; extra spaces are ignored. char: characters. Or FILE,
-    an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face
-    tokenizer.json."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, including <pad> and <unk>. Default: 1026 = 2^10 + 2 for docs, 4098 for --train; with --tokenizer char,
     every character."""
@@ -130,16 +107,9 @@ class Text(Common):
 
 
 @dataclass(frozen=True)
-class Pictures(Common):
+class Pictures(Images, Run):
     """Labelled images."""
 
-    GROUPS: ClassVar = {"data": "images"}
-
-    data: str = "digits"
-    """Image data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: idx files with
-    MNIST's file names."""
-    data_dir: str | None = None
-    """Folder of the idx files. Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
     limit: Limit = None
     """Use at most this many training images, and at most this many test images."""
 
@@ -158,8 +128,7 @@ class MLPConfig(Text, Training):
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
     stack: NonNegativeInt = 0
-    """Number of softmax layers on tokens that replace the network: the first has a table per offset, the others N x N weights
-    each. 0: the network."""
+    """Number of softmax layers that replace the network: a table per offset, then N x N weights each. 0: the network."""
     direct: Direct = "none"
     """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
     N^2 parameters per context token."""
@@ -333,31 +302,27 @@ PRESETS: dict[str, dict[str, Preset]] = {
 
 
 def checked(config: Any) -> Any:
-    """The configuration to run, where --train implies --corpus text.
+    """The configuration to run, where --train implies --corpus text."""
+    check(config)
+    return replace(config, corpus="text" if config.train else "docs") if isinstance(config, Text) else config
 
-    Raises:
-        ValueError: an empty list, or flags that contradict each other.
-    """
+
+@refuses
+def check(config: Any) -> Iterator[tuple[Any, str]]:
+    """Refuse an empty list, and flags that contradict each other."""
     for name in ("starts", "rates", "depths", "memory_scales", "memory_activations"):
-        if getattr(config, name, None) == ():
-            raise ValueError(f"--{name.replace('_', '-')} needs at least one value")
+        yield getattr(config, name, None) == (), f"--{name.replace('_', '-')} needs at least one value"
     if isinstance(config, Text):
-        if config.corpus == "text" and not config.train:
-            raise ValueError("--corpus text without --train: name the training files, --train FILES")
-        if bool(config.dev) != bool(config.test):
-            raise ValueError("--dev and --test go together: give both, or neither to split the lines of --train 80/10/10")
-        if config.dev and not config.train:
-            raise ValueError("--dev without --train: name the training files too")
-        check_text_flags(config)
-        config = replace(config, corpus="text" if config.train else "docs")
+        both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
+        yield bool(config.dev) != bool(config.test), both
+        groups.check_text(config)
     if isinstance(config, MLPConfig):
-        starts = " ".join(config.starts)
-        if {"explicit", "log-linear"} & set(config.starts) and config.direct != "tokens":
-            raise ValueError(f"--starts {starts} with --direct {config.direct}: add --direct tokens")
-        if config.stack and not set(config.starts) <= {"cold", "layers"}:
-            raise ValueError(f"--stack {config.stack} with --starts {starts}: use cold or layers")
-        if not config.stack and "layers" in config.starts:
-            raise ValueError("--starts layers without a stack: add --stack 2")
-    if isinstance(config, RateConfig) and not config.lowest < config.highest:
-        raise ValueError(f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest")
-    return config
+        starts, solved = " ".join(config.starts), {"explicit", "log-linear"} & set(config.starts)
+        direct = f"--starts {starts} with --direct {config.direct}: add --direct tokens"
+        yield solved and config.direct != "tokens", direct
+        others = config.stack and not set(config.starts) <= {"cold", "layers"}
+        yield others, f"--stack {config.stack} with --starts {starts}: use cold or layers"
+        yield not config.stack and "layers" in config.starts, "--starts layers without a stack: add --stack 2"
+    if isinstance(config, RateConfig):
+        rates = f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest"
+        yield not config.lowest < config.highest, rates

@@ -57,4 +57,3 @@ def solve(folder: RunFolder, data: Data) -> list[Row]:
 
 
 EXPERIMENT = Experiment("networks", FCNNConfig, measure, VIEWS, check=checked, title="launch.networks fcnn")
-run = EXPERIMENT.run

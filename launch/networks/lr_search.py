@@ -68,10 +68,8 @@ def sweep(config: RateConfig, folder: RunFolder, data: Data, network: nn.Module,
 
 def grid_of_rates(config: RateConfig, folder: RunFolder, data: Data, network: nn.Module, middle: float) -> float:
     """The rate with the lowest dev loss after some steps, all rates side by side."""
-    rates, variables = (
-        np.geomspace(middle / 10, middle * 10, config.grid),
-        init_variables(network, jax.random.key(config.seed), data.train.X[:2]),
-    )
+    rates = np.geomspace(middle / 10, middle * 10, config.grid)
+    variables = init_variables(network, jax.random.key(config.seed), data.train.X[:2])
     batches, _ = stacked_batches(config, data, config.grid_steps)
     X, Y = (jnp.asarray(part[:2048]) for part in data.dev)
 
@@ -116,4 +114,3 @@ def _searches(results: Results) -> Iterator[Row]:
 
 SEARCH = Lines("search", "learning_rate", "loss", "series", "panel", rows=_searches, axes={"xscale": "log"})
 EXPERIMENT = Experiment("networks", RateConfig, measure, [*VIEWS, SEARCH], check=checked, title="launch.networks lr-search")
-run = EXPERIMENT.run

@@ -1,7 +1,6 @@
 """launch.networks mlp-lm: a neural language model from random parameters and from explicit solutions, next to solved models."""
 
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from jexplicit.experiments.figures import figure
 from jexplicit.experiments.folder import RunFolder, write_json
 from jexplicit.experiments.rows import Results, Row, groups, mean_std, where
 from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table, picture, pivot_table
+from jexplicit.experiments.views import Table, Texts, picture, pivot_table
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.softmax import map_contexts
@@ -86,10 +85,8 @@ def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     if not config.stack and not folder.events("neighbours"):
         log_embedding(folder, text, np.asarray(variables["params"]["embedding"]["embedding"]), config.seed)
     model = network_model(network, variables, context=config.context)
-    drawn = (
-        generate_text(jax.random.key(config.seed), model, text.tokenizer, [""] * config.samples, 40) if config.samples else []
-    )
-    write_json(folder.path / "samples.json", drawn)
+    key, prompts = jax.random.key(config.seed), [""] * config.samples
+    write_json(folder.path / "samples.json", generate_text(key, model, text.tokenizer, prompts, 40) if prompts else [])
 
 
 def open_text(config: Text, command: str) -> TextData:
@@ -135,9 +132,8 @@ def language_network(config: Any, text: TextData) -> Network:
     N, K = text.tokenizer.vocab_size, config.context
     stack, direct = getattr(config, "stack", 0), cast(Direct, getattr(config, "direct", "none"))
     if tables := K + stack - 1 if stack else K * (direct == "tokens"):
-        check_memory(
-            data_mesh(1), 6 * 4 * tables * N**2, f"{tables} tables of {N} x {N}, their gradient and the optimiser's state"
-        )
+        what = f"{tables} tables of {N} x {N}, their gradient and the optimiser's state"
+        check_memory(data_mesh(1), 6 * 4 * tables * N**2, what)
     if stack:
         return TokenStack(N, stack)
     names: Any = ("embedding", "hidden", "activation", "norm", "residual", "dropout", "output_scale")
@@ -179,16 +175,12 @@ def measure_solved(folder: RunFolder, text: TextData, solve: Solve, name: str) -
         train, (X, Y) = subset(text.data.train, _scored_positions), text.data.test
         train_loss = -float(log_probabilities(model, train.X[:, : model.radius], train.Y).mean(dtype=np.float64))
         dev, test = (evaluate(model, stream).loss for stream in text.streams[1:])
-        accuracy = float(np.mean(map_contexts(_prediction, model, X[:, : model.radius]) == Y))
+        accuracy = float(np.mean(map_contexts(lambda model, x: jnp.argmax(model.logits(x)), model, X[:, : model.radius]) == Y))
     features = "none" if name in ("unigram", "bigram") else "cat"
     fields = {"method": name, "features": features, "radius": model.radius, "history": "none"}
     save_run_model(folder.path, fields, model)
     losses = {"train": train_loss, "dev": dev, "test": test}
     return [solved_row(text.data, losses, model=_kinds[name], test_accuracy=accuracy, seconds=seconds, **fields)]
-
-
-def _prediction(model: LanguageModel, x: jax.Array) -> jax.Array:
-    return jnp.argmax(model.logits(x))
 
 
 def log_embedding(folder: RunFolder, text: TextData, C: np.ndarray, seed: int) -> None:
@@ -215,24 +207,17 @@ def _code(token: str) -> str:
 
 def embedding_figure(results: Results) -> list[str]:
     """Tokens at their points of a map."""
-    for event in results.events("embedding")[-1:]:
-        with figure(results.path / "figures" / "embedding.png", size=(9.0, 7.0)) as axes:
-            ax, xy = axes[0, 0], np.array(event["points"])
-            ax.grid(False)
-            for name, (x, y) in zip(event["names"], xy, strict=True):
-                ax.text(x, y, name, fontsize=7, ha="center", va="center", parse_math=False)
-            margin = 0.04 * np.ptp(xy, axis=0) + 1e-6
-            (left, bottom), (right, top) = xy.min(axis=0) - margin, xy.max(axis=0) + margin
-            ax.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
-        return picture(results, "embedding", "map of the embedding")
-    return []
-
-
-def samples(results: Results) -> list[str]:
-    """The documents of samples.json."""
-    path = results.path / "samples.json"
-    samples = json.loads(path.read_text()) if path.exists() else []
-    return ["## Sampled documents", "", *(f"```text\n{sample}\n```\n" for sample in samples)] if samples else []
+    if not (found := results.events("embedding")):
+        return []
+    with figure(results.path / "figures" / "embedding.png", size=(9.0, 7.0)) as axes:
+        ax, xy = axes[0, 0], np.array(found[-1]["points"])
+        ax.grid(False)
+        for name, (x, y) in zip(found[-1]["names"], xy, strict=True):
+            ax.text(x, y, name, fontsize=7, ha="center", va="center", parse_math=False)
+        margin = 0.04 * np.ptp(xy, axis=0) + 1e-6
+        (left, bottom), (right, top) = xy.min(axis=0) - margin, xy.max(axis=0) + margin
+        ax.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
+    return picture(results, "embedding", "map of the embedding")
 
 
 def model_name(row: Row) -> str:
@@ -288,6 +273,5 @@ NEIGHBOURS = Table(
     rows=lambda results: results.events("neighbours", "rank"),
     note="Tokens of all frequencies, and the nearest in the network with the lowest dev loss; the map is by t-SNE.",
 )
-VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, samples]
+VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")
-run = EXPERIMENT.run

@@ -28,8 +28,7 @@ class ModelChoice:
     """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model in an .arpa or
     .arpa.gz file, whose tokens are separated by white space."""
     method: Method | str | None = None
-    """Method that fitted the model. Default: of the models that match the other flags, the one with the lowest dev
-    perplexity."""
+    """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
     features: Features | None = None
     """How the model combines context tokens: sum or cat."""
     radius: int | None = None

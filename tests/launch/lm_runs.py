@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import rows
 
 from jexplicit import encode_documents
 from launch.lm import __main__ as lm
@@ -65,15 +66,6 @@ def finished() -> Path:
     out, export = folder() / "run", str(folder() / "model.safetensors")
     assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS, "--paper", "--export", export) == 0
     return out
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    return json.loads((out / "results.json").read_text())["rows"]
-
-
-def without_costs(out: Path) -> list[dict[str, Any]]:
-    costs = ("seconds", "peak_bytes", "per_second")
-    return [{name: value for name, value in row.items() if not name.endswith(costs)} for row in rows(out)]
 
 
 def by_model(out: Path) -> dict[tuple, dict[str, Any]]:

@@ -9,12 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from lm_runs import rows
+from run_folders import rows
 
 import jexplicit
 from launch import sample, score, shards
 from launch.lm import __main__ as lm
-from launch.networks.__main__ import main as networks
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 FAST = ["--samples", "0", "--radius", "1", "--features", "cat", "--calibration-positions", "200"]
@@ -35,24 +34,6 @@ def files(tmp_path_factory):
     pyarrow.parquet.write_table(pyarrow.table({"body": DEV, "id": [f"d{n}" for n in range(30)]}), folder / "dev.parquet")
     (folder / "dev.txt").write_text("\n\n".join(DEV))
     return folder
-
-
-@pytest.mark.parametrize("main", [lm.main, shards.main, lambda argv: networks(["mlp-lm", *argv])])
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--field", "text"], "--field text without --train"),
-        (["--documents", "file"], "--documents file without --train"),
-        (["--train", "{}/train.jsonl"], "has the fields body, id: name the one that holds the text"),
-        (["--train", "{}/train.jsonl", "--field", "text"], "line 1 has no field 'text': it has 'body', 'id'"),
-        (["--train", "{}/train.jsonl", "--field", "id"], "field 'id' holds int '0', not text"),
-        (["--tokenizer", "syllable"], "no tokenizer at syllable: choose bpe, word or char"),
-        (["--tokenizer", "{}/dev.txt"], "no SentencePiece model"),
-    ],
-)
-def test_bad_text_is_refused_before_any_work(main, files, tmp_path, capsys, flags, message):
-    assert main(["--out", str(tmp_path / "out"), *(flag.format(files) for flag in flags)]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_shards_of_records_are_those_of_lines(files, tmp_path):

@@ -18,6 +18,8 @@ import jexplicit
 from icl.blur.data import image_sets
 from jexplicit.counts.dense import counted_radius
 from jexplicit.data.contexts import check_stream
+from jexplicit.experiments.bounds import find_bounds
+from jexplicit.experiments.flags import flags
 from launch import cli
 
 TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
@@ -28,7 +30,6 @@ TRAIN = "--train {text} --tokenizer word"
 SECOND = "--coordinator localhost:1 --num-processes 2 --process-id 1"
 CASES = f"""
 lm --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
-lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
@@ -43,25 +44,16 @@ lm {TRAIN} --radius | --radius without a value
 lm {TRAIN} --features | --features without a value
 lm {TRAIN} --methods | --methods without a value
 lm {TRAIN} --bits | --bits without a value
-lm {TRAIN} --methods log-linear --calibration-positions 1 | --calibration-positions 1: use at least 10
 lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
-lm {TRAIN} --methods optimum explicit --radius 3 4 | --methods optimum with --radius 3 4
 lm {TRAIN} --methods cold --accumulator nan | --accumulator nan: use at least 0
-lm {TRAIN} --methods cold --accumulator -1 | --accumulator -1.0: use at least 0
 lm {TRAIN} --methods cold --optimizer chain | optimizer 'chain': optax has no plain optimiser
 lm {TRAIN} --methods cold --optimizer lbfgs | optimizer 'lbfgs': optax has no plain optimiser
 lm {TRAIN} --methods cold --optimizer polyak_sgd | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --optimizer apply_updates | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
-lm {TRAIN} --train-sample -1 | --train-sample -1: use at least 0
-lm {TRAIN} --dev-sample -1 | --dev-sample -1: use at least 0
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
-lm {TRAIN} --epochs 0 | --epochs 0: use at least 1
-lm {TRAIN} --batch-size 0 | --batch-size 0: use at least 1
-lm {TRAIN} --patience 0 | --patience 0: use at least 1
 lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
-lm {TRAIN} --seed -1 | --seed -1: use at least 0
 lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
 lm {TRAIN} --export {{tmp}} | it is a folder; give the file to write
 lm {TRAIN} --export {{text}}/x.safetensors | cannot be written
@@ -73,7 +65,6 @@ lm --train {{latin}} | is not UTF-8 text
 lm --train missing.txt | no such file: 'missing.txt'
 lm --train 'missing*' | no file matches
 lm --train {{text}} --dev {{text}} | is in train and in dev
-lm {TRAIN} --limit 3 | --limit 3: use at least 10
 lm {TRAIN} --vocab-size 100000 | more than the text allows
 lm --train {{text}} --vocab-size 3 | too small for the characters
 lm {TRAIN} --vocab-size 2 | holds no more than <pad> and <unk>
@@ -94,18 +85,13 @@ lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --pro
 lm --train missing.txt {SECOND} --methods explicit cold | --methods cold with --coordinator: use --methods unigram bigram
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --calibration leave-one-out --features cat --smoothing noise | --smoothing noise
-lm {TRAIN} --bits 0 | --bits 0: use at least 1
 lm {TRAIN} --methods bitcipher --bits 3 | use at least
 lm {TRAIN} --history | --history without a value
-lm {TRAIN} --sweeps 0 | --sweeps 0: use at least 1
-lm {TRAIN} --discount inf | --discount inf
 lm {TRAIN} --methods mixture --history window:3 | choose none, document, window:W
 lm {TRAIN} --methods mixture --rows trigrams | rows trigrams: choose from offsets
 lm {TRAIN} --methods mixture --rows words | these rows need --tokenizer char
 lm --split end | it splits the files of --train
-lm {TRAIN} --discount -1 | --discount -1.0: use at least 0
 lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
-lm {TRAIN} --checkpoint-seconds 0 | --checkpoint-seconds 0.0: use above 0
 lm --preset nothing | choose one of tiny, demo
 lm {TRAIN} --methods nothing | invalid choice
 lm {TRAIN} --radios 3 | --radius
@@ -119,16 +105,8 @@ lm --out {{digits}} --resume | is a run of launch.digits
 lm --out {{damaged}} --resume | config.json is damaged
 lm --out {{cut}} --resume | results.json is damaged
 lm --out '' {TRAIN} | give a path, such as runs/demo
-sample --run {{run}} --temperature inf | --temperature inf: use at least 0
-sample --run {{run}} --temperature nan | --temperature nan: use at least 0
-sample --run {{run}} --temperature -1 | --temperature -1.0: use at least 0
-sample --run {{run}} --top-k 0 | --top-k 0: use at least 1
 sample --run {{run}} --top-p 0 | keep a probability in (0, 1]
 sample --run {{run}} --top-p nan | keep a probability in (0, 1]
-sample --run {{run}} --length 0 | --length 0: use at least 1
-sample --run {{run}} --count 0 | --count 0: use at least 1
-sample --run {{run}} --seed {LARGE} | use whole numbers below 2^63
-sample --run {{run}} --seed -1 | --seed -1: use at least 0
 sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
 sample --run {{run}} --method warm | has no model with method warm
 sample --run nowhere | no run at nowhere
@@ -136,7 +114,6 @@ sample --run {{tmp}} | no run at
 sample --run {{cut}} | results.json is damaged
 sample --run {{damaged}} | config.json is damaged
 sample --run {{text}} | is no model that can be read
-next --run {{run}} --top 0 | --top 0: use at least 1
 next --run {{run}} --radius 0 | has no model with radius 0
 next --run nowhere | no run at nowhere
 score --run {{run}} --text missing.txt | no such file
@@ -160,7 +137,6 @@ judge --run nowhere --pairs {{pairs}} | no run at nowhere
 judge --run {{run}} --pairs missing.jsonl | no such file
 judge --run {{run}} --pairs {{empty}} | has no pair: give JSON lines
 judge --run {{run}} --pairs {{text}} | is not JSON
-judge --run {{run}} --pairs {{latin}} | is not UTF-8 text
 judge --run {{run}} --pairs | name one or more files
 judge --run {{run}} --pairs {{pairs}} --method warm | has no model with method warm
 judge --run {{run}} --pairs {{pairs}} --radius 7 | has no model with radius 7
@@ -171,10 +147,6 @@ compare --run nowhere --text {{text}} | no run at nowhere
 compare --run {{run}} nowhere --text {{text}} | no run at nowhere
 compare --run --text {{text}} | --run without a value
 compare --run {{run}} --text | name one or more files
-compare --run {{run}} --text missing.txt | no such file
-compare --run {{run}} --text {{empty}} | holds no text
-compare --run {{run}} --text {{binary}} | is a binary file
-compare --run {{run}} --text {{latin}} | is not UTF-8 text
 compare --run {{run}} --text {{pairs}} | name the one that holds the text, --field NAME
 compare --run {{run}} --text {{pairs}} --field story | story
 compare --run {{run}} --text {{text}} --radius 7 | has no model with radius 7
@@ -182,8 +154,6 @@ compare --run {{run}} --text {{text}} --documents word | invalid choice
 classify --run nowhere --images x.png | no run at nowhere
 classify --run {{run}} --images x.png | this command reads runs of
 classify --run {{run}} --images | --images needs at least one file or folder
-classify --run nowhere --images x.png --top 0 | --top 0: use at least 1
-classify --run nowhere --images x.png --layers 0 | --layers 0: use at least 1
 export --run {{run}} --out {{tmp}} | it is a folder; give the file to write
 export --run {{run}} --out '' | give a path
 export --run {{run}} --out {{text}}/x.safetensors | cannot be written
@@ -193,20 +163,20 @@ networks mlp_ml | choose one of mlp-lm
 networks mlp_lm --train missing.txt | no such file
 networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --dev {{text}} | --dev and --test go together
-networks mlp-lm --corpus text | --corpus text without --train
-networks mlp-lm --seed {LARGE} | use whole numbers below 2^63
-networks mlp-lm --hidden 0 | --hidden 0: use at least 1
-networks mlp-lm --learning-rate nan | --learning-rate nan: use above 0
 networks mlp-lm --optimizer chain | invalid choice 'chain'
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
 networks mlp-lm --starts explicit | add --direct tokens
 networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks fcnn --data digits --data-dir {{tmp}} | with the data set digits, which is embedded
-networks fcnn --limit 0 | --limit 0: use at least 30
 networks lr-search --lowest 1 --highest 0.1 | give a lowest rate below the highest
 networks compare optimizers --rates | --rates needs at least one value
-networks autoencoder --bottleneck 0 | --bottleneck 0: use at least 1
-networks check --widths 0 | --widths 0: use at least 1
+networks mlp-lm --starts layers | add --stack 2
+networks mlp-lm --stack 2 --starts output | use cold or layers
+networks fcnn --data mnist --data-dir nowhere | nowhere
+networks fcnn --preset nothing | choose one of tiny
+networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
+networks compare colours | activations
+networks sorting | sorting
 icl --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
 icl --context 100000000 | use smaller values
 icl --dim 0 | --dim 0: use at least 1
@@ -216,19 +186,28 @@ icl --seed {LARGE} | use whole numbers below 2^63
 icl --experiment function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
 icl --layers 0 | --layers 0: use at least 1
 icl --learning-rate nan | --learning-rate nan: use above 0
-digits --grid 0 | --grid 0: use at least 1
 digits --grid 100 | --grid 100 of 6 responses along a side
 digits --patch 100 | --patch 100 of images 8 pixels wide
 digits --methods | need at least one value each
 digits --layers 9 | --layers 9: use at least 1 and at most 8
 digits --optimizer chain | optax has no plain optimiser
-digits --seed {LARGE} | use whole numbers below 2^63
-digits --priming-number nan | --priming-number nan: use at least 1
-digits --accumulator nan | --accumulator nan: use at least 0
 digits --data nothing | name that of its files, --data-dir DIR
 digits --data colour --data-dir {{colour}} | colour
-digits --limit 5 | --limit 5: use at least 100
 digits --methods features --featurizers | --methods features without --featurizers
+digits --data mnist --data-dir nowhere | nowhere
+digits --data digits --data-dir x | embedded
+digits --preset nothing | mnist
+digits --methods features --grid 7 | --grid 7 of 6 responses
+digits --methods kernel --descriptor patches --patch-sizes 3 9 | --patch-sizes 3 9 of images 8 pixels wide: use 2 to 8
+digits --methods kernel --descriptor patches --patch-sizes 1 | --patch-sizes 1 of images 8 pixels wide: use 2 to 8
+digits --methods solved_second | --methods solved_second without a trained first layer: add network
+digits --methods solved_second cold --layers 2 | --methods solved_second without a trained first layer
+digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most 8
+digits --methods kernel --descriptor patches --second-filters 4 --grid 5 | with --second-filters: use at most 4 cells
+digits --methods kernel --second-filters 4 | need --descriptor patches
+digits --methods kernel --octaves 3 | --octaves 3 of images 8 pixels wide: use at most 2
+digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
+digits --methods kernel --ridges | --ridges needs at least one value
 blur train --side 0 | --side 0: use at least 1 and at most 256
 blur train --side 1000 | --side 1000: use at least 1 and at most 256
 blur train --seed {LARGE} | use whole numbers below 2^63
@@ -246,21 +225,29 @@ bench counting --seed {LARGE} | use whole numbers below 2^63
 bench counting --stream nowhere.npy | nowhere.npy
 bench streaming --memory much | memory 'much'
 cache list --foo | --foo
-cache clear --older-than -1 | --older-than -1.0: use at least 0
-cache clear --older-than nan | --older-than nan: use at least 0
 cache nothing | choose one of list, clear
-shards --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
-shards --corpus text | --corpus text without --train
-shards --dev {{text}} | dev files go with --train
 shards --train missing.txt | no such file
 shards --train {{text}} --vocab-size 2 | holds no more than <pad> and <unk>
-shards --train {{text}} --shard-tokens 0 | --shard-tokens 0: use at least 1
 shards --train {{text}} --out {{text}} | cannot be written
-shards --train missing.txt --out gs://bucket/x | --out gs://bucket/x: give a path on this machine
-judge --run nowhere --pairs {{pairs}} --out s3://bucket/x | --out s3://bucket/x: give a path on this machine
-digits --data-dir nowhere --out gs://bucket/x | --out gs://bucket/x: give a path on this machine
-export --run nowhere --out gs://bucket/x.arpa | --out gs://bucket/x.arpa: give a path on this machine
-shards --train {{text}} --seed {LARGE} | use whole numbers below 2^63
+lm --field text | --field text without --train
+lm --documents file | --documents file without --train
+lm --train {{pairs}} | name the one that holds the text
+lm --train {{pairs}} --field text | line 1 has no field 'text'
+lm --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
+lm --tokenizer {{text}} | no SentencePiece model
+shards --field text | --field text without --train
+shards --documents file | --documents file without --train
+shards --train {{pairs}} | name the one that holds the text
+shards --train {{pairs}} --field text | line 1 has no field 'text'
+shards --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
+shards --tokenizer {{text}} | no SentencePiece model
+networks mlp-lm --field text | --field text without --train
+networks mlp-lm --documents file | --documents file without --train
+networks mlp-lm --train {{pairs}} | name the one that holds the text
+networks mlp-lm --train {{pairs}} --field text | line 1 has no field 'text'
+networks mlp-lm --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
+networks mlp-lm --tokenizer {{text}} | no SentencePiece model
+lm --train {{pairs}} --field id | field 'id' holds int '0', not text
 """
 CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
 WITH_OUT = ("lm", "networks", "icl", "digits", "blur", "bench", "shards", "judge")  # into a new folder
@@ -289,7 +276,7 @@ def places(tmp_path_factory):
         (base / "colour" / f"{part}-images-idx4-ubyte").write_bytes(idx_bytes(np.zeros((100, 8, 8, 3))))
         (base / "colour" / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(100) % 10))
     found["pairs"] = base / "pairs.jsonl"
-    found["pairs"].write_text('{"sentence_good": "the cat sat", "sentence_bad": "cat the sat"}')
+    found["pairs"].write_text('{"sentence_good": "the cat sat", "sentence_bad": "cat the sat", "id": 0}')
     run = base / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JEXPLICIT_CACHE_DIR", str(base / "cache"))
@@ -317,8 +304,18 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(line, message, places,
     assert main(arguments) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert message in said and "Traceback" not in said
-    assert not (tmp_path / "out" / "results.json").exists()
+    assert not (tmp_path / "out" / ("." if arguments[0] == "digits" else "results.json")).exists()
     assert not [*tmp_path.glob("*:")]  # no folder by the name of a remote store
+
+
+def test_every_number_that_a_command_takes_has_bounds():
+    free = {"top_p", "devices", "num_processes", "process_id", "radius"}  # which are checked where they are used
+    for name in {line.split()[0] for line, _ in CASES} - {"icl", "blur", "bench"}:
+        module = importlib.import_module(cli.COMMANDS[name].module)
+        kinds = getattr(module, "COMMANDS", None) or {name: module}
+        for flag in (flag for kind in kinds.values() for flag in flags(getattr(kind, "config", None) or kind.Config)):
+            number = {"int", "float"} & set(re.findall(r"\w+", str(flag.hint)))
+            assert not number or flag.name in free or list(find_bounds(flag.hint)), (name, flag.name)
 
 
 def test_at_least_a_hundred_lines_over_all_commands():

@@ -10,8 +10,8 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from lm_runs import rows
 from PIL import Image
+from run_folders import rows
 
 import jexplicit
 from jexplicit.lm.core import names

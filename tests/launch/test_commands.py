@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from lm_runs import DEV, SMALL, TRAIN, by_model, finished, folder, rows, run
+from lm_runs import DEV, SMALL, TRAIN, by_model, finished, folder, run
+from run_folders import rows
 from safetensors.numpy import load_file, save_file
 
 import jexplicit

@@ -16,25 +16,13 @@ import time
 import jax
 import numpy as np
 import pytest
-from lm_runs import (
-    DEV,
-    METHODS,
-    OPTIONS,
-    SMALL,
-    TRAIN,
-    by_model,
-    dev_stream,
-    events,
-    finished,
-    rows,
-    run,
-    text_flags,
-    without_costs,
-)
+from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, by_model, dev_stream, events, finished, run, text_flags
+from run_folders import interrupted, rows, without_costs
 
 import jexplicit
 from jexplicit import evaluate, load_model
 from jexplicit.data.corpora import Corpus
+from jexplicit.experiments.rows import where
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.lm.fits import log_linear_fits
 from jexplicit.lm.fits import training as lm_training
@@ -141,7 +129,7 @@ def test_better_models_are_better():
 
 def test_every_sweep_lowers_the_loss_with_its_penalty():
     for features, radius in TOKENS:
-        sweeps = [e for e in events(finished(), "sweep") if (e["features"], e["radius"]) == (features, radius)]
+        sweeps = where(events(finished(), "sweep"), features=features, radius=radius)
         row = by_model(finished())["iterative-scaling", features, radius]
         assert [e["sweep"] for e in sweeps] == [*range(row["sweeps"] + 1)] and row["discount"] > 0
         assert np.log(sweeps[-1]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
@@ -151,14 +139,10 @@ def test_every_sweep_lowers_the_loss_with_its_penalty():
 
 def test_curves_begin_before_training_and_rows_have_their_end():
     for method, features, radius in (("cold", "sum", 2), ("warm", "cat", 2)):
-        curve = [
-            e for e in events(finished(), "epoch") if (e["method"], e["features"], e["radius"]) == (method, features, radius)
-        ]
+        curve = where(events(finished(), "epoch"), method=method, features=features, radius=radius)
         row = by_model(finished())[method, features, radius]
         assert [e["epoch"] for e in curve] == [0, 1, 2, 3] and row["epochs"] == 3 and row["positions_per_second"] > 0
-        assert [row[f"last_{part}_perplexity"] for part in ("train", "dev")] == [
-            curve[-1][f"{part}_perplexity"] for part in ("train", "dev")
-        ]
+        assert all(row[f"last_{part}_perplexity"] == curve[-1][f"{part}_perplexity"] for part in ("train", "dev"))
         assert row["best_epoch"] == np.argmin([e["dev_perplexity"] for e in curve])
     explicit = by_model(finished())["explicit", "cat", 2]  # where the warm start begins, by other float32 operations
     assert curve[0]["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
@@ -317,25 +301,16 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     monkeypatch.setattr(log_linear_fits, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
-    whole, calls = getattr(where, name), 0
-
-    def interrupted(*args, **kwargs):
-        nonlocal calls
-        calls += 1
-        if calls == stop:
-            raise KeyboardInterrupt
-        return whole(*args, **kwargs)
-
     flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", "mixture", method, "--tables", "dense", "--paper"]
     flags += ["--history", *(("none", "all") if method == "mixture" else ("none",))]
     flags.remove("mixture") if method != "mixture" else None
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, interrupted)
+        patch.setattr(where, name, interrupted(getattr(where, name), stop))
         assert run(tmp_path / "run", *flags) == 130
     assert run(tmp_path / "run", "--resume") == 0
-    ignored = {"kkt_residual"}  # which an explicit solution has beside trained ones
-    mine = [{k: v for k, v in row.items() if k not in ignored} for row in without_costs(finished())]
-    found = [{k: v for k, v in row.items() if k not in ignored} for row in without_costs(tmp_path / "run")]
+    mine, found = without_costs(finished()), without_costs(tmp_path / "run")
+    for row in (*mine, *found):
+        row.pop("kkt_residual", None)  # which an explicit solution has beside trained ones
     assert found == [row for row in mine if row["method"] in ("unigram", "bigram", method)]
 
 
@@ -405,21 +380,11 @@ def test_the_floor_of_the_optimum_is_a_flag_that_dev_perplexity_depends_on(tmp_p
     found, text = [], {"train": "\n".join([*TRAIN[:50], "q z"]), "dev": "the cat sang qz"}
     for part, lines in text.items():
         (tmp_path / part).write_text(lines)
+    flags = (
+        f"--train {tmp_path}/train --dev {tmp_path}/dev --methods optimum --tokenizer char --radius 1 --features cat".split()
+    )
     for floor in ("1e-3", "1e-9"):
-        flags = [
-            "--train",
-            f"{tmp_path}/train",
-            "--dev",
-            f"{tmp_path}/dev",
-            *SMALL,
-            "--methods",
-            "optimum",
-            "--tokenizer",
-            "char",
-        ]
-        assert (
-            run(tmp_path / floor, *flags, "--radius", "1", "--features", "cat", "--samples", "0", "--optimum-floor", floor) == 0
-        )
+        assert run(tmp_path / floor, *SMALL, *flags, "--samples", "0", "--optimum-floor", floor) == 0
         found.append(rows(tmp_path / floor)[-1])
     assert [row["floor"] for row in found] == [1e-3, 1e-9]
     assert found[1]["dev_perplexity"] > 2 * found[0]["dev_perplexity"]

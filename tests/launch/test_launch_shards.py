@@ -5,7 +5,7 @@ Tables are float32, and sums of 10^3 terms of them are compared: rounding stays 
 
 import numpy as np
 import pytest
-from lm_runs import rows
+from run_folders import rows
 
 from jexplicit import encode_documents, evaluate, load_model
 from jexplicit.counts import context_ranges

@@ -1,7 +1,7 @@
 """The variants of every comparison of launch.networks compare."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ import numpy as np
 from jexplicit.nn.names import Activation, NormName, OptimizerName, SamplerName, ScheduleName
 from jexplicit.nn.networks import FullyConnected
 from launch.networks.comparisons.variants import Variant
-from launch.networks.config import CompareConfig, ComparisonName
+from launch.networks.config import CompareConfig
 from launch.networks.data import Data, Part
 
 SATURATION = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
@@ -24,17 +24,65 @@ _laws = ("fan_in_uniform", "glorot_uniform", "glorot_normal", "he_normal", "back
 _by_descent = ("sgd", "momentum", "nesterov")
 _rates_of_a_search = 8
 
-Make = Callable[..., Any]  # a Variant, or a FullyConnected of so many hidden layers
 
-
-def variants_of(config: CompareConfig, data: Data) -> list[Variant]:
+def variants_of(config: CompareConfig, data: Data) -> Iterator[Variant]:
     """The variants of the comparison that the flags name."""
     make = functools.partial(Variant, rates=config.rates, batch_size=config.batch_size, epochs=config.epochs)
+    hundredths = tuple(sorted({*(round(rate * 0.01, 9) for rate in config.rates), *config.rates}))
+    tenths = tuple(rate / 10 for rate in config.rates)
 
     def network(layers: int, **flags: Any) -> FullyConnected:
         return FullyConnected((config.width,) * layers, data.outputs, **flags)
 
-    return list(_choices[config.what](config, data, make, network))
+    match config.what:
+        case "activations":
+            for name in get_args(Activation):
+                yield make(name, network(3, activation=name))
+        case "normalisation":
+            for norm, residual, depth in product(get_args(NormName), (False, True), config.depths):
+                group = ("no norm" if norm == "none" else f"{norm} norm") + ", residual" * residual
+                yield make(f"{group}, depth {depth}", network(depth, norm=norm, residual=residual), group, depth)
+        case "objectives":
+            tanh, starts = network(1, activation="tanh", output_scale=0.1), {"saturated": {"start": saturate}, "small": {}}
+            plan: Any = {"batch_size": 0, "epochs": 10 * config.epochs}
+            for (optimizer, own), start, name in product((("sgd", config.rates), ("adam", tenths)), starts, _objectives):
+                group = f"{'descent' if optimizer == 'sgd' else optimizer}, {start} outputs"
+                plan |= {"optimizer": optimizer, "rates": own}
+                yield make(f"{name}, {group}", tanh, group, objective=name, **plan, **starts[start])
+        case "initializers":
+            deep = functools.partial(network, _deep, activation="tanh", bias=False)
+            for law in _laws:
+                yield make(law, deep(weights=law), "initialisers")
+            yield make("he_normal, gain 1.67", deep(weight_scale=5 / 3), "initialisers")
+            yield make("zero last layer", deep(), "initialisers", start=_zero_output)
+            for scale in (0.1, 0.3, 1.0, 3.0, 10.0):
+                yield make(f"glorot_normal x {scale:g}", deep(weights="glorot_normal", weight_scale=scale), "scales", scale)
+        case "optimizers":
+            for name in get_args(OptimizerName):
+                own = config.rates if name in _by_descent else hundredths
+                yield make(name, network(2), "optimisers", optimizer=name, rates=own)
+            for momentum in (0.0, 0.5, 0.9, 0.99):
+                plan = {"optimizer": "momentum", "momentum": momentum, "rates": tuple(sorted({*config.rates, *tenths}))}
+                yield make(f"momentum {momentum:g}", network(2), "momentum", **plan)
+            for name in get_args(ScheduleName):
+                yield make(f"cooling {name}", network(2), "schedules, descent", cooling=name)
+            for spacing, space in {"linear": np.linspace, "exponential": np.geomspace}.items():
+                own = tuple(space(hundredths[0], hundredths[-1], _rates_of_a_search).tolist())
+                name = f"{_rates_of_a_search} {spacing} rates"
+                yield make(name, network(2), "spacing of rates, adam", optimizer="adam", rates=own)
+        case "batch-size":
+            for size in (*(size for size in (8, 32, 128, 512) if size < len(data.train.X)), 0):
+                yield make(f"batch {size}" if size else "full batch", network(2), batch_size=size)
+        case "samplers":
+            rare = imbalance(data)
+            for name in get_args(SamplerName):
+                yield make(name, network(2), sampler=name, data=rare)
+        case "dropout":
+            few = min(FEW, len(data.labels))
+            parts = {f"{few} examples": _chosen(data, np.arange(few)), "all examples": data}
+            for group, dropout in product(parts, (0.0, 0.2, 0.5, 0.8)):
+                wide = FullyConnected((4 * config.width,) * 2, data.outputs, dropout=dropout)
+                yield make(f"dropout {dropout:g}, {group}", wide, group, dropout, data=parts[group])
 
 
 def imbalance(data: Data, smallest: float = SMALLEST_CLASS) -> Data:
@@ -62,82 +110,3 @@ def _with_output(variables: dict[str, Any], output: Any) -> dict[str, Any]:
 
 def _chosen(data: Data, m: np.ndarray) -> Data:
     return data._replace(train=Part(data.train.X[m], data.train.Y[m]), labels=data.labels[m])
-
-
-def _activations(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    for name in get_args(Activation):
-        yield make(name, network(3, activation=name))
-
-
-def _normalisation(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    for norm, residual, depth in product(get_args(NormName), (False, True), config.depths):
-        group = ("no norm" if norm == "none" else f"{norm} norm") + ", residual" * residual
-        yield make(f"{group}, depth {depth}", network(depth, norm=norm, residual=residual), group, depth)
-
-
-def _of_objectives(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    low = tuple(rate / 10 for rate in config.rates)
-    starts: dict[str, Any] = {"saturated": {"start": saturate}, "small": {}}
-    for (optimizer, rates), start, name in product((("sgd", config.rates), ("adam", low)), starts, _objectives):
-        group = f"{'descent' if optimizer == 'sgd' else optimizer}, {start} outputs"
-        plan = {"optimizer": optimizer, "rates": rates, "batch_size": 0, "epochs": 10 * config.epochs, **starts[start]}
-        tanh = network(1, activation="tanh", output_scale=0.1)
-        yield make(f"{name}, {group}", tanh, group, objective=name, **plan)
-
-
-def _initializers(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    deep = functools.partial(network, _deep, activation="tanh", bias=False)
-    for law in _laws:
-        yield make(law, deep(weights=law), "initialisers")
-    yield make("he_normal, gain 1.67", deep(weight_scale=5 / 3), "initialisers")
-    yield make("zero last layer", deep(), "initialisers", start=_zero_output)
-    for scale in (0.1, 0.3, 1.0, 3.0, 10.0):
-        yield make(f"glorot_normal x {scale:g}", deep(weights="glorot_normal", weight_scale=scale), "scales", scale)
-
-
-def _optimizers(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    low = tuple(sorted({round(rate * 0.01, 9) for rate in config.rates} | set(config.rates)))
-    for name in get_args(OptimizerName):
-        rates = config.rates if name in _by_descent else low
-        yield make(name, network(2), "optimisers", optimizer=name, rates=rates)
-    rates = tuple(sorted({*config.rates, *(rate / 10 for rate in config.rates)}))
-    for momentum in (0.0, 0.5, 0.9, 0.99):
-        plan: Any = {"optimizer": "momentum", "momentum": momentum, "rates": rates}
-        yield make(f"momentum {momentum:g}", network(2), "momentum", **plan)
-    for name in get_args(ScheduleName):
-        yield make(f"cooling {name}", network(2), "schedules, descent", cooling=name)
-    for spacing, space in {"linear": np.linspace, "exponential": np.geomspace}.items():
-        rates = tuple(float(rate) for rate in space(low[0], low[-1], _rates_of_a_search))
-        name = f"{_rates_of_a_search} {spacing} rates"
-        yield make(name, network(2), "spacing of rates, adam", optimizer="adam", rates=rates)
-
-
-def _batch_size(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    for size in (*(size for size in (8, 32, 128, 512) if size < len(data.train.X)), 0):
-        yield make(f"batch {size}" if size else "full batch", network(2), batch_size=size)
-
-
-def _samplers(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    rare = imbalance(data)
-    for name in get_args(SamplerName):
-        yield make(name, network(2), sampler=name, data=rare)
-
-
-def _dropout(config: CompareConfig, data: Data, make: Make, network: Make) -> Iterator[Variant]:
-    few = min(FEW, len(data.labels))
-    parts = {f"{few} examples": _chosen(data, np.arange(few)), "all examples": data}
-    for group, dropout in product(parts, (0.0, 0.2, 0.5, 0.8)):
-        wide = FullyConnected((4 * config.width,) * 2, data.outputs, dropout=dropout)
-        yield make(f"dropout {dropout:g}, {group}", wide, group, dropout, data=parts[group])
-
-
-_choices: dict[ComparisonName, Callable[[CompareConfig, Data, Make, Make], Iterator[Variant]]] = {
-    "activations": _activations,
-    "normalisation": _normalisation,
-    "objectives": _of_objectives,
-    "initializers": _initializers,
-    "optimizers": _optimizers,
-    "batch-size": _batch_size,
-    "samplers": _samplers,
-    "dropout": _dropout,
-}

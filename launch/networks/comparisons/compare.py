@@ -14,7 +14,7 @@ from jexplicit.experiments.figures import COLOURS, figure, legend_outside
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, groups, mean_std, where
 from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Lines, Section, Table, View, picture, pivot_table
+from jexplicit.experiments.views import Bars, Lines, Section, Table, picture, pivot_table
 from jexplicit.nn.diagnostics import hidden_layers
 from jexplicit.nn.networks import init_variables, network_outputs
 from jexplicit.nn.objectives import objective
@@ -144,11 +144,6 @@ def variants(*groups: str) -> Table:
     return Table(columns, rows=lambda results: summaries(results, **({"group": groups} if groups else {})))
 
 
-def _with_values(results: Results) -> list[Row]:
-    """The variants that are drawn against a number, such as a depth."""
-    return [line for line in summaries(results) if line.get("value") is not None]
-
-
 def _by_layer(results: Results) -> list[Row]:
     """The spread of activations and gradients in the first and the last hidden layer before training."""
     layers = groups(
@@ -237,7 +232,13 @@ def paths_figure(results: Results) -> list[str]:
 
 VARIANTS, OPTIMIZERS, SCALES = variants(), variants("optimisers"), variants("scales")
 MOMENTUM = variants("momentum", "schedules, descent")
-BY_VALUE = pivot_table([Column("test %", "group")], "value", "test_accuracy", heading="{:g}", rows=_with_values)
+BY_VALUE = pivot_table(  # of variants with a number, such as a depth
+    [Column("test %", "group")],
+    "value",
+    "test_accuracy",
+    heading="{:g}",
+    rows=lambda results: [line for line in summaries(results) if line.get("value") is not None],
+)
 BY_LAYER = Table(
     [
         Column("before training", "variant"),
@@ -257,18 +258,14 @@ _log = {"xscale": "log", "yscale": "log", "xlabel": "batch size", "ylabel": "||g
 _drawn = {f"{when}: drawn": {"marker": "o", "linestyle": ""} for when in _when.values()}
 ERRORS = Lines("noise", "size", "error", "what", rows=_errors, styles=_drawn, axes=_log)
 RECALL_BARS = Bars("recall", "class", "recall", "name", rows=_recalls, axes={"ylabel": "recall (%)"}, size=(8.6, 3.2))
-SECTIONS: dict[str, tuple[tuple[str, ...], list[View]]] = {
-    "By layer": (("activations", "initializers"), [BY_LAYER, LAYERS, HISTOGRAMS]),
-    "Sensitivities": (("objectives",), [SENSITIVITIES]),
-    "The noise of the gradient": (("batch-size",), [NOISE, ERRORS]),
-    "Recall by class": (("samplers",), [RECALLS, RECALL_BARS]),
-    "Paths": (("optimizers",), [paths_figure]),
-}
 VIEWS = [
     VARIANTS,
     BY_VALUE,
     COMPARISON,
-    *(Section(title, views, {"comparison": comparisons}) for title, (comparisons, views) in SECTIONS.items()),
+    Section("By layer", [BY_LAYER, LAYERS, HISTOGRAMS], {"comparison": ("activations", "initializers")}),
+    Section("Sensitivities", [SENSITIVITIES], {"comparison": "objectives"}),
+    Section("The noise of the gradient", [NOISE, ERRORS], {"comparison": "batch-size"}),
+    Section("Recall by class", [RECALLS, RECALL_BARS], {"comparison": "samplers"}),
+    Section("Paths", [paths_figure], {"comparison": "optimizers"}),
 ]
 EXPERIMENT = Experiment("networks", CompareConfig, measure, VIEWS, check=checked, title="launch.networks compare")
-run = EXPERIMENT.run

@@ -1,0 +1,48 @@
+"""The options of fits, which `jexplicit lm` takes as flags: JAX is not needed."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
+from jexplicit.lm.core.names import Smoothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """How models are fitted. Each method has its own options."""
+
+    GROUPS: ClassVar = {"smoothing": "smoothed", "epochs": "trained", "optimum_iterations": "optimum"}
+
+    smoothing: Smoothing = "kneser-ney"
+    """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
+    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
+    """Data that exponents are fitted on. held-out: documents held out of the counts (2 %). leave-one-out: for log-linear with
+    cat, counted positions, each with its own pair left out of the counts. pairs: for mixtures, held-out sentences against
+    copies in which one word was moved, removed, inserted or replaced."""
+    calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
+    """Number of positions that exponents are fitted on, drawn with the seed."""
+    sweeps: PositiveInt = 10
+    """intercept, iterative-scaling: number of sweeps over the distinct contexts."""
+    discount: NonNegativeFloat | None = None
+    """iterative-scaling: tolerance, in counts, between expected and observed co-occurrences. Default: the Kneser-Ney discount.
+    0 starts from the explicit solution, with its noise model, and approaches the optimum of the training loss."""
+    epochs: PositiveInt = 32
+    """Training: maximum number of passes over the data."""
+    batch_size: PositiveInt = 8192
+    """Training: positions per step."""
+    optimizer: str = "adagrad"
+    """Training: optimiser of optax, by name: adagrad, sgd, adam, rmsprop, ..."""
+    learning_rate: PositiveFloat = 0.01
+    """Training: learning rate, for the mean loss per position."""
+    accumulator: NonNegativeFloat = 0.0
+    """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
+    parameters: Literal["decoder", "rows"] = "decoder"
+    """Training: which parameters are optimised. decoder: U, from which the noisy rows are computed; a step updates all rows.
+    rows: the noisy rows themselves, on another trajectory: a step updates only the rows that its batch reads."""
+    patience: PositiveInt | None = None
+    """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""
+    optimum_iterations: PositiveInt = 100
+    """optimum: number of L-BFGS iterations."""
+    optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
+    """optimum: count used in place of 0 at K = 1, where the exact logits are minus infinity. The dev perplexity depends on this
+    number, and is infinite in the limit of 0; the train perplexity hardly depends on it."""
