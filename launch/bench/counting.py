@@ -127,15 +127,10 @@ def _table_bytes(tables: Sequence[Any], tokens: int) -> int:
     return sum(part.nbytes for part in parts) + 8 * tokens * sparse
 
 
-BENCH = bench(
-    "counting",
-    Counting,
-    comparisons,
-    [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)],
-    {
-        "tiny": Preset(Counting(tokens=20_000, vocab_size=200, radius=(1, 2), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."),
-        "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
-    },
-    ours=["jexplicit"],
-    peers={"ratio_to_bincount": ("vs. NumPy", [PEER]), "ratio_to_limit": ("vs. limit", [LIMIT])},
-)
+COLUMNS = [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)]
+PRESETS = {
+    "tiny": Preset(Counting(tokens=20_000, vocab_size=200, radius=(1, 2), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."),
+    "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
+}
+PEERS = {"ratio_to_bincount": ("vs. NumPy", [PEER]), "ratio_to_limit": ("vs. limit", [LIMIT])}
+BENCH = bench("counting", Counting, comparisons, COLUMNS, PRESETS, ours=["jexplicit"], peers=PEERS)

@@ -175,21 +175,15 @@ def _kenlm_score(model: LanguageModel, x: np.ndarray, folder: Path) -> Callable[
     return lambda: -float(np.log(10)) * sum(theirs.score(document, eos=False) for document in documents)
 
 
-BENCH = bench(
-    "evaluation",
-    Evaluation,
-    comparisons,
-    [
-        Column("positions", "positions", ",d"),
-        Column("distinct", "distinct", ",d"),
-        Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
-    ],
-    {
-        "tiny": Preset(
-            Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2), "40 s on 2 CPU cores."
-        ),
-        "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
-    },
-    ours=(DISTINCT, *FROM_COUNTS),
-    peers={"ratio_to_brute_force": ("vs. brute force", [BRUTE]), "ratio_to_kenlm": ("vs. kenlm", [KENLM])},
-)
+COLUMNS = [
+    Column("positions", "positions", ",d"),
+    Column("distinct", "distinct", ",d"),
+    Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
+]
+_tiny = Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2)
+PRESETS = {
+    "tiny": Preset(_tiny, "40 s on 2 CPU cores."),
+    "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
+}
+PEERS = {"ratio_to_brute_force": ("vs. brute force", [BRUTE]), "ratio_to_kenlm": ("vs. kenlm", [KENLM])}
+BENCH = bench("evaluation", Evaluation, comparisons, COLUMNS, PRESETS, ours=(DISTINCT, *FROM_COUNTS), peers=PEERS)

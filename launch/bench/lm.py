@@ -23,7 +23,7 @@ from jexplicit.experiments.tables import Column
 from jexplicit.lm.core.names import SUBWORD_ROWS
 from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, job_columns
 from launch.bench.shared.streams import VocabSize, text_streams
 
 PROGRAMS = ("lmplz", "build_binary", "query")
@@ -92,9 +92,8 @@ def run_program(*command: str, stdin: Path | str = os.devnull, env: dict[str, st
 def our_job(method: str, rows: Sequence[str], vocab_size: int, folder: Path) -> Job:
     """A method of launch.lm, fitted and evaluated."""
     job = json.dumps({"method": method, "rows": list(rows), "vocab_size": vocab_size, "folder": str(folder)})
-    env = {
-        name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")
-    }  # which the other benches set
+    # without the numbers of threads that the other benches set
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), env.get("PYTHONPATH"))))  # this clone
     out, seconds, cpu, peak = run_program(sys.executable, "-m", "launch.bench.shared.lm_worker", job, env=env)
     return Job(seconds, cpu, peak_bytes=peak, **json.loads(out.splitlines()[-1]))
@@ -165,26 +164,22 @@ def _check(config: LanguageModels) -> None:
         raise ValueError("--dev without --train: name the text to fit, too")
 
 
+COLUMNS = [
+    *job_columns("M tokens"),
+    Column("fit s", "fit_seconds", ".2f"),
+    *job_columns("M tokens/s"),
+    Column("eval s", "eval_seconds", ".2f"),
+    Column("k scored/s", "scored_per_second", ",.0f", 1e-3),
+    Column("generated/s", "generated_per_second", ",.0f"),
+    *job_columns("s", "CPU s", "GB peak"),
+    Column("perplexity", "perplexity", ".2f"),
+]
+PRESETS = {
+    "tiny": Preset(LanguageModels(vocab_size=512, rounds=1), "the documentation of Python; 1 minute on 2 CPU cores."),
+    "full": Preset(LanguageModels(rounds=5), "a vocabulary of 4098; about 4 minutes on 2 CPU cores."),
+}
 BENCH = bench(
-    "lm",
-    LanguageModels,
-    comparisons,
-    [
-        Column("M tokens", "tokens", ".3g", 1e-6),
-        Column("fit s", "fit_seconds", ".2f"),
-        Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        Column("eval s", "eval_seconds", ".2f"),
-        Column("k scored/s", "scored_per_second", ",.0f", 1e-3),
-        Column("generated/s", "generated_per_second", ",.0f"),
-        Column("s", "seconds", ".2f"),
-        Column("CPU s", "cpu_seconds", ".2f"),
-        Column("GB peak", "peak_bytes", ".2f", 1e-9),
-        Column("perplexity", "perplexity", ".2f"),
-    ],
-    {
-        "tiny": Preset(LanguageModels(vocab_size=512, rounds=1), "the documentation of Python; 1 minute on 2 CPU cores."),
-        "full": Preset(LanguageModels(rounds=5), "a vocabulary of 4098; about 4 minutes on 2 CPU cores."),
-    },
+    *("lm", LanguageModels, comparisons, COLUMNS, PRESETS),
     sizes=(),
     ours=METHODS,
     peers={"ratio": ("vs. kenlm", [KENLM])},

@@ -20,7 +20,7 @@ from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, job_columns
 from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
 from launch.bench.shared.workers import Answer, Setting, working
 
@@ -122,27 +122,21 @@ def comparisons(config: Streaming, folder: Path) -> Iterator[Comparison]:
         shutil.rmtree(shards)
 
 
+COLUMNS = [
+    *job_columns("M tokens"),
+    Column("devices", "devices", "d"),
+    *job_columns("s", "CPU s", "M tokens/s"),
+    Column("in CPU s", "cpu_ratio_to_memory", ".2f"),
+    *job_columns("GB peak"),
+    Column("GB allowed", "memory", ".2f", 1e-9),
+]
+_tiny = Streaming(tokens=200_000, vocab_size=100, radius=2, memory="700MB", rounds=2)
+PRESETS = {
+    "tiny": Preset(_tiny, "200,000 tokens; 20 s on 2 CPU cores."),
+    "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
+}
 BENCH = bench(
-    "streaming",
-    Streaming,
-    comparisons,
-    [
-        Column("M tokens", "tokens", ".3g", 1e-6),
-        Column("devices", "devices", "d"),
-        Column("s", "seconds", ".2f"),
-        Column("CPU s", "cpu_seconds", ".2f"),
-        Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        Column("in CPU s", "cpu_ratio_to_memory", ".2f"),
-        Column("GB peak", "peak_bytes", ".2f", 1e-9),
-        Column("GB allowed", "memory", ".2f", 1e-9),
-    ],
-    {
-        "tiny": Preset(
-            Streaming(tokens=200_000, vocab_size=100, radius=2, memory="700MB", rounds=2),
-            "200,000 tokens; 20 s on 2 CPU cores.",
-        ),
-        "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
-    },
+    *("streaming", Streaming, comparisons, COLUMNS, PRESETS),
     sizes=(),
     ours=[STREAMED],
     peers={"ratio_to_memory": ("vs. memory", [IN_MEMORY])},

@@ -172,17 +172,16 @@ def _difference(tables: Sequence[Any], reference: Sequence[Any]) -> str:
     return "" if error <= _tolerance else f"tables are {error:.1g} apart"
 
 
+COLUMNS = [Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3)]
+PRESETS = {
+    "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
+    "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
+}
+PEERS = {"ratio_to_torch": ("vs. torch", TORCH), "ratio_to_fastest_torch": ("vs. fastest", TORCH + STRICTER)}
 BENCH = bench(
-    "training",
-    Training,
-    comparisons,
-    [Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3)],
-    {
-        "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
-        "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
-    },
+    *("training", Training, comparisons, COLUMNS, PRESETS),
     sizes=["radius", "batch_size"],
     ours=[REFERENCE, ROWS, OTHER_MODEL],
-    peers={"ratio_to_torch": ("vs. torch", TORCH), "ratio_to_fastest_torch": ("vs. fastest", TORCH + STRICTER)},
+    peers=PEERS,
     without_peer=[OTHER_MODEL],
 )

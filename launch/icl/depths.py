@@ -61,19 +61,13 @@ DEPTHS = Table(
     [Column("K", "layers"), *(Column(name, cell(name, "loss"), "#.3g") for name in SERIES.values())],
     lambda results: pivot(results.rows, ["layers"], _series),
 )
-_colours = zip(SERIES.values(), (COLOURS["gd"], COLOURS["gd++"], COLOURS["trained"]), strict=False)
-EXPERIMENT = Experiment(
-    "depths",
-    Flags,
-    measure,
-    title="Depth",
-    views=[
-        DEPTHS,
-        Lines(
-            *("depths", "layers", "loss", _series),
-            styles={name: {"color": colour, "marker": "o", "markersize": 4} for name, colour in _colours}
-            | {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}},
-            axes={"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"},
-        ),
-    ],
-)
+_marker = {"marker": "o", "markersize": 4}
+_styles = {
+    "GD, one rate": {"color": COLOURS["gd"], **_marker},
+    "GD++, recurrent": {"color": COLOURS["gd++"], **_marker},
+    "GD++, separate rates": {"color": COLOURS["trained"], **_marker},
+    "Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"},
+}
+AXES = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
+FIGURE = Lines("depths", "layers", "loss", _series, styles=_styles, axes=AXES)
+EXPERIMENT = Experiment("depths", Flags, measure, [DEPTHS, FIGURE], title="Depth")

@@ -25,11 +25,10 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Flags,
+    Job,
     effort,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
 )
 from launch.icl.shared.tables import curve, measures
 
@@ -71,21 +70,20 @@ def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
     # the rates of the paper's code; a larger one for attention, which starts close to zero
     recipes = {"trained": Recipe(config.batch_size, 1e-3, gradient_clip=100.0)}
     recipes["control"] = Recipe(config.batch_size, 3e-4, b2=0.999, gradient_clip=100.0)
-    networks, entries = {}, {}
+    trained = {}
     for name, recipe in recipes.items():
         init = functools.partial(init_network, layers=layers if name == "trained" else 0)
         model, evaluation = f"nonlinear_{name}_K{layers}", lambda: lambda network: losses(problem, network, validation)
-        params = train_or_load(config, folder, model, init, problem, recipe, evaluation, effort=runs, every=every)
-        networks[name], entries[name] = split_seeds(params), training_rows(folder, model)
+        trained[name] = train_or_load(Job(config, folder), model, init, problem, recipe, evaluation, runs, every)
     about = {"task": "sine", "recurrent": layers == 1, "dim": 1, "context": config.context, "test_tasks": batch.y_q.shape[1]}
     rows: list[Row] = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     with stage("testing nonlinear"):
-        save_waves(config, folder, problem, {name: seeds[0] for name, seeds in networks.items()})
+        save_waves(config, folder, problem, {name: members[0][0] for name, members in trained.items()})
         predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
         for n in range(runs.seeds):
-            control = predicted(networks["control"][n], batch)
-            for name in recipes:
-                network, entry = networks[name][n], about | entries[name][n]
+            control = predicted(trained["control"][n][0], batch)
+            for name, members in trained.items():
+                network, entry = members[n][0], about | members[n][1]
                 found = losses(problem, network, batch)
                 if name == "trained":
                     found |= difference(predicted(network, batch), control)._asdict()

@@ -23,6 +23,7 @@ from launch.icl.shared.base import (
     STYLES,
     VALIDATION,
     Flags,
+    Job,
     Model,
     batch_loss,
     effort,
@@ -30,12 +31,9 @@ from launch.icl.shared.base import (
     make_regression,
     make_tasks,
     random_key,
-    split_seeds,
 )
-from launch.icl.shared.curves import curves, loss_by_step
 from launch.icl.shared.predictors import (
     Family,
-    Job,
     descent_families,
     descent_family,
     input_ranges,
@@ -44,7 +42,7 @@ from launch.icl.shared.predictors import (
     sweep_families,
     trained_family,
 )
-from launch.icl.shared.tables import curve, first_steps, measures, reference_losses
+from launch.icl.shared.tables import curve, curves, first_steps, loss_by_step, measures, reference_losses
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,10 @@ def compare_softmax(job: Job) -> list[Row]:
     tasks = make_tasks(job.config)
     predict = predict_of(replace(make_regression(job.config, tasks, 1), softmax=True))
     layer = softmax_descent_layer(tasks.dim, tasks.context, centred_rate(job.config, tasks))
-    constructed = Family("constructed", predict, jax.tree.map(lambda leaf: leaf[None], layer), [{"heads": 2}])
-    families, products = [*by_heads(job, "softmax", 3, softmax=True), constructed], {}
+    families = [*by_heads(job, "softmax", 3, softmax=True), Family("constructed", predict, [(layer, {"heads": 2})])]
+    products = {}
     for family in families:
-        M, R = head_maps(split_seeds(family.weights)[0])  # [1, heads, width, width]
+        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
         products[f"{family.name}, {len(M[0])} head{'s' * (len(M[0]) > 1)}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
     np.savez_compressed(job.folder.path / "heads.npz", **products)
     return compare(job, 1, families)
@@ -85,11 +83,8 @@ def compare(job: Job, layers: int, families: list[Family]) -> list[Row]:
 def by_heads(job: Job, experiment: str, seeds: int, **changes: Any) -> list[Family]:
     """One layer of one head and one of two, trained."""
     model, runs = Model(make_tasks(job.config), 1, True), effort(job.config, seeds=seeds)
-    problem = replace(make_regression(job.config, model.tasks, 1), **changes)
-    return [
-        trained_family(job, model, name=name, problem=problem, heads=heads, runs=runs)
-        for heads, name in enumerate(models_by_heads(experiment).values(), 1)
-    ]
+    problem, names = replace(make_regression(job.config, model.tasks, 1), **changes), models_by_heads(experiment).values()
+    return [trained_family(job, model, name=name, problem=problem, heads=n, runs=runs) for n, name in enumerate(names, 1)]
 
 
 def models_by_heads(experiment: str) -> dict[str, str]:
@@ -137,11 +132,11 @@ def compare_finite(job: Job, size: int) -> list[Row]:
     """Training on the same tasks at every step; their loss is `train_loss`."""
     model, recipe = Model(make_tasks(job.config), 1, True), make_recipe(job.config, 1)._replace(batch_size=size, cycle=1)
     trained = trained_family(job, model, name=f"finite_{size}", recipe=recipe, runs=effort(job.config, seeds=1))
-    problem = make_regression(job.config, model.tasks, 1)
-    for entry, layers in zip(trained.entries, split_seeds(trained.weights), strict=True):
+    problem, members = make_regression(job.config, model.tasks, 1), []
+    for layers, entry in trained.members:
         same = sample_tasks(jax.random.fold_in(jax.random.key(entry["seed"]), 0), model.tasks, size)  # as in training
-        entry["train_loss"] = float(batch_loss(problem, layers, same))
-    return compare(job, 1, [trained])
+        members.append((layers, {**entry, "train_loss": float(batch_loss(problem, layers, same))}))
+    return compare(job, 1, [trained._replace(members=members)])
 
 
 def models_by_size(results: Results) -> dict[str, str]:

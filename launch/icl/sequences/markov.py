@@ -33,15 +33,14 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Flags,
+    Job,
     Measure,
+    Member,
     effort,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
 )
-from launch.icl.shared.curves import curves
-from launch.icl.shared.tables import curve, first_step
+from launch.icl.shared.tables import curve, curves, first_step
 
 MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files and events, by label
 _batch = 64  # sequences per step
@@ -99,9 +98,9 @@ def compare(config: Markov, folder: RunFolder) -> list[Row]:
         test("constructed", of_construction, constructed, **made)
         for before, name in enumerate(MODELS.values()):
             fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
-            for entry, model in zip(training_rows(folder, name), split_seeds(models[name]), strict=True):
+            for model, entry in models[name]:
                 test("trained", of_logits, model, **fields, **entry)
-    x, shown = tests[0].x[:, 0], {"trained": split_seeds(models["markov_start"])[0], "constructed": constructed}
+    x, shown = tests[0].x[:, 0], {"trained": models["markov_start"][0][0], "constructed": constructed}
     maps: dict[str, Any] = {name: np.asarray(jax.jit(attention_maps)(model, x))[:, 0] for name, model in shown.items()}
     np.savez_compressed(folder.path / "chains.npz", x=np.asarray(x), **maps)
     return rows
@@ -134,7 +133,7 @@ def block_size(config: Markov) -> int:
     return min(config.validation_tasks, config.test_tasks, _sequences)
 
 
-def train(config: Markov, folder: RunFolder, chains: Chains, name: str) -> Any:
+def train(config: Markov, folder: RunFolder, chains: Chains, name: str) -> list[Member]:
     """Models of two layers, one per seed, with or without a symbol at the start."""
     runs = effort(config, 4000, 2)
 
@@ -147,7 +146,7 @@ def train(config: Markov, folder: RunFolder, chains: Chains, name: str) -> Any:
 
     recipe = Recipe(min(_batch, config.batch_size), config.learning_rate, b2=0.999, gradient_clip=1.0)
     init, every = functools.partial(init_causal, chains, name == "markov_start"), max(1, min(50, runs.steps // 20))
-    return train_or_load(config, folder, name, init, chains, recipe, evaluation, effort=runs, every=every)
+    return train_or_load(Job(config, folder), name, init, chains, recipe, evaluation, runs, every)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
