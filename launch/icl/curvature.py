@@ -1,6 +1,5 @@
 """What one layer of GD++ does to the eigenvalues of XᵀX: it lowers the largest (von Oswald et al. 2023, App. A.10)."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,27 +8,23 @@ import numpy as np
 from icl.problems.comparison import condition_numbers, curvature_after_step
 from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, cell, means, pivot, points, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.checkpoints import is_checkpoint
-from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, Sizes, make_tasks, random_key
+from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, Sizes, make_tasks, parts, random_key
 from launch.icl.shared.predictors import descent, trained_family, with_descent_rates
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 
 
-def measure(config: Sizes, folder: RunFolder) -> Iterator[Part]:
-    """The effect of GD++ on eigenvalues."""
-    yield {}, functools.partial(by_context, Job(config, folder))
+@parts()
+def measure(job: Job) -> list[Row]:
+    """The effect of GD++ on eigenvalues.
 
-
-def by_context(job: Job) -> list[Row]:
-    """Eigenvalues before and after the first of two recurrent layers, by context length.
-
-    The layers are the best ones and, where the run trains them at that length, those trained from random weights.
+    Before and after the first of two recurrent layers, by context length. The layers are the best ones and, where the run
+    trains them at that length, those trained from random weights.
     """
     config, rows, spectra = job.config, [], {}
     for N in config.contexts:

@@ -35,6 +35,7 @@ from launch.icl.shared.base import (
     make_tasks,
     model_name,
     one_legend,
+    parts,
     random_key,
 )
 from launch.icl.shared.predictors import (
@@ -160,13 +161,13 @@ def _shifted(job: Job, model: Model) -> list[Row]:
     return rows
 
 
-def rollout(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
-    """One layer applied 50 times."""
-    yield {}, functools.partial(_rolled_out, Job(config, folder), _one_layer(config))
+@parts()
+def rollout(job: Job) -> list[Row]:
+    """One layer applied 50 times.
 
-
-def _rolled_out(job: Job, model: Model) -> list[Row]:
-    """One trained layer applied many times, and as many steps of gradient descent, damped."""
+    A trained layer, and as many steps of gradient descent, damped.
+    """
+    model = _one_layer(job.config)
     trained = trained_family(job, model)
     eta = float(descent(job, model, "gd")[0].eta[0])
     batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))

@@ -1,7 +1,5 @@
 """One layer, solved or trained for some number of loops and run for fewer and for more (Gatmiry et al. 2024)."""
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,13 +11,12 @@ from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, cell, means, pivot
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, TEST, Flags, Job, Model, first_layer, make_tasks, random_key
+from launch.icl.shared.base import LOSS, TEST, Flags, Job, Model, first_layer, make_tasks, parts, random_key
 from launch.icl.shared.predictors import spectrum, trained_family
 
 SOLVED_FOR = (1, 2, 5, 10)
@@ -28,13 +25,12 @@ _trained_for = 2  # loops of the layer that is trained: the recurrent one of mul
 _path_tasks = 20_000  # tasks that it is run on, at most
 
 
-def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """A recurrent layer, run for fewer and for more loops than it was solved or trained for."""
-    yield {}, functools.partial(run_loops, Job(config, folder))
+@parts()
+def measure(job: Job) -> list[Row]:
+    """A recurrent layer, run for fewer and for more loops than it was solved or trained for.
 
-
-def run_loops(job: Job) -> list[Row]:
-    """The losses of GD and GD++ with one rate for all loops, solved for K of them, and of a trained layer."""
+    GD and GD++ with one rate for all loops, solved for K of them, and a trained layer.
+    """
     config, tasks, rows = job.config, make_tasks(job.config), []
     most: Any = {"layers": max(SOLVED_FOR), "tied": True, "seed": config.seed}
     with stage("looped layers, solved"):

@@ -1,6 +1,5 @@
 """How many steps of Newton's iteration a solved layer of GD++ is worth (Fu et al. 2023)."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,14 +13,12 @@ from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual, 
 from icl.solvers.newton import steps_per_layer as slope
 from icl.solvers.polynomials import residual
 from icl.solvers.spectrum import weighted_eigenvalues
-from icl.tasks import Tasks
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, points
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, TEST, Flags, Model, make_tasks, random_key
+from launch.icl.shared.base import LOSS, TEST, Flags, Job, Model, make_tasks, parts, random_key
 from launch.icl.shared.predictors import spectrum
 
 CONDITION = 100.0  # of the covariance of ill-conditioned inputs, as in Fu et al.
@@ -30,16 +27,12 @@ _contexts = 50_000  # fresh ones, at most: each step is evaluated on all
 _lowest = 1e-9  # of the losses in the figure
 
 
-def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """How many steps of Newton's iteration a solved layer is worth."""
-    well = replace(make_tasks(config), inputs="normal")
-    scales = np.geomspace(1, CONDITION**-0.5, config.dim)
-    for task, tasks in {"well-conditioned": well, "ill-conditioned": replace(well, scales=tuple(map(float, scales)))}.items():
-        yield {"task": task}, functools.partial(compare, config, folder, task, tasks)
-
-
-def compare(config: Flags, folder: RunFolder, task: str, tasks: Tasks) -> list[dict[str, Any]]:
-    """The losses of solved layers, each with the steps of Newton's iteration that have the same loss."""
+@parts(lambda config: [{"task": "well-conditioned"}, {"task": "ill-conditioned"}])
+def measure(job: Job, task: str) -> list[dict[str, Any]]:
+    """How many steps of Newton's iteration a solved layer is worth: those that have the same loss."""
+    config, tasks = job.config, replace(make_tasks(job.config), inputs="normal")
+    if task == "ill-conditioned":
+        tasks = replace(tasks, scales=tuple(np.geomspace(1, CONDITION**-0.5, config.dim).tolist()))
     number, most = min(config.test_tasks, _contexts), min(_layers, config.depths)
     with stage(f"{task} inputs: layers and Newton's steps"):
         solved = optimal_polynomials(spectrum(config, tasks), tasks, layers=most, tied=False, seed=config.seed)
@@ -51,7 +44,7 @@ def compare(config: Flags, folder: RunFolder, task: str, tasks: Tasks) -> list[d
                 name: [float(newton_loss(values, weights, float(k), power=power)) for k in range(_steps)]
                 for name, power in START_POWERS.items()
             }
-    folder.log(event="newton", task=task, layers=layers, **{f"from_{name}": losses for name, losses in newton.items()})
+    job.folder.log(event="newton", task=task, layers=layers, **{f"from_{name}": losses for name, losses in newton.items()})
     return [
         Model(tasks, len(rates.eta), False).row("gd++", loss=loss, eta=rates.eta.tolist(), gamma=rates.gamma.tolist())
         | {f"newton_steps_{name}": equivalent_steps(np.array(losses), loss) for name, losses in newton.items()}

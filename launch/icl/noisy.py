@@ -1,7 +1,7 @@
 """Regression with noise: inputs of unequal variance and noisy labels, and noise levels that differ by task."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,8 +27,7 @@ from icl.solvers.closed_form import exact_moments, optimal_solution, solution_lo
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.experiments.bounds import NonNegativeFloat, PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, pivot_table
@@ -43,6 +42,7 @@ from launch.icl.shared.base import (
     effort,
     init_scale,
     make_recipe,
+    parts,
     random_key,
     train_or_load,
     validation_loss,
@@ -70,10 +70,10 @@ class Noisy(Flags):
     """noisy: numbers K of layers, each with four scalar parameters."""
 
 
-def measure(config: Noisy, folder: RunFolder) -> Iterator[Part]:
+@parts(lambda config: [{"task": ANISOTROPIC}, {"task": MIXED}])
+def measure(job: Job, task: str) -> list[Row]:
     """Other covariances, noise, and noise levels that differ by task."""
-    yield {"task": ANISOTROPIC}, functools.partial(anisotropic, Job(config, folder))
-    yield {"task": MIXED}, functools.partial(mixed_noise, config)
+    return anisotropic(job) if task == ANISOTROPIC else mixed_noise(job.config)
 
 
 def anisotropic(job: Job) -> list[Row]:

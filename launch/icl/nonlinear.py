@@ -14,8 +14,7 @@ from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_ne
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, points, where
 from jexplicit.experiments.views import Lines
 from jexplicit.runs.progress import stage
@@ -27,6 +26,7 @@ from launch.icl.shared.base import (
     Flags,
     Job,
     effort,
+    parts,
     random_key,
     train_or_load,
 )
@@ -54,14 +54,13 @@ class Nonlinear(Flags):
     """nonlinear: numbers of attention layers after the MLP."""
 
 
-def measure(config: Nonlinear, folder: RunFolder) -> Iterator[Part]:
-    """Sine waves, with an embedding and an MLP."""
-    for layers in config.wave_layers:
-        yield {"layers": layers}, functools.partial(compare, config, folder, layers)
+@parts(lambda config: [{"layers": layers} for layers in config.wave_layers])
+def measure(job: Job, layers: int) -> list[Row]:
+    """Sine waves, with an embedding and an MLP.
 
-
-def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
-    """Layers of attention, a control of as many steps, and ridge regression on the features of both."""
+    Layers of attention, a control of as many steps, and ridge regression on the features of both.
+    """
+    config = job.config
     paper, runs = config.waves == "paper", effort(config, 4000, 2)
     waves = Waves(context=config.context, amplitude=(0.1, 5.0) if paper else (0.1, 0.5), independent=paper)
     problem, every = NonlinearRegression(waves, depth=layers), max(1, min(500, runs.steps // 20))
@@ -74,11 +73,11 @@ def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
     for name, recipe in recipes.items():
         init = functools.partial(init_network, layers=layers if name == "trained" else 0)
         model, evaluation = f"nonlinear_{name}_K{layers}", lambda: lambda network: losses(problem, network, validation)
-        trained[name] = train_or_load(Job(config, folder), model, init, problem, recipe, evaluation, runs, every)
+        trained[name] = train_or_load(job, model, init, problem, recipe, evaluation, runs, every)
     about = {"task": "sine", "recurrent": layers == 1, "dim": 1, "context": config.context, "test_tasks": batch.y_q.shape[1]}
     rows: list[Row] = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     with stage("testing nonlinear"):
-        save_waves(config, folder, problem, {name: members[0][0] for name, members in trained.items()})
+        save_waves(job, problem, {name: members[0][0] for name, members in trained.items()})
         predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
         for n in range(runs.seeds):
             control = predicted(trained["control"][n][0], batch)
@@ -109,9 +108,9 @@ def ridge_loss(network: Network, batch: Sequence, penalty: jax.Array) -> jax.Arr
     return half_mse(ridge_on_features(network.encoder, batch, penalty), batch.y_q)
 
 
-def save_waves(config: Nonlinear, folder: RunFolder, problem: NonlinearRegression, networks: Mapping[str, Network]) -> None:
+def save_waves(job: Job, problem: NonlinearRegression, networks: Mapping[str, Network]) -> None:
     """The predictions of networks over all x, for a few tasks."""
-    tasks = problem.sample(jax.random.fold_in(random_key(config, TEST), 1), _plotted)
+    tasks = problem.sample(jax.random.fold_in(random_key(job.config, TEST), 1), _plotted)
     grid = jnp.linspace(-0.5, 0.5, 100) * problem.tasks.input_range
     X, Y = (jnp.repeat(leaf, len(grid), axis=-1) for leaf in (tasks.X, tasks.Y))
     batch = Sequence(X, Y, jnp.tile(grid, _plotted)[None], jnp.zeros((1, _plotted * len(grid))))
@@ -120,7 +119,7 @@ def save_waves(config: Nonlinear, folder: RunFolder, problem: NonlinearRegressio
         y = jax.jit(lambda n, b: predict_waves(n, b, eta=problem.eta, depth=problem.depth))(network, batch)
         waves = {what: one.reshape(_plotted, -1) for what, one in (("final", y.final), ("initial", y.initial))}
         arrays |= {f"{name} {what} {n}": wave for what, of_all in waves.items() for n, wave in enumerate(of_all)}
-    np.savez_compressed(folder.path / f"waves_K{problem.depth}.npz", **jax.device_get(arrays))
+    np.savez_compressed(job.folder.path / f"waves_K{problem.depth}.npz", **jax.device_get(arrays))
 
 
 def figure_rows(results: Results, layers: int) -> Iterator[Row]:

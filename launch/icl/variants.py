@@ -1,7 +1,6 @@
 """One-layer attention changed in one respect: softmax, layer normalisation, several heads, few training tasks."""
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,8 +12,7 @@ from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, groups, melt, points, where
 from jexplicit.experiments.views import Images, Lines, Table
 from jexplicit.runs.devices import full_precision
@@ -30,6 +28,7 @@ from launch.icl.shared.base import (
     make_recipe,
     make_regression,
     make_tasks,
+    parts,
     random_key,
 )
 from launch.icl.shared.predictors import (
@@ -55,13 +54,12 @@ class FiniteData(Flags):
     """finite-data: numbers of training tasks; every step uses all of them."""
 
 
-def softmax(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """One and two heads of softmax attention."""
-    yield {}, functools.partial(compare_softmax, Job(config, folder))
+@parts()
+def softmax(job: Job) -> list[Row]:
+    """One and two heads of softmax attention.
 
-
-def compare_softmax(job: Job) -> list[Row]:
-    """One head and two heads, trained; and two that are a step of descent by construction."""
+    Trained, and two heads that are a step of descent by construction.
+    """
     tasks = make_tasks(job.config)
     predict = predict_of(replace(make_regression(job.config, tasks, 1), softmax=True))
     layer = softmax_descent_layer(tasks.dim, tasks.context, centred_rate(job.config, tasks))
@@ -101,14 +99,12 @@ def centred_rate(config: Flags, tasks: Tasks) -> float:
     return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
 
 
-def layernorm(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """With layer normalisation."""
-    for layers in (1, 2):
-        yield {"layers": layers}, functools.partial(compare_layernorm, Job(config, folder), layers)
+@parts(lambda config: [{"layers": 1}, {"layers": 2}])
+def layernorm(job: Job, layers: int) -> list[Row]:
+    """With layer normalisation.
 
-
-def compare_layernorm(job: Job, layers: int) -> list[Row]:
-    """Recurrent layers that read normalised tokens; their losses on other input ranges are events."""
+    Recurrent layers that read normalised tokens; their losses on other input ranges are events.
+    """
     model, name = Model(make_tasks(job.config), layers, True), f"layernorm_K{layers}"
     problem = replace(make_regression(job.config, model.tasks, layers), layernorm=True)
     trained = trained_family(job, model, name=name, problem=problem, runs=effort(job.config, seeds=3))
@@ -117,19 +113,19 @@ def compare_layernorm(job: Job, layers: int) -> list[Row]:
     return compare(job, layers, [trained])
 
 
-def phase(config: Flags, folder: RunFolder) -> Iterator[Part]:
+@parts()
+def phase(job: Job) -> list[Row]:
     """When the loss drops, by seed and number of heads."""
-    yield {}, lambda: compare(job := Job(config, folder), 1, by_heads(job, "phase", 10))
+    return compare(job, 1, by_heads(job, "phase", 10))
 
 
-def finite_data(config: FiniteData, folder: RunFolder) -> Iterator[Part]:
-    """Few training tasks."""
-    for size in config.training_tasks:
-        yield {"training_tasks": size}, functools.partial(compare_finite, Job(config, folder), size)
+@parts(lambda config: [{"training_tasks": size} for size in config.training_tasks])
+def finite_data(job: Job, training_tasks: int) -> list[Row]:
+    """Few training tasks.
 
-
-def compare_finite(job: Job, size: int) -> list[Row]:
-    """Training on the same tasks at every step; their loss is `train_loss`."""
+    Training on the same tasks at every step; their loss is `train_loss`.
+    """
+    size = training_tasks
     model, recipe = Model(make_tasks(job.config), 1, True), make_recipe(job.config, 1)._replace(batch_size=size, cycle=1)
     trained = trained_family(job, model, name=f"finite_{size}", recipe=recipe, runs=effort(job.config, seeds=1))
     problem, members = make_regression(job.config, model.tasks, 1), []

@@ -1,7 +1,6 @@
 """Copying: x and y in separate tokens, which a first layer has to join before a second one can descend."""
 
 import functools
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,7 @@ from icl.models.attention import AttentionLayer, init_layers
 from icl.problems import copying
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.views import Lines
 from launch.icl.shared.base import (
@@ -25,6 +23,7 @@ from launch.icl.shared.base import (
     batch_loss,
     effort,
     make_tasks,
+    parts,
     random_key,
     train_or_load,
 )
@@ -34,11 +33,10 @@ from launch.icl.shared.tables import BY_STEP, curve, curves, measures
 MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
 
 
-def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
+@parts(lambda config: [{"attention": first} for first in (None, *MODELS)])
+def measure(job: Job, attention: str | None) -> list[Row]:
     """x and y in separate tokens."""
-    yield {"attention": None}, functools.partial(untrained, Job(config, folder))
-    for first in MODELS:
-        yield {"attention": first}, functools.partial(train_copying, Job(config, folder), first)
+    return train_copying(job, attention) if attention else untrained(job)
 
 
 def test_set(config: Flags) -> tuple[Row, Sequence]:

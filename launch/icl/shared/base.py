@@ -6,7 +6,7 @@ command finds it there.
 
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.experiment import Part
 from jexplicit.experiments.figures import legend_below
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
@@ -130,6 +131,20 @@ class Job(NamedTuple):
 
     config: Any
     folder: RunFolder
+
+
+def parts(keys: Callable[[Any], Iterable[Row]] = lambda config: [{}]) -> Callable[[Callable[..., Iterable[Row]]], Any]:
+    """Makes the `measure` of an experiment of `(job, **key) -> rows`, from the keys of its parts; default, one part."""
+
+    def make(rows: Callable[..., Iterable[Row]]) -> Callable[[Any, RunFolder], Iterator[Part]]:
+        @functools.wraps(rows)
+        def measure(config: Any, folder: RunFolder) -> Iterator[Part]:
+            for key in keys(config):
+                yield key, functools.partial(rows, Job(config, folder), **key)
+
+        return measure
+
+    return make
 
 
 class Effort(NamedTuple):
