@@ -17,22 +17,17 @@ from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from launch.bench.shared.harness import BenchConfig, Comparison, bench
-from launch.bench.shared.streams import StreamTokens, VocabSize, load_stream
+from launch.bench.shared.harness import Comparison, bench
+from launch.bench.shared.streams import StreamFlags, StreamTokens, load_stream
 
 
 @dataclass(frozen=True)
-class Counting(BenchConfig):
+class Counting(StreamFlags):
     """Counting pairs: jexplicit against NumPy and SciPy. All count the same tables from the same stream, which is checked
     first."""
 
-    stream: str = "zipf"
-    """Token stream to count. zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy
-    file with the token ids `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
     tokens: StreamTokens = 10_000_000
     """Number of positions to count, document ends included; of a file, at most so many from its start."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad>."""
     radius: tuple[PositiveInt, ...] = (4,)
     """Context lengths K, in tokens, a comparison for each; K pairs per position."""
 

@@ -27,25 +27,20 @@ from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows, with_history
 from jexplicit.lm.fits.mixtures.ngram_mixture import starting_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.training_text import Options, TrainingText
-from launch.bench.shared.harness import BenchConfig, Comparison, bench, losses_differ
-from launch.bench.shared.streams import StreamTokens, VocabSize, first_positions, text_streams, zipf_stream
+from launch.bench.shared.harness import Comparison, bench, losses_differ
+from launch.bench.shared.streams import StreamTokens, TextFlags, first_positions, text_streams, zipf_stream
 
 
 @dataclass(frozen=True)
-class Evaluation(BenchConfig):
+class Evaluation(TextFlags):
     """The loss of one model on the same positions: computed from its distinct contexts or from counts, against position by
     position. Also scores of every token by every kind of model, beside KenLM where it is installed."""
 
     corpus: Literal["docs", "zipf"] = "docs"
     """Text to fit and to evaluate. docs: the documentation that comes with Python. zipf: independent draws from Zipf's law; its
     contexts repeat less than those of text, so ratios are lower at K > 1."""
-    train: tuple[str, ...] = ()
-    """Your own text to fit and to evaluate instead: files, .gz files, globs or folders."""
     positions: StreamTokens = 200_000
-    """Number of positions to evaluate, from the start of the text that the model is fitted to. Ratios grow with their
-    number."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad> and <unk>."""
+    """Number of positions to evaluate, from the start of the text of the fit. Ratios grow with their number."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K of the Cat models, in tokens, a comparison for each."""
     scored: NonNegativeInt = 20_000

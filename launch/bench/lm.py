@@ -23,26 +23,22 @@ from jexplicit.experiments.tables import Column
 from jexplicit.lm.core.names import SUBWORD_ROWS
 from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, job_columns
-from launch.bench.shared.streams import VocabSize, text_streams
+from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
+from launch.bench.shared.streams import TextFlags, text_streams
 
 PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, METHODS = "kenlm", ("ngram", "mixture")
 
 
 @dataclass(frozen=True)
-class LanguageModels(BenchConfig):
+class LanguageModels(TextFlags):
     """Fitting and evaluating a 5-gram model and a mixture, beside KenLM's `lmplz`, `build_binary` and `query` on the same
     tokens, where these programs are on PATH."""
 
     peer: Literal["kenlm", "none"] = "kenlm"
     """Peer to compare with. kenlm: the programs of KenLM on PATH; without them there are no ratios. none: no peer."""
-    train: tuple[str, ...] = ()
-    """Your own text to fit: files, .gz files, globs or folders. Default: the documentation that comes with Python."""
     dev: tuple[str, ...] = ()
     """Text to evaluate. Default: documents held out of the training text."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad> and <unk>."""
     rows: tuple[str, ...] = SUBWORD_ROWS
     """The rows of the mixture, as in launch.lm."""
     rounds: PositiveInt = 3
@@ -179,7 +175,11 @@ PRESETS = {
     "full": Preset(LanguageModels(rounds=5), "a vocabulary of 4098; about 4 minutes on 2 CPU cores."),
 }
 BENCH = bench(
-    *("lm", LanguageModels, comparisons, COLUMNS, PRESETS),
+    "lm",
+    LanguageModels,
+    comparisons,
+    COLUMNS,
+    PRESETS,
     sizes=(),
     ours=METHODS,
     peers={"ratio": ("vs. kenlm", [KENLM])},

@@ -30,8 +30,7 @@ class Scaling(BenchConfig):
     data-parallel training exchange. All configurations count the same tables, which is checked first."""
 
     tokens: StreamTokens = 16_000_000
-    """Number of positions per device in weak scaling. In strong scaling every configuration counts as many as the largest one
-    in weak scaling."""
+    """Number of positions per device in weak scaling; in strong scaling, all count as many as the largest one in weak."""
     vocab_size: VocabSize = 2050
     """Vocabulary size, including <pad>. The default is small, so that there are four times as many pairs as table cells."""
     radius: PositiveInt = 4

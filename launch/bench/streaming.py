@@ -20,32 +20,28 @@ from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, job_columns
-from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
+from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
+from launch.bench.shared.streams import StreamTokens, Vocabulary, zipf_stream
 from launch.bench.shared.workers import Answer, Setting, working
 
 _block = 1 << 22  # tokens drawn at a time
 
 
 @dataclass(frozen=True)
-class Streaming(BenchConfig):
+class Streaming(Vocabulary):
     """Counting a Zipf stream in shards within a memory budget, with checkpoints of partial counts, against counting the same
     stream in memory on as many devices. Both count the same tables, which is checked first."""
 
     shards: str | None = None
-    """Folder of the stream's shards, which are written if they are missing, and kept. Default: in the run folder, deleted at
-    the end."""
+    """Folder of the stream's shards, written if missing, and kept. Default: in the run folder, deleted at the end."""
     tokens: StreamTokens = 200_000_000
     """Number of positions to count: independent draws from Zipf's law in documents of 40 tokens on average."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad>."""
     radius: PositiveInt = 4
     """Context length K, in tokens: K pairs per position."""
     memory: str = "2GB"
     """Memory budget of the process that counts from shards."""
     checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between checkpoints of partial counts, as in launch.lm; the last is at the end. The cost of a checkpoint grows
-    with the tables, not with the tokens."""
+    """Seconds between checkpoints of partial counts, as in launch.lm; the last is at the end."""
     devices: PositiveInt = 2
     """Number of virtual CPU devices; fewer are used if their tables do not fit into the memory budget."""
     rounds: PositiveInt = 3
@@ -136,7 +132,11 @@ PRESETS = {
     "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
 }
 BENCH = bench(
-    *("streaming", Streaming, comparisons, COLUMNS, PRESETS),
+    "streaming",
+    Streaming,
+    comparisons,
+    COLUMNS,
+    PRESETS,
     sizes=(),
     ours=[STREAMED],
     peers={"ratio_to_memory": ("vs. memory", [IN_MEMORY])},

@@ -26,6 +26,16 @@ class BlurConfig:
 
 
 @dataclass(frozen=True)
+class GenomeConfig(BlurConfig):
+    """A genome that a run is about."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
+
+    genome: str = "digits"
+    """Genome: the name of one in the package, or the genome.json of a train run."""
+
+
+@dataclass(frozen=True)
 class LearnersConfig(BlurConfig):
     """Labelled images, and the learners that are measured on them."""
 
@@ -113,16 +123,12 @@ class TrainConfig(MetaTrainingConfig):
 
 
 @dataclass(frozen=True)
-class TransferConfig(MetaTrainingConfig):
+class TransferConfig(GenomeConfig, MetaTrainingConfig):
     """Run a genome in networks other than those of its meta-training: other image sizes, widths, data and depths."""
-
-    GROUPS: ClassVar = {"genome": "measurements"}
 
     population: PositiveInt = 2
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (800,)
-    genome: str = "digits"
-    """Genome to transfer: the name of one in the package, or the genome.json of a train run."""
     networks: tuple[str, ...] = ("16", "128", "256")
     """Other networks, each as the widths of its hidden layers: 256, or 256x128 for two layers."""
     sides: tuple[PositiveInt, ...] = (4, 16)
@@ -178,13 +184,9 @@ class AblationConfig(MetaTrainingConfig):
 
 
 @dataclass(frozen=True)
-class GridConfig(LearnersConfig):
+class GridConfig(GenomeConfig, LearnersConfig):
     """Gradient descent at every learning rate and momentum, with and without normalisation, beside the learners of a genome."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
-
-    genome: str = "digits"
-    """Genome to compare with: the name of one in the package, or the genome.json of a train run."""
     rates: tuple[PositiveFloat, ...] = RATES
     """Learning rates of gradient descent."""
     momenta: tuple[Annotated[float, Bounds(at_least=0, below=1)], ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
@@ -194,14 +196,11 @@ class GridConfig(LearnersConfig):
 
 
 @dataclass(frozen=True)
-class SgdCheckConfig(BlurConfig):
+class SgdCheckConfig(GenomeConfig):
     """Compare gradient descent written as a genome with `jax.grad`, and compute the curl of a learned update on exclusive
     or."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
-
     genome: str = "boolean"
-    """Learned genome to compute the curl of: the name of one in the package, or the genome.json of a train run."""
     sizes: tuple[PositiveInt, ...] = (12, 16, 5)
     """Neurons per layer."""
     deep_sizes: tuple[PositiveInt, ...] = (12, 16, 14, 10, 5)
@@ -217,16 +216,12 @@ class SgdCheckConfig(BlurConfig):
 
 
 @dataclass(frozen=True)
-class TasksConfig(BlurConfig):
+class TasksConfig(GenomeConfig):
     """Evaluate a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each number of
     updates.
 
     All tasks take an hour on 2 busy CPU cores, most of it for the baselines; with those of an earlier run, 6 to 12 minutes."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
-
-    genome: str = "digits"
-    """Genome to evaluate: the name of one in the package, or the genome.json of a train run."""
     tasks: tuple[str, ...] = TASK_GROUPS
     """Groups of tasks (mnist needs files), data sets (wine) or single tasks (wine/128-128: data set and hidden layers)."""
     data_dir: str | None = None

@@ -116,7 +116,8 @@ _tiny = {
 }
 _five = {"layers": 5, "recurrent": False, "seeds": 2, "steps": 50_000, "warm_steps": 5000, "learning_rate": 5e-4}
 _ten = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
-_full = {"seeds": 5, "steps": 20_000}
+_full: dict[str, Any] = {"seeds": 5, "steps": 20_000}
+_waves, _copy = _full | {"wave_layers": (1, 2)}, _full | {"steps": 10_000}
 _long = "nonlinear copy softmax layernorm phase finite-data noisy"
 _garg = {"steps": 500_001, "batch_size": 64, "learning_rate": 1e-4, "function_dim": 20, "transformer": (256, 12, 8)}
 _blocks = {
@@ -135,26 +136,14 @@ PRESETS = {
     "all": _preset("icl", "all", "all experiments on linear regression, with one and two layers."),
     "beyond": _preset("icl_beyond", "beyond", "the nine experiments beyond linear layers, the long ones shortened."),
     "beyond-full": _preset("icl_beyond_full", _long, "seven of them with 20,000 steps and five seeds; hours.", **_full),
-    "waves-full": _preset(
-        *("icl_waves_full", "nonlinear", "sine waves with the paper's 20,000 steps; 34 CPU-minutes a seed."),
-        **{**_full, "wave_layers": (1, 2)},
-    ),
-    "copy-full": _preset(
-        *("icl_copy_full", "copy", "copying with the paper's 10,000 steps; 15 CPU-minutes."), **{**_full, "steps": 10_000}
-    ),
-    "functions-full": _preset(
-        *("icl_functions_full", "function-classes", "model and steps of Garg et al.; for an accelerator."), **_garg
-    ),
+    "waves-full": _preset("icl_waves_full", "nonlinear", "sine waves, the paper's steps; 34 CPU-minutes a seed.", **_waves),
+    "copy-full": _preset("icl_copy_full", "copy", "copying with the paper's 10,000 steps; 15 CPU-minutes.", **_copy),
+    "functions-full": _preset("icl_functions_full", "function-classes", "as Garg et al.; for an accelerator.", **_garg),
     "blocks-full": _preset("icl_blocks_full", "blocks", "twelve blocks, the paper's steps; for an accelerator.", **_blocks),
 }
-EXPERIMENT = Experiment(
-    *("icl", Config, measure),
-    [lambda _: [READING, ""], *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())],
-    title="In-context learning by gradient descent",
-    terminal=OVERVIEW,
-    presets=PRESETS,
-    check=check,
-)
+VIEWS = [lambda _: [READING, ""], *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())]
+TITLE = "In-context learning by gradient descent"
+EXPERIMENT = Experiment("icl", Config, measure, VIEWS, PRESETS, check, title=TITLE, terminal=OVERVIEW)
 
 
 def main(argv: list[str] | None = None) -> int:

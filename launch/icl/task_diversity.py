@@ -159,8 +159,8 @@ def _log_threshold(config: DiversityFlags, folder: RunFolder, tasks: Tasks) -> N
     thresholds = {name: crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
     thresholds["limit"] = diversity_threshold(tasks, tolerance=_tolerance)
     about = {"dim": tasks.dim, "context": tasks.context, "tolerance": _tolerance, "draws": _draws, "numbers": numbers}
-    curves_of = {name: losses.tolist() for name, losses in excess.items()}
-    folder.log(event="threshold", **about, thresholds=thresholds, excess=curves_of)
+    about["excess"] = {name: losses.tolist() for name, losses in excess.items()}
+    folder.log(event="threshold", thresholds=thresholds, **about)
 
 
 _series_of = {"closed_form": "closed form without XᵀX and yᵀy", "dmmse": "dMMSE", "ridge": "ridge"}

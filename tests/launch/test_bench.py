@@ -23,7 +23,7 @@ from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
 from launch.bench import counting, evaluation, icl, lm, scaling, streaming, training
-from launch.bench.run import main
+from launch.bench.__main__ import main
 from launch.bench.shared.harness import BenchConfig, Comparison, bench, check_agreement, losses_differ
 from launch.bench.shared.streams import first_positions, zipf_stream
 from launch.bench.shared.workers import Setting, Workers

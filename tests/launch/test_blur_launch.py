@@ -14,7 +14,7 @@ from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import Results, where
-from launch.bench import run as bench
+from launch.bench import __main__ as bench
 from launch.blur import __main__ as blur
 from launch.blur import ablation, tasks, train
 from launch.blur.ablation import compare_seeds, designs
