@@ -8,7 +8,6 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 
 import dataclasses
 import importlib
-import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -48,16 +47,12 @@ def join_flags() -> Any:
     names = Literal[*EXPERIMENTS, *GROUPS]  # pyright: ignore[reportInvalidTypeForm]
     field = ("experiment", tuple[names, ...], dataclasses.field(default=("one-step",)))
     made = dataclasses.make_dataclass("Config", [field], bases=bases, frozen=True)
-    about = " ".join(f"{name}: {_lower(inspect.cleandoc(e.measure.__doc__ or ''))}" for name, e in EXPERIMENTS.items())
+    firsts = {name: (e.measure.__doc__ or " ").splitlines()[0] for name, e in EXPERIMENTS.items()}
+    about = " ".join(f"{name}: {text[0].lower()}{text[1:]}" for name, text in firsts.items())
     groups = "all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."
     made.HELP = {"experiment": f"Which experiments to run, by name or all of a group. {about} {groups}"}
     made.__module__, made.__doc__ = __name__, Flags.__doc__
     return made
-
-
-def _lower(text: str) -> str:
-    """The first line, as it stands after a colon."""
-    return text[:1].lower() + text.splitlines()[0][1:]
 
 
 EXPERIMENTS = find_experiments()

@@ -76,8 +76,8 @@ def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
 
 def multi_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
     """--layers layers against steps of GD and GD++."""
-    runs = {"cold": effort(config), "warm": effort(config)._replace(steps=config.warm_steps)}
-    yield _compared(Job(config, folder), _several_layers(config), {start: run for start, run in runs.items() if run.steps})
+    warm = {"warm": effort(config)._replace(steps=config.warm_steps)} if config.warm_steps else {}
+    yield _compared(Job(config, folder), _several_layers(config), {"cold": effort(config), **warm})
 
 
 def scaling_n(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:

@@ -121,9 +121,8 @@ def mixed_noise(config: Noisy) -> list[Row]:
         baselines = ridge_baselines(fitted, distribution)
     fits = fit_layers(config, distribution, fitted)
     predictors: dict[tuple[str, int], Predict] = {(name, 0): predict for name, predict in baselines.items()}
-    predictors |= {
-        which: functools.partial(predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype)) for which, fit in fits.items()
-    }
+    for which, fit in fits.items():
+        predictors[which] = functools.partial(predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
     K = max(config.diagonal_layers)
     layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
     predictors["constructed", K] = functools.partial(Regression(distribution.tasks, K).predict, layers)

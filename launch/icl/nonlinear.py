@@ -140,10 +140,12 @@ def figure_rows(results: Results, layers: int) -> Iterator[Row]:
 
 def figures(results: Results) -> list[str]:
     """A figure for each number of layers."""
-    panels = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}
-    draw = functools.partial(Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, legend="below")
-    depths = sorted({row["layers"] for row in results.rows})
-    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(figure_rows, layers=K))(results)]
+    panels, lines = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}, []
+    for K in sorted({row["layers"] for row in results.rows}):
+        rows = functools.partial(figure_rows, layers=K)
+        figure = Lines(f"nonlinear_K{K}", "x", "y", "series", "panel", rows, _styles, by_panel=panels, legend="below")
+        lines += figure(results)
+    return lines
 
 
 NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
