@@ -182,10 +182,9 @@ def _task(config: Blur, K: int) -> Task:
     return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], source)
 
 
+_tiny = Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2)
 PRESETS = {
-    "tiny": Preset(
-        Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2), "half a minute on 2 CPU cores."
-    ),
+    "tiny": Preset(_tiny, "half a minute on 2 CPU cores."),
     "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
 }
 PEERS = {"ratio_to_states_last": ("vs. last", [PEER]), "ratio_to_vmap": ("vs. vmap", [VMAPPED])}

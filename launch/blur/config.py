@@ -268,11 +268,10 @@ def check(config: Any) -> None:
         if isinstance(config, AblationConfig):
             remedy = "use launch.blur train, or --data with images"
             raise ValueError(f"--data xor: an ablation also runs its genomes on larger images; {remedy}")
-        for flag in ("side", "limit", "classes", "sides", "to_classes"):
-            if given := getattr(config, flag, None):
-                raise ValueError(
-                    f"--data xor with {_written(flag, given)}: it has four points and no images; leave the flag out"
-                )
+        given = [flag for flag in ("side", "limit", "classes", "sides", "to_classes") if getattr(config, flag, None)]
+        if given:
+            one = _written(given[0], getattr(config, given[0]))
+            raise ValueError(f"--data xor with {one}: it has four points and no images; leave the flag out")
     if isinstance(config, MetaTrainingConfig):
         _check_meta_training(config)
 

@@ -121,9 +121,7 @@ _blocks = {
 }
 # Losses and times of 2 CPU cores.
 PRESETS = {
-    "tiny": _preset(
-        "icl_tiny", "all beyond recent", "every experiment, tiny; three minutes. The numbers mean nothing.", **_tiny
-    ),
+    "tiny": _preset("icl_tiny", "all beyond recent", "all experiments; three minutes. The numbers mean nothing.", **_tiny),
     "one-step": _preset("icl_one", "one-step", "the defaults: one layer is one step of descent; loss 0.206, cosine 0.999."),
     "two-steps": _preset("icl_two", "multi-step", "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175."),
     "five-steps": _preset("icl_five", "multi-step", "five separate layers, the paper's steps; 17 CPU-minutes a seed.", **_five),

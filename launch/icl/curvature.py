@@ -61,6 +61,7 @@ def _largest(when: str) -> Callable[[Row], Any]:
     return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
 
 
+_of_layers = ["context", "predictor"]
 CURVATURE = Table(
     [
         Column("N", "context"),
@@ -73,9 +74,7 @@ CURVATURE = Table(
         Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
         Column("after", cell("closed_form", "condition_after"), ".3g"),
     ],
-    lambda results: pivot(
-        means(where(results.rows, experiment="curvature"), ["context", "predictor"]), ["context"], "predictor"
-    ),
+    lambda results: pivot(means(where(results.rows, experiment="curvature"), _of_layers), ["context"], "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
 _eigenvalues, _condition = "density of eigenvalues of XᵀX, smallest N", "condition number of XᵀX, median"

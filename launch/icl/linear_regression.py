@@ -226,14 +226,10 @@ def shifts(results: Results) -> list[str]:
         found = results.events("sweep", "experiment", "model", "shift", "predictor", "seed")
         sweeps = where(found, experiment="out-of-distribution", model=model)
         highest = {event["shift"]: 100 * max(event["losses"]) for event in where(sweeps, predictor="gd")}
-        rows = [
-            row
-            for event in sweeps
-            for row in points(
-                event["values"], event["losses"], predictor=event["predictor"], shift=event["shift"].replace("_", " ")
-            )
-            if row["predictor"] != "constructed" and row["y"] <= highest[event["shift"]]
-        ]
+        rows = []
+        for e in sweeps:
+            found = points(e["values"], e["losses"], predictor=e["predictor"], shift=e["shift"].replace("_", " "))
+            rows += [row for row in found if e["predictor"] != "constructed" and row["y"] <= highest[e["shift"]]]
         axes = {"xlabel": "", "yscale": "log", "ylabel": LOSS}
         figure = Lines(f"shifts_{model}", "x", "y", "predictor", "shift", rows, STYLES, axes, finish=one_legend)
         lines += figure(results)

@@ -196,11 +196,8 @@ def _curves(results: Results) -> list[Row]:
     return melt([row for row in results.rows if row["loss"] <= highest], _on)
 
 
-LOSSES = Table(
-    _columns,
-    _by_number,
-    note="Losses of layers are exact; M = ∞: all tasks, for which all solved layers are the closed form.",
-)
+_exact = "Losses of layers are exact; M = ∞: all tasks, for which all solved layers are the closed form."
+LOSSES = Table(_columns, _by_number, note=_exact)
 _limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one head", "all_heads": "all heads"}
 THRESHOLDS = Table(
     [Column("d", "dim"), Column("N", "context"), *(Column(label, name, ".0f") for name, label in _limits.items())],

@@ -117,10 +117,8 @@ def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
     @jax.jit
     def of_sequence(x: jax.Array) -> jax.Array:
         row, posterior = cache_row(x, k), bigram_posterior(x, chains.alpha, k)
-        outputs, counts = (
-            next_outputs(induction_model(k, T, chains.alpha), x),
-            next_outputs(counting_model(k, T), x, softmax=False),
-        )
+        outputs = next_outputs(induction_model(k, T, chains.alpha), x)
+        counts = next_outputs(counting_model(k, T), x, softmax=False)
         p = jax.lax.map(lambda at: next_outputs(induction_model(k, T, at[1]), x)[at[0]], (jnp.arange(T), row.different / k))
         return jnp.stack([jnp.max(jnp.abs(d)) for d in (p - row.p, outputs - posterior, counts - row.counts)])
 
@@ -262,10 +260,6 @@ AXES = {"xlabel": "training step", "ylabel": "nats"}
 NOTE = """Edelman et al. 2024: predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head
 that attends to what followed the same state. Phases of training, by seed:"""
 PHASES = Table(rows=phases)
-VIEWS = [
-    CHAINS._replace(note=NOTE),
-    PHASES,
-    Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True),
-    attention,
-]
+FIGURE = Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True)
+VIEWS = [CHAINS._replace(note=NOTE), PHASES, FIGURE, attention]
 EXPERIMENT = Experiment("markov", Markov, measure, VIEWS, title="Markov chains")

@@ -277,14 +277,12 @@ _styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyl
 AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
 LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
 BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
-FIGURE = Lines(
-    "mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below"
-)
+FIGURE = Lines("mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row")
 KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
 ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})
 SECONDS = pivot_table(KEYS, "predictor", "seconds", ".3f", rows={"task": "rounding"})
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
 Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs, then CPU seconds."""
-VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(finish=limit_errors)]
+VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(legend="below", finish=limit_errors)]
 EXPERIMENT = Experiment("mesa", Mesa, measure, VIEWS, title="Layers as online estimators")
