@@ -47,7 +47,7 @@ def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
     assert float(residual_loss(jnp.asarray(weights), jnp.asarray(r))) == pytest.approx(expected, rel=1e-12)
     K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
     slope = ((K - K.mean()) * (steps - steps.mean())).sum() / ((K - K.mean()) ** 2).sum()
-    assert steps_per_layer([1, *K, 6], [99.0, *steps, None]) == pytest.approx(slope, rel=1e-12)
+    assert steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)
     assert np.isnan(steps_per_layer([1, 2], [3.0, 6.0]))
 
 
