@@ -64,7 +64,7 @@ def test_a_model_is_read_from_the_file_that_save_wrote(tmp_path, name):
 def test_a_table_is_refused_with_the_column_that_can_be_fitted(make):
     table = make({"id": [*range(len(TEXTS))], "text": TEXTS})
     told = refusal(jexplicit.fit, table, "bigram", tokenizer="word")
-    column = re.search(r"table\[(.*)\]", told)[1].strip("'")
+    [column] = re.findall(r"table\['(.*)'\]", told)
     assert jexplicit.fit(table[column], "bigram", tokenizer="word").tokenizer.vocab_size == 12
 
 

@@ -10,6 +10,7 @@ With α = 1/||A||^(p + 1) errors never grow, and every step fits eigenvalues hal
 Chebyshev's rates fits eigenvalues a ninth as large, so it equals log₂ 9 = 3.17 steps from M_0 = α I, and 6.34 from M_0 = α A.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -37,3 +38,28 @@ def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | No
         return None
     logs = np.log(np.maximum(losses, np.finfo(float).tiny))
     return float(np.interp(-np.log(loss), -logs, np.arange(len(losses))))
+
+
+def residual_loss(weights: Float[Array, "T d"], r: Float[Array, "T d"]) -> Float[Array, ""]:
+    """The loss of a residual polynomial r: half the mean of `sum_i w_i r(λ_i)²` over contexts.
+
+    Args:
+        weights: w of the eigenvalues of each context, `icl.solvers.spectrum.weighted_eigenvalues`.
+        r: their residuals.
+    """
+    return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
+
+
+def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> float:
+    """How many steps one more layer is worth: the slope of a straight line from two layers on; NaN for fewer than two points.
+
+    Args:
+        layers: K.
+        steps: that have the loss of K layers, see `equivalent_steps`.
+
+    Example:
+        >>> round(steps_per_layer([1, 2, 3, 4], [9.0, 6.0, 9.0, None]), 2)
+        3.0
+    """
+    known = np.array([(K, k) for K, k in zip(layers, steps, strict=True) if K > 1 and k is not None])
+    return float(np.polyfit(known[:, 0], known[:, 1], 1)[0]) if len(known) > 1 else np.nan

@@ -1,5 +1,36 @@
+"""Measure the kernels against named peers (CPU-time ratios on one thread), and the scaling of counting.
+
+Ratios are medians of paired ratios over interleaved rounds, with quartiles.
+
+python -m launch.bench counting --tokens 10_000_000 --radius 1 4
+python -m launch.bench evaluation --positions 200_000
+python -m launch.bench training --batch-size 1024 8192 --radius 1 4
+python -m launch.bench icl --layers 1 5
+python -m launch.bench blur --genomes 4 --unroll 10
+python -m launch.bench scaling --devices 1 2 4 8 --processes 1 2
+python -m launch.bench streaming --tokens 200_000_000 --memory 2GB
+python -m launch.bench lm --peer kenlm
+python -m launch.bench compile --platform h100
+python -m launch.bench counting --preset tiny
+"""
+
+import os
 import sys
 
-from launch.bench.run import main
+for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ.setdefault(_threads, "1")  # read when NumPy is imported; an idle BLAS thread spins and burns CPU time
 
-sys.exit(main())
+from jexplicit.experiments.command import run_subcommand  # noqa: E402
+from launch.bench import blur, compile, counting, evaluation, icl, lm, scaling, streaming, training  # noqa: E402
+
+_modules = (blur, compile, counting, evaluation, icl, lm, scaling, streaming, training)
+COMMANDS = {module.__name__.rpartition(".")[2]: module.BENCH for module in _modules}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point: the first argument names the bench."""
+    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

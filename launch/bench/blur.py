@@ -182,19 +182,11 @@ def _task(config: Blur, K: int) -> Task:
     return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], source)
 
 
-BENCH = bench(
-    "blur",
-    Blur,
-    comparisons,
-    [Column("CPU ms", "cpu_ms_per_step", ".1f")],
-    {
-        "tiny": Preset(
-            Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2), "half a minute on 2 CPU cores."
-        ),
-        "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
-    },
-    sizes=["layers"],
-    ours=[OURS],
-    peers={"ratio_to_states_last": ("vs. last", [PEER]), "ratio_to_vmap": ("vs. vmap", [VMAPPED])},
-    check=_rules,
-)
+_tiny = Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2)
+PRESETS = {
+    "tiny": Preset(_tiny, "half a minute on 2 CPU cores."),
+    "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
+}
+PEERS = {"ratio_to_states_last": ("vs. last", [PEER]), "ratio_to_vmap": ("vs. vmap", [VMAPPED])}
+COLUMNS = [Column("CPU ms", "cpu_ms_per_step", ".1f")]
+BENCH = bench("blur", Blur, comparisons, COLUMNS, PRESETS, sizes=["layers"], ours=[OURS], peers=PEERS, check=_rules)

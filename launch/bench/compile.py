@@ -86,21 +86,12 @@ _table, _tables = _shape(N, N), (_shape(N, N),) * K
 _key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.random.key(0), 5)))
 
 
-def _log_Z(tables: Any, x: Any) -> Any:
-    return jax.nn.logsumexp(logits(tables, x))
-
-
 def _spread(positions: int) -> tuple[Any, ...]:
     """8 blocks of so many positions on a device: the unigram, dense tables, and sparse ones, 32 segments of entries each."""
     n, B, E, Q, G = 8, positions, 1 << 24, 8 * 32 * positions, K + 7
     entries = _shape(E, dtype=np.uint16), _shape(E), *[_ints(Q)] * 3
     blocks = placing.Blocks(_ints(n, B, G), _ints(n, B, G), _ints(n, B), _ints(n, 2))
     return placing.Shared(_shape(K * N + 1, N), (), *entries), blocks, _ints(), _shape(G)
-
-
-def _attribution(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    model = jax.eval_shape(lambda tables: token_model(tables, "cat", False), _tables)
-    return attribute_positions, (model, _ints(2048, K), _ints(2048, 0), _ints(2048))
 
 
 def _batch(positions: int) -> gradient.DecoderBatch:
@@ -115,9 +106,7 @@ def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _text_gradient(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    def add(total: Any, params: Any, batch: gradient.DecoderBatch) -> Any:
-        return gradient.add_gradient(total, params, batch, "cat", mesh)
-
+    add = functools.partial(gradient.add_gradient, features="cat", mesh=mesh)
     return jax.jit(add, donate_argnums=0), (_tables, _tables, _batch(1 << 18))
 
 
@@ -134,9 +123,7 @@ _source = Source(Examples(_shape(1000, 64), _shape(1000, 10)), _shape(64, 64))
 _population = jax.eval_shape(lambda: jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), _genomes)))
 
 
-def _scores(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    options: Any = {"rules": _rules, "family": _family, "unroll": 10, "learners": 8, "query_size": 200}
-    return jax.jit(functools.partial(mean_scores, **options)), (_population, _key, _source)
+_scores = functools.partial(mean_scores, rules=_rules, family=_family, unroll=10, learners=8, query_size=200)
 
 
 def _meta(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
@@ -154,34 +141,40 @@ def _network(model: Any, inputs: Any, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]
 
 
 _counts = (_ints(N * N),) * K, _shape(1, K + (1 << 22), dtype=np.uint16), _ints(1)
-_examples = _shape(4096, 784), _shape(4096, 10)
+_contexts = _tables, _ints(1 << 15, K)
+_model = jax.eval_shape(lambda tables: token_model(tables, "cat", False), _tables)
+_examples, _weights = (_shape(4096, 784), _shape(4096, 10)), _shape(784, 10)
+_scaling = ScalingProblem(*_examples, _weights, _shape(), None)
+_curvature = CurvatureProblem(*_examples, _shape(784, 784), _shape())
 _problem = optimum.Problem((_table, _table), _table, _shape())
 _features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
 _blocks = Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
 _sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
 _streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
+
+
+def _log_partition(tables: Any, x: Any) -> Any:
+    return jax.nn.logsumexp(logits(tables, x))
+
+
 HOT_FUNCTIONS = {
     "counting": HotFunction(lambda mesh: (counting_step(mesh, K, N), _counts)),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
-    "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_Z, mesh, 4096), (_tables, _ints(1 << 15, K))), 1),
-    "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), (_tables, _ints(1 << 15, K))), 1),
+    "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_partition, mesh, 4096), _contexts), 1),
+    "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), _contexts), 1),
     "moments of a mixture": HotFunction(lambda mesh: (compiled_sums(block_sums, mesh), _spread(512)), 2),
     "scores of a mixture": HotFunction(lambda mesh: (compiled_map(log_p_of_targets, K + 1, mesh), _spread(4096)), 2),
-    "attribution": HotFunction(_attribution, 1),
+    "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048, 0), _ints(2048))), 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
     "optimum, K = 2": HotFunction(lambda mesh: (optimum.loss_and_gradient, (_problem, (_table, _table)))),
-    "iterative scaling": HotFunction(
-        lambda mesh: (scaling_sweep, (_shape(784, 10), ScalingProblem(*_examples, _shape(784, 10), _shape(), None)))
-    ),
-    "curvature bound": HotFunction(
-        lambda mesh: (curvature_bound_sweep, (_shape(784, 10), CurvatureProblem(*_examples, _shape(784, 784), _shape())))
-    ),
+    "iterative scaling": HotFunction(lambda mesh: (scaling_sweep, (_weights, _scaling))),
+    "curvature bound": HotFunction(lambda mesh: (curvature_bound_sweep, (_weights, _curvature))),
     "streamed sums": HotFunction(lambda mesh: (add_block, (_sums, _blocks, _features, _ints()))),
     "streamed sweep": HotFunction(lambda mesh: (streamed_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
     "ICL step, 1 layer": HotFunction(functools.partial(_icl, 1), 2),
     "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
-    "BLUR scores": HotFunction(_scores, 1),
+    "BLUR scores": HotFunction(lambda mesh: (jax.jit(_scores), (_population, _key, _source)), 1),
     "BLUR meta-step": HotFunction(_meta, 3),
     "image network": HotFunction(functools.partial(_network, FullyConnected((100,), 10), _shape(128, 784)), exact=False),
     "language network": HotFunction(functools.partial(_network, MLPLanguageModel(N, 64, (256,)), _ints(1024, K)), exact=False),
@@ -335,10 +328,8 @@ def check_kernels(rows: Sequence[Row]) -> None:
     """
     if worse := [row for row in rows if row["baseline"] is not None and row["kernels"] > row["baseline"]]:
         said = ", ".join(f"{row['function']} {row['kernels']} instead of {row['baseline']}" for row in worse)
-        raise ValueError(
-            f"more kernels on {worse[0]['platform']} than before: {said}; fix these functions, or accept the new "
-            "numbers with --update"
-        )
+        remedy = "fix these functions, or accept the new numbers with --update"
+        raise ValueError(f"more kernels on {worse[0]['platform']} than before: {said}; {remedy}")
 
 
 def finish(config: Compile, folder: RunFolder) -> None:
@@ -351,13 +342,5 @@ def finish(config: Compile, folder: RunFolder) -> None:
 
 
 KERNELS = Table([Column("compiled for", "platform"), Column("function", "function"), Column("kernels", "kernels", ",d")])
-BENCH = Experiment(
-    "bench",
-    Compile,
-    measure,
-    [KERNELS],
-    title="Bench: compile",
-    presets={"tiny": Preset(Compile(functions=("explicit solution", "attribution")), "5 s on 2 CPU cores.")},
-    check=prepare,
-    after=finish,
-)
+PRESETS = {"tiny": Preset(Compile(functions=("explicit solution", "attribution")), "5 s on 2 CPU cores.")}
+BENCH = Experiment("bench", Compile, measure, [KERNELS], presets=PRESETS, check=prepare, title="Bench: compile", after=finish)

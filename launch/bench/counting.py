@@ -17,22 +17,17 @@ from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from launch.bench.shared.harness import BenchConfig, Comparison, bench
-from launch.bench.shared.streams import StreamTokens, VocabSize, load_stream
+from launch.bench.shared.harness import Comparison, bench
+from launch.bench.shared.streams import StreamFlags, StreamTokens, load_stream
 
 
 @dataclass(frozen=True)
-class Counting(BenchConfig):
+class Counting(StreamFlags):
     """Counting pairs: jexplicit against NumPy and SciPy. All count the same tables from the same stream, which is checked
     first."""
 
-    stream: str = "zipf"
-    """Token stream to count. zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy
-    file with the token ids `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
     tokens: StreamTokens = 10_000_000
     """Number of positions to count, document ends included; of a file, at most so many from its start."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad>."""
     radius: tuple[PositiveInt, ...] = (4,)
     """Context lengths K, in tokens, a comparison for each; K pairs per position."""
 
@@ -127,15 +122,10 @@ def _table_bytes(tables: Sequence[Any], tokens: int) -> int:
     return sum(part.nbytes for part in parts) + 8 * tokens * sparse
 
 
-BENCH = bench(
-    "counting",
-    Counting,
-    comparisons,
-    [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)],
-    {
-        "tiny": Preset(Counting(tokens=20_000, vocab_size=200, radius=(1, 2), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."),
-        "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
-    },
-    ours=["jexplicit"],
-    peers={"ratio_to_bincount": ("vs. NumPy", [PEER]), "ratio_to_limit": ("vs. limit", [LIMIT])},
-)
+COLUMNS = [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)]
+PRESETS = {
+    "tiny": Preset(Counting(tokens=20_000, vocab_size=200, radius=(1, 2), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."),
+    "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
+}
+PEERS = {"ratio_to_bincount": ("vs. NumPy", [PEER]), "ratio_to_limit": ("vs. limit", [LIMIT])}
+BENCH = bench("counting", Counting, comparisons, COLUMNS, PRESETS, ours=["jexplicit"], peers=PEERS)

@@ -27,25 +27,20 @@ from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows, with_history
 from jexplicit.lm.fits.mixtures.ngram_mixture import starting_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.training_text import Options, TrainingText
-from launch.bench.shared.harness import BenchConfig, Comparison, bench, losses_differ
-from launch.bench.shared.streams import StreamTokens, VocabSize, first_positions, text_streams, zipf_stream
+from launch.bench.shared.harness import Comparison, bench, losses_differ
+from launch.bench.shared.streams import StreamTokens, TextFlags, first_positions, text_streams, zipf_stream
 
 
 @dataclass(frozen=True)
-class Evaluation(BenchConfig):
+class Evaluation(TextFlags):
     """The loss of one model on the same positions: computed from its distinct contexts or from counts, against position by
     position. Also scores of every token by every kind of model, beside KenLM where it is installed."""
 
     corpus: Literal["docs", "zipf"] = "docs"
     """Text to fit and to evaluate. docs: the documentation that comes with Python. zipf: independent draws from Zipf's law; its
     contexts repeat less than those of text, so ratios are lower at K > 1."""
-    train: tuple[str, ...] = ()
-    """Your own text to fit and to evaluate instead: files, .gz files, globs or folders."""
     positions: StreamTokens = 200_000
-    """Number of positions to evaluate, from the start of the text that the model is fitted to. Ratios grow with their
-    number."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad> and <unk>."""
+    """Number of positions to evaluate, from the start of the text of the fit. Ratios grow with their number."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K of the Cat models, in tokens, a comparison for each."""
     scored: NonNegativeInt = 20_000
@@ -175,21 +170,15 @@ def _kenlm_score(model: LanguageModel, x: np.ndarray, folder: Path) -> Callable[
     return lambda: -float(np.log(10)) * sum(theirs.score(document, eos=False) for document in documents)
 
 
-BENCH = bench(
-    "evaluation",
-    Evaluation,
-    comparisons,
-    [
-        Column("positions", "positions", ",d"),
-        Column("distinct", "distinct", ",d"),
-        Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
-    ],
-    {
-        "tiny": Preset(
-            Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2), "40 s on 2 CPU cores."
-        ),
-        "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
-    },
-    ours=(DISTINCT, *FROM_COUNTS),
-    peers={"ratio_to_brute_force": ("vs. brute force", [BRUTE]), "ratio_to_kenlm": ("vs. kenlm", [KENLM])},
-)
+COLUMNS = [
+    Column("positions", "positions", ",d"),
+    Column("distinct", "distinct", ",d"),
+    Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
+]
+_tiny = Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2)
+PRESETS = {
+    "tiny": Preset(_tiny, "40 s on 2 CPU cores."),
+    "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
+}
+PEERS = {"ratio_to_brute_force": ("vs. brute force", [BRUTE]), "ratio_to_kenlm": ("vs. kenlm", [KENLM])}
+BENCH = bench("evaluation", Evaluation, comparisons, COLUMNS, PRESETS, ours=(DISTINCT, *FROM_COUNTS), peers=PEERS)

@@ -119,16 +119,10 @@ def _task(config: Icl, K: int) -> Task:
     return Task(regression, Recipe(batch_size=config.batch_size), start, keys[1], config.steps)
 
 
-BENCH = bench(
-    "icl",
-    Icl,
-    comparisons,
-    [Column("steps / CPU s", "steps_per_second", ",.1f"), Column("CPU ms", "cpu_ms_per_step", ".2f")],
-    {
-        "tiny": Preset(Icl(layers=(1, 2), dim=3, context=4, batch_size=64, steps=3, rounds=2), "20 s on 2 CPU cores."),
-        "full": Preset(Icl(rounds=9), "2 minutes on 2 CPU cores."),
-    },
-    sizes=["layers"],
-    ours=[OURS],
-    peers={"ratio_to_plain": ("vs. vmap", [PEER]), "ratio_to_sampled": ("vs. keys", [SAMPLED])},
-)
+COLUMNS = [Column("steps / CPU s", "steps_per_second", ",.1f"), Column("CPU ms", "cpu_ms_per_step", ".2f")]
+PRESETS = {
+    "tiny": Preset(Icl(layers=(1, 2), dim=3, context=4, batch_size=64, steps=3, rounds=2), "20 s on 2 CPU cores."),
+    "full": Preset(Icl(rounds=9), "2 minutes on 2 CPU cores."),
+}
+PEERS = {"ratio_to_plain": ("vs. vmap", [PEER]), "ratio_to_sampled": ("vs. keys", [SAMPLED])}
+BENCH = bench("icl", Icl, comparisons, COLUMNS, PRESETS, sizes=["layers"], ours=[OURS], peers=PEERS)

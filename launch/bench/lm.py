@@ -23,26 +23,22 @@ from jexplicit.experiments.tables import Column
 from jexplicit.lm.core.names import SUBWORD_ROWS
 from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench
-from launch.bench.shared.streams import VocabSize, text_streams
+from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
+from launch.bench.shared.streams import TextFlags, text_streams
 
 PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, METHODS = "kenlm", ("ngram", "mixture")
 
 
 @dataclass(frozen=True)
-class LanguageModels(BenchConfig):
+class LanguageModels(TextFlags):
     """Fitting and evaluating a 5-gram model and a mixture, beside KenLM's `lmplz`, `build_binary` and `query` on the same
     tokens, where these programs are on PATH."""
 
     peer: Literal["kenlm", "none"] = "kenlm"
     """Peer to compare with. kenlm: the programs of KenLM on PATH; without them there are no ratios. none: no peer."""
-    train: tuple[str, ...] = ()
-    """Your own text to fit: files, .gz files, globs or folders. Default: the documentation that comes with Python."""
     dev: tuple[str, ...] = ()
     """Text to evaluate. Default: documents held out of the training text."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad> and <unk>."""
     rows: tuple[str, ...] = SUBWORD_ROWS
     """The rows of the mixture, as in launch.lm."""
     rounds: PositiveInt = 3
@@ -92,9 +88,8 @@ def run_program(*command: str, stdin: Path | str = os.devnull, env: dict[str, st
 def our_job(method: str, rows: Sequence[str], vocab_size: int, folder: Path) -> Job:
     """A method of launch.lm, fitted and evaluated."""
     job = json.dumps({"method": method, "rows": list(rows), "vocab_size": vocab_size, "folder": str(folder)})
-    env = {
-        name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")
-    }  # which the other benches set
+    # without the numbers of threads that the other benches set
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), env.get("PYTHONPATH"))))  # this clone
     out, seconds, cpu, peak = run_program(sys.executable, "-m", "launch.bench.shared.lm_worker", job, env=env)
     return Job(seconds, cpu, peak_bytes=peak, **json.loads(out.splitlines()[-1]))
@@ -165,26 +160,26 @@ def _check(config: LanguageModels) -> None:
         raise ValueError("--dev without --train: name the text to fit, too")
 
 
+COLUMNS = [
+    *job_columns("M tokens"),
+    Column("fit s", "fit_seconds", ".2f"),
+    *job_columns("M tokens/s"),
+    Column("eval s", "eval_seconds", ".2f"),
+    Column("k scored/s", "scored_per_second", ",.0f", 1e-3),
+    Column("generated/s", "generated_per_second", ",.0f"),
+    *job_columns("s", "CPU s", "GB peak"),
+    Column("perplexity", "perplexity", ".2f"),
+]
+PRESETS = {
+    "tiny": Preset(LanguageModels(vocab_size=512, rounds=1), "the documentation of Python; 1 minute on 2 CPU cores."),
+    "full": Preset(LanguageModels(rounds=5), "a vocabulary of 4098; about 4 minutes on 2 CPU cores."),
+}
 BENCH = bench(
     "lm",
     LanguageModels,
     comparisons,
-    [
-        Column("M tokens", "tokens", ".3g", 1e-6),
-        Column("fit s", "fit_seconds", ".2f"),
-        Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        Column("eval s", "eval_seconds", ".2f"),
-        Column("k scored/s", "scored_per_second", ",.0f", 1e-3),
-        Column("generated/s", "generated_per_second", ",.0f"),
-        Column("s", "seconds", ".2f"),
-        Column("CPU s", "cpu_seconds", ".2f"),
-        Column("GB peak", "peak_bytes", ".2f", 1e-9),
-        Column("perplexity", "perplexity", ".2f"),
-    ],
-    {
-        "tiny": Preset(LanguageModels(vocab_size=512, rounds=1), "the documentation of Python; 1 minute on 2 CPU cores."),
-        "full": Preset(LanguageModels(rounds=5), "a vocabulary of 4098; about 4 minutes on 2 CPU cores."),
-    },
+    COLUMNS,
+    PRESETS,
     sizes=(),
     ours=METHODS,
     peers={"ratio": ("vs. kenlm", [KENLM])},

@@ -17,7 +17,7 @@ from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
 from jexplicit.runs.timing import cpu_cores
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, ratio_columns
+from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, job_columns, ratio_columns
 from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
 from launch.bench.shared.workers import Answer, Setting, working
 
@@ -30,8 +30,7 @@ class Scaling(BenchConfig):
     data-parallel training exchange. All configurations count the same tables, which is checked first."""
 
     tokens: StreamTokens = 16_000_000
-    """Number of positions per device in weak scaling. In strong scaling every configuration counts as many as the largest one
-    in weak scaling."""
+    """Number of positions per device in weak scaling; in strong scaling, all count as many as the largest one in weak."""
     vocab_size: VocabSize = 2050
     """Vocabulary size, including <pad>. The default is small, so that there are four times as many pairs as table cells."""
     radius: PositiveInt = 4
@@ -150,50 +149,36 @@ def _curves(results: Results) -> list[Row]:
     ]
 
 
-BENCH = bench(
-    "scaling",
-    Scaling,
-    comparisons,
-    [
-        Column("M tokens", "tokens", ".3g", 1e-6),
-        Column("s", "seconds", ".2f"),
-        Column("reduction s", "reduce_seconds", ".2f"),
-        Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        *ratio_columns("efficiency", "efficiency"),
-        Column("limit", "limit", ".2f"),
-        Column("counting", "count_efficiency", ".2f"),
-        Column("CPU", "cpu_efficiency", ".2f"),
-        Column("MB reduced", "bytes_reduced", ",.0f", 1e-6),
-        Column("GB peak", "peak_bytes", ".2f", 1e-9),
-    ],
-    {
-        "tiny": Preset(
-            Scaling(tokens=5_000, vocab_size=100, radius=2, devices=(1, 2), processes=(1,), rounds=2),
-            "5,000 tokens per device on 1 and 2 devices; half a minute on 2 CPU cores.",
-        ),
-        "full": Preset(Scaling(rounds=9), "16 M tokens per device; 6 minutes and 4 GB on 2 CPU cores."),
-    },
-    sizes=(),
-    jobs=True,
-    more=[
-        Lines(
-            *("scaling_measured", "devices", "y", "curve", "panel"),
-            rows=_curves,
-            styles={"limit of the cores": {"color": "black", "linestyle": "--"}},
-            axes={"xlabel": "virtual devices", "ylabel": "efficiency against one device"},
-            size=(3.4, 3.4),
-            sharey=True,
-            finish=lambda axes: [ax.xaxis.get_major_locator().set_params(integer=True) for ax in axes.flat],
-        ),
-        Table(
-            [
-                Column("devices", "devices", "d"),
-                Column("GB that a device sends to count", "bytes_reduced", ",.3g", 1e-9),
-                Column("in an epoch of Adagrad", "training_all_reduce_bytes", ",.0f", 1e-9),
-                Column("that exchanges only touched rows", "training_touched_bytes", ",.0f", 1e-9),
-                Column("with columns split over devices", "training_columns_bytes", ",.3g", 1e-9),
-            ],
-            rows={"mode": "strong", "processes": 1},
-        ),
-    ],
+COLUMNS = [
+    *job_columns("M tokens", "s"),
+    Column("reduction s", "reduce_seconds", ".2f"),
+    *job_columns("M tokens/s"),
+    *ratio_columns("efficiency", "efficiency"),
+    Column("limit", "limit", ".2f"),
+    Column("counting", "count_efficiency", ".2f"),
+    Column("CPU", "cpu_efficiency", ".2f"),
+    Column("MB reduced", "bytes_reduced", ",.0f", 1e-6),
+    *job_columns("GB peak"),
+]
+SENT = [
+    Column("devices", "devices", "d"),
+    Column("GB that a device sends to count", "bytes_reduced", ",.3g", 1e-9),
+    Column("in an epoch of Adagrad", "training_all_reduce_bytes", ",.0f", 1e-9),
+    Column("that exchanges only touched rows", "training_touched_bytes", ",.0f", 1e-9),
+    Column("with columns split over devices", "training_columns_bytes", ",.3g", 1e-9),
+]
+MEASURED = Lines(
+    *("scaling_measured", "devices", "y", "curve", "panel", _curves),
+    styles={"limit of the cores": {"color": "black", "linestyle": "--"}},
+    axes={"xlabel": "virtual devices", "ylabel": "efficiency against one device"},
+    size=(3.4, 3.4),
+    sharey=True,
+    finish=lambda axes: [ax.xaxis.get_major_locator().set_params(integer=True) for ax in axes.flat],
 )
+_tiny = Scaling(tokens=5_000, vocab_size=100, radius=2, devices=(1, 2), processes=(1,), rounds=2)
+PRESETS = {
+    "tiny": Preset(_tiny, "5,000 tokens per device on 1 and 2 devices; half a minute on 2 CPU cores."),
+    "full": Preset(Scaling(rounds=9), "16 M tokens per device; 6 minutes and 4 GB on 2 CPU cores."),
+}
+VIEWS = [MEASURED, Table(SENT, rows={"mode": "strong", "processes": 1})]
+BENCH = bench("scaling", Scaling, comparisons, COLUMNS, PRESETS, sizes=(), jobs=True, more=VIEWS)

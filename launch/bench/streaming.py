@@ -20,32 +20,28 @@ from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench
-from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
+from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
+from launch.bench.shared.streams import StreamTokens, Vocabulary, zipf_stream
 from launch.bench.shared.workers import Answer, Setting, working
 
 _block = 1 << 22  # tokens drawn at a time
 
 
 @dataclass(frozen=True)
-class Streaming(BenchConfig):
+class Streaming(Vocabulary):
     """Counting a Zipf stream in shards within a memory budget, with checkpoints of partial counts, against counting the same
     stream in memory on as many devices. Both count the same tables, which is checked first."""
 
     shards: str | None = None
-    """Folder of the stream's shards, which are written if they are missing, and kept. Default: in the run folder, deleted at
-    the end."""
+    """Folder of the stream's shards, written if missing, and kept. Default: in the run folder, deleted at the end."""
     tokens: StreamTokens = 200_000_000
     """Number of positions to count: independent draws from Zipf's law in documents of 40 tokens on average."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad>."""
     radius: PositiveInt = 4
     """Context length K, in tokens: K pairs per position."""
     memory: str = "2GB"
     """Memory budget of the process that counts from shards."""
     checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between checkpoints of partial counts, as in launch.lm; the last is at the end. The cost of a checkpoint grows
-    with the tables, not with the tokens."""
+    """Seconds between checkpoints of partial counts, as in launch.lm; the last is at the end."""
     devices: PositiveInt = 2
     """Number of virtual CPU devices; fewer are used if their tables do not fit into the memory budget."""
     rounds: PositiveInt = 3
@@ -122,27 +118,25 @@ def comparisons(config: Streaming, folder: Path) -> Iterator[Comparison]:
         shutil.rmtree(shards)
 
 
+COLUMNS = [
+    *job_columns("M tokens"),
+    Column("devices", "devices", "d"),
+    *job_columns("s", "CPU s", "M tokens/s"),
+    Column("in CPU s", "cpu_ratio_to_memory", ".2f"),
+    *job_columns("GB peak"),
+    Column("GB allowed", "memory", ".2f", 1e-9),
+]
+_tiny = Streaming(tokens=200_000, vocab_size=100, radius=2, memory="700MB", rounds=2)
+PRESETS = {
+    "tiny": Preset(_tiny, "200,000 tokens; 20 s on 2 CPU cores."),
+    "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
+}
 BENCH = bench(
     "streaming",
     Streaming,
     comparisons,
-    [
-        Column("M tokens", "tokens", ".3g", 1e-6),
-        Column("devices", "devices", "d"),
-        Column("s", "seconds", ".2f"),
-        Column("CPU s", "cpu_seconds", ".2f"),
-        Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
-        Column("in CPU s", "cpu_ratio_to_memory", ".2f"),
-        Column("GB peak", "peak_bytes", ".2f", 1e-9),
-        Column("GB allowed", "memory", ".2f", 1e-9),
-    ],
-    {
-        "tiny": Preset(
-            Streaming(tokens=200_000, vocab_size=100, radius=2, memory="700MB", rounds=2),
-            "200,000 tokens; 20 s on 2 CPU cores.",
-        ),
-        "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
-    },
+    COLUMNS,
+    PRESETS,
     sizes=(),
     ours=[STREAMED],
     peers={"ratio_to_memory": ("vs. memory", [IN_MEMORY])},

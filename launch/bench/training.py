@@ -22,8 +22,8 @@ from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, tr
 from jexplicit.nn.optimizers import adagrad
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.progress import console
-from launch.bench.shared.harness import BenchConfig, Comparison, bench
-from launch.bench.shared.streams import VocabSize, load_stream
+from launch.bench.shared.harness import Comparison, bench
+from launch.bench.shared.streams import StreamFlags, load_stream
 
 _rate = 0.01
 _steps = 3  # per call, each on its own batch: a step touches other rows than the one before
@@ -31,19 +31,14 @@ _tolerance = 1e-6
 
 
 @dataclass(frozen=True)
-class Training(BenchConfig):
+class Training(StreamFlags):
     """Adagrad steps of a Cat model from random tables, on the summed loss of a batch: jexplicit against PyTorch, where it is
     installed (pip install 'jexplicit[torch]'). All reach the same tables, which is checked first."""
 
-    stream: str = "zipf"
-    """Token stream to train on. zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy
-    file with the token ids `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
     batch_size: tuple[PositiveInt, ...] = (1024, 8192)
     """Positions per step, a comparison for each."""
     radius: tuple[PositiveInt, ...] = (1, 4)
     """Context lengths K, in tokens, a comparison for each; K tables."""
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad>."""
 
 
 class Task(NamedTuple):
@@ -172,17 +167,20 @@ def _difference(tables: Sequence[Any], reference: Sequence[Any]) -> str:
     return "" if error <= _tolerance else f"tables are {error:.1g} apart"
 
 
+COLUMNS = [Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3)]
+PRESETS = {
+    "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
+    "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
+}
+PEERS = {"ratio_to_torch": ("vs. torch", TORCH), "ratio_to_fastest_torch": ("vs. fastest", TORCH + STRICTER)}
 BENCH = bench(
     "training",
     Training,
     comparisons,
-    [Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3)],
-    {
-        "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
-        "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
-    },
+    COLUMNS,
+    PRESETS,
     sizes=["radius", "batch_size"],
     ours=[REFERENCE, ROWS, OTHER_MODEL],
-    peers={"ratio_to_torch": ("vs. torch", TORCH), "ratio_to_fastest_torch": ("vs. fastest", TORCH + STRICTER)},
+    peers=PEERS,
     without_peer=[OTHER_MODEL],
 )

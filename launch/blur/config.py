@@ -26,19 +26,27 @@ class BlurConfig:
 
 
 @dataclass(frozen=True)
+class GenomeConfig(BlurConfig):
+    """A genome that a run is about."""
+
+    GROUPS: ClassVar = {"genome": "measurements"}
+
+    genome: str = "digits"
+    """Genome: the name of one in the package, or the genome.json of a train run."""
+
+
+@dataclass(frozen=True)
 class LearnersConfig(BlurConfig):
     """Labelled images, and the learners that are measured on them."""
 
     GROUPS: ClassVar = {"data": "images", "widths": "learners"}
 
     data: str = "digits"
-    """Data set. digits: the 8x8 digits that come with scikit-learn. mnist, fashion_mnist, or any name: idx files with MNIST's
-    file names. xor: exclusive or."""
+    """Data set: digits (8x8, of scikit-learn), xor (exclusive or), or idx files by name, such as mnist and fashion_mnist."""
     data_dir: str | None = None
     """Folder of the idx files. Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
     side: Annotated[int, Bounds(at_least=1, at_most=256)] | None = None
-    """Resize images to side x side pixels: a multiple of their size repeats pixels, a smaller side averages blocks of the
-    central crop. Default: no change. The paper has mnist at 10."""
+    """Resize images to side x side pixels: repeated, or averages of blocks of the central crop. The paper has mnist at 10."""
     limit: PositiveInt | None = None
     """Use at most this many images, train and test together."""
     classes: tuple[NonNegativeInt, ...] = ()
@@ -65,14 +73,12 @@ class MetaTrainingConfig(Design, LearnersConfig):
     output_activation: Output = "softmax"
     """Activation of the output layer's state in the backward pass; logits are read before it."""
     start: Start = "random"
-    """Genomes before meta-training. random: random matrices. backprop: the matrices of gradient descent, with noise. ridge: a
-    ridge rule that already learns."""
+    """Genomes before meta-training: random matrices, those of gradient descent with noise, or a ridge rule that learns."""
     method: Literal["gradient", "evolution"] = "gradient"
     """How genomes are meta-trained. gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
     families: Families | None = None
-    """Meta-train on families of tasks and networks, instead of --data with --widths and --batch-size. digits: 12 families made
-    from the data (inputs mixed, classes merged; 1 to 4 hidden layers). boolean: with --data xor, all functions of two bits that
-    are true for two of the four inputs."""
+    """Meta-train on families of tasks and networks, instead of --data with --widths and --batch-size. digits: 12 families
+    of the data, inputs mixed and classes merged. boolean: with --data xor, the balanced functions of two bits."""
     population: PositiveInt = 4
     """Number of genomes trained in parallel; with evolution, genomes per generation (at least 4)."""
     unroll: tuple[PositiveInt, ...] = (10, 20)
@@ -117,16 +123,12 @@ class TrainConfig(MetaTrainingConfig):
 
 
 @dataclass(frozen=True)
-class TransferConfig(MetaTrainingConfig):
+class TransferConfig(GenomeConfig, MetaTrainingConfig):
     """Run a genome in networks other than those of its meta-training: other image sizes, widths, data and depths."""
-
-    GROUPS: ClassVar = {"genome": "measurements"}
 
     population: PositiveInt = 2
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (800,)
-    genome: str = "digits"
-    """Genome to transfer: the name of one in the package, or the genome.json of a train run."""
     networks: tuple[str, ...] = ("16", "128", "256")
     """Other networks, each as the widths of its hidden layers: 256, or 256x128 for two layers."""
     sides: tuple[PositiveInt, ...] = (4, 16)
@@ -168,8 +170,7 @@ class AblationConfig(MetaTrainingConfig):
     unroll: tuple[PositiveInt, ...] = (10,)
     meta_steps: tuple[PositiveInt, ...] = (600,)
     seeds: PositiveInt = 3
-    """Number of genomes meta-trained for each design, with seeds --seed, --seed + 1, ..: each with other initial values and
-    minibatches. All run the same learners on the same split of the images."""
+    """Number of genomes meta-trained for each design, with seeds --seed, --seed + 1, .. All run the same learners."""
     normalisations: tuple[Normalisation, ...] = ("none", "forward", "backward", "both")
     """Passes in which hidden layers are normalised, each with and without normalisation of the output layer."""
     numbers_of_states: tuple[PositiveInt, ...] = (2, 4, 8, 16)
@@ -183,13 +184,9 @@ class AblationConfig(MetaTrainingConfig):
 
 
 @dataclass(frozen=True)
-class GridConfig(LearnersConfig):
+class GridConfig(GenomeConfig, LearnersConfig):
     """Gradient descent at every learning rate and momentum, with and without normalisation, beside the learners of a genome."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
-
-    genome: str = "digits"
-    """Genome to compare with: the name of one in the package, or the genome.json of a train run."""
     rates: tuple[PositiveFloat, ...] = RATES
     """Learning rates of gradient descent."""
     momenta: tuple[Annotated[float, Bounds(at_least=0, below=1)], ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
@@ -199,14 +196,11 @@ class GridConfig(LearnersConfig):
 
 
 @dataclass(frozen=True)
-class SgdCheckConfig(BlurConfig):
+class SgdCheckConfig(GenomeConfig):
     """Compare gradient descent written as a genome with `jax.grad`, and compute the curl of a learned update on exclusive
     or."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
-
     genome: str = "boolean"
-    """Learned genome to compute the curl of: the name of one in the package, or the genome.json of a train run."""
     sizes: tuple[PositiveInt, ...] = (12, 16, 5)
     """Neurons per layer."""
     deep_sizes: tuple[PositiveInt, ...] = (12, 16, 14, 10, 5)
@@ -222,16 +216,12 @@ class SgdCheckConfig(BlurConfig):
 
 
 @dataclass(frozen=True)
-class TasksConfig(BlurConfig):
+class TasksConfig(GenomeConfig):
     """Evaluate a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each number of
     updates.
 
     All tasks take an hour on 2 busy CPU cores, most of it for the baselines; with those of an earlier run, 6 to 12 minutes."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
-
-    genome: str = "digits"
-    """Genome to evaluate: the name of one in the package, or the genome.json of a train run."""
     tasks: tuple[str, ...] = TASK_GROUPS
     """Groups of tasks (mnist needs files), data sets (wine) or single tasks (wine/128-128: data set and hidden layers)."""
     data_dir: str | None = None
@@ -241,8 +231,7 @@ class TasksConfig(BlurConfig):
     batch_size: PositiveInt = 64
     """Examples per update."""
     baselines: str | None = None
-    """Run folder of an earlier `launch.blur tasks` to take baselines from, with the same data, learners, rates and versions;
-    missing ones are measured."""
+    """Run folder of an earlier `launch.blur tasks`, with the same flags and versions, to take baselines from."""
 
 
 def hidden_layers(network: str) -> tuple[int, ...]:
@@ -276,26 +265,21 @@ def check(config: Any) -> None:
     for network in getattr(config, "networks", ()):
         hidden_layers(network)
     if getattr(config, "data", None) == "xor":
-        _check_no_images(config)
+        if isinstance(config, AblationConfig):
+            remedy = "use launch.blur train, or --data with images"
+            raise ValueError(f"--data xor: an ablation also runs its genomes on larger images; {remedy}")
+        given = [flag for flag in ("side", "limit", "classes", "sides", "to_classes") if getattr(config, flag, None)]
+        if given:
+            one = _written(given[0], getattr(config, given[0]))
+            raise ValueError(f"--data xor with {one}: it has four points and no images; leave the flag out")
     if isinstance(config, MetaTrainingConfig):
         _check_meta_training(config)
-
-
-def _check_no_images(config: Any) -> None:
-    """Refuse flags about images where the data are the four points of exclusive or."""
-    if isinstance(config, AblationConfig):
-        raise ValueError(
-            "--data xor: an ablation also runs its genomes on larger images; use launch.blur train, or --data with images"
-        )
-    for flag in ("side", "limit", "classes", "sides", "to_classes"):
-        if given := getattr(config, flag, None):
-            raise ValueError(f"--data xor with {_written(flag, given)}: it has four points and no images; leave the flag out")
 
 
 def _check_meta_training(config: MetaTrainingConfig) -> None:
     stages, families = len(config.unroll), f"--families {config.families}"
     if (config.families == "boolean") != (config.data == "xor"):
-        given = f"--data {config.data} {families}" if config.families else f"--data {config.data}"
+        given = f"--data {config.data}" + f" {families}" * (config.families is not None)
         raise ValueError(f"{given}: give --data xor and --families boolean together, or neither")
     if not stages or stages != len(config.meta_steps):
         raise ValueError(f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage")

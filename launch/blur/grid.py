@@ -14,7 +14,17 @@ from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Section, pivot_table
 from launch.blur.config import GridConfig
 from launch.blur.data import first_examples, load_sets
-from launch.blur.learners import ACCURACY, learner_name, learner_options, learners, network_of, part, percent, ready
+from launch.blur.learners import (
+    ACCURACY,
+    learner_name,
+    learner_options,
+    learners,
+    network_of,
+    part,
+    percent,
+    place_of,
+    ready,
+)
 from launch.blur.presets import PRESETS
 
 
@@ -34,10 +44,9 @@ def cells(config: GridConfig, sets: Sets, normalised: bool) -> list[dict[str, An
     data = sets.train, first_examples(sets.test)
     found = momentum_grid(config.rates, config.momenta, config.widths, *data, **options, **learner_options(config, sets))
     mean, spread = found.mean(axis=2), found.std(axis=2)  # [momenta, rates, updates]
-    network = {"layers": len(config.widths), "hidden": list(config.widths), "data": sets.name, "inputs": sets.inputs}
-    network |= {"activation": config.baseline_activation, "normalisation": network_of(normalised)}
+    fixed = {"activation": config.baseline_activation, "normalisation": network_of(normalised)}
     return [
-        {**network, "momentum": beta, "learning_rate": rate, "step": n}
+        {**place_of(sets, config.widths), **fixed, "momentum": beta, "learning_rate": rate, "step": n}
         | {"test_accuracy": float(mean[b, r, i]), "spread": float(spread[b, r, i])}
         for b, beta in enumerate(config.momenta)
         for r, rate in enumerate(config.rates)

@@ -73,9 +73,8 @@ def learners(folder: RunFolder, config: LearnersConfig, rule: LearnedRule, place
         mean, spread = curves.accuracy.mean(axis=0), curves.accuracy.std(axis=0)
         size = [float(value) if np.isfinite(value) else None for value in curves.size.mean(axis=0)]
         folder.log(event="curve", **key, accuracy=mean.round(5).tolist(), spread=spread.round(5).tolist(), size=size)
-        design = {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
         rows = _accuracy_rows(mean, spread, place)
-        return [{**design, "learners": config.learners, **row, "synapse_size": size[row["step"]]} for row in rows]
+        return [{**design_of(rule), "learners": config.learners, **r, "synapse_size": size[r["step"]]} for r in rows]
 
     return part(measure, **key)
 
@@ -104,16 +103,23 @@ def descent(
         rows = _accuracy_rows(mean, spread, place)
         for row in rows:
             activation, rate = divmod(int(chosen[row["step"]]), len(rates))
-            row |= {
-                "normalisation": network_of(normalised),
-                "learning_rate": rates[rate],
-                "activation": activations[activation],
-            }
+            row |= {"normalisation": network_of(normalised), "learning_rate": rates[rate]}
+            row["activation"] = activations[activation]
         return rows
 
     for normalised in (False, True):
         named = {**key, "baseline": optimizer + ", normalised" * normalised}
         yield part(functools.partial(measure, normalised, **named), **named)
+
+
+def design_of(rule: LearnedRule) -> Row:
+    """The fields of rows about a learned rule."""
+    return {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
+
+
+def place_of(sets: Sets, hidden: Sequence[int]) -> Row:
+    """The fields of rows about data and network."""
+    return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
 
 
 def network_of(normalised: bool) -> str:
@@ -123,8 +129,7 @@ def network_of(normalised: bool) -> str:
 
 def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place) -> list[dict[str, Any]]:
     """A row for each reported number of updates, the last one included."""
-    (sets, hidden), last = place, len(mean) - 1
-    network = {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
+    network, last = place_of(*place), len(mean) - 1
     shown = sorted({n for n in REPORTED_STEPS if n < last} | {last})
     return [{**network, "step": n, "test_accuracy": float(mean[n]), "spread": float(spread[n])} for n in shown]
 

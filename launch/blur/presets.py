@@ -60,6 +60,7 @@ _networks: Fields = dict(deep_sizes=(4, 5, 5, 5, 3), sizes=(4, 5, 3), steps=5, c
 _tiny_train: Fields = _tiny | dict(unroll=(3, 5), meta_steps=(4, 4), far=20, rates=(0.1, 1.0), baselines=("sgd",))
 _tiny_places: Fields = _tiny | dict(networks=("16",), sides=(16,), others=("wine",), train_depths=(1,), depths=(1, 2))
 _tiny_designs: Fields = _tiny | dict(seeds=2, normalisations=("both",), numbers_of_states=(2,), variants=())
+_tiny_designs |= dict(nonlinearities=("relu_tanh",))
 
 
 def _named(kind: Any, out: str, note: str, *fields: Fields, **more: Any) -> Preset:
@@ -67,10 +68,9 @@ def _named(kind: Any, out: str, note: str, *fields: Fields, **more: Any) -> Pres
     return Preset(kind(f"runs/blur_{out}", **functools.reduce(operator.or_, fields, {}) | more), note)
 
 
-_train, _transfer, _ablation, _grid, _sgd, _tasks = (
-    functools.partial(_named, kind)
-    for kind in (TrainConfig, TransferConfig, AblationConfig, GridConfig, SgdCheckConfig, TasksConfig)
-)
+_train, _transfer = functools.partial(_named, TrainConfig), functools.partial(_named, TransferConfig)
+_ablation, _grid = functools.partial(_named, AblationConfig), functools.partial(_named, GridConfig)
+_sgd, _tasks = functools.partial(_named, SgdCheckConfig), functools.partial(_named, TasksConfig)
 
 PRESETS: dict[str, dict[str, Preset]] = {
     "train": {
@@ -85,33 +85,23 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "mnist28-small": _train("mnist28_small", "2 genomes, T = 10, 500 meta-steps; 40 minutes.", _mnist28_small),
         "class-split": _train("class_split", "poster on digits 0 to 4, for transfer; as long as poster.", _poster, _first),
         "class-split-small": _train("class_split_small", "750 meta-steps; an hour.", _poster_small, _first, _short),
-        "cmaes": _train(
-            "cmaes", "evolution, 80 genomes, 400 generations: MNIST at 14x14, hidden layer 512; three hours.", _cmaes
-        ),
+        "cmaes": _train("cmaes", "evolution of 80 genomes, 400 generations: MNIST at 14x14, width 512; three hours.", _cmaes),
         "cmaes-small": _train("cmaes_small", "200 generations, one baseline; 40 minutes.", _cmaes, _cmaes_small),
     },
     "transfer": {
-        "tiny": _transfer(
-            "transfer_tiny", "the genome `digits` elsewhere, and one at two depths; under a minute.", _tiny_places
-        ),
+        "tiny": _transfer("transfer_tiny", "`digits` elsewhere, and a genome at two depths; under a minute.", _tiny_places),
         "poster": _transfer("poster_elsewhere", "poster's genome at 28x28 and in 256 and 512-256; an hour.", _full, _elsewhere),
         "poster-small": _transfer("poster_elsewhere_small", "poster-small's genome; half an hour.", _small, _elsewhere_small),
-        "class-split": _transfer(
-            "classes", "class-split's genome on 0 to 4 and 5 to 9; a quarter of an hour.", _full, _classes
-        ),
+        "class-split": _transfer("classes", "class-split's genome on 0 to 4 and 5 to 9; 15 minutes.", _full, _classes),
         "class-split-small": _transfer("classes_small", "class-split-small's genome; minutes.", _small, _classes_small),
         "depth": _transfer("depth", "8 genomes of 1, 2 and 4 hidden layers in 1 to 10; ten hours.", _full, _depth, _stage),
         "depth-small": _transfer("depth_small", "2 genomes each; 25 minutes.", _small, _depth, meta_steps=(600,)),
     },
     "ablation": {
-        "tiny": _ablation(
-            "ablation_tiny", "four designs from two seeds; two minutes.", _tiny_designs, nonlinearities=("relu_tanh",)
-        ),
+        "tiny": _ablation("ablation_tiny", "four designs from two seeds; two minutes.", _tiny_designs),
         "states": _ablation("states", "2 to 16 states: MNIST at 10x10, hidden layer 128; 35 hours.", _full, _states, _stage),
         "states-small": _ablation("states_small", "2 genomes; 40 minutes.", _small, _states, meta_steps=(500,)),
-        "nonlinearities": _ablation(
-            "nonlinearities", "5 activations, MNIST at 28x28; a week.", _full, _nonlinear, _stage, side=28
-        ),
+        "nonlinearities": _ablation("nonlinearities", "5 activations; a week.", _full, _nonlinear, _stage, side=28),
         "nonlinearities-small": _ablation("nonlinearities_small", "at 14x14, 2 genomes; 45 minutes.", _small, _nonlinear_small),
     },
     "grid": {

@@ -1,6 +1,7 @@
 """Gradient descent as a genome beside `jax.grad`, and the curl of its update and of a learned one."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl.blur.data import xor
-from icl.blur.descent import Loss, curl, sgd_difference, sgd_genome, sgd_rules, update_jacobian
+from icl.blur.descent import curl, sgd_difference, sgd_genome, sgd_rules, update_jacobian
 from icl.blur.design import Rules
 from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.rules import init_synapses
@@ -19,30 +20,25 @@ from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Images, Section, Table
-from jexplicit.nn.names import Activation
 from jexplicit.runs.progress import console
 from launch.blur.config import SgdCheckConfig
 from launch.blur.learners import part, ready
 from launch.blur.presets import PRESETS
 
-_networks: tuple[tuple[Activation, Activation, Loss], ...] = (  # hidden activation, output activation, loss
-    ("sigmoid", "sigmoid", "squared_error"),
-    ("tanh", "tanh", "squared_error"),
-    ("relu", "linear", "squared_error"),
-    ("sigmoid", "linear", "cross_entropy"),
-    ("tanh", "linear", "cross_entropy"),
-    ("relu", "linear", "cross_entropy"),
-)
+_pairs = {  # loss -> hidden and output activations
+    "squared_error": (("sigmoid", "sigmoid"), ("tanh", "tanh"), ("relu", "linear")),
+    "cross_entropy": (("sigmoid", "linear"), ("tanh", "linear"), ("relu", "linear")),
+}
 
 
 def measure(config: SgdCheckConfig, folder: RunFolder) -> Iterator[Part]:
     """Both networks with all activations and losses in both precisions, then two curls."""
-    for sizes in (config.sizes, config.deep_sizes):
-        for hidden, output, loss in _networks:
-            for precision in ("float32", "float64"):
-                check = functools.partial(differences, config, sizes, sgd_rules(hidden, loss, output=output), precision)
-                key = {"network": "-".join(map(str, sizes)), "activation": hidden, "loss": loss, "precision": precision}
-                yield part(check, experiment="sgd-check", **key)
+    networks = [(*pair, loss) for loss, pairs in _pairs.items() for pair in pairs]
+    cases: Any = itertools.product((config.sizes, config.deep_sizes), networks, ("float32", "float64"))
+    for sizes, (hidden, output, loss), precision in cases:
+        check = functools.partial(differences, config, sizes, sgd_rules(hidden, loss, output=output), precision)
+        key = {"network": "-".join(map(str, sizes)), "activation": hidden, "loss": loss, "precision": precision}
+        yield part(check, experiment="sgd-check", **key)
     descent = LearnedRule(sgd_genome(config.rate), sgd_rules("tanh", "cross_entropy"), {})
     for name, rule in {"sgd": descent, config.genome: load_genome(config.genome)}.items():
         yield part(functools.partial(curls, config, rule, folder, name), experiment="curl", genome=name)

@@ -30,7 +30,7 @@ from jexplicit.nn.names import Activation
 from jexplicit.runs.progress import stage
 from launch.blur.config import TasksConfig
 from launch.blur.data import describe_data
-from launch.blur.learners import by_updates, learner_options, part, ready
+from launch.blur.learners import by_updates, design_of, learner_options, part, place_of, ready
 from launch.blur.presets import PRESETS
 
 UPDATES = (1, 2, 5, 10, 20, 50, 100)
@@ -139,9 +139,8 @@ def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, ba
     """A row for each number of updates: the rule's accuracy, and that of the baseline which is best on the test part."""
     options: Any = {"steps": UPDATES[-1], "at": UPDATES, **learner_options(config, sets)}
     curves = learning_curves(*rule[:2], task.hidden, sets.train, sets.test, **options)
-    network = {"layers": task.depth, "width": task.width, "depth": task.depth, "hidden": list(task.hidden)}
-    network |= {"data": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "learners": config.learners}
-    network |= {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
+    network = {**place_of(sets, task.hidden), **design_of(rule), "width": task.width, "depth": task.depth}
+    network |= {"outputs": sets.outputs, "learners": config.learners}
     rows = []
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
         best = max(where(baselines, n=n), key=lambda row: row["test_accuracy"])
@@ -190,11 +189,7 @@ def summary(by: str, heading: str) -> Table:
     columns = [Column("genome", lambda line: Path(line["genome"]).name), Column(heading, by)]
     columns += [Column(name, name) for name in ("tasks", "wins", "ties")]
     columns += [Column(f"{name} difference", name, "+.1f", 100) for name in ("mean", "median", "worst")]
-    columns += [Column("on", "worst_task")]
-    return Table(
-        lambda lines: [column for column in columns if any(map(column.cell, lines))],
-        lambda results: summaries(results.rows, by),
-    )
+    return Table([*columns, Column("on", "worst_task")], lambda results: summaries(results.rows, by))
 
 
 def shares(results: Results) -> list[Row]:

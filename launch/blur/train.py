@@ -64,9 +64,8 @@ def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: 
     def on_evaluation(entry: Row) -> None:
         folder.log(event="meta", genome=name, **entry)
         if entry["step"] % printed == 0:
-            skipped = f", {np.sum(entry['skipped'])} skipped" if np.sum(entry["skipped"]) else ""
-            accuracy = f"dev accuracy {max(entry['accuracy']):.3f}{skipped}, {entry['seconds']:.0f} s"
-            console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {accuracy}")
+            found = f"dev accuracy {max(entry['accuracy']):.3f}, {np.sum(entry['skipped'])} steps skipped"
+            console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
 
     with stage(f"meta-training {name}", "genome steps") as progress:
         shown: Any = {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": checkpoints}

@@ -1,7 +1,6 @@
 """A genome in other networks and on other data, with tuned descent; then genomes of some depths at others."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,26 +72,20 @@ def depths(results: Results) -> list[Row]:
 
     def text(row: Row) -> str:
         later = where(results.rows, step=50, layers=row["layers"], genome=row["genome"])
-        return " ".join(
-            [percent(row["test_accuracy"], best[row["layers"]]), *(f"({percent(r['test_accuracy'])})" for r in later)]
-        )
+        words = [percent(row["test_accuracy"], best[row["layers"]]), *(f"({percent(r['test_accuracy'])})" for r in later)]
+        return " ".join(words)
 
     return [{**row, "text": text(row), "after": f"after {row['step']} updates"} for row in rows]
 
 
 DEPTHS = pivot_table([Column("meta-trained with", "genome")], "layers", "text", heading="run with {}", rows=depths)
 _depths = Lines("depth", "layers", "test_accuracy", "genome", "after", depths, axes={"xlabel": "hidden layers"})
-_axes = {"ylabel": ACCURACY, "ylim": (0, 1)}
-_curves = functools.partial(
-    Lines, axes=_axes, size=(2.7, 2.5), sharey=True, finish=lambda axes: [by_updates(ax) for ax in axes.flat]
+_curves = Lines(
+    "transfer", "n", "accuracy", "learner", "where", curves, size=(2.7, 2.5), sharey=True, row="line", legend="below"
 )
+_curves = _curves._replace(axes={"ylabel": ACCURACY, "ylim": (0, 1)}, finish=lambda axes: [by_updates(ax) for ax in axes.flat])
 views = [
-    Section(
-        "A genome in other networks",
-        [ACCURACIES, _curves("transfer", "n", "accuracy", "learner", "where", curves, row="line", legend="below")],
-        {"experiment": "transfer"},
-        ABOUT,
-    ),
+    Section("A genome in other networks", [ACCURACIES, _curves], {"experiment": "transfer"}, ABOUT),
     Section("Depth", [DEPTHS, _depths], {"experiment": "depth"}, "Test accuracy in % after 10 updates (after 50 in brackets)."),
     META,
 ]

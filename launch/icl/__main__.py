@@ -8,7 +8,6 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 
 import dataclasses
 import importlib
-import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -26,10 +25,7 @@ from launch.icl.shared.tables import OVERVIEW, READING
 
 GROUPS = {
     "all": ("one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"),
-    "beyond": (
-        *("nonlinear", "copy", "softmax", "layernorm", "phase", "finite-data", "blocks", "noisy"),
-        "function-classes",
-    ),
+    "beyond": tuple("nonlinear copy softmax layernorm phase finite-data blocks noisy function-classes".split()),
     "recent": ("task-diversity", "looped", "newton", "mesa", "markov"),
 }
 _short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
@@ -51,16 +47,12 @@ def join_flags() -> Any:
     names = Literal[*EXPERIMENTS, *GROUPS]  # pyright: ignore[reportInvalidTypeForm]
     field = ("experiment", tuple[names, ...], dataclasses.field(default=("one-step",)))
     made = dataclasses.make_dataclass("Config", [field], bases=bases, frozen=True)
-    about = " ".join(f"{name}: {_lower(inspect.cleandoc(e.measure.__doc__ or ''))}" for name, e in EXPERIMENTS.items())
+    firsts = {name: (e.measure.__doc__ or " ").splitlines()[0] for name, e in EXPERIMENTS.items()}
+    about = " ".join(f"{name}: {text[0].lower()}{text[1:]}" for name, text in firsts.items())
     groups = "all: those on linear regression. beyond: those beyond linear layers. recent: those on papers since 2023."
     made.HELP = {"experiment": f"Which experiments to run, by name or all of a group. {about} {groups}"}
     made.__module__, made.__doc__ = __name__, Flags.__doc__
     return made
-
-
-def _lower(text: str) -> str:
-    """The first line, as it stands after a colon."""
-    return text[:1].lower() + text.splitlines()[0][1:]
 
 
 EXPERIMENTS = find_experiments()
@@ -91,10 +83,8 @@ def check(config: Any) -> None:
     """Refuse flags without values and sizes that do not fit, before anything is written."""
     for field in dataclasses.fields(config):
         if getattr(config, field.name) == ():
-            default = " ".join(map(str, field.default))  # pyright: ignore[reportArgumentType]
-            raise ValueError(
-                f"--{field.name.replace('_', '-')} without a value: leave the flag out, or give some, such as {default}"
-            )
+            flag, default = field.name.replace("_", "-"), " ".join(map(str, field.default))  # pyright: ignore[reportArgumentType]
+            raise ValueError(f"--{flag} without a value: leave the flag out, or give some, such as {default}")
     for experiment in selected_experiments(config):
         experiment.check(config)
     numbers = config.batch_size * (config.context + 1) * (config.dim + 1) + config.layers * (config.dim + 1) ** 2
@@ -120,73 +110,33 @@ _tiny = {
     **{"pretraining_tasks": (8, 64), "diversity_points": (8,)},
 }
 _five = {"layers": 5, "recurrent": False, "seeds": 2, "steps": 50_000, "warm_steps": 5000, "learning_rate": 5e-4}
+_ten = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
+_full: dict[str, Any] = {"seeds": 5, "steps": 20_000}
+_waves, _copy = _full | {"wave_layers": (1, 2)}, _full | {"steps": 10_000}
+_long = "nonlinear copy softmax layernorm phase finite-data noisy"
 _garg = {"steps": 500_001, "batch_size": 64, "learning_rate": 1e-4, "function_dim": 20, "transformer": (256, 12, 8)}
 _blocks = {
     **{"seeds": 5, "steps": 50_000, "block_kinds": ("softmax", "softmax-layernorm", "linear"), "block_batch_size": 2048},
     **{"block_rate": 5e-4, "block_scale": 0.002 / 12, "small_blocks": 12},
 }
+# Losses and times of 2 CPU cores.
 PRESETS = {
-    "tiny": _preset(
-        *("icl_tiny", "all beyond recent"),
-        "every experiment with three inputs and 200 steps; three minutes on 2 CPU cores, one minute when functions are "
-        "compiled already. The numbers mean nothing.",
-        **_tiny,
-    ),
-    "one-step": _preset(
-        *("icl_one", "one-step"),
-        "the default flags: one layer is one step of gradient descent. Loss 0.206 for both, cosine of sensitivities 0.999.",
-    ),
-    "two-steps": _preset(*("icl_two", "multi-step"), "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175."),
-    "five-steps": _preset(
-        *("icl_five", "multi-step"),
-        "five layers with separate weights and the paper's 50,000 steps, 20 ms of CPU time each: 17 CPU-minutes per seed. The "
-        "closed form has loss 0.0067 after 15 s.",
-        **_five,
-    ),
-    "ten-steps": _preset(
-        *("icl_ten", "multi-step"),
-        "ten recurrent layers and the paper's 5000 steps: a higher loss than five layers with separate weights, as in its "
-        "Fig. 7.",
-        **{"layers": 10, "seeds": 2, "learning_rate": 5e-4},
-    ),
+    "tiny": _preset("icl_tiny", "all beyond recent", "all experiments; three minutes. The numbers mean nothing.", **_tiny),
+    "one-step": _preset("icl_one", "one-step", "the defaults: one layer is one step of descent; loss 0.206, cosine 0.999."),
+    "two-steps": _preset("icl_two", "multi-step", "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175."),
+    "five-steps": _preset("icl_five", "multi-step", "five separate layers, the paper's steps; 17 CPU-minutes a seed.", **_five),
+    "ten-steps": _preset("icl_ten", "multi-step", "ten recurrent layers, the paper's 5000 steps, as in its Fig. 7.", **_ten),
     "all": _preset("icl", "all", "all experiments on linear regression, with one and two layers."),
     "beyond": _preset("icl_beyond", "beyond", "the nine experiments beyond linear layers, the long ones shortened."),
-    "beyond-full": _preset(
-        *("icl_beyond_full", "nonlinear copy softmax layernorm phase finite-data noisy"),
-        "seven of the experiments of beyond, with 20,000 steps and five seeds each; hours on 2 CPU cores.",
-        **{"seeds": 5, "steps": 20_000},
-    ),
-    "waves-full": _preset(
-        *("icl_waves_full", "nonlinear"),
-        "sine waves with the paper's 20,000 steps, one and two attention layers: 34 CPU-minutes per seed.",
-        **{"wave_layers": (1, 2), "seeds": 5, "steps": 20_000},
-    ),
-    "copy-full": _preset(
-        *("icl_copy_full", "copy"),
-        "copying with the paper's 10,000 steps: 15 CPU-minutes.",
-        **{"seeds": 5, "steps": 10_000},
-    ),
-    "functions-full": _preset(
-        *("icl_functions_full", "function-classes"),
-        "the model and the number of steps of Garg et al., without their curriculum; for an accelerator.",
-        **_garg,
-    ),
-    "blocks-full": _preset(
-        *("icl_blocks_full", "blocks"),
-        "twelve blocks with the paper's steps, batch size and learning rate for many layers; for an accelerator.",
-        **_blocks,
-    ),
+    "beyond-full": _preset("icl_beyond_full", _long, "seven of them with 20,000 steps and five seeds; hours.", **_full),
+    "waves-full": _preset("icl_waves_full", "nonlinear", "sine waves, the paper's steps; 34 CPU-minutes a seed.", **_waves),
+    "copy-full": _preset("icl_copy_full", "copy", "copying with the paper's 10,000 steps; 15 CPU-minutes.", **_copy),
+    "functions-full": _preset("icl_functions_full", "function-classes", "as Garg et al.; for an accelerator.", **_garg),
+    "blocks-full": _preset("icl_blocks_full", "blocks", "twelve blocks, the paper's steps; for an accelerator.", **_blocks),
 }
-EXPERIMENT = Experiment(
-    "icl",
-    Config,
-    measure,
-    title="In-context learning by gradient descent",
-    views=[lambda _: [READING, ""], *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())],
-    terminal=OVERVIEW,
-    presets=PRESETS,
-    check=check,
-)
+VIEWS = [lambda _: [READING, ""], *(Section(e.title, e.views, {"experiment": e.name}) for e in EXPERIMENTS.values())]
+TITLE = "In-context learning by gradient descent"
+EXPERIMENT = Experiment("icl", Config, measure, VIEWS, PRESETS, check, title=TITLE, terminal=OVERVIEW)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,6 +1,5 @@
 """What one layer of GD++ does to the eigenvalues of XᵀX: it lowers the largest (von Oswald et al. 2023, App. A.10)."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,52 +8,42 @@ import numpy as np
 from icl.problems.comparison import condition_numbers, curvature_after_step
 from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, cell, means, pivot, where
+from jexplicit.experiments.experiment import Experiment
+from jexplicit.experiments.rows import Results, Row, cell, means, pivot, points, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.checkpoints import is_checkpoint
-from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Model, Sizes, make_tasks, random_key
-from launch.icl.shared.predictors import Job, descent, trained_family, with_descent_rates
+from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, Sizes, make_tasks, parts, random_key
+from launch.icl.shared.predictors import descent, trained_family, with_descent_rates
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 
 
-def measure(config: Sizes, folder: RunFolder) -> Iterator[Part]:
-    """The effect of GD++ on eigenvalues."""
-    yield {}, functools.partial(by_context, config, folder)
+@parts()
+def measure(job: Job) -> list[Row]:
+    """The effect of GD++ on eigenvalues.
 
-
-def by_context(config: Sizes, folder: RunFolder) -> list[Row]:
-    """Eigenvalues before and after the first of two recurrent layers, by context length.
-
-    The layers are the best ones and, where the run trains them at that length, those trained from random weights.
+    Before and after the first of two recurrent layers, by context length. The layers are the best ones and, where the run
+    trains them at that length, those trained from random weights.
     """
-    job, rows = Job(config, folder), []
-    spectra: dict[str, Any] = {}
+    config, rows, spectra = job.config, [], {}
     for N in config.contexts:
         tasks = make_tasks(config, context=N)
         model = Model(tasks, 2, True)
         rates, seconds = descent(job, model, "gd++")
         eta, gamma = float(rates.eta[0]), float(rates.gamma[0])
         values = context_eigenvalues(random_key(config, SPECTRUM + 100), tasks, min(config.solver_contexts, 10_000))
-        spectra[f"before_{N}"] = values.astype(np.float32)
-        spectra[f"after_{N}"] = curvature_after_step(values, gamma).astype(np.float32)
+        spectra |= {f"before_{N}": values, f"after_{N}": curvature_after_step(values, gamma)}
         found = [("closed_form", {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds})]
-        for entry in _trained_rates(job, model, config.scaling_steps if {"scaling-N", "all"} & {*config.experiment} else 0):
-            both = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
-            found.append(("trained", entry | {"loss": evaluate_polynomial(values, rates._replace(**both), tasks).loss}))
+        steps = config.scaling_steps if {"scaling-N", "all"} & {*config.experiment} else 0
+        if steps or is_checkpoint(job.folder.path / "checkpoints" / f"cold_{model.name}"):  # scaling-N or multi-step train them
+            for _, entry in with_descent_rates(model, trained_family(job, model, runs=Effort(steps or 1, 1))).members:
+                both = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
+                loss = evaluate_polynomial(values, rates._replace(**both), tasks).loss
+                found.append(("trained", {**entry, "loss": loss}))
         rows += [model.row(name, **more, **_spectrum(values, more["gamma"])) for name, more in found]
-    np.savez_compressed(folder.path / "curvature.npz", **spectra)
+    np.savez_compressed(job.folder.path / "curvature.npz", **{name: part.astype(np.float32) for name, part in spectra.items()})
     return rows
-
-
-def _trained_rates(job: Job, model: Model, steps: int) -> list[dict[str, Any]]:
-    """The row fields, with η and γ, of the layers that scaling-N or multi-step trains; nothing where neither does."""
-    if not steps and not is_checkpoint(job.folder.path / "checkpoints" / f"cold_{model.name}"):
-        return []
-    return with_descent_rates(model, trained_family(job, model, runs=Effort(steps or 1, 1))).entries
 
 
 def _spectrum(values: np.ndarray, gamma: float) -> dict[str, float]:
@@ -68,14 +57,11 @@ def _spectrum(values: np.ndarray, gamma: float) -> dict[str, float]:
     return found
 
 
-def _rows(results: Results) -> list[Row]:
-    return means(where(results.rows, experiment="curvature"), ["context", "predictor"])
-
-
 def _largest(when: str) -> Callable[[Row], Any]:
     return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
 
 
+_of_layers = ["context", "predictor"]
 CURVATURE = Table(
     [
         Column("N", "context"),
@@ -88,12 +74,10 @@ CURVATURE = Table(
         Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
         Column("after", cell("closed_form", "condition_after"), ".3g"),
     ],
-    lambda results: pivot(_rows(results), ["context"], "predictor"),
+    lambda results: pivot(means(where(results.rows, experiment="curvature"), _of_layers), ["context"], "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
-
-
-_eigenvalues = "density of eigenvalues of XᵀX, smallest N"
+_eigenvalues, _condition = "density of eigenvalues of XᵀX, smallest N", "condition number of XᵀX, median"
 
 
 def _curves(results: Results) -> Iterator[Row]:
@@ -101,32 +85,20 @@ def _curves(results: Results) -> Iterator[Row]:
     spectra, shortest = results.arrays("curvature.npz"), min(row["context"] for row in results.rows)
     for when in ("before", "after"):
         density, edges = np.histogram(spectra[f"{when}_{shortest}"], 60, density=True)
-        for x, value in zip(edges[1:], density, strict=True):
-            yield {"panel": _eigenvalues, "series": when, "x": x, "value": value or np.nan}
-        for row in where(results.rows, predictor="closed_form"):
-            yield {
-                "panel": "condition number of XᵀX, median",
-                "series": when,
-                "x": row["context"],
-                "value": row[f"condition_{when}"],
-            }
+        yield from points(edges[1:], np.where(density, density, np.nan), series=when, panel=_eigenvalues)
+        solved = {row["context"]: row[f"condition_{when}"] for row in where(results.rows, predictor="closed_form")}
+        yield from points(solved, solved.values(), series=when, panel=_condition)
     for row in results.rows:
-        yield {"panel": "γ of two recurrent layers", "series": row["predictor"], "x": row["context"], "value": row["gamma"]}
-        yield {
-            "panel": "γ of two recurrent layers",
-            "series": "paper",
-            "x": row["context"],
-            "value": PAPER_GAMMA.get(row["context"], np.nan),
-        }
+        N = row["context"]
+        for series, gamma in {row["predictor"]: row["gamma"], "paper": PAPER_GAMMA.get(N, np.nan)}.items():
+            yield {"panel": "γ of two recurrent layers", "series": series, "x": N, "y": gamma}
 
 
-_by_size = {"xscale": "log", "yscale": "log", "xlabel": "pairs N"}
 _paper = {"color": COLOURS["interpolated"], "linestyle": "", "marker": "s", "label": "paper, trained"}
-_figure = Lines(
-    *("curvature", "x", "value", "series", "panel"),
-    rows=_curves,
+FIGURE = Lines(
+    *("curvature", "x", "y", "series", "panel", _curves),
     styles={**STYLES, "before": {"color": COLOURS["gd"]}, "after": {"color": COLOURS["gd++"]}, "paper": _paper},
-    axes={"ylabel": "", **_by_size},
+    axes={"ylabel": "", "xscale": "log", "yscale": "log", "xlabel": "pairs N"},
     by_panel={_eigenvalues: {"xscale": "linear", "xlabel": "eigenvalue"}},
 )
-EXPERIMENT = Experiment("curvature", Sizes, measure, [CURVATURE, _figure], title="Curvature")
+EXPERIMENT = Experiment("curvature", Sizes, measure, [CURVATURE, FIGURE], title="Curvature")

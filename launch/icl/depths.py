@@ -1,21 +1,18 @@
 """How the loss of solved layers of GD++ falls with their number."""
 
-import functools
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
 from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Row, cell, pivot
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import COLOURS, LOSS, TEST, Flags, Model, make_tasks, random_key
+from launch.icl.shared.base import COLOURS, LOSS, TEST, Flags, Job, Model, make_tasks, parts, random_key
 from launch.icl.shared.predictors import spectrum
 
 SERIES = {
@@ -26,13 +23,13 @@ SERIES = {
 }
 
 
-def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """The best 1, 2, .. --depths layers, solved."""
-    yield {}, functools.partial(solve, config)
+@parts()
+def measure(job: Job) -> list[Row]:
+    """The best 1, 2, .. --depths layers, solved.
 
-
-def solve(config: Flags) -> list[Row]:
-    """GD and GD++ of every depth, with rates that layers share or have of their own, on fresh contexts."""
+    GD and GD++ of every depth, with rates that layers share or have of their own, on fresh contexts.
+    """
+    config = job.config
     tasks, K, start = make_tasks(config), config.depths, time.perf_counter()
     with stage("spectrum of the contexts"):
         law = spectrum(config, tasks)
@@ -61,19 +58,13 @@ DEPTHS = Table(
     [Column("K", "layers"), *(Column(name, cell(name, "loss"), "#.3g") for name in SERIES.values())],
     lambda results: pivot(results.rows, ["layers"], _series),
 )
-_colours = zip(SERIES.values(), (COLOURS["gd"], COLOURS["gd++"], COLOURS["trained"]), strict=False)
-EXPERIMENT = Experiment(
-    "depths",
-    Flags,
-    measure,
-    title="Depth",
-    views=[
-        DEPTHS,
-        Lines(
-            *("depths", "layers", "loss", _series),
-            styles={name: {"color": colour, "marker": "o", "markersize": 4} for name, colour in _colours}
-            | {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}},
-            axes={"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"},
-        ),
-    ],
-)
+_marker = {"marker": "o", "markersize": 4}
+_styles = {
+    "GD, one rate": {"color": COLOURS["gd"], **_marker},
+    "GD++, recurrent": {"color": COLOURS["gd++"], **_marker},
+    "GD++, separate rates": {"color": COLOURS["trained"], **_marker},
+    "Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"},
+}
+AXES = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
+FIGURE = Lines("depths", "layers", "loss", _series, styles=_styles, axes=AXES)
+EXPERIMENT = Experiment("depths", Flags, measure, [DEPTHS, FIGURE], title="Depth")

@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from icl.tasks import Sequence, sample_tasks
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, cell, means, melt, pivot, where
+from jexplicit.experiments.rows import Results, Row, cell, means, melt, pivot, points, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Bars, Images, Lines, Table
 from jexplicit.runs.devices import full_precision
@@ -27,18 +27,19 @@ from launch.icl.shared.base import (
     STYLES,
     VALIDATION,
     Effort,
+    Job,
     Model,
     Sizes,
     effort,
+    first_layer,
     make_tasks,
     model_name,
     one_legend,
+    parts,
     random_key,
-    split_seeds,
 )
 from launch.icl.shared.predictors import (
     Family,
-    Job,
     constructed_layers,
     descent,
     input_ranges,
@@ -75,8 +76,8 @@ def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
 
 def multi_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
     """--layers layers against steps of GD and GD++."""
-    runs = {"cold": effort(config), "warm": effort(config)._replace(steps=config.warm_steps)}
-    yield _compared(Job(config, folder), _several_layers(config), {start: run for start, run in runs.items() if run.steps})
+    warm = {"warm": effort(config)._replace(steps=config.warm_steps)} if config.warm_steps else {}
+    yield _compared(Job(config, folder), _several_layers(config), {"cold": effort(config), **warm})
 
 
 def scaling_n(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
@@ -101,7 +102,7 @@ def _compared(job: Job, model: Model, runs: dict[str, Effort], *, save: bool = T
     def part() -> list[Row]:
         trained = [trained_family(job, model, start=start, runs=run) for start, run in runs.items()]
         if save:
-            _save_weights(job, model, trained[0].weights)
+            _save_weights(job, model, trained[0].members[0][0])
         also = [family for of_start in trained for family in _with_interpolated(job, model, of_start)]
         return measure_families(job, model, [*untrained_families(job, model), *also])
 
@@ -111,15 +112,14 @@ def _compared(job: Job, model: Model, runs: dict[str, Effort], *, save: bool = T
 def _with_interpolated(job: Job, model: Model, trained: Family) -> list[Family]:
     """Trained layers and, where they began at random weights, their means with constructed ones."""
     families = [with_descent_rates(model, trained) if model.recurrent else trained]
-    return families + [interpolated_family(job, model, trained)] * (trained.entries[0]["start"] == "cold")
+    return families + [interpolated_family(job, model, trained)] * (trained.members[0][1]["start"] == "cold")
 
 
-def _save_weights(job: Job, model: Model, params: AttentionLayer) -> None:
+def _save_weights(job: Job, model: Model, trained: AttentionLayer) -> None:
     """Save the maps M and R of the first seed, trained and constructed, and the scores of a context."""
-    layers = {"trained": jax.tree.map(lambda leaf: leaf[0], params), "constructed": constructed_layers(job, model)}
-    batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, 1000)
-    found = {name: jax.device_get(_maps_and_scores(one, batch)) for name, one in layers.items()}
-    arrays = {f"{name} {what}": values for name, one in found.items() for what, values in one.items()}
+    batch, arrays = sample_tasks(random_key(job.config, VALIDATION), model.tasks, 1000), {}
+    for name, layers in {"trained": trained, "constructed": constructed_layers(job, model)}.items():
+        arrays |= {f"{name} {what}": np.asarray(values) for what, values in _maps_and_scores(layers, batch).items()}
     np.savez_compressed(job.folder.path / f"weights_{model.name}.npz", **arrays)
 
 
@@ -152,7 +152,7 @@ def _shifted(job: Job, model: Model) -> list[Row]:
     families = [*untrained_families(job, model), *_with_interpolated(job, model, trained_family(job, model))]
     rows = []
     with stage(f"shifted tasks, {model.name}", "sweeps") as progress:
-        total = len(shifts) * sum(len(family.entries) for family in families)
+        total = len(shifts) * sum(len(family.members) for family in families)
         for done, found in enumerate(sweep_families(job, "out-of-distribution", model.name, families, shifts), 1):
             values, losses = found.pop("values"), found.pop("losses")
             nearest = (int(np.argmin(np.abs(np.array(values) - v))) for v in (1.0, 1.5))
@@ -161,13 +161,13 @@ def _shifted(job: Job, model: Model) -> list[Row]:
     return rows
 
 
-def rollout(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
-    """One layer applied 50 times."""
-    yield {}, functools.partial(_rolled_out, Job(config, folder), _one_layer(config))
+@parts()
+def rollout(job: Job) -> list[Row]:
+    """One layer applied 50 times.
 
-
-def _rolled_out(job: Job, model: Model) -> list[Row]:
-    """One trained layer applied many times, and as many steps of gradient descent, damped."""
+    A trained layer, and as many steps of gradient descent, damped.
+    """
+    model = _one_layer(job.config)
     trained = trained_family(job, model)
     eta = float(descent(job, model, "gd")[0].eta[0])
     batch = sample_tasks(random_key(job.config, VALIDATION), model.tasks, min(job.config.validation_tasks, 2000))
@@ -178,8 +178,7 @@ def _rolled_out(job: Job, model: Model) -> list[Row]:
             return path_losses(lambda s: gradient_descent(s, damping * eta, steps=_rollout_steps), batch)
         return path_losses(lambda s: roll_out(layer, s, steps=_rollout_steps, damping=damping, y_only=True), batch)
 
-    first = [jax.tree.map(lambda leaf: leaf[0], layers) for layers in split_seeds(trained.weights)]
-    layers = {None: None, **{entry["seed"]: layer for entry, layer in zip(trained.entries, first, strict=True)}}
+    layers = {None: None, **{entry["seed"]: first_layer(one) for one, entry in trained.members}}
     rows = []
     with stage("roll-out"):
         for damping, (seed, layer) in itertools.product(_dampings, layers.items()):
@@ -191,12 +190,8 @@ def _rolled_out(job: Job, model: Model) -> list[Row]:
     return rows
 
 
-_panels = {
-    "loss": "validation loss",
-    "cosine": "cosine of sensitivities",
-    "prediction_difference": "distance of predictions",
-    "model_difference": "distance of sensitivities",
-}
+_panels = {"loss": "validation loss", "cosine": "cosine of sensitivities"}
+_distances = {"prediction_difference": "distance of predictions", "model_difference": "distance of sensitivities"}
 
 
 def training(results: Results) -> list[str]:
@@ -205,11 +200,11 @@ def training(results: Results) -> list[str]:
     starts = {"trained": f"cold_{model}", "warm": f"warm_{model}"}
     rows = [{**entry, "series": series} for series, name in starts.items() for entry in curve(results, name)]
     rows += [{"series": name, "loss": loss} for name, loss in reference_losses(results, f"cold_{model}").items()]
-    axes = {"xlabel": "training step", "ylabel": ""}
-    distances = {"yscale": "log", "ylim": (1e-3, None)}  # a warm start begins at 0
-    scales = dict.fromkeys(_panels.values(), distances) | {_panels["loss"]: {"yscale": "log"}, _panels["cosine"]: {}}
-    figure = Lines(f"training_{model}", "step", "value", "series", "measure", melt(rows, _panels), STYLES, axes, scales)
-    return figure._replace(size=(3.4, 3.2), finish=one_legend)(results)
+    by_panel: dict[str, Any] = dict.fromkeys(_distances.values(), {"yscale": "log", "ylim": (1e-3, None)})  # warm begins at 0
+    by_panel[_panels["loss"]] = {"yscale": "log"}
+    axes, melted = {"xlabel": "training step", "ylabel": ""}, melt(rows, _panels | _distances)
+    figure = Lines(f"training_{model}", "step", "value", "series", "measure", melted, STYLES, axes, by_panel, (3.4, 3.2))
+    return figure._replace(finish=one_legend)(results)
 
 
 def weights(results: Results) -> list[str]:
@@ -220,11 +215,8 @@ def weights(results: Results) -> list[str]:
         first.setdefault(predictor, {})[what] = values if values.ndim == 2 else values[0]
         if values.ndim == 3 and len(values) > 1:
             layers[key] = {f"layer {n}": matrix for n, matrix in enumerate(values, 1)}
-    figures = (
-        Images(f"weights_{name}", lambda _: first, shared="column"),
-        Images(f"layers_{name}", lambda _: layers, size=(2.0, 1.8)),
-    )
-    return [line for figure in figures for line in figure(results)]
+    of_first = Images(f"weights_{name}", lambda _: first, shared="column")
+    return [*of_first(results), *Images(f"layers_{name}", lambda _: layers, size=(2.0, 1.8))(results)]
 
 
 def shifts(results: Results) -> list[str]:
@@ -234,14 +226,12 @@ def shifts(results: Results) -> list[str]:
         found = results.events("sweep", "experiment", "model", "shift", "predictor", "seed")
         sweeps = where(found, experiment="out-of-distribution", model=model)
         highest = {event["shift"]: 100 * max(event["losses"]) for event in where(sweeps, predictor="gd")}
-        rows = [
-            {**event, "shift": event["shift"].replace("_", " "), "x": value, "loss": loss}
-            for event in sweeps
-            for value, loss in zip(event["values"], event["losses"], strict=True)
-            if event["predictor"] != "constructed" and loss <= highest[event["shift"]]
-        ]
+        rows = []
+        for e in sweeps:
+            found = points(e["values"], e["losses"], predictor=e["predictor"], shift=e["shift"].replace("_", " "))
+            rows += [row for row in found if e["predictor"] != "constructed" and row["y"] <= highest[e["shift"]]]
         axes = {"xlabel": "", "yscale": "log", "ylabel": LOSS}
-        figure = Lines(f"shifts_{model}", "x", "loss", "predictor", "shift", rows, STYLES, axes, finish=one_legend)
+        figure = Lines(f"shifts_{model}", "x", "y", "predictor", "shift", rows, STYLES, axes, finish=one_legend)
         lines += figure(results)
     return lines
 
@@ -265,24 +255,13 @@ ROLLOUT = Table(
     lambda results: pivot(means(_paths(results), ["damping", "predictor", "step"]), ["damping", "predictor"], "step"),
 )
 
-ONE_STEP = Experiment("one-step", LinearFlags, one_step, [COMPARISON, training, weights], title="One layer is one step")
-MULTI_STEP = Experiment(
-    "multi-step", LinearFlags, multi_step, [COMPARISON, training, weights], title="Several layers are steps of GD++"
-)
-OUT_OF_DISTRIBUTION = Experiment("out-of-distribution", LinearFlags, out_of_distribution, [shifts], title="Shifted tasks")
 _log = {"xscale": "log", "yscale": "log", "ylabel": LOSS}
-ROLL_OUT = Experiment(
-    "rollout",
-    LinearFlags,
-    rollout,
-    [ROLLOUT, Lines("rollout", "step", "loss", "predictor", "panel", _paths, STYLES, _log, sharey=True, finish=one_legend)],
-    title="Roll-out",
-)
+_paths_drawn = Lines("rollout", "step", "loss", "predictor", "panel", _paths, STYLES, _log, sharey=True, finish=one_legend)
 _sizes = Bars("scaling", "context", "loss", "predictor", "", {"layers": 1, "predictor": ("closed_form", "trained")}, STYLES)
-SCALING = Experiment(
-    "scaling-N",
-    LinearFlags,
-    scaling_n,
-    [COMPARISON, _sizes._replace(axes={"xlabel": "N = d", "ylabel": LOSS}, form=".3f")],
-    title="Other sizes",
-)
+SIZES = _sizes._replace(axes={"xlabel": "N = d", "ylabel": LOSS}, form=".3f")
+COMPARED = [COMPARISON, training, weights]
+ONE_STEP = Experiment("one-step", LinearFlags, one_step, COMPARED, title="One layer is one step")
+MULTI_STEP = Experiment("multi-step", LinearFlags, multi_step, COMPARED, title="Several layers are steps of GD++")
+OUT_OF_DISTRIBUTION = Experiment("out-of-distribution", LinearFlags, out_of_distribution, [shifts], title="Shifted tasks")
+ROLL_OUT = Experiment("rollout", LinearFlags, rollout, [ROLLOUT, _paths_drawn], title="Roll-out")
+SCALING = Experiment("scaling-N", LinearFlags, scaling_n, [COMPARISON, SIZES], title="Other sizes")

@@ -1,7 +1,7 @@
 """Regression with noise: inputs of unequal variance and noisy labels, and noise levels that differ by task."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,8 +27,7 @@ from icl.solvers.closed_form import exact_moments, optimal_solution, solution_lo
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.experiments.bounds import NonNegativeFloat, PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, pivot_table
@@ -39,13 +38,13 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Flags,
+    Job,
     effort,
     init_scale,
     make_recipe,
+    parts,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
     validation_loss,
 )
 from launch.icl.shared.tables import measures, over_seeds
@@ -71,15 +70,15 @@ class Noisy(Flags):
     """noisy: numbers K of layers, each with four scalar parameters."""
 
 
-def measure(config: Noisy, folder: RunFolder) -> Iterator[Part]:
+@parts(lambda config: [{"task": ANISOTROPIC}, {"task": MIXED}])
+def measure(job: Job, task: str) -> list[Row]:
     """Other covariances, noise, and noise levels that differ by task."""
-    yield {"task": ANISOTROPIC}, functools.partial(anisotropic, config, folder)
-    yield {"task": MIXED}, functools.partial(mixed_noise, config)
+    return anisotropic(job) if task == ANISOTROPIC else mixed_noise(job.config)
 
 
-def anisotropic(config: Noisy, folder: RunFolder) -> list[Row]:
+def anisotropic(job: Job) -> list[Row]:
     """x ~ N(0, Λ) with eigenvalues 1/k and noisy labels: one layer, descent with and without the best preconditioner."""
-    d, N = config.dim, config.context
+    config, d, N = job.config, job.config.dim, job.config.context
     scales = tuple(float(k**-0.5) for k in range(1, d + 1))
     tasks = Tasks(dim=d, context=N, inputs="normal", input_range=12**0.5, scales=scales, noise=_label_noise)
     moments, eye = exact_moments(tasks), jnp.eye(d)
@@ -91,8 +90,7 @@ def anisotropic(config: Noisy, folder: RunFolder) -> list[Row]:
     problem, scale, recipe = Regression(tasks), init_scale(config, 1, d + 1), make_recipe(config, 1)
     init = functools.partial(init_layers, width=d + 1, scale=scale)
     evaluation = validation_loss(config, problem, config.validation_tasks)
-    params = train_or_load(config, folder, "anisotropic", init, problem, recipe, evaluation, effort=effort(config, seeds=1))
-    seeds = zip(training_rows(folder, "anisotropic"), split_seeds(params), strict=True)
+    trained = train_or_load(job, "anisotropic", init, problem, recipe, evaluation, effort(config, seeds=1))
     constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
     predictors: list[tuple[Row, Predict]] = [
         ({"predictor": "zero"}, lambda b: jnp.zeros_like(b.y_q)),
@@ -100,7 +98,7 @@ def anisotropic(config: Noisy, folder: RunFolder) -> list[Row]:
         ({"predictor": "closed_form"}, vmap_tasks(lambda s: gradient_descent(s, 1.0, preconditioner=G.T)[-1])),
         ({"predictor": "constructed"}, functools.partial(problem.predict, constructed)),
         ({"predictor": "ridge"}, vmap_tasks(lambda s: ridge(s, _label_noise**2))),
-        *(({"predictor": "trained", **e, "start": "cold"}, functools.partial(problem.predict, one)) for e, one in seeds),
+        *(({"predictor": "trained", **e, "start": "cold"}, functools.partial(problem.predict, one)) for one, e in trained),
     ]
     batch = sample_tasks(random_key(config, TEST), tasks, number := min(config.test_tasks, 100_000))
     about = {"reference": "closed_form", "layers": 1, "recurrent": True, "dim": d, "context": N, "test_tasks": number}

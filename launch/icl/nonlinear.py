@@ -14,8 +14,7 @@ from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_ne
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, points, where
 from jexplicit.experiments.views import Lines
 from jexplicit.runs.progress import stage
@@ -25,11 +24,11 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Flags,
+    Job,
     effort,
+    parts,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
 )
 from launch.icl.shared.tables import curve, measures
 
@@ -55,14 +54,13 @@ class Nonlinear(Flags):
     """nonlinear: numbers of attention layers after the MLP."""
 
 
-def measure(config: Nonlinear, folder: RunFolder) -> Iterator[Part]:
-    """Sine waves, with an embedding and an MLP."""
-    for layers in config.wave_layers:
-        yield {"layers": layers}, functools.partial(compare, config, folder, layers)
+@parts(lambda config: [{"layers": layers} for layers in config.wave_layers])
+def measure(job: Job, layers: int) -> list[Row]:
+    """Sine waves, with an embedding and an MLP.
 
-
-def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
-    """Layers of attention, a control of as many steps, and ridge regression on the features of both."""
+    Layers of attention, a control of as many steps, and ridge regression on the features of both.
+    """
+    config = job.config
     paper, runs = config.waves == "paper", effort(config, 4000, 2)
     waves = Waves(context=config.context, amplitude=(0.1, 5.0) if paper else (0.1, 0.5), independent=paper)
     problem, every = NonlinearRegression(waves, depth=layers), max(1, min(500, runs.steps // 20))
@@ -71,21 +69,20 @@ def compare(config: Nonlinear, folder: RunFolder, layers: int) -> list[Row]:
     # the rates of the paper's code; a larger one for attention, which starts close to zero
     recipes = {"trained": Recipe(config.batch_size, 1e-3, gradient_clip=100.0)}
     recipes["control"] = Recipe(config.batch_size, 3e-4, b2=0.999, gradient_clip=100.0)
-    networks, entries = {}, {}
+    trained = {}
     for name, recipe in recipes.items():
         init = functools.partial(init_network, layers=layers if name == "trained" else 0)
         model, evaluation = f"nonlinear_{name}_K{layers}", lambda: lambda network: losses(problem, network, validation)
-        params = train_or_load(config, folder, model, init, problem, recipe, evaluation, effort=runs, every=every)
-        networks[name], entries[name] = split_seeds(params), training_rows(folder, model)
+        trained[name] = train_or_load(job, model, init, problem, recipe, evaluation, runs, every)
     about = {"task": "sine", "recurrent": layers == 1, "dim": 1, "context": config.context, "test_tasks": batch.y_q.shape[1]}
     rows: list[Row] = [{**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}]
     with stage("testing nonlinear"):
-        save_waves(config, folder, problem, {name: seeds[0] for name, seeds in networks.items()})
+        save_waves(job, problem, {name: members[0][0] for name, members in trained.items()})
         predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
         for n in range(runs.seeds):
-            control = predicted(networks["control"][n], batch)
-            for name in recipes:
-                network, entry = networks[name][n], about | entries[name][n]
+            control = predicted(trained["control"][n][0], batch)
+            for name, members in trained.items():
+                network, entry = members[n][0], about | members[n][1]
                 found = losses(problem, network, batch)
                 if name == "trained":
                     found |= difference(predicted(network, batch), control)._asdict()
@@ -111,9 +108,9 @@ def ridge_loss(network: Network, batch: Sequence, penalty: jax.Array) -> jax.Arr
     return half_mse(ridge_on_features(network.encoder, batch, penalty), batch.y_q)
 
 
-def save_waves(config: Nonlinear, folder: RunFolder, problem: NonlinearRegression, networks: Mapping[str, Network]) -> None:
+def save_waves(job: Job, problem: NonlinearRegression, networks: Mapping[str, Network]) -> None:
     """The predictions of networks over all x, for a few tasks."""
-    tasks = problem.sample(jax.random.fold_in(random_key(config, TEST), 1), _plotted)
+    tasks = problem.sample(jax.random.fold_in(random_key(job.config, TEST), 1), _plotted)
     grid = jnp.linspace(-0.5, 0.5, 100) * problem.tasks.input_range
     X, Y = (jnp.repeat(leaf, len(grid), axis=-1) for leaf in (tasks.X, tasks.Y))
     batch = Sequence(X, Y, jnp.tile(grid, _plotted)[None], jnp.zeros((1, _plotted * len(grid))))
@@ -122,7 +119,7 @@ def save_waves(config: Nonlinear, folder: RunFolder, problem: NonlinearRegressio
         y = jax.jit(lambda n, b: predict_waves(n, b, eta=problem.eta, depth=problem.depth))(network, batch)
         waves = {what: one.reshape(_plotted, -1) for what, one in (("final", y.final), ("initial", y.initial))}
         arrays |= {f"{name} {what} {n}": wave for what, of_all in waves.items() for n, wave in enumerate(of_all)}
-    np.savez_compressed(folder.path / f"waves_K{problem.depth}.npz", **jax.device_get(arrays))
+    np.savez_compressed(job.folder.path / f"waves_K{problem.depth}.npz", **jax.device_get(arrays))
 
 
 def figure_rows(results: Results, layers: int) -> Iterator[Row]:
@@ -143,10 +140,12 @@ def figure_rows(results: Results, layers: int) -> Iterator[Row]:
 
 def figures(results: Results) -> list[str]:
     """A figure for each number of layers."""
-    panels = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}
-    draw = functools.partial(Lines, x="x", y="y", hue="series", panel="panel", styles=_styles, by_panel=panels, legend="below")
-    depths = sorted({row["layers"] for row in results.rows})
-    return [line for K in depths for line in draw(f"nonlinear_K{K}", rows=functools.partial(figure_rows, layers=K))(results)]
+    panels, lines = {"loss": {"xlabel": "training step", "ylabel": LOSS, "yscale": "log"}}, []
+    for K in sorted({row["layers"] for row in results.rows}):
+        rows = functools.partial(figure_rows, layers=K)
+        figure = Lines(f"nonlinear_K{K}", "x", "y", "series", "panel", rows, _styles, by_panel=panels, legend="below")
+        lines += figure(results)
+    return lines
 
 
 NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."

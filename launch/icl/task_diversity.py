@@ -29,6 +29,7 @@ from launch.icl.shared.base import (
     COLOURS,
     LOSS,
     TEST,
+    Job,
     Sizes,
     check_memory,
     effort,
@@ -36,9 +37,7 @@ from launch.icl.shared.base import (
     make_recipe,
     one_legend,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
     validation_loss,
 )
 
@@ -135,11 +134,10 @@ def _trained(config: DiversityFlags, folder: RunFolder, few: FiniteTasks, heads:
     """Layers trained on M tasks, and their exact losses on fresh tasks and on these."""
     name, width, problem = f"diversity_{few.number}_{heads}_heads", config.dim + 1, Regression(few)
     init = functools.partial(init_layers, width=width, heads=heads, scale=init_scale(config, 1, width))
-    evaluation = validation_loss(config, problem, config.validation_tasks)
-    runs = effort(config, 2000, 1)
-    params = train_or_load(config, folder, name, init, problem, make_recipe(config, 1), evaluation, effort=runs)
+    evaluation, runs = validation_loss(config, problem, config.validation_tasks), effort(config, 2000, 1)
+    trained = train_or_load(Job(config, folder), name, init, problem, make_recipe(config, 1), evaluation, runs)
     W, rows = np.asarray(few.weights(), np.float64), []
-    for entry, layer in zip(training_rows(folder, name), split_seeds(params), strict=True):
+    for layer, entry in trained:
         with jax.enable_x64(True):
             H = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), layer), config.context)
             moments = token_moments(few.tasks, *gaussian_tasks(few.tasks)), token_moments(few.tasks, jnp.asarray(W))
@@ -161,8 +159,8 @@ def _log_threshold(config: DiversityFlags, folder: RunFolder, tasks: Tasks) -> N
     thresholds = {name: crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
     thresholds["limit"] = diversity_threshold(tasks, tolerance=_tolerance)
     about = {"dim": tasks.dim, "context": tasks.context, "tolerance": _tolerance, "draws": _draws, "numbers": numbers}
-    curves_of = {name: losses.tolist() for name, losses in excess.items()}
-    folder.log(event="threshold", **about, thresholds=thresholds, excess=curves_of)
+    about["excess"] = {name: losses.tolist() for name, losses in excess.items()}
+    folder.log(event="threshold", thresholds=thresholds, **about)
 
 
 _series_of = {"closed_form": "closed form without XᵀX and yᵀy", "dmmse": "dMMSE", "ridge": "ridge"}
@@ -188,9 +186,8 @@ def _columns(lines: list[Row]) -> list[Column]:
 
 
 def _thresholds(results: Results) -> list[Row]:
-    return sorted(
-        ({**event, **event["thresholds"]} for event in results.events("threshold", "dim")), key=lambda row: row["dim"]
-    )
+    events = sorted(results.events("threshold", "dim"), key=lambda event: event["dim"])
+    return [{**event, **event["thresholds"]} for event in events]
 
 
 def _curves(results: Results) -> list[Row]:
@@ -199,11 +196,8 @@ def _curves(results: Results) -> list[Row]:
     return melt([row for row in results.rows if row["loss"] <= highest], _on)
 
 
-LOSSES = Table(
-    _columns,
-    _by_number,
-    note="Losses of layers are exact; M = ∞: all tasks, for which all solved layers are the closed form.",
-)
+_exact = "Losses of layers are exact; M = ∞: all tasks, for which all solved layers are the closed form."
+LOSSES = Table(_columns, _by_number, note=_exact)
 _limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one head", "all_heads": "all heads"}
 THRESHOLDS = Table(
     [Column("d", "dim"), Column("N", "context"), *(Column(label, name, ".0f") for name, label in _limits.items())],
@@ -212,28 +206,17 @@ THRESHOLDS = Table(
     "proportional to d in Raventós et al. 2023.",
 )
 _points = {"linestyle": "", "marker": "o", "markersize": 5}
-_styles: dict[str, Any] = {
-    f"{heads} heads, {what}".replace("one heads", "one head"): {"color": COLOURS[colour], **style}
-    for heads, colour in (("one", "trained"), ("all", "gd++"))
-    for what, style in (("solved", {}), ("trained", _points))
+_solved: Any = {"one head, solved": {"color": COLOURS["trained"]}, "all heads, solved": {"color": COLOURS["gd++"]}}
+STYLES = {
+    **_solved,
+    **{name.replace("solved", "trained"): {**style, **_points} for name, style in _solved.items()},
+    "dMMSE": {"color": COLOURS["warm"], "linestyle": "--"},
+    "ridge": {"color": COLOURS["ridge"], "linestyle": "--"},
+    _series_of["closed_form"]: {"color": COLOURS["closed_form"], "linestyle": ":"},
 }
-_styles |= {"dMMSE": {"color": COLOURS["warm"], "linestyle": "--"}, "ridge": {"color": COLOURS["ridge"], "linestyle": "--"}}
-_styles[_series_of["closed_form"]] = {"color": COLOURS["closed_form"], "linestyle": ":"}
+_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, STYLES, finish=one_legend)
+AXES = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
+FIGURE = _lines._replace(axes=AXES, by_panel={"fresh tasks": {"yscale": "log"}})
 EXPERIMENT = Experiment(
-    "task-diversity",
-    DiversityFlags,
-    measure,
-    title="Task diversity",
-    views=[
-        LOSSES,
-        THRESHOLDS,
-        Lines(
-            *("task_diversity", "training_tasks", "value", _series, "measure", _curves),
-            styles=_styles,
-            axes={"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS},
-            by_panel={"fresh tasks": {"yscale": "log"}},
-            finish=one_legend,
-        ),
-    ],
-    check=check,
+    "task-diversity", DiversityFlags, measure, [LOSSES, THRESHOLDS, FIGURE], check=check, title="Task diversity"
 )

@@ -1,7 +1,6 @@
 """One-layer attention changed in one respect: softmax, layer normalisation, several heads, few training tasks."""
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,8 +12,7 @@ from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, groups, melt, points, where
 from jexplicit.experiments.views import Images, Lines, Table
 from jexplicit.runs.devices import full_precision
@@ -23,19 +21,18 @@ from launch.icl.shared.base import (
     STYLES,
     VALIDATION,
     Flags,
+    Job,
     Model,
     batch_loss,
     effort,
     make_recipe,
     make_regression,
     make_tasks,
+    parts,
     random_key,
-    split_seeds,
 )
-from launch.icl.shared.curves import curves, loss_by_step
 from launch.icl.shared.predictors import (
     Family,
-    Job,
     descent_families,
     descent_family,
     input_ranges,
@@ -44,7 +41,7 @@ from launch.icl.shared.predictors import (
     sweep_families,
     trained_family,
 )
-from launch.icl.shared.tables import curve, first_steps, measures, reference_losses
+from launch.icl.shared.tables import curve, curves, first_steps, loss_by_step, measures, reference_losses
 
 
 @dataclass(frozen=True)
@@ -57,20 +54,19 @@ class FiniteData(Flags):
     """finite-data: numbers of training tasks; every step uses all of them."""
 
 
-def softmax(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """One and two heads of softmax attention."""
-    yield {}, functools.partial(compare_softmax, Job(config, folder))
+@parts()
+def softmax(job: Job) -> list[Row]:
+    """One and two heads of softmax attention.
 
-
-def compare_softmax(job: Job) -> list[Row]:
-    """One head and two heads, trained; and two that are a step of descent by construction."""
+    Trained, and two heads that are a step of descent by construction.
+    """
     tasks = make_tasks(job.config)
     predict = predict_of(replace(make_regression(job.config, tasks, 1), softmax=True))
     layer = softmax_descent_layer(tasks.dim, tasks.context, centred_rate(job.config, tasks))
-    constructed = Family("constructed", predict, jax.tree.map(lambda leaf: leaf[None], layer), [{"heads": 2}])
-    families, products = [*by_heads(job, "softmax", 3, softmax=True), constructed], {}
+    families = [*by_heads(job, "softmax", 3, softmax=True), Family("constructed", predict, [(layer, {"heads": 2})])]
+    products = {}
     for family in families:
-        M, R = head_maps(split_seeds(family.weights)[0])  # [1, heads, width, width]
+        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
         products[f"{family.name}, {len(M[0])} head{'s' * (len(M[0]) > 1)}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
     np.savez_compressed(job.folder.path / "heads.npz", **products)
     return compare(job, 1, families)
@@ -85,11 +81,8 @@ def compare(job: Job, layers: int, families: list[Family]) -> list[Row]:
 def by_heads(job: Job, experiment: str, seeds: int, **changes: Any) -> list[Family]:
     """One layer of one head and one of two, trained."""
     model, runs = Model(make_tasks(job.config), 1, True), effort(job.config, seeds=seeds)
-    problem = replace(make_regression(job.config, model.tasks, 1), **changes)
-    return [
-        trained_family(job, model, name=name, problem=problem, heads=heads, runs=runs)
-        for heads, name in enumerate(models_by_heads(experiment).values(), 1)
-    ]
+    problem, names = replace(make_regression(job.config, model.tasks, 1), **changes), models_by_heads(experiment).values()
+    return [trained_family(job, model, name=name, problem=problem, heads=n, runs=runs) for n, name in enumerate(names, 1)]
 
 
 def models_by_heads(experiment: str) -> dict[str, str]:
@@ -106,14 +99,12 @@ def centred_rate(config: Flags, tasks: Tasks) -> float:
     return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
 
 
-def layernorm(config: Flags, folder: RunFolder) -> Iterator[Part]:
-    """With layer normalisation."""
-    for layers in (1, 2):
-        yield {"layers": layers}, functools.partial(compare_layernorm, Job(config, folder), layers)
+@parts(lambda config: [{"layers": 1}, {"layers": 2}])
+def layernorm(job: Job, layers: int) -> list[Row]:
+    """With layer normalisation.
 
-
-def compare_layernorm(job: Job, layers: int) -> list[Row]:
-    """Recurrent layers that read normalised tokens; their losses on other input ranges are events."""
+    Recurrent layers that read normalised tokens; their losses on other input ranges are events.
+    """
     model, name = Model(make_tasks(job.config), layers, True), f"layernorm_K{layers}"
     problem = replace(make_regression(job.config, model.tasks, layers), layernorm=True)
     trained = trained_family(job, model, name=name, problem=problem, runs=effort(job.config, seeds=3))
@@ -122,26 +113,26 @@ def compare_layernorm(job: Job, layers: int) -> list[Row]:
     return compare(job, layers, [trained])
 
 
-def phase(config: Flags, folder: RunFolder) -> Iterator[Part]:
+@parts()
+def phase(job: Job) -> list[Row]:
     """When the loss drops, by seed and number of heads."""
-    yield {}, lambda: compare(job := Job(config, folder), 1, by_heads(job, "phase", 10))
+    return compare(job, 1, by_heads(job, "phase", 10))
 
 
-def finite_data(config: FiniteData, folder: RunFolder) -> Iterator[Part]:
-    """Few training tasks."""
-    for size in config.training_tasks:
-        yield {"training_tasks": size}, functools.partial(compare_finite, Job(config, folder), size)
+@parts(lambda config: [{"training_tasks": size} for size in config.training_tasks])
+def finite_data(job: Job, training_tasks: int) -> list[Row]:
+    """Few training tasks.
 
-
-def compare_finite(job: Job, size: int) -> list[Row]:
-    """Training on the same tasks at every step; their loss is `train_loss`."""
+    Training on the same tasks at every step; their loss is `train_loss`.
+    """
+    size = training_tasks
     model, recipe = Model(make_tasks(job.config), 1, True), make_recipe(job.config, 1)._replace(batch_size=size, cycle=1)
     trained = trained_family(job, model, name=f"finite_{size}", recipe=recipe, runs=effort(job.config, seeds=1))
-    problem = make_regression(job.config, model.tasks, 1)
-    for entry, layers in zip(trained.entries, split_seeds(trained.weights), strict=True):
+    problem, members = make_regression(job.config, model.tasks, 1), []
+    for layers, entry in trained.members:
         same = sample_tasks(jax.random.fold_in(jax.random.key(entry["seed"]), 0), model.tasks, size)  # as in training
-        entry["train_loss"] = float(batch_loss(problem, layers, same))
-    return compare(job, 1, [trained])
+        members.append((layers, {**entry, "train_loss": float(batch_loss(problem, layers, same))}))
+    return compare(job, 1, [trained._replace(members=members)])
 
 
 def models_by_size(results: Results) -> dict[str, str]:

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from icl import Tasks
 from icl.solvers.continuation import optimal_polynomial, optimal_polynomials
-from icl.solvers.newton import equivalent_steps, newton_residual
+from icl.solvers.newton import equivalent_steps, newton_residual, residual_loss, steps_per_layer
 from icl.solvers.polynomials import residual
 from icl.solvers.spectrum import spectral_law, weighted_eigenvalues
 from icl.tasks import sample_tasks
@@ -44,6 +44,16 @@ def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
 def test_equivalent_steps_interpolate_logarithms():
     losses = np.array([1.0, 0.1, 0.001])
     assert equivalent_steps(losses, 0.01) == pytest.approx(1.5) and equivalent_steps(losses, 1e-4) is None
+
+
+def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
+    weights, r = np.random.default_rng(0).normal(size=(2, 5, 3))
+    expected = sum(w * x**2 for context in zip(weights, r, strict=True) for w, x in zip(*context, strict=True)) / 10
+    assert float(residual_loss(jnp.asarray(weights), jnp.asarray(r))) == pytest.approx(expected, rel=1e-12)
+    K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
+    slope = ((K - K.mean()) * (steps - steps.mean())).sum() / ((K - K.mean()) ** 2).sum()
+    assert steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)
+    assert np.isnan(steps_per_layer([1, 2], [3.0, 6.0]))
 
 
 def test_the_best_looped_preconditioner_is_the_inverse_covariance():

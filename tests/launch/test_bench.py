@@ -2,11 +2,10 @@
 
 import functools
 import importlib.util
-import json
 import math
 import os
 import re
-import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,43 +14,36 @@ import pytest
 from jexplicit.counts.dense import _blocks, _sum_devices, _zero_tables, count, counting_step
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.shards import ShardWriter, read_shards
-from jexplicit.experiments.results import read_events
-from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.training_text import TrainingText
+from jexplicit.experiments.results import read_events, read_rows
+from jexplicit.experiments.rows import where
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
-from launch.bench import counting, evaluation, icl, lm, scaling, streaming, training
-from launch.bench.run import main
+from launch.bench import counting, evaluation, icl, scaling, streaming, training
+from launch.bench.__main__ import main
 from launch.bench.shared.harness import BenchConfig, Comparison, bench, check_agreement, losses_differ
 from launch.bench.shared.streams import first_positions, zipf_stream
 from launch.bench.shared.workers import Setting, Workers
 
 has_torch, has_kenlm = (importlib.util.find_spec(name) is not None for name in ("torch", "kenlm"))
 TIMED = {"bench", "method", "rounds", "threads", "memory", "cpu_seconds", "wall_seconds", "kernel_seconds"}
-FLAGS = {  # beside the tiny preset, and the fields of the rows
-    "counting": ("", "radius vocab_size tokens pairs_per_second ratio_to_bincount ratio_to_limit peak_table_bytes stream"),
-    "icl": (
-        "--layers 2",
-        "layers dim context batch_size steps steps_per_second cpu_ms_per_step ratio_to_plain ratio_to_sampled",
-    ),
-    "training": ("--rounds 1", "radius batch_size vocab_size steps stream positions_per_second ratio_to_torch"),
-    "evaluation": (
-        "--train TEXT --vocab-size 64",
-        "radius vocab_size corpus positions distinct positions_per_second ratio_to_brute_force ratio_to_kenlm nll_per_token",
-    ),
-    "scaling": (
-        "--rounds 1",
-        "mode devices processes tokens tokens_per_second seconds count_seconds reduce_seconds efficiency efficiency_low "
-        "efficiency_high count_efficiency cpu_efficiency limit peak_bytes bytes_reduced bytes_reduce_scattered training_batch "
-        "training_steps training_bytes_per_step training_all_reduce_bytes training_sharded_bytes training_touched_bytes "
-        "training_columns_bytes experiment counts_equal",
-    ),
-    "streaming": (
-        "--rounds 1 --tokens 60000 --checkpoint-seconds 0.001",
-        "tokens vocab_size radius devices counts_equal tokens_per_second cpu_ratio_to_memory ratio_to_memory peak_bytes memory "
-        "checkpoint_seconds seconds cpu_seconds count_seconds reduce_seconds",
-    ),
+FIELDS = {  # of the rows
+    "counting": "radius vocab_size tokens pairs_per_second ratio_to_bincount ratio_to_limit peak_table_bytes stream",
+    "icl": "layers dim context batch_size steps steps_per_second cpu_ms_per_step ratio_to_plain ratio_to_sampled",
+    "training": "radius batch_size vocab_size steps stream positions_per_second ratio_to_torch",
+    "evaluation": "radius vocab_size corpus positions distinct positions_per_second ratio_to_brute_force ratio_to_kenlm "
+    "nll_per_token",
+    "scaling": "mode devices processes tokens tokens_per_second seconds count_seconds reduce_seconds efficiency efficiency_low "
+    "efficiency_high count_efficiency cpu_efficiency limit peak_bytes bytes_reduced bytes_reduce_scattered training_batch "
+    "training_steps training_bytes_per_step training_all_reduce_bytes training_sharded_bytes training_touched_bytes "
+    "training_columns_bytes experiment counts_equal",
+    "streaming": "tokens vocab_size radius devices counts_equal tokens_per_second cpu_ratio_to_memory ratio_to_memory "
+    "peak_bytes memory checkpoint_seconds seconds cpu_seconds count_seconds reduce_seconds",
+}
+FLAGS = {  # beside the tiny preset
+    "icl": "--layers 2",
+    "evaluation": "--train TEXT --vocab-size 64",
+    "streaming": "--rounds 1 --tokens 60000 --checkpoint-seconds 0.001",
+    **dict.fromkeys(("training", "scaling"), "--rounds 1"),
 }
 
 
@@ -74,21 +66,17 @@ def run(tmp_path_factory, text):
             patch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
             patch.setattr(evaluation, "MIXTURES", {})  # a few kinds of models: each is compiled for some seconds
             patch.setattr(evaluation, "KINDS", ("unigram", evaluation.NGRAM))
-            flags = FLAGS[name][0].replace("TEXT", str(text))
+            flags = FLAGS.get(name, "").replace("TEXT", str(text))
             assert main([name, "--preset", "tiny", *flags.split(), "--out", str(out)]) == 0
         return out
 
     return once
 
 
-def rows_of(out):
-    return json.loads((out / "results.json").read_text())["rows"]
-
-
-@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("name", FIELDS)
 def test_a_run_has_rows_a_report_and_a_figure(name, run):
-    out, fields = run(name), set(FLAGS[name][1].split())
-    rows, report = rows_of(out), (out / "report.md").read_text()
+    out, fields = run(name), set(FIELDS[name].split())
+    rows, report = read_rows(out), (out / "report.md").read_text()
     drawn = re.findall(r"\]\((figures/.*?)\)", report)
     assert len(drawn) == (name != "training" or has_torch) and all((out / path).stat().st_size > 0 for path in drawn)
     assert f"# Bench: {name}" in report and all(f"| {row['method']} |" in report for row in rows)
@@ -102,27 +90,24 @@ def test_a_run_has_rows_a_report_and_a_figure(name, run):
                 assert low <= value <= row[f"{field}_high"]
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "peer"),
-    [
-        ("counting", "ratio_to_bincount", counting.PEER),
-        ("counting", "ratio_to_limit", counting.LIMIT),
-        ("icl", "ratio_to_plain", icl.PEER),
-        ("evaluation", "ratio_to_brute_force", evaluation.BRUTE),
-        ("streaming", "ratio_to_memory", streaming.IN_MEMORY),
-        ("streaming", "cpu_ratio_to_memory", streaming.IN_MEMORY),
-    ],
-)
-def test_a_peer_is_as_fast_as_itself(name, field, peer, run):
-    found = [row[field] for row in rows_of(run(name)) if row["method"] == peer]
+PEERS = {
+    ("counting", counting.PEER): ["ratio_to_bincount"],
+    ("counting", counting.LIMIT): ["ratio_to_limit"],
+    ("icl", icl.PEER): ["ratio_to_plain"],
+    ("evaluation", evaluation.BRUTE): ["ratio_to_brute_force"],
+    ("streaming", streaming.IN_MEMORY): ["ratio_to_memory", "cpu_ratio_to_memory"],
+}
+
+
+@pytest.mark.parametrize(("name", "peer"), PEERS)
+def test_a_peer_is_as_fast_as_itself(name, peer, run):
+    found = [row[field] for row in where(read_rows(run(name)), method=peer) for field in PEERS[name, peer]]
     assert found and all(ratio == 1 for ratio in found)
 
 
 def test_rows_of_each_method_and_size(run):
-    by = {
-        name: [(row["method"], row.get("radius")) for row in rows_of(run(name))]
-        for name in ("counting", "training", "evaluation")
-    }
+    names = ("counting", "training", "evaluation")
+    by = {name: [(row["method"], row.get("radius")) for row in read_rows(run(name))] for name in names}
     assert by["counting"] == [(method, K) for K in (1, 2) for method in counting.METHODS]
     methods = [name for name in training.METHODS if has_torch or not name.startswith("torch")]
     assert by["training"] == [(name, K) for K in (1, 2) for _ in (64, 256) for name in methods]
@@ -131,24 +116,24 @@ def test_rows_of_each_method_and_size(run):
 
 
 def test_ratios_stand_where_there_is_a_peer(run):
-    for row in rows_of(run("training")):
+    for row in read_rows(run("training")):
         compared = has_torch and row["method"] != training.OTHER_MODEL
         assert (row["ratio_to_torch"] is not None) == (row["ratio_to_fastest_torch"] is not None) == compared
         assert not compared or row["ratio_to_fastest_torch"] <= row["ratio_to_torch"]
-    for row in rows_of(run("evaluation")):
+    for row in read_rows(run("evaluation")):
         kinds = row["method"] not in evaluation.METHODS
         assert (row["ratio_to_brute_force"] is None) == kinds and (row["ratio_to_kenlm"] is not None) == (kinds and has_kenlm)
         assert row["positions"] == (1_000 if kinds else 5_000) and 1 < row["distinct"] < 5_000
 
 
 def test_losses_are_those_of_the_models(run):
-    nll = {row["method"]: row["nll_per_token"] for row in rows_of(run("evaluation"))}
+    nll = {row["method"]: row["nll_per_token"] for row in read_rows(run("evaluation"))}
     assert nll["ngram"] < nll["unigram"]
     assert nll[evaluation.BRUTE] == pytest.approx(nll[evaluation.DISTINCT], rel=1e-6)
 
 
 def test_scaling_is_against_one_device_with_the_bytes_of_the_formulas(run):
-    rows = rows_of(run("scaling"))
+    rows = read_rows(run("scaling"))
     assert [(row["mode"], row["devices"], row["processes"]) for row in rows] == [
         (mode, n, 1) for mode in ("weak", "strong") for n in (1, 2)
     ]
@@ -165,7 +150,7 @@ def test_scaling_is_against_one_device_with_the_bytes_of_the_formulas(run):
 
 
 def test_streaming_counts_within_its_memory_and_leaves_nothing(run):
-    streamed, in_memory = rows_of(run("streaming"))
+    streamed, in_memory = read_rows(run("streaming"))
     assert streamed["memory"] == 700_000_000 and in_memory["memory"] is None
     assert streamed["devices"] == in_memory["devices"] == 2
     assert not (run("streaming") / "shards").exists()
@@ -176,10 +161,10 @@ def test_a_bench_resumes_and_the_next_free_folder_is_chosen(tmp_path, monkeypatc
     np.save("stream.npy", zipf_stream(np.random.default_rng(1), 3000, 50))
     flags = ["counting", "--stream", "stream.npy", "--tokens", "1000", "--vocab-size", "50", "--radius", "3", "--rounds", "1"]
     assert main(flags) == main(flags) == 0
-    first, second = (rows_of(tmp_path / "runs" / out) for out in ("bench-counting", "bench-counting-2"))
+    first, second = (read_rows(tmp_path / "runs" / out) for out in ("bench-counting", "bench-counting-2"))
     assert {row["tokens"] for row in first + second} == {1000}
     assert main(["counting", "--out", "runs/bench-counting", "--resume"]) == 0
-    assert rows_of(tmp_path / "runs" / "bench-counting") == first
+    assert read_rows(tmp_path / "runs" / "bench-counting") == first
 
 
 def test_ratio_is_the_median_of_the_rounds_own_ratios():
@@ -221,7 +206,7 @@ def test_the_harness_compares_with_the_fastest_peer_and_leaves_out_cases_without
     peers = {"ratio_to_slow": ("vs. slow", ["slow"]), "ratio_to_fastest": ("vs. fastest", ["slow", "fast", "absent"])}
     fake: Any = bench("fake", BenchConfig, comparisons, [], {}, sizes=(), peers=peers, without_peer=["alone"], jobs=True)
     fake.run(BenchConfig(out=str(tmp_path / "run"), rounds=3))
-    rows = {row["method"]: row for row in rows_of(tmp_path / "run")}
+    rows = {row["method"]: row for row in read_rows(tmp_path / "run")}
     # rounds: 4/1, 4/2, 4/4 and 2/1, 2/2, 2/4
     assert [rows["ours"][f"ratio_to_slow{end}"] for end in ("_low", "", "_high")] == [1.5, 2, 3]
     assert rows["ours"]["ratio_to_fastest"] == 1 and rows["fast"]["ratio_to_fastest"] == 1
@@ -254,27 +239,16 @@ def trains_at(rate, batch, task):
         training._rate = usual
 
 
-@pytest.mark.parametrize(
-    ("module", "wrong", "flags", "said"),
-    [
-        (counting, counts_one_more, "--tokens 1000 --vocab-size 50 --radius 1", "numpy.bincount at K = 1: the counts differ"),
-        (
-            evaluation,
-            has_another_loss,
-            "--corpus zipf --positions 500 --vocab-size 64 --radius 2",
-            "brute force at K = 2: loss",
-        ),
-        *(
-            (
-                training,
-                functools.partial(trains_at, *change),
-                "--vocab-size 30 --batch-size 32 --radius 2",
-                "dense at K = 2, batch",
-            )
-            for change in ((0.0101, slice(None)), (0.01, slice(1, None)))
-        ),
-    ],
-)
+_trained = "--vocab-size 30 --batch-size 32 --radius 2"
+WRONG = [  # module, method, flags, message
+    (counting, counts_one_more, "--tokens 1000 --vocab-size 50 --radius 1", "numpy.bincount at K = 1: the counts differ"),
+    (evaluation, has_another_loss, "--corpus zipf --positions 500 --vocab-size 64 --radius 2", "brute force at K = 2: loss"),
+    (training, functools.partial(trains_at, 0.0101, slice(None)), _trained, "dense at K = 2, batch"),
+    (training, functools.partial(trains_at, 0.01, slice(1, None)), _trained, "dense at K = 2, batch"),
+]
+
+
+@pytest.mark.parametrize(("module", "wrong", "flags", "said"), WRONG)
 def test_a_method_that_computes_something_else_is_not_timed(module, wrong, flags, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(module.METHODS, "slightly off", wrong)
     name = module.__name__.rpartition(".")[2]
@@ -348,14 +322,9 @@ def test_the_error_of_a_worker_is_that_of_the_count(tmp_path):
 
 
 def test_a_configuration_that_counts_otherwise_is_not_timed():
-    class Answer:
-        digest = "a"
-
-    class Other:
-        digest = "b"
-
-    with pytest.raises(ValueError, match="weak, 2 devices of 1 processes disagree with one device"):
-        scaling.check_counts({"weak, 2 devices of 1 processes": Other}, {"weak, 2 devices of 1 processes": Answer})  # pyright: ignore
+    ours, alone = ({"weak, 2 devices": lambda digest=digest: SimpleNamespace(digest=digest)} for digest in "ab")
+    with pytest.raises(ValueError, match="weak, 2 devices disagree with one device"):
+        scaling.check_counts(ours, alone)  # pyright: ignore[reportArgumentType]
 
 
 def test_shards_are_the_same_in_any_number_of_goes(tmp_path, monkeypatch):
@@ -381,119 +350,34 @@ def test_shards_are_the_same_in_any_number_of_goes(tmp_path, monkeypatch):
     assert count(read_shards(broken), radius=1, vocab_size=50)[0].sum() == 1000
 
 
-def programs(folder, **bodies):
-    """Executable scripts of these names."""
-    folder.mkdir()
-    for name, body in bodies.items():
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (folder / name).chmod(0o755)
-    return folder
-
-
-@pytest.fixture
-def kenlm(tmp_path, monkeypatch):
-    """Stand-ins for KenLM: each needs what the one before has written; the perplexity is the number of lines."""
-    found = programs(
-        tmp_path / "bin",
-        lmplz='while [ $# -gt 0 ]; do case $1 in --text) t=$2;; --arpa) a=$2;; esac; shift; done; cp "$t" "$a"',
-        build_binary='cp "$1" "$2"',
-        query='[ -s "$3" ] || exit 1; echo "Perplexity including OOVs:\t$(wc -l)"; echo "Tokens: 3"',
-    )
-    monkeypatch.setenv("PATH", f"{found}{os.pathsep}{os.environ['PATH']}")
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("peer", ["kenlm", "none"])
-def test_language_models_beside_kenlm(peer, tmp_path, kenlm, text):
-    (tmp_path / "dev.txt").write_text("".join(text.read_text().splitlines(keepends=True)[:70]))
-    flags = ["--train", str(text), "--dev", str(tmp_path / "dev.txt"), "--vocab-size", "64", "--rows", "contexts-4"]
-    assert main(["lm", "--rounds", "1", "--peer", peer, "--out", str(tmp_path / "out"), *flags]) == 0
-    rows = {row["method"]: row for row in rows_of(tmp_path / "out")}
-    assert set(rows) == {"ngram", "mixture", *["kenlm"] * (peer == "kenlm")}
-    for name, row in rows.items():
-        assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["fit_seconds"]) and row["peak_bytes"] > 0
-        assert row["scored_per_second"] == pytest.approx(row["scored"] / row["eval_seconds"])
-        assert row["ratio"] is None or row["ratio"] == pytest.approx(rows["kenlm"]["fit_seconds"] / row["fit_seconds"])
-        assert row["seconds"] >= row["fit_seconds"] + row["eval_seconds"] or name == "kenlm"
-        assert (row["generated_per_second"] is None) == (name == "kenlm") and (row["ratio"] is None) == (peer == "none")
-    assert 1 < rows["ngram"]["perplexity"] < 64 and (peer == "none" or rows["kenlm"]["perplexity"] == 70)  # a line a document
-
-
-def test_a_job_of_its_own_process_has_the_perplexity_of_this_one(tmp_path):
-    rng = np.random.default_rng(0)
-    train, dev = (np.concatenate([[0], *[[*rng.integers(1, 9, 30), 0] for _ in range(n)]]).astype(np.uint8) for n in (30, 5))
-    np.save(tmp_path / "train.npy", train)
-    np.save(tmp_path / "dev.npy", dev)
-    job = lm.our_job("ngram", (), 9, tmp_path)
-    expected = evaluate(fit_model("ngram", TrainingText(train, 9, eos=True)).model, dev).perplexity
-    assert job.perplexity == pytest.approx(expected, rel=1e-6)  # float32 log-probabilities, added in float64
-    assert job.seconds > job.fit_seconds + job.eval_seconds and job.peak_bytes > 10**7
-    assert job.generated_per_second is not None and job.generated_per_second > 1
-
-
-def test_sentences_are_the_documents(tmp_path):
-    lm.write_sentences(tmp_path / "text", np.array([0, 5, 6, 0, 7, 0], np.uint8))
-    assert (tmp_path / "text").read_text() == "5 6\n7\n"
-
-
-def test_a_program_that_fails_says_why(tmp_path):
-    folder = programs(tmp_path / "bin", fails="echo first >&2; echo no memory left >&2; exit 3", works="cat")
-    with pytest.raises(ValueError, match="fails ended with status 3: no memory left"):
-        lm.run_program(str(folder / "fails"))
-    spent = lm.run_program(str(folder / "works"), stdin=folder / "fails")
-    assert spent.out.startswith("#!/bin/sh") and spent.peak_bytes > 0
-
-
-@pytest.mark.skipif(not all(map(shutil.which, lm.PROGRAMS)), reason="needs KenLM's programs on PATH")
-@pytest.mark.parametrize("tokens", [50, 40_000])  # of 50, lmplz alone finds no discounts
-def test_kenlm_itself_agrees(tmp_path, tokens):
-    train, dev = (zipf_stream(np.random.default_rng(seed), n, 2000) for seed, n in enumerate((tokens, 2000)))
-    dev = dev[np.isin(dev, train)]  # KenLM has one word for all that are new
-    for name, stream in (("train", train), ("dev", dev)):
-        lm.write_sentences(tmp_path / f"{name}.txt", stream)
-    job = lm.kenlm_job(tmp_path)
-    assert job.fit_seconds > 0 and job.peak_bytes > 10**6
-    if tokens > 50:
-        ours = evaluate(fit_model("ngram", TrainingText(train, 2000, eos=True)).model, dev).perplexity
-        assert job.perplexity == pytest.approx(ours, rel=0.01)  # KenLM keeps some of the probability for unknown words
-
-
-def test_another_query_is_refused(tmp_path, kenlm):
-    for name in ("train.txt", "dev.txt"):
-        (tmp_path / name).write_text("1 2\n")
-    (kenlm / "query").write_text("#!/bin/sh\necho done\n")
-    with pytest.raises(ValueError, match="query printed 'done' and no perplexity"):
-        lm.kenlm_job(tmp_path)
-
-
 @pytest.mark.slow
 def test_every_kind_of_model_is_scored_beside_kenlm(tmp_path, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     flags = ["--preset", "tiny", "--radius", "2", "--scored", "300", "--rounds", "1"]
     assert main(["evaluation", *flags, "--out", str(tmp_path / "run")]) == 0
-    rows = {row["method"]: row for row in rows_of(tmp_path / "run") if row["method"] not in evaluation.METHODS}
+    rows = {row["method"]: row for row in read_rows(tmp_path / "run") if row["method"] not in evaluation.METHODS}
     assert set(rows) == {*evaluation.KINDS, *evaluation.MIXTURES, *[evaluation.KENLM] * has_kenlm}
     assert rows["explicit, dense"]["nll_per_token"] == pytest.approx(rows["explicit, sparse"]["nll_per_token"], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ("counting --tokens 100 --radius", "--radius: give at least one value"),
-        ("counting --tokens 100 --vocab-size 46341", "--vocab-size 46341"),
-        ("counting --tokens 1", "--tokens 1"),
-        ("counting --tokens 100 --stream missing.npy --out run", "--stream missing.npy"),
-        ("counting --tokens 100 --stream large.npy --vocab-size 8 --out run", "ids 0 to 8"),
-        ("training --stream short.npy --vocab-size 9 --batch-size 4 --out run", "fewer than 3 batches of 4"),
-        ("streaming --memory 2", "memory '2'"),
-        ("lm --dev text", "--dev without --train"),
-        ("countin", "countin: choose one of counting"),
-    ],
-)
-def test_bad_flags_name_the_value(flags, named, tmp_path, monkeypatch, capsys):
+REFUSED = {
+    "counting --tokens 100 --radius": "--radius: give at least one value",
+    "counting --tokens 100 --vocab-size 46341": "--vocab-size 46341",
+    "counting --tokens 1": "--tokens 1",
+    "counting --tokens 100 --stream missing.npy --out run": "--stream missing.npy",
+    "counting --tokens 100 --stream large.npy --vocab-size 8 --out run": "ids 0 to 8",
+    "training --stream short.npy --vocab-size 9 --batch-size 4 --out run": "fewer than 3 batches of 4",
+    "streaming --memory 2": "memory '2'",
+    "lm --dev text": "--dev without --train",
+    "countin": "countin: choose one of counting",
+    "compile --functions sorting": "sorting: choose from counting",
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_bad_flags_name_the_value(flags, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.save("large.npy", np.array([0, 8, 0]))
     np.save("short.npy", np.array([0, 8, 8, 0]))
     assert main(flags.split()) == 2
-    assert named in " ".join(capsys.readouterr().err.split())
+    assert REFUSED[flags] in " ".join(capsys.readouterr().err.split())

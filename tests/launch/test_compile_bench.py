@@ -10,7 +10,6 @@ import pytest
 
 from launch.bench import compile as bench
 from launch.bench.compile import HOT_FUNCTIONS, count_kernels
-from launch.bench.run import main
 
 LOOP = """
 %body (p: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
@@ -71,10 +70,7 @@ def test_every_hot_function_has_kernels_on_every_platform():
     assert all(set(kernels) == set(HOT_FUNCTIONS) and min(kernels.values()) > 0 for kernels in kept.values())
 
 
-def test_unknown_functions_and_missing_compilers_are_refused(tmp_path, capsys):
-    assert main(["compile", "--functions", "sorting", "--out", str(tmp_path / "run")]) == 2
-    assert "sorting: choose from counting" in " ".join(capsys.readouterr().err.split())
-    if not importlib.util.find_spec("libtpu"):
-        with pytest.raises(ValueError, match=r"platform v5e: no compiler for it is installed; pip install -e '\.\[compile\]'"):
-            bench.described_mesh("v5e")
-    assert not (tmp_path / "run").exists()
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="the compiler is installed")
+def test_a_missing_compiler_is_named():
+    with pytest.raises(ValueError, match=r"platform v5e: no compiler for it is installed; pip install -e '\.\[compile\]'"):
+        bench.described_mesh("v5e")

@@ -1,4 +1,4 @@
-"""launch.icl on linear regression, looped layers, Newton's iteration and task diversity, end to end on tiny tasks."""
+"""launch.icl, end to end on tiny tasks: a run of the quick experiments, one of the slow ones, and what is refused."""
 
 import functools
 import json
@@ -10,73 +10,114 @@ import time
 import jax
 import numpy as np
 import pytest
+from outlines import check_report
 
 from icl import training
 from icl.solvers.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.experiments.bounds import check_bounds
 from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.results import read_events, read_rows
+from jexplicit.experiments.rows import groups, only, where
 from launch.icl import __main__ as icl
 from launch.icl.shared import base
-from launch.icl.shared.base import TEST, Flags, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
-from launch.icl.shared.predictors import Job, descent_families, measure_families
+from launch.icl.shared.base import TEST, Flags, Job, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
+from launch.icl.shared.predictors import descent_families, measure_families
 
-EXPERIMENTS = (*icl.GROUPS["all"], "task-diversity", "looped", "newton")
+SLOW = ("nonlinear", "layernorm", "phase", "blocks", "function-classes", "mesa", "markov")
+QUICK = tuple(name for name in icl.EXPERIMENTS if name not in SLOW)
 FLAGS = (
     "--dim 2 --context 3 --seeds 2 --steps 100 --warm-steps 100 --batch-size 16 --validation-tasks 50 --test-tasks 100 "
     "--solver-contexts 100 --depths 3 --contexts 3 --dims 2 --scaling-steps 100 --pretraining-tasks 1 4 512 "
-    "--diversity-points 4 --devices 1"
+    "--diversity-points 4 --wave-layers 1 2 --training-tasks 8 --diagonal-layers 2 --functions linear tree --function-dim 2 "
+    "--transformer 8 1 2 --blocks 2 3 --block-kinds softmax linear-layernorm --small-blocks 1 --block-batch-size 8 "
+    "--block-tasks 24 --chain-length 8 --tokens 300 --devices 1"
 ).split()
 FIELDS = (
     "experiment predictor layers recurrent dim context seed loss cosine model_difference prediction_difference gamma eta steps "
     "seconds task heads sensitivity_own sensitivity_next sensitivity_other adjusted_loss prefix settings start"
 ).split()
+DESCENTS = {"gd", "closed_form", "trained"}
+PREDICTORS = {
+    "one-step": DESCENTS | {"constructed", "interpolated", "ridge"},
+    "multi-step": DESCENTS | {"gd++", "constructed", "interpolated", "ridge"},
+    "curvature": {"closed_form", "trained"},
+    "nonlinear": {"zero", "trained", "control", "ridge"},
+    "copy": {"zero", "gd", "constructed", "trained"},
+    "softmax": DESCENTS | {"constructed"},
+    "layernorm": DESCENTS | {"gd++"},
+    "phase": DESCENTS,
+    "finite-data": DESCENTS,
+    "blocks": DESCENTS | {"gd++", "constructed", "ridge"},
+}
 MODELS = ("K1_d2_N3", "K2_recurrent_d2_N3")
-FIGURES = (
-    *(f"{kind}_{model}" for kind in ("training", "weights", "shifts") for model in MODELS),
-    *("depths", "rollout", "curvature", "scaling", "looped", "newton", "task_diversity"),
-)
 
 
-def rows(out, **wanted) -> list[dict]:
-    found = json.loads((out / "results.json").read_text())["rows"]
-    return [row for row in found if all(row[name] == value for name, value in wanted.items())]
-
-
-def without_seconds(told: list[dict]) -> list[dict]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in told]
-
-
-def events(out, name: str) -> list[dict]:
-    return [event for event in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if event["event"] == name]
+def without_seconds(out) -> list[dict]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in read_rows(out)]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run of every experiment that the read-only tests share."""
-    out = tmp_path_factory.mktemp("runs") / "run"
-    assert icl.main(["--out", str(out), "--experiment", *EXPERIMENTS, *FLAGS]) == 0
-    return out
+def runs(tmp_path_factory):
+    """`runs(experiments)`: the folder of a run of them, which all tests read."""
+
+    @functools.cache
+    def run(experiments):
+        out = tmp_path_factory.mktemp("runs") / "run"
+        steps = ["--steps", "8"] if experiments is SLOW else []
+        assert icl.main(["--out", str(out), "--experiment", *experiments, *FLAGS, *steps]) == 0
+        return out
+
+    return run
 
 
-def test_a_run_has_a_row_per_predictor_with_the_promised_fields(finished):
-    told = rows(finished)
-    assert all(set(FIELDS) <= set(row) for row in told) and {row["experiment"] for row in told} == set(EXPERIMENTS)
-    for experiment, layers, more in (("one-step", 1, set()), ("multi-step", 2, {"gd++"})):
-        of_it = rows(finished, experiment=experiment)
-        wanted = {"gd", "closed_form", "constructed", "trained", "interpolated", "ridge"} | more
-        assert {row["predictor"] for row in of_it} == wanted and {row["layers"] for row in of_it} == {layers}
-        assert {row["seed"] for row in of_it if row["predictor"] == "trained"} == {0, 1}
-        assert all(row["loss"] >= 0 and -1 <= row["cosine"] <= 1 + 1e-6 for row in of_it)
+@pytest.fixture
+def finished(runs):
+    return runs(QUICK)
 
 
-def test_the_constructed_weights_are_the_descent(finished):
-    for experiment, descent in (("one-step", "gd"), ("multi-step", "gd++")):
-        by_name = {row["predictor"]: row for row in rows(finished, experiment=experiment)}
+@pytest.fixture
+def rows(finished):
+    return read_rows(finished)
+
+
+@pytest.fixture
+def slow(runs):
+    return read_rows(runs(SLOW))
+
+
+@pytest.mark.parametrize("experiments", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
+def test_every_experiment_has_its_rows_and_its_section_of_the_report(runs, experiments):
+    out = runs(experiments)
+    rows = read_rows(out)
+    check_report(out, "icl_slow" if experiments is SLOW else "icl")
+    assert all(set(FIELDS) <= set(row) for row in rows) and {row["experiment"] for row in rows} == set(experiments)
+    for experiment, predictors in PREDICTORS.items():
+        assert experiment not in experiments or {row["predictor"] for row in where(rows, experiment=experiment)} == predictors
+    for trained in groups(where(rows, predictor="trained"), ["experiment"]).values():
+        assert {row["seed"] for row in trained} == {0, 1}
+
+
+def test_the_constructed_weights_are_the_descent(rows):
+    for experiment, descent, layers in (("one-step", "gd", 1), ("multi-step", "gd++", 2)):
+        own = where(rows, experiment=experiment)
+        assert {row["layers"] for row in own} == {layers}
+        assert all(row["loss"] >= 0 and -1 <= row["cosine"] <= 1 + 1e-6 for row in own)
+        by_name = {row["predictor"]: row for row in own}
         # the rates of the one are rounded to the floats of the other
         assert by_name["constructed"]["loss"] == pytest.approx(by_name[descent]["loss"], rel=1e-5)
         assert by_name["constructed"]["cosine"] == pytest.approx(1, abs=1e-5)
         assert by_name["closed_form"]["loss"] <= by_name["gd"]["loss"] * 1.1  # of 100 tasks
+
+
+def test_constructions_are_what_they_construct(rows):
+    loss = {(row["task"], row["layers"], row["predictor"]): row["loss"] for row in rows}
+    assert loss["tokens apart", 2, "constructed"] == pytest.approx(loss["tokens apart", 1, "gd"], rel=1e-9)
+    solved = loss["anisotropic, noisy", 1, "closed_form"]
+    assert loss["anisotropic, noisy", 1, "constructed"] == pytest.approx(solved, rel=1e-9)
+    assert loss["mixed noise", 2, "constructed"] == pytest.approx(loss["mixed noise", 2, "diagonal"], rel=1e-9)
+    for row in where(rows, task="mixed noise"):
+        assert row["adjusted_loss"] == pytest.approx(row["loss"] - loss["mixed noise", 0, "oracle"], abs=1e-12)
 
 
 def test_a_loss_has_the_standard_error_of_its_tasks(tmp_path):
@@ -92,12 +133,10 @@ def test_a_loss_has_the_standard_error_of_its_tasks(tmp_path):
     assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
 
 
-def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained_once(finished):
-    told = {row["predictor"]: row for row in rows(finished, experiment="curvature")}
-    assert set(told) == {"closed_form", "trained"}
-    assert len([event for event in events(finished, "trained") if event["model"] == f"cold_{MODELS[1]}"]) == 1
+def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained_once(finished, rows):
+    assert len([event for event in read_events(finished, "trained") if event["model"] == f"cold_{MODELS[1]}"]) == 1
     values = np.load(finished / "curvature.npz")["before_3"]
-    for row in told.values():
+    for row in where(rows, experiment="curvature"):
         after = values * (1 - row["gamma"] * values) ** 2
         for part, when in ((values, ""), (after, "_after")):  # saved in float32
             assert row[f"eigenvalue_min{when}"] == pytest.approx(part.min(), rel=1e-5, abs=1e-7)
@@ -107,23 +146,22 @@ def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained
 
 
 def test_a_warm_start_begins_at_the_descent(finished):
-    begun = next(e for e in events(finished, "evaluation") if e["model"].startswith("warm") and e["step"] == 0)
+    begun = next(e for e in read_events(finished, "evaluation") if e["model"].startswith("warm") and e["step"] == 0)
     assert begun["cosine"] == pytest.approx([1, 1], abs=1e-5)
-    levels = {e["predictor"]: e["loss"] for e in events(finished, "reference") if e["model"] == begun["model"]}
-    assert begun["loss"] == pytest.approx([levels["gd++"]] * 2, rel=1e-5)
+    level = only(read_events(finished, "reference"), model=begun["model"], predictor="gd++")["loss"]
+    assert begun["loss"] == pytest.approx([level] * 2, rel=1e-5)
 
 
-def test_looped_layers_are_best_near_the_loops_that_they_were_solved_for(finished):
-    for name, K in (("gd", 2), ("gd++", 2)):
-        by_loops = {row["loops"]: row for row in rows(finished, experiment="looped", predictor=name, layers=K)}
+def test_looped_layers_are_best_near_the_loops_that_they_were_solved_for(rows):
+    for name in ("gd", "gd++"):
+        by_loops = {row["loops"]: row["loss"] for row in where(rows, experiment="looped", predictor=name, layers=2)}
         assert sorted(by_loops) == [1, 2, 3, 5, 7, 10, 15, 20, 30, 50]
-        solved = rows(finished, experiment="depths", predictor=name, layers=K, recurrent=True)[0]
-        assert by_loops[K]["loss"] == pytest.approx(solved["loss"], rel=1e-9) and by_loops[1]["loss"] > by_loops[K]["loss"]
-    assert {row["seed"] for row in rows(finished, experiment="looped", predictor="trained")} == {0, 1}
+        solved = where(rows, experiment="depths", predictor=name, layers=2, recurrent=True)[0]
+        assert by_loops[2] == pytest.approx(solved["loss"], rel=1e-9) and by_loops[1] > by_loops[2]
 
 
-def test_task_diversity_has_exact_losses_for_every_number_of_tasks(finished):
-    of_it = rows(finished, experiment="task-diversity")
+def test_task_diversity_has_exact_losses_for_every_number_of_tasks(finished, rows):
+    of_it = where(rows, experiment="task-diversity")
     told = {(row["predictor"], row["heads"], row["training_tasks"]): row for row in of_it}
     expected = {(name, 1, M) for name in ("dmmse", "ridge", "closed_form", "solved") for M in (1, 4, 512)}
     expected |= {("solved", 3, M) for M in (1, 4, 512)} | {("trained", heads, 4) for heads in (1, 3)}
@@ -134,22 +172,77 @@ def test_task_diversity_has_exact_losses_for_every_number_of_tasks(finished):
     assert told["dmmse", 1, 1]["train_loss"] < 1e-10  # it knows the task
     for heads in (1, 3):  # exact losses, which no training beats
         assert told["trained", heads, 4]["train_loss"] >= told["solved", heads, 4]["train_loss"]
-    assert [event["dim"] for event in events(finished, "threshold")] == [2]
+    assert [event["dim"] for event in read_events(finished, "threshold")] == [2]
+
+
+def test_rows_tell_models_and_seeds_apart(rows):
+    trained = where(rows, predictor="trained")
+    copies = where(trained, experiment="copy")
+    assert {(row["attention"], row["seed"]) for row in copies} == {("softmax", 0), ("softmax", 1), ("linear", 0)}
+    assert {row["heads"] for row in where(trained, experiment="softmax")} == {1, 2}
+    assert all(row["train_loss"] > 0 for row in where(trained, experiment="finite-data"))
+
+
+@pytest.mark.slow
+def test_blocks_are_told_apart_and_constructed_ones_are_gd_plus_plus(slow):
+    blocks = where(slow, experiment="blocks")
+    trained = where(blocks, predictor="trained")
+    assert {(r["layers"], r["heads"], r["attention"], r["layernorm"], r["training_tasks"], r["seed"]) for r in trained} == {
+        (*sizes, seed)
+        for seed in (0, 1)
+        for sizes in ((2, 3, "softmax", False, None), (2, 3, "linear", True, None), (1, 3, "softmax", False, 24))
+    }
+    assert all(row["train_loss"] > 0 for row in trained if row["training_tasks"])
+    row = {row["predictor"]: row for row in where(blocks, layers=2, start=None)}
+    assert row["constructed"]["loss"] == pytest.approx(row["gd++"]["loss"], rel=1e-9)
+    assert row["constructed"]["cosine"] == pytest.approx(1, abs=1e-6)  # 1e-8 is added to norms of order 0.1
+
+
+@pytest.mark.slow
+def test_waves_have_layers_and_functions_prefixes_and_shifts(slow):
+    assert {row["layers"] for row in where(slow, experiment="nonlinear")} == {1, 2}
+    functions = where(slow, experiment="function-classes")
+    assert {row["prefix"] for row in functions} >= {0, 1, 2, 4} and len({row["shift"] for row in functions}) == 12
+
+
+@pytest.mark.slow
+def test_mesa_layers_are_ridge_and_stay_exact_in_float32(slow):
+    told = where(slow, experiment="mesa")
+    streams = groups([row for row in told if row["task"] != "rounding"], ["task"])
+    assert {task for (task,) in streams} == {"regression", "ill-conditioned", "drift", "dynamics"}
+    for (task,), own in streams.items():
+        loss = {row["predictor"]: row["loss"] for row in own}
+        mesa = [loss["mesa, recursion"], loss["mesa, conjugate gradients"]]
+        assert mesa[0] == pytest.approx(mesa[1], rel=1e-9)
+        assert (mesa[0] == pytest.approx(loss["ridge"], rel=1e-9)) == (task != "drift")
+        assert mesa[0] < loss["linear attention"]
+    rounding = where(told, task="rounding")
+    assert len(groups(rounding, ["inputs", "forgetting", "predictor"])) == len(rounding) == 3 * 2 * 3 + 2
+    for row in rounding:
+        assert row["predictor"] == "mesa, Sherman-Morrison" or (row["float32_error"] < 1e-3 and row["fails_at"] is None)
+
+
+@pytest.mark.slow
+def test_constructed_layers_are_the_posterior_mean_of_a_chain(slow):
+    rows = where(slow, experiment="markov")
+    by_name = {row["predictor"]: row for row in rows}
+    assert list(by_name) == ["uniform", "unigram", "bigram", "cache row", "constructed", "trained"]
+    trained = where(rows, predictor="trained")
+    assert [(row["symbols_before"], row["seed"]) for row in trained] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert by_name["constructed"]["loss"] == pytest.approx(by_name["bigram"]["loss"], rel=1e-5)
+    assert by_name["constructed"]["max_difference"] < 1e-12 and by_name["cache row"]["max_difference"] < 1e-12
+    assert by_name["cache row"]["count_difference"] < 1e-11  # read back through a logarithm
+    assert abs(by_name["bigram"]["kl_bigram"]) < 1e-6 < by_name["unigram"]["kl_bigram"]
 
 
 def test_a_run_leaves_the_files_of_the_contract_and_a_report_that_is_made_of_them(finished, capsys):
     for name in ("config.json", "environment.json", "metrics.jsonl", f"checkpoints/cold_{MODELS[0]}"):
         assert (finished / name).exists(), name
-    for name in FIGURES:
-        assert (finished / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
     assert not list((finished / "checkpoints").glob("*.partial"))
-    before, told = (finished / "report.md").read_text(), rows(finished)
-    assert all(f"## {icl.EXPERIMENTS[name].title}" in before for name in EXPERIMENTS)
-    for heading in ("| predictor | loss |", "| N | γ: closed form |", "| layer | 2 loops |", "| on | M |", "limit of large d"):
-        assert heading in before, heading
+    before, told = (finished / "report.md").read_text(), read_rows(finished)
     (finished / "report.md").unlink()
     assert icl.main(["--out", str(finished), "--resume", "--json"]) == 0  # nothing else is left to do
-    assert json.loads(capsys.readouterr().out)["rows"] == told == rows(finished)
+    assert json.loads(capsys.readouterr().out)["rows"] == told == read_rows(finished)
     assert (finished / "report.md").read_text() == before
     assert icl.main(["--out", str(finished), *FLAGS]) == 2 and "--resume" in capsys.readouterr().err
     assert icl.main(["--out", str(finished), "--resume", "--steps", "300"]) == 2
@@ -175,14 +268,14 @@ def test_layers_of_their_own_are_interpolated_and_all_are_shown_and_an_interrupt
 
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert icl.main(command(whole)) == 0
-    told = rows(whole, predictor="interpolated")
+    told = where(read_rows(whole), predictor="interpolated")
     assert {row["seed"] for row in told} == {0, 1} and not any(row["recurrent"] for row in told)
     assert (whole / "figures" / "layers_K2_layers_d2_N3.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(base, "train_layers", stopped)
     assert icl.main(command(out)) == 130
     monkeypatch.setattr(base, "train_layers", train)
     assert icl.main([*command(out), "--resume"]) == 0
-    assert without_seconds(rows(out)) == without_seconds(rows(whole))
+    assert without_seconds(out) == without_seconds(whole)
 
 
 @pytest.mark.slow
@@ -198,41 +291,39 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     subprocess.run(command(killed), check=True, stderr=subprocess.DEVNULL)
-    assert without_seconds(rows(killed)) == without_seconds(rows(whole))
+    assert without_seconds(killed) == without_seconds(whole)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("--layers 0", "--layers 0"),
-        ("--context -1", "--context -1"),
-        ("--seeds 0", "--seeds 0"),
-        ("--batch-size 0", "--batch-size 0"),
-        ("--warm-steps -1", "--warm-steps -1"),
-        ("--contexts 0", "--contexts"),
-        ("--dims", "--dims without a value: leave the flag out, or give some, such as 2 5 10"),
-        ("--devices 99", "--devices"),
-        ("--preset nothing", "two-steps"),
-        ("--pretraining-tasks 0", "--pretraining-tasks"),
-        ("--diversity-points 0", "--diversity-points"),
-        ("--experiment task-diversity --dims 2000", "--dims 2000: task-diversity takes"),
-    ],
-)
-def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong, message):
-    assert icl.main(["--out", str(tmp_path / "run"), *FLAGS, *wrong.split()]) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
+OUT_OF_BOUNDS = (
+    "--layers 0; --context -1; --seeds 0; --steps 0; --batch-size 0; --warm-steps -1; --contexts 0; --devices 99; "
+    "--pretraining-tasks 0; --diversity-points 0; --training-tasks 0; --diagonal-layers 0; --blocks 12 0; --block-scale -1.0; "
+    "--block-tasks 0; --block-rate 0; --wave-layers 0; --chain-states 1; --chain-length 1; --chain-alpha 0; --tokens 0"
+).split("; ")
+REFUSED = {
+    **{flags: flags.split()[0] for flags in OUT_OF_BOUNDS},
+    "--dims": "--dims without a value: leave the flag out, or give some, such as 2 5 10",
+    "--block-kinds": "--block-kinds without a value",
+    "--preset nothing": "two-steps",
+    "--experiment task-diversity --dims 2000": "--dims 2000: task-diversity takes",
+    "--experiment noisy --noise-levels -1.0": "levels",
+    "--experiment function-classes --transformer 9 1 2": "--transformer 9 1 2",
+    "--experiment function-classes --function-dim 0": "dim 0",
+    "--experiment blocks --block-tasks 1000": "use a multiple of --block-batch-size",
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong):
+    assert icl.main(["--out", str(tmp_path / "run"), *wrong.split()]) == 2
+    assert REFUSED[wrong] in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", sorted(icl.PRESETS))
-def test_every_preset_is_a_valid_configuration(name):
-    preset = icl.PRESETS[name]
-    check_bounds(preset.config)
-    icl.check(preset.config)
-    assert preset.note and preset.config.out.startswith("runs/icl")
-
-
-def test_groups_name_experiments_and_every_experiment_is_in_a_group_and_in_help():
+def test_presets_are_valid_and_groups_name_experiments_that_help_explains():
+    for preset in icl.PRESETS.values():
+        check_bounds(preset.config)
+        icl.check(preset.config)
+        assert preset.note and preset.config.out.startswith("runs/icl")
     for group, names in icl.GROUPS.items():
         chosen = icl.selected_experiments(icl.Config(out="", experiment=(group,)))
         assert [experiment.name for experiment in chosen] == list(names)
@@ -256,8 +347,8 @@ def test_trained_layers_reach_the_descent(tmp_path, preset):
     out = tmp_path / "run"
     flags = ["--preset", preset, "--out", str(out), "--test-tasks", "100000"]
     subprocess.run([sys.executable, "-m", "launch.icl", *flags], check=True, stderr=subprocess.DEVNULL)
-    told = rows(out, predictor="trained", start="cold")
-    best = rows(out, predictor=told[0]["reference"])[0]["loss"]
+    told = where(read_rows(out), predictor="trained", start="cold")
+    best = where(read_rows(out), predictor=told[0]["reference"])[0]["loss"]
     assert len(told) == 5 and np.mean([row["loss"] for row in told]) <= 1.03 * best
     if preset == "one-step":
         assert all(row["loss"] <= 1.005 * best and row["cosine"] >= 0.999 for row in told)

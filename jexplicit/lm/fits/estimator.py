@@ -106,7 +106,8 @@ def _options(method: str, options: dict[str, Any]) -> Options:
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
     if options.get("radius", 1) < 1:
         raise ValueError(f"radius={options['radius']}: a context has at least one token")
-    return Options(**({"history": "document"} if method == "mixture" else {}) | options)
+    defaults: dict[str, Any] = {"history": "document"} if method == "mixture" else {}
+    return Options(**defaults | options)
 
 
 def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit) -> list[str]:

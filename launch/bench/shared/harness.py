@@ -95,6 +95,20 @@ def one_core(jobs: bool) -> Iterator[Row]:
         yield {"threads": threads, "memory": memory}
 
 
+_of_jobs = [
+    Column("M tokens", "tokens", ".3g", 1e-6),
+    Column("s", "seconds", ".2f"),
+    Column("CPU s", "cpu_seconds", ".2f"),
+    Column("M tokens/s", "tokens_per_second", ".2f", 1e-6),
+    Column("GB peak", "peak_bytes", ".2f", 1e-9),
+]
+
+
+def job_columns(*headings: str) -> list[Column]:
+    """Columns of benches whose cases are jobs."""
+    return [column for heading in headings for column in _of_jobs if column.heading == heading]
+
+
 _seconds = [Column(f"{clock} s", f"{clock.lower()}_seconds", ".3f") for clock in ("CPU", "kernel", "wall")]
 _only_in_report = ("quartiles", "CPU s", "kernel s", "wall s", "reduction s", "MB reduced")
 _labels = {"radius": "K", "layers": "K", "batch_size": "batch size"}
@@ -181,11 +195,9 @@ def bench(
             yield {**row, **inspected.get(case, {}), "rounds": config.rounds, **about}
 
     bars = [partial(ratio_bars, f"bench_{name}", field, names, where, ours) for field, (_, names) in [*peers.items()][:1]]
-    shown = [
-        *[Column("method", "method"), *(Column(_labels[size], size, "d") for size in sizes), *columns],
-        *(column for field, (heading, _) in peers.items() for column in ratio_columns(heading, field)),
-        *([] if jobs else _seconds),
-    ]
+    shown = [Column("method", "method"), *(Column(_labels[size], size, "d") for size in sizes), *columns]
+    shown += [column for field, (heading, _) in peers.items() for column in ratio_columns(heading, field)]
+    shown += [] if jobs else _seconds
     terminal = Table([column for column in shown if column.heading not in _only_in_report])
     about_cases = [inspect.getdoc(comparisons) or "", ""]
     views = [_rounds, Table(shown, note="" if jobs else _note), *bars, lambda results: about_cases, *more]

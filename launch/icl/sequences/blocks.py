@@ -14,11 +14,9 @@ from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, where
 from jexplicit.experiments.views import Lines
-from launch.icl.shared.base import STYLES, Flags, Model, effort, make_recipe, make_regression, make_tasks
-from launch.icl.shared.curves import BY_STEP, curves, loss_by_step
+from launch.icl.shared.base import STYLES, Flags, Job, Model, effort, make_recipe, make_regression, make_tasks
 from launch.icl.shared.predictors import (
     Family,
-    Job,
     constructed_layers,
     descent_families,
     measure_families,
@@ -26,7 +24,7 @@ from launch.icl.shared.predictors import (
     ridge_family,
     trained_family,
 )
-from launch.icl.shared.tables import measures
+from launch.icl.shared.tables import BY_STEP, curves, loss_by_step, measures
 
 BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
 _evaluations = 30  # of a training; one of twelve blocks takes as long as 30 steps
@@ -68,18 +66,16 @@ def measure(config: BlockFlags, folder: RunFolder) -> Iterator[Part]:
     tasks = make_tasks(config)
     many, few = Model(tasks, config.blocks[0], False), Model(tasks, config.small_blocks, False)
     for model in dict.fromkeys((many, few)):
-        yield (
-            {"start": None, "layers": model.layers, "training_tasks": None},
-            functools.partial(untrained, config, folder, model),
-        )
-    for kind in config.block_kinds:
-        yield {"training_tasks": None, **about(kind)}, functools.partial(fit_blocks, config, folder, many, kind)
-    kind = config.block_kinds[0]
-    for size in config.block_tasks:
-        yield {"training_tasks": size, **about(kind)}, functools.partial(fit_blocks, config, folder, few, kind, size)
+        key = {"start": None, "layers": model.layers, "training_tasks": None}
+        yield key, functools.partial(untrained, Job(config, folder), model)
+    networks = [(many, kind, None) for kind in config.block_kinds]
+    networks += [(few, config.block_kinds[0], size) for size in config.block_tasks]
+    for model, kind, size in networks:
+        key = {"training_tasks": size, **about(kind)}
+        yield key, functools.partial(fit_blocks, Job(config, folder), model, kind, size)
 
 
-def about(kind: BlockKind) -> dict[str, Any]:
+def about(kind: str) -> dict[str, Any]:
     """The fields of rows that tell one kind from another."""
     attention, _, norm = kind.partition("-")
     return {"attention": attention, "layernorm": norm == "layernorm"}
@@ -96,18 +92,17 @@ def model_name(row: Row) -> str:
     return f"blocks_{kind}" + (f"_{row['training_tasks']}_tasks" if row["training_tasks"] else "")
 
 
-def untrained(config: BlockFlags, folder: RunFolder, model: Model) -> Iterable[Row]:
+def untrained(job: Job, model: Model) -> Iterable[Row]:
     """Descent, ridge regression, and linear blocks that are GD++, whose tokens are not clipped."""
-    job, heads = Job(config, folder), config.blocks[1]
-    problem = BlockRegression(model.tasks, softmax=False)
-    weights = jax.tree.map(lambda leaf: leaf[None], linear_blocks(constructed_layers(job, model), heads=heads))
-    constructed = Family("constructed", predict_of(problem), weights, [{"heads": heads}])
+    heads, predict = job.config.blocks[1], predict_of(BlockRegression(model.tasks, softmax=False))
+    blocks = linear_blocks(constructed_layers(job, model), heads=heads)
+    constructed = Family("constructed", predict, [(blocks, {"heads": heads})])
     return measure_families(job, model, [*descent_families(job, model), constructed, ridge_family(model.tasks)])
 
 
-def fit_blocks(config: BlockFlags, folder: RunFolder, model: Model, kind: BlockKind, tasks: int | None = None) -> Iterable[Row]:
+def fit_blocks(job: Job, model: Model, kind: str, tasks: int | None) -> Iterable[Row]:
     """Blocks of every seed, trained on fresh tasks, or on so many of them, which the batches take in turn."""
-    job, runs, blocks, heads = Job(config, folder), effort(config, 3000, 2), model.layers, config.blocks[1]
+    config, runs, blocks, heads = job.config, effort(job.config, 3000, 2), model.layers, job.config.blocks[1]
     batch_size = min(config.block_batch_size, tasks or config.block_batch_size)
     cycle, b2, every = tasks and tasks // batch_size, make_recipe(config, blocks).b2, max(1, runs.steps // _evaluations)
     # with norms up to 10 and a rate of 0.003 the loss jumped, once in each of two runs, after some 3000 steps
@@ -121,13 +116,12 @@ def fit_blocks(config: BlockFlags, folder: RunFolder, model: Model, kind: BlockK
     fields, clip = {**about(kind), "training_tasks": tasks}, make_regression(config, model.tasks, blocks).clip
     softmax, name = fields["attention"] == "softmax", model_name(fields)
     problem = BlockRegression(model.tasks, softmax=softmax, layernorm=fields["layernorm"], clip=clip)
-    options = {"recipe": recipe, "heads": heads, "runs": runs, "init": init, "every": every}
+    options: Any = {"recipe": recipe, "heads": heads, "runs": runs, "init": init, "every": every}
     family = trained_family(job, model, name=name, problem=problem, **options)
     if tasks:
-        last = where(folder.events("evaluation"), model=name)[-1]
-        family = family._replace(
-            entries=[{**e, "train_loss": loss} for e, loss in zip(family.entries, last["training_loss"], strict=True)]
-        )
+        last = where(job.folder.events("evaluation"), model=name)[-1]["training_loss"]
+        members = [(one, {**entry, "train_loss": loss}) for (one, entry), loss in zip(family.members, last, strict=True)]
+        family = family._replace(members=members)
     return measure_families(job, model, [family])
 
 

@@ -1,7 +1,6 @@
 """Copying: x and y in separate tokens, which a first layer has to join before a second one can descend."""
 
 import functools
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,7 @@ from icl.models.attention import AttentionLayer, init_layers
 from icl.problems import copying
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.views import Lines
 from launch.icl.shared.base import (
@@ -19,28 +17,26 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Flags,
+    Job,
     Measure,
     Model,
     batch_loss,
     effort,
     make_tasks,
+    parts,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
 )
-from launch.icl.shared.curves import BY_STEP, curves
-from launch.icl.shared.predictors import Job, descent_family
-from launch.icl.shared.tables import curve, measures
+from launch.icl.shared.predictors import descent_family
+from launch.icl.shared.tables import BY_STEP, curve, curves, measures
 
 MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
 
 
-def measure(config: Flags, folder: RunFolder) -> Iterator[Part]:
+@parts(lambda config: [{"attention": first} for first in (None, *MODELS)])
+def measure(job: Job, attention: str | None) -> list[Row]:
     """x and y in separate tokens."""
-    yield {"attention": None}, functools.partial(untrained, Job(config, folder))
-    for first in MODELS:
-        yield {"attention": first}, functools.partial(train_copying, Job(config, folder), first)
+    return train_copying(job, attention) if attention else untrained(job)
 
 
 def test_set(config: Flags) -> tuple[Row, Sequence]:
@@ -84,19 +80,20 @@ def train_copying(job: Job, first: str) -> list[Row]:
         return init_layers(key, problem.width, layers=2, scale=0.02 / 2)
 
     recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, runs.steps // 20))
-    params = train_or_load(config, job.folder, name, init, problem, recipe, evaluation, effort=runs, every=every)
-    about, batch = test_set(config)
-    return [
-        {**about, "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
-        for layers, entry in zip(split_seeds(params), training_rows(job.folder, name), strict=True)
-    ]
+    trained, (about, batch) = train_or_load(job, name, init, problem, recipe, evaluation, runs, every), test_set(config)
+    about = {**about, "layers": 2, "predictor": "trained"}
+    return [{**about, **jax.tree.map(float, measured(layers, batch)), **entry} for layers, entry in trained]
 
 
 def levels(job: Job, batch: Sequence) -> tuple[float, dict[str, float]]:
     """The rate of one step of descent, and the losses of predicting zero and of that step."""
     gd = descent_family(job, Model(make_tasks(job.config), 1, True), "gd")
-    y = jax.jit(gd.predict)(split_seeds(gd.weights)[0], batch)
-    return gd.entries[0]["eta"], {"zero": 0.5 * float(jnp.mean(batch.y_q**2)), "gd": float(half_mse(y, batch.y_q))}
+    weights, entry = gd.members[0]
+    losses = {
+        "zero": 0.5 * float(jnp.mean(batch.y_q**2)),
+        "gd": float(half_mse(jax.jit(gd.predict)(weights, batch), batch.y_q)),
+    }
+    return entry["eta"], losses
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -29,7 +29,7 @@ from jexplicit.experiments.rows import Results, Row, groups, means, points, wher
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import TEST, Flags, effort, random_key, split_seeds, train_or_load, training_rows, validation_loss
+from launch.icl.shared.base import TEST, Flags, Job, effort, random_key, train_or_load, validation_loss
 
 _batch = 64  # prompts per step, as in Garg et al.
 _prompts = 1280  # of the test
@@ -78,13 +78,13 @@ def make_predictors(config: FunctionFlags, folder: RunFolder, functions: Functio
     problem, init = Prompts(functions, model.apply), functools.partial(init_model, model, functions)  # pyright: ignore[reportArgumentType]
     recipe = Recipe(min(_batch, config.batch_size), config.learning_rate, b2=0.999, gradient_clip=1.0)
     evaluation, every = validation_loss(config, problem, min(config.validation_tasks, _prompts)), max(1, runs.steps // 20)
-    params = train_or_load(config, folder, name, init, problem, recipe, evaluation, effort=runs, every=every)
+    trained = train_or_load(Job(config, folder), name, init, problem, recipe, evaluation, runs, every)
     predictors: Predictors = [
         ({"predictor": baseline, "layers": 0}, jax.jit(jax.vmap(functools.partial(at_every_prefix, predictor))))
         for baseline, predictor in function_baselines(functions.kind).items()
     ]
     apply: Any = jax.jit(model.apply)
-    for entry, one in zip(training_rows(folder, name), split_seeds(params), strict=True):
+    for one, entry in trained:
         about = {"predictor": "trained", **entry, "layers": layers, "heads": heads, "start": "cold"}
         predictors.append((about, lambda prompts, one=one: apply(one, prompts.X, prompts.y)))
     return predictors

@@ -1,7 +1,7 @@
 """Markov chains: two layers of attention that count transitions in context, trained and constructed (Edelman et al. 2024)."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -22,9 +22,8 @@ from icl.problems.markov import (
 )
 from icl.training import Recipe
 from jexplicit.experiments.bounds import Bounds, PositiveFloat
-from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.figures import figure
-from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, means
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table, draw_matrix, picture
@@ -33,15 +32,15 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Flags,
+    Job,
     Measure,
+    Member,
     effort,
+    parts,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
 )
-from launch.icl.shared.curves import curves
-from launch.icl.shared.tables import curve, first_step
+from launch.icl.shared.tables import curve, curves, first_step
 
 MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files and events, by label
 _batch = 64  # sequences per step
@@ -66,17 +65,17 @@ class Markov(Flags):
     """markov: parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
 
 
-def measure(config: Markov, folder: RunFolder) -> Iterator[Part]:
-    """Markov chains, whose transitions two layers count in context."""
-    yield {}, functools.partial(compare, config, folder)
+@parts()
+def measure(job: Job) -> list[Row]:
+    """Markov chains, whose transitions two layers count in context.
 
-
-def compare(config: Markov, folder: RunFolder) -> list[Row]:
-    """Models with and without a symbol at the start, weights that are the posterior mean, and a language model's cache row."""
+    Models with and without a symbol at the start, weights that are the posterior mean, and a language model's cache row.
+    """
+    config = job.config
     chains, size = Chains(config.chain_states, config.chain_length, config.chain_alpha), block_size(config)
     blocks = max(1, min(config.test_tasks // size, _test_blocks))
     tests = [chains.sample(jax.random.fold_in(random_key(config, TEST), block), size) for block in range(blocks)]
-    models = {name: train(config, folder, chains, name) for name in MODELS.values()}
+    models = {name: train(job, chains, name) for name in MODELS.values()}
     constructed = jax.jit(induction_model, static_argnums=(0, 1))(chains.states, chains.length, chains.alpha)
     about = {"task": "markov chains", "recurrent": False, "alpha": chains.alpha, "dim": chains.states, "context": chains.length}
     rows = []
@@ -99,11 +98,11 @@ def compare(config: Markov, folder: RunFolder) -> list[Row]:
         test("constructed", of_construction, constructed, **made)
         for before, name in enumerate(MODELS.values()):
             fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
-            for entry, model in zip(training_rows(folder, name), split_seeds(models[name]), strict=True):
+            for model, entry in models[name]:
                 test("trained", of_logits, model, **fields, **entry)
-    x, shown = tests[0].x[:, 0], {"trained": split_seeds(models["markov_start"])[0], "constructed": constructed}
+    x, shown = tests[0].x[:, 0], {"trained": models["markov_start"][0][0], "constructed": constructed}
     maps: dict[str, Any] = {name: np.asarray(jax.jit(attention_maps)(model, x))[:, 0] for name, model in shown.items()}
-    np.savez_compressed(folder.path / "chains.npz", x=np.asarray(x), **maps)
+    np.savez_compressed(job.folder.path / "chains.npz", x=np.asarray(x), **maps)
     return rows
 
 
@@ -118,10 +117,8 @@ def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
     @jax.jit
     def of_sequence(x: jax.Array) -> jax.Array:
         row, posterior = cache_row(x, k), bigram_posterior(x, chains.alpha, k)
-        outputs, counts = (
-            next_outputs(induction_model(k, T, chains.alpha), x),
-            next_outputs(counting_model(k, T), x, softmax=False),
-        )
+        outputs = next_outputs(induction_model(k, T, chains.alpha), x)
+        counts = next_outputs(counting_model(k, T), x, softmax=False)
         p = jax.lax.map(lambda at: next_outputs(induction_model(k, T, at[1]), x)[at[0]], (jnp.arange(T), row.different / k))
         return jnp.stack([jnp.max(jnp.abs(d)) for d in (p - row.p, outputs - posterior, counts - row.counts)])
 
@@ -134,20 +131,20 @@ def block_size(config: Markov) -> int:
     return min(config.validation_tasks, config.test_tasks, _sequences)
 
 
-def train(config: Markov, folder: RunFolder, chains: Chains, name: str) -> Any:
+def train(job: Job, chains: Chains, name: str) -> list[Member]:
     """Models of two layers, one per seed, with or without a symbol at the start."""
-    runs = effort(config, 4000, 2)
+    config, runs = job.config, effort(job.config, 4000, 2)
 
     def evaluation() -> Measure:
         validation = chains.sample(random_key(config, VALIDATION), block_size(config))
         for strategy, predict in strategies(chains).items():
             loss = float(measures(predict, chains, validation)["loss"])
-            folder.log(event="reference", model=name, predictor=strategy, loss=loss)
+            job.folder.log(event="reference", model=name, predictor=strategy, loss=loss)
         return lambda model: measures(of_logits, chains, validation, model) | roles(model, validation)
 
     recipe = Recipe(min(_batch, config.batch_size), config.learning_rate, b2=0.999, gradient_clip=1.0)
     init, every = functools.partial(init_causal, chains, name == "markov_start"), max(1, min(50, runs.steps // 20))
-    return train_or_load(config, folder, name, init, chains, recipe, evaluation, effort=runs, every=every)
+    return train_or_load(job, name, init, chains, recipe, evaluation, runs, every)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -263,10 +260,6 @@ AXES = {"xlabel": "training step", "ylabel": "nats"}
 NOTE = """Edelman et al. 2024: predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by a head
 that attends to what followed the same state. Phases of training, by seed:"""
 PHASES = Table(rows=phases)
-VIEWS = [
-    CHAINS._replace(note=NOTE),
-    PHASES,
-    Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True),
-    attention,
-]
+FIGURE = Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True)
+VIEWS = [CHAINS._replace(note=NOTE), PHASES, FIGURE, attention]
 EXPERIMENT = Experiment("markov", Markov, measure, VIEWS, title="Markov chains")

@@ -17,13 +17,12 @@ from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_re
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
 from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, points
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Flags, random_key
+from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Flags, Job, parts, random_key
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")
@@ -60,20 +59,30 @@ class Mesa(Flags):
     """mesa: number of tokens over which rounding errors are measured."""
 
 
-def measure(config: Mesa, folder: RunFolder) -> Iterator[Part]:
+def make_streams(task: str, d: int) -> Streams | Dynamics:
+    """The streams of a task, and the law of their keys and maps."""
+    still, decaying = Streams(dim=d, tokens=20 * d, outputs=d), 1 / np.arange(1, d + 1) ** 2
+    return {
+        "regression": still,
+        "ill-conditioned": replace(still, variances=tuple((d * decaying / decaying.sum()).tolist())),
+        "drift": replace(still, memory=1 - 1 / (10 * d)),
+        "dynamics": Dynamics(dim=d, tokens=20 * d),
+    }[task]
+
+
+_inputs = ("white", "ill-conditioned", "half of the directions")
+_keys = [*({"task": task} for task in STREAMS), *({"task": "rounding", "inputs": inputs} for inputs in _inputs)]
+
+
+@parts(lambda config: _keys)
+def measure(job: Job, task: str, inputs: str = "") -> Iterable[Row]:
     """Layers that estimate a regression online."""
-    d, still = config.dim, Streams(dim=config.dim, tokens=20 * config.dim, outputs=config.dim)
-    decaying = 1 / np.arange(1, d + 1) ** 2
-    ill = replace(still, variances=tuple((d * decaying / decaying.sum()).tolist()))
-    drift = replace(still, memory=1 - 1 / (10 * d))
-    for task, streams in zip(STREAMS, (still, ill, drift, Dynamics(dim=d, tokens=20 * d)), strict=True):
-        yield {"task": task}, functools.partial(compare, config, folder, task, streams)
-    for inputs in ("white", "ill-conditioned", "half of the directions"):
-        yield {"task": "rounding", "inputs": inputs}, functools.partial(measure_rounding, config, folder, inputs)
+    return measure_rounding(job, inputs) if inputs else compare(job, task)
 
 
-def compare(config: Mesa, folder: RunFolder, task: str, streams: Streams | Dynamics) -> Iterator[Row]:
+def compare(job: Job, task: str) -> Iterator[Row]:
     """The loss of each estimator at the end; those at every position are events."""
+    config, streams = job.config, make_streams(task, job.config.dim)
 
     def sample(stream: int, number: int) -> Batch:
         return jax.jit(jax.vmap(streams.sample))(jax.random.split(random_key(config, stream), number))
@@ -86,17 +95,11 @@ def compare(config: Mesa, folder: RunFolder, task: str, streams: Streams | Dynam
         for name, one in found:
             losses = np.asarray(losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
             expected = None if one.expected is None else np.asarray(one.expected).tolist()
-            folder.log(event="positions", task=task, predictor=name, losses=losses.tolist(), expected=expected)
+            job.folder.log(event="positions", task=task, predictor=name, losses=losses.tolist(), expected=expected)
             settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
             ends = {"loss": float(losses[-1]), "population_loss": expected[-1] if expected else None}
-            yield {
-                **about,
-                "predictor": name,
-                **settings,
-                **ends,
-                "mean_loss": float(losses.mean()),
-                "gradient_steps": one.steps,
-            }
+            ends |= {"mean_loss": float(losses.mean()), "gradient_steps": one.steps}
+            yield about | {"predictor": name} | settings | ends
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -180,12 +183,12 @@ def best_rate(streams: Streams) -> float:
     return float(np.exp(found.x))
 
 
-def measure_rounding(config: Mesa, folder: RunFolder, inputs: str) -> Iterator[Row]:
+def measure_rounding(job: Job, inputs: str) -> Iterator[Row]:
     """Errors of float32 against float64 on one long sequence, without forgetting and with.
 
     Relative to the root mean square of the outputs. Mesa layers are compared with ridge regression, others with themselves.
     """
-    T, d, stream = config.tokens, config.dim, long_stream(config, inputs)
+    T, d, stream = job.config.tokens, job.config.dim, long_stream(job.config, inputs)
     at = np.unique(np.geomspace(1, T, _points).astype(int))
     with stage(f"rounding over {T} tokens, {inputs}"):
         for gamma in (1.0, 0.99):
@@ -204,15 +207,9 @@ def measure_rounding(config: Mesa, folder: RunFolder, inputs: str) -> Iterator[R
                 failed = np.flatnonzero(~(error <= _large))
                 errors = [float(e) if np.isfinite(e) else None for e in np.maximum.accumulate(error)[at - 1]]
                 about = {"predictor": name, "forgetting": gamma}
-                folder.log(event="rounding", inputs=inputs, **about, tokens=at.tolist(), errors=errors)
-                about |= {
-                    "layers": 1,
-                    "recurrent": True,
-                    "dim": d,
-                    "context": T,
-                    "gradient_steps": one.steps,
-                    "penalty": _penalty,
-                }
+                job.folder.log(event="rounding", inputs=inputs, **about, tokens=at.tolist(), errors=errors)
+                about |= {"layers": 1, "recurrent": True, "dim": d, "context": T}
+                about |= {"gradient_steps": one.steps, "penalty": _penalty}
                 measured = {"float32_error": errors[-1], "fails_at": int(failed[0]) + 1 if len(failed) else None}
                 yield about | measured | {"seconds": seconds}
 
@@ -280,14 +277,12 @@ _styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyl
 AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
 LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
 BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
-FIGURE = Lines(
-    "mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below"
-)
+FIGURE = Lines("mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row")
 KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
 ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})
 SECONDS = pivot_table(KEYS, "predictor", "seconds", ".3f", rows={"task": "rounding"})
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
 Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs, then CPU seconds."""
-VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(finish=limit_errors)]
+VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(legend="below", finish=limit_errors)]
 EXPERIMENT = Experiment("mesa", Mesa, measure, VIEWS, title="Layers as online estimators")

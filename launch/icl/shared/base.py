@@ -6,7 +6,7 @@ command finds it there.
 
 import functools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.experiment import Part
 from jexplicit.experiments.figures import legend_below
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
@@ -51,7 +52,8 @@ def one_legend(axes: np.ndarray) -> None:
     legend_below(axes, loc="outside right upper", ncols=1)
 
 
-Measure = Callable[[Any], Mapping[str, Any]]  # parameters of one seed -> numbers
+Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
+Member = tuple[Any, Row]  # parameters, and the fields of rows that do not depend on a test: seed, steps and seconds
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Flags:
     context: PositiveInt = 10
     """Number of pairs (x, y) in the context, N."""
     seeds: PositiveInt | None = None
-    """Number of training runs, with seeds --seed, --seed + 1, ..; all train at once. Default: 5; 10 for phase, 3 for softmax
-    and layernorm, 2 for blocks, nonlinear and markov, 1 for finite-data, noisy, function-classes and task-diversity."""
+    """Number of training runs, with seeds --seed, --seed + 1, .. Default: 5; 10 for phase, 3 for softmax and layernorm, 2 for
+    blocks, nonlinear and markov, 1 for finite-data, noisy, function-classes and task-diversity."""
     steps: PositiveInt | None = None
     """Number of training steps from random weights, each on --batch-size fresh tasks. Default: 5000; 6000 for copy, 4000 for
     nonlinear and markov, 3000 for blocks and function-classes, 2000 for task-diversity."""
@@ -122,6 +124,27 @@ class Sizes(Flags):
     besides --dim."""
     scaling_steps: NonNegativeInt = 2000
     """scaling-N: number of training steps, with the first seed only; 0: no training."""
+
+
+class Job(NamedTuple):
+    """A run: its flags, also those of the experiment, and its folder."""
+
+    config: Any
+    folder: RunFolder
+
+
+def parts(keys: Callable[[Any], Iterable[Row]] = lambda config: [{}]) -> Callable[[Callable[..., Iterable[Row]]], Any]:
+    """Makes the `measure` of an experiment of `(job, **key) -> rows`, from the keys of its parts; default, one part."""
+
+    def make(rows: Callable[..., Iterable[Row]]) -> Callable[[Any, RunFolder], Iterator[Part]]:
+        @functools.wraps(rows)
+        def measure(config: Any, folder: RunFolder) -> Iterator[Part]:
+            for key in keys(config):
+                yield key, functools.partial(rows, Job(config, folder), **key)
+
+        return measure
+
+    return make
 
 
 class Effort(NamedTuple):
@@ -214,81 +237,81 @@ def model_name(row: Row) -> str:
 
 
 def train_or_load(
-    config: Flags,
-    folder: RunFolder,
+    job: Job,
     name: str,
     init: Callable[[Array], Any],
     problem: TrainingProblem,
     recipe: Recipe,
     evaluation: Callable[[], Measure],
-    *,
     effort: Effort,
     every: int = 100,
-) -> Any:
-    """The parameters of every seed, the seeds first in every leaf. An interrupted training continues where it was.
+) -> list[Member]:
+    """The parameters of every seed, with the row fields of their training. An interrupted training continues where it was.
 
     Training logs an event `evaluation` every so many steps, and `trained` at the end.
 
     Args:
-        config, folder: of the run.
+        job: the run.
         name: of the model, in files and events.
         init: `key -> parameters` of one seed; best compiled once for all models of a size.
         problem, recipe, every: as in `icl.train_layers`.
         evaluation: returns what to measure of the parameters of one seed; called only if there is something to train.
         effort: steps and seeds.
     """
-    seeds = [config.seed + n for n in range(effort.seeds)]
-    path = folder.path / "checkpoints" / name
-    if is_checkpoint(path):
+    (config, folder), (steps, seeds) = job, effort
+    path, numbers = folder.path / "checkpoints" / name, [config.seed + n for n in range(seeds)]
+
+    def load() -> list[Member]:
         structure = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
-        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in load_checkpoint(path)["params"]])
+        params = split_seeds(jax.tree.unflatten(structure, load_checkpoint(path)["params"]))
+        event = next(event for event in folder.events("trained") if event["model"] == name)
+        about = {"steps": event["steps"], "seconds": event["seconds"]}
+        return [(one, {"seed": seed, **about}) for one, seed in zip(params, event["seeds"], strict=True)]
 
-    def start(seed: int) -> Any:
-        return init(jax.random.fold_in(jax.random.key(seed), 0))
+    if is_checkpoint(path):
+        return load()
+    measure, tenth = evaluation(), max(every, steps // 10 // every * every)
 
-    measure, tenth = evaluation(), max(every, effort.steps // 10 // every * every)
-
-    def evaluate(params: Any) -> Mapping[str, Any]:
+    def evaluate(params: Any) -> Row:
         entries = [measure(one) for one in split_seeds(params)]
         return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
 
-    def on_evaluation(entry: Mapping[str, Any]) -> None:
+    def on_evaluation(entry: Row) -> None:
         folder.log(event="evaluation", model=name, **entry)
         if entry["step"] % tenth == 0:
             measures = ", ".join(f"{what} {np.mean(entry[what]):.4f}" for what in ("loss", "cosine") if what in entry)
             console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
 
-    partial = path.with_name(f"{name}.partial")
-    with stage(f"training {name}, {len(seeds)} seed{'s' * (len(seeds) > 1)}", "steps") as progress:
+    first = [init(jax.random.fold_in(jax.random.key(seed), 0)) for seed in numbers]
+    with stage(f"training {name}, {seeds} seed{'s' * (seeds > 1)}", "steps") as progress:
         trained = train_layers(
-            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *map(start, seeds)),
+            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first),
             problem,
             recipe,
-            steps=effort.steps,
-            seeds=seeds,
+            steps=steps,
+            seeds=numbers,
             every=every,
             evaluate=evaluate,
             devices=config.devices,
-            checkpoints=partial,
+            checkpoints=(partial := path.with_name(f"{name}.partial")),
             on_evaluation=on_evaluation,
             progress=progress,
         )
-    folder.log(event="trained", model=name, steps=effort.steps, seconds=trained.seconds, seeds=seeds)
+    folder.log(event="trained", model=name, steps=steps, seconds=trained.seconds, seeds=numbers)
     save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in jax.tree.leaves(trained.params)]})
     shutil.rmtree(partial, ignore_errors=True)
-    return jax.tree.map(jnp.asarray, trained.params)
-
-
-def training_rows(folder: RunFolder, name: str) -> list[dict[str, Any]]:
-    """The row fields of a trained model that do not depend on the test: seed, steps and seconds, one entry per seed."""
-    event = next(event for event in folder.events("trained") if event["model"] == name)
-    return [{"seed": seed, "steps": event["steps"], "seconds": event["seconds"]} for seed in event["seeds"]]
+    return load()
 
 
 def split_seeds(params: Any) -> list[Any]:
     """The entries of stacked parameters."""
     leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, params))
     return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
+
+
+def first_layer(layers: Any) -> Any:
+    """The first of a stack of layers."""
+    return jax.tree.map(lambda leaf: leaf[0], layers)
 
 
 @functools.partial(jax.jit, static_argnums=0)

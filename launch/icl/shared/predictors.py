@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe
-from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
@@ -40,16 +39,17 @@ from launch.icl.shared.base import (
     VALIDATION,
     Effort,
     Flags,
+    Job,
     Measure,
+    Member,
     Model,
     effort,
+    first_layer,
     init_scale,
     make_recipe,
     make_regression,
     random_key,
-    split_seeds,
     train_or_load,
-    training_rows,
 )
 
 _block = 10_000  # test tasks per evaluation
@@ -63,26 +63,17 @@ _deepest = 10  # layers of their own in float32: of more, rounding errors push e
 Predict = Callable[[Any, Sequence], Array]
 
 
-class Job(NamedTuple):
-    """A run: its folder, and its flags, also those of the experiment."""
-
-    config: Any
-    folder: RunFolder
-
-
 class Family(NamedTuple):
     """Predictors that differ in their weights only, so that they are compiled once.
 
     name: of the predictor in rows.
     predict: `(weights, batch) -> [m, B]`.
-    weights: a pytree whose leaves have a first axis, one entry per predictor.
-    entries: the row fields of each predictor that do not depend on the test, such as its seed.
+    members: the weights of each predictor, and its row fields that do not depend on the test, such as its seed.
     """
 
     name: str
     predict: Predict
-    weights: Any
-    entries: list[dict[str, Any]]
+    members: list[Member]
 
 
 @functools.lru_cache(maxsize=16)
@@ -141,16 +132,13 @@ def constructed_layers(job: Job, model: Model) -> AttentionLayer:
 
 def descent_family(job: Job, model: Model, name: str) -> Family:
     """One of the descents of `descent`."""
-
-    def plain(rates: np.ndarray) -> float | list[float]:  # one number where all layers share it
-        return float(rates[0]) if np.ptp(rates) == 0 else rates.tolist()
-
     rates, seconds = descent(job, model, name)
-    gamma = plain(rates.gamma) if name != "gd" and model.layers > 1 else None
     quantiles = evaluate_polynomial(_other_contexts(job.config, model.tasks), rates, model.tasks).quantiles
-    entry = {"eta": plain(rates.eta), "gamma": gamma, "seconds": seconds, "quantiles": list(quantiles)}
-    weights = jax.tree.map(lambda rate: jnp.asarray(rate, jnp.zeros(()).dtype)[None], (rates.eta, rates.gamma))
-    return Family(name, _by_descent(model.layers), weights, [entry])
+    # one number where all layers share it
+    eta, gamma = (float(rate[0]) if np.ptp(rate) == 0 else rate.tolist() for rate in (rates.eta, rates.gamma))
+    about = {"eta": eta, "gamma": gamma if name != "gd" and model.layers > 1 else None}
+    weights = tuple(jnp.asarray(rate, jnp.zeros(()).dtype) for rate in (rates.eta, rates.gamma))
+    return Family(name, _by_descent(model.layers), [(weights, {**about, "seconds": seconds, "quantiles": list(quantiles)})])
 
 
 def descent_families(job: Job, model: Model) -> list[Family]:
@@ -160,18 +148,15 @@ def descent_families(job: Job, model: Model) -> list[Family]:
 
 def untrained_families(job: Job, model: Model) -> list[Family]:
     """All predictors of a model that need no training: descents, constructed layers and ridge regression."""
-    constructed = descent_family(job, model, "gd++")._replace(
-        name="constructed",
-        predict=predict_of(Regression(model.tasks, model.layers)),  # tokens of solved recurrent layers exceed the paper's clip
-        weights=jax.tree.map(lambda leaf: leaf[None], constructed_layers(job, model)),
-    )
-    return [*descent_families(job, model), constructed, ridge_family(model.tasks)]
+    predict = predict_of(Regression(model.tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
+    members = [(constructed_layers(job, model), about) for _, about in descent_family(job, model, "gd++").members]
+    return [*descent_families(job, model), Family("constructed", predict, members), ridge_family(model.tasks)]
 
 
 def ridge_family(tasks: Tasks) -> Family:
     """Ridge regression that knows the noise."""
-    penalty = jnp.full(1, max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2)
-    return Family("ridge", _by_ridge, penalty, [{}])
+    penalty = max(float(tasks.noise) ** 2, _penalty) / float(tasks.weight_scale) ** 2
+    return Family("ridge", _by_ridge, [(jnp.asarray(penalty, jnp.zeros(()).dtype), {})])
 
 
 @functools.cache
@@ -207,70 +192,60 @@ def trained_family(
     start is cold, from random weights, or warm, from those of the closed form. Other defaults: the name is that of start and
     model, problem and recipe are those of the configuration, init draws layers of attention.
     """
-    (config, folder), tasks = job, model.tasks
+    config, tasks = job.config, model.tasks
     name, regression = name or f"{start}_{model.name}", make_regression(config, tasks, model.layers)
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
-    random = functools.partial(
-        init_layers, width=width, layers=free, heads=heads, scale=init_scale(config, model.layers, width)
-    )
     if start == "warm":
         constructed = constructed_layers(job, model)  # solved here: `init` is traced
         regression, init = replace(regression, clip=_warm_clip), lambda key: constructed
-    trained = problem or regression
+    if init is None:
+        scale = init_scale(config, model.layers, width)
+        init = functools.partial(init_layers, width=width, layers=free, heads=heads, scale=scale)
+    trained, recipe = problem or regression, recipe or make_recipe(config, model.layers)
 
     def evaluation() -> Measure:
         validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
         descents = {what: reference_predictions(job, model, validation, what) for what in sorted({"gd", model.reference})}
         for what, theirs in descents.items():
-            folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
+            job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
 
-        def measure(layers: Any) -> Mapping[str, Any]:
+        def measure(layers: Any) -> Row:
             found = compare(predict_of(trained), layers, validation, descents[model.reference])
             return {what: found[what] for what in ("loss", *PredictorDifference._fields)}
 
         return measure
 
-    params = train_or_load(
-        *(config, folder, name, init or random, trained, recipe or make_recipe(config, model.layers), evaluation),
-        effort=runs or effort(config),
-        every=every,
-    )
-    entries = [{**entry, "start": start, "heads": heads} for entry in training_rows(folder, name)]
-    return Family("trained", predict_of(trained), params, entries)
+    members = train_or_load(job, name, init, trained, recipe, evaluation, runs or effort(config), every)
+    about = {"start": start, "heads": heads}
+    return Family("trained", predict_of(trained), [(layers, {**entry, **about}) for layers, entry in members])
 
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with the η and γ of the descent that they are nearest to in their rows."""
     rates = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context))
-    entries = []
-    for _, layers, entry in _each([trained]):
-        eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
-        entries.append(entry | {"eta": eta, "gamma": gamma if model.layers > 1 else None})
-    return trained._replace(entries=entries)
+    found = [tuple(map(float, rates(first_layer(layers)))) for layers, _ in trained.members]
+    more = [{"eta": eta, "gamma": gamma if model.layers > 1 else None} for eta, gamma in found]
+    return trained._replace(members=[(one, {**entry, **m}) for (one, entry), m in zip(trained.members, more, strict=True)])
 
 
 def interpolated_family(job: Job, model: Model, trained: Family) -> Family:
     """The means of trained and constructed weights."""
-    mean = jax.jit(jax.vmap(functools.partial(interpolate, dim=model.tasks.dim), in_axes=(0, None)))
-    return trained._replace(name="interpolated", weights=mean(trained.weights, constructed_layers(job, model)))
+    mean, constructed = jax.jit(functools.partial(interpolate, dim=model.tasks.dim)), constructed_layers(job, model)
+    return trained._replace(name="interpolated", members=[(mean(one, constructed), entry) for one, entry in trained.members])
 
 
 def measure_families(job: Job, model: Model, families: list[Family]) -> list[Row]:
     """A row for each predictor on the same fresh test tasks: its loss, and how it differs from the reference."""
     size = min(_block, job.config.test_tasks)
-    blocks = -(-job.config.test_tasks // size)
-    predictors = _each(families)
-    measures: list[list[dict[str, float]]] = [[] for _ in predictors]  # of each block
+    blocks, predictors, found = -(-job.config.test_tasks // size), _each(families), []
     with stage(f"testing {model.name}", "tasks") as progress:
         for block in range(blocks):
             batch = sample_tasks(jax.random.fold_in(random_key(job.config, TEST), block), model.tasks, size)
             theirs = reference_predictions(job, model, batch, model.reference)
-            for (family, weights, _), found in zip(predictors, measures, strict=True):
-                found.append({what: float(value) for what, value in compare(family.predict, weights, batch, theirs).items()})
+            found.append([jax.tree.map(float, compare(f.predict, weights, batch, theirs)) for f, weights, _ in predictors])
             progress((block + 1) * size, blocks * size)
-    rows = []
-    for (family, _, entry), found in zip(predictors, measures, strict=True):
-        one: dict[str, Any] = {what: float(np.mean([of_block[what] for of_block in found])) for what in found[0]}
+    rows, means = [], jax.tree.map(lambda *of_blocks: float(np.mean(of_blocks)), *found)
+    for (family, _, entry), one in zip(predictors, means, strict=True):
         variance = max(one.pop("square") - one["loss"] ** 2, 0)
         one |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
         rows.append(model.row(family.name, **one, **entry))
@@ -286,15 +261,15 @@ def sweep_families(
         for shift, tasks in shifts.items():
             loss_on = sweep_loss(random_key(job.config, SWEEP), family.predict, number)
             values = [float(t.weight_scale if shift == "weight_scale" else t.input_range) for t in tasks]
-            about = {"predictor": family.name, "seed": entry.get("seed"), "shift": shift, "values": values}
-            about |= {"losses": [float(loss_on(weights, t)) for t in tasks]}
+            about = {"predictor": family.name, "seed": entry.get("seed"), "shift": shift}
+            about |= {"values": values, "losses": [float(loss_on(weights, t)) for t in tasks]}
             job.folder.log(event="sweep", experiment=experiment, model=name, **about)
             yield about | {"test_tasks": number}
 
 
-def _each(families: list[Family]) -> list[tuple[Family, Any, dict[str, Any]]]:
+def _each(families: list[Family]) -> list[tuple[Family, Any, Row]]:
     """Every predictor: its family, its weights and its row fields."""
-    return [(f, *both) for f in families for both in zip(split_seeds(f.weights), f.entries, strict=True)]
+    return [(family, *member) for family in families for member in family.members]
 
 
 def input_ranges(tasks: Tasks) -> list[Tasks]:
@@ -304,8 +279,8 @@ def input_ranges(tasks: Tasks) -> list[Tasks]:
 
 def reference_predictions(job: Job, model: Model, batch: Sequence, name: str) -> Predictions:
     """The predictions of a descent that others are compared with."""
-    _, predict, rates, _ = descent_family(job, model, name)
-    return _predictions(predict, split_seeds(rates)[0], batch)
+    family = descent_family(job, model, name)
+    return _predictions(family.predict, family.members[0][0], batch)
 
 
 @functools.partial(jax.jit, static_argnums=0)

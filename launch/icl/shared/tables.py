@@ -1,4 +1,4 @@
-"""Tables and curves that several experiments of launch.icl show, with the paper's numbers beside ours."""
+"""Tables and figures that several experiments of launch.icl show, with the paper's numbers beside ours."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 
 from jexplicit.experiments.rows import Results, Row, groups, means
 from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table
-from launch.icl.shared.base import NAMES
+from jexplicit.experiments.views import Lines, Table
+from launch.icl.shared.base import LOSS, NAMES, STYLES
 
 READING = """\
 Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at their best
@@ -28,6 +28,9 @@ PAPER_LOSS = {
     (5, False, "gd"): "0.1096†",
     (5, False, "gd++"): "0.0363†",
 }
+BY_STEP = {"xlabel": "training step", "ylabel": f"validation {LOSS}", "yscale": "log"}
+Models = Mapping[str, str]  # names of trained models in files and events, by label
+
 _identity = (
     *("experiment", "task", "shift", "layers", "heads", "recurrent", "dim", "context"),
     *("predictor", "start", "training_tasks", "attention", "layernorm", "loops"),
@@ -48,6 +51,24 @@ def curve(results: Results, model: str) -> list[Row]:
 def reference_losses(results: Results, model: str) -> dict[str, float]:
     """The losses that a model is compared with, by predictor."""
     return {event["predictor"]: event["loss"] for event in results.events("reference") if event["model"] == model}
+
+
+def curves(results: Results, models: Models) -> list[Row]:
+    """The evaluations of models as a series `trained`; and, without a step, the losses that they are compared with."""
+    rows: list[Row] = []
+    for label, model in models.items():
+        rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
+        rows += [{"label": label, "series": name, "loss": x} for name, x in reference_losses(results, model).items()]
+    return rows
+
+
+def loss_by_step(name: str, models: Models | Callable[[Results], Models]) -> Lines:
+    """The figure of validation losses by step, a panel for each model."""
+
+    def rows(results: Results) -> list[Row]:
+        return curves(results, models(results) if callable(models) else models)
+
+    return Lines(name, "step", "loss", "series", "label", rows, STYLES, BY_STEP, sharey=True)
 
 
 def first_step(evaluations: list[Row], condition: Callable[[Row], Any]) -> int | None:
