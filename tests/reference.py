@@ -478,6 +478,13 @@ class Chain:
         total = sum(m for (c, _), m in level.items() if c == context)
         return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
 
+    def row(self, context: tuple[int, ...]) -> np.ndarray:
+        """How much more likely what followed a context is there, `log P(i|h) / (gamma(h) P(i|h'))`; 0 for all else."""
+        row = np.zeros(len(self.lowest))
+        for i in self.seen(context):
+            row[i] = np.log(self.P(context, i) / (self.gamma(context) * self.P(context[:-1], i)))
+        return row
+
 
 def recent_counts(stream: np.ndarray, place: int, length: int, vocab_size: int, *, successors: bool) -> list[int]:
     """How often each token occurred just before a place; or only where it followed what the place follows."""

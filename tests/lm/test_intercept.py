@@ -12,11 +12,8 @@ from jexplicit.counts.dense import count
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
-from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.runs.devices import data_mesh
 
 N = 9
 
@@ -56,8 +53,7 @@ def slow_fit(model, stream, sweeps):
     return last, losses, E, f
 
 
-@pytest.mark.parametrize("features", ["sum", "cat"])
-@pytest.mark.parametrize("eos", [False, True])
+@pytest.mark.parametrize("features, eos", [("sum", False), ("cat", True)])
 def test_sweeps_are_the_loop_over_positions(features, eos):
     stream = some_stream()
     start = some_model(stream, features, eos=eos)
@@ -89,35 +85,3 @@ def test_the_unigram_is_the_fixed_point_of_tables_that_say_nothing():
     unigram = evaluate(unigram_model(count(stream, radius=1, vocab_size=N)), stream).loss
     assert losses[-1] == pytest.approx(unigram, abs=2e-2)  # which gives a little to the tokens that never occur
     assert losses[0] == pytest.approx(np.log(N), abs=1e-6)
-
-
-@pytest.mark.parametrize("devices", [3, 8])
-def test_devices_and_chunks_change_nothing(devices):
-    stream = some_stream(seed=3)
-    start = some_model(stream, "sum", radius=3)
-    one = fit_token_intercept(start, stream, sweeps=3)
-    other = fit_token_intercept(start, stream, sweeps=3, mesh=data_mesh(devices), chunk=50)
-    np.testing.assert_allclose(other.losses, one.losses, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(other.model.tables[0], one.model.tables[0], rtol=0, atol=1e-5)
-
-
-def test_by_name_it_improves_the_explicit_solution_on_its_text():
-    stream = some_stream(seed=4)
-    options = Options(features="cat", radius=3, sweeps=5)
-    fitted = fit_model("intercept", TrainingText(stream, N), options)
-    explicit = fit_model("explicit", TrainingText(stream, N), options)
-    assert evaluate(fitted.model, stream).loss < evaluate(explicit.model, stream).loss
-    assert fitted.info["scalars"] == N and fitted.info["sweeps"] == 5
-
-
-def test_bad_input_is_refused():
-    stream = some_stream()
-    model = some_model(stream)
-    with pytest.raises(ValueError, match="-1 sweeps"):
-        fit_token_intercept(model, stream, sweeps=-1)
-    with pytest.raises(ValueError, match="no position"):
-        fit_token_intercept(model, np.zeros(3, np.uint8), sweeps=1)
-    with pytest.raises(ValueError, match="with noise=True"):
-        sweep_tables(model, count(stream, radius=2, vocab_size=N), stream, sweeps=1, intercept=True)
-    with pytest.raises(ValueError, match="plain tables"):
-        fit_token_intercept(unigram_model(count(stream, radius=1, vocab_size=N)), stream, sweeps=1)
