@@ -317,6 +317,15 @@ def smoothed_rows(C: np.ndarray, kind: str, alpha: float = 1.0) -> np.ndarray:
     return P
 
 
+def rows_of_smoothing(C: np.ndarray, smoothing: str) -> np.ndarray:
+    """The rows of a smoothing by its name."""
+    if smoothing == "kneser-ney":
+        return kneser_ney(C)
+    if smoothing == "modified-kneser-ney":
+        return modified_kneser_ney(C)
+    return smoothed_rows(C, {"add-alpha": "add alpha", "absolute-discount": "absolute"}.get(smoothing, smoothing))
+
+
 def noise_model_rows(C: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Sec. 3.1.1 at K = 1: softmax of `E log(EᵀC)`, with E dense."""
     E = noisy_embedding(f)

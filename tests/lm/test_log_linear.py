@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from reference import (
-    kneser_ney,
     log_linear,
     log_softmax,
     modified_discounts,
-    modified_kneser_ney,
     noise_model_rows,
     random_documents,
+    rows_of_smoothing,
     single_discount,
-    smoothed_rows,
     stream_of,
     windows,
 )
@@ -67,11 +65,7 @@ def slow_P(counts, C, smoothing, eos):
         f = C.sum(axis=0)
         C = np.where(f == 0, C.sum(axis=1, keepdims=True) / f.sum(), C)
         return noise_model_rows(C, counts[0].sum(axis=0))
-    if smoothing == "kneser-ney":
-        return kneser_ney(C)
-    if smoothing == "modified-kneser-ney":
-        return modified_kneser_ney(C)
-    return smoothed_rows(C, smoothing.replace("-", " ").replace("absolute discount", "absolute"))
+    return rows_of_smoothing(C, smoothing)
 
 
 def probabilities(rows):

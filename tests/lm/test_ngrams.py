@@ -168,16 +168,6 @@ def test_the_largest_id_of_a_small_type_is_found(dtype, size):
     assert np.flatnonzero(rows).tolist() == [last]
 
 
-def test_the_size_is_that_of_all_children_and_rows():
-    ngrams = ngrams_of((1, 2, 3))
-    entries = sum(len(rows.outputs) for rows in ngrams.rows)
-    contexts = [N, *(len(children.tokens) for children in ngrams.children)]
-    rows = entries * (2 + 4) + sum(n + 1 for n in contexts) * 4
-    children = sum(n + 1 for n in contexts[:-1]) * 4 + sum(contexts[1:]) * 2
-    kind = ngram_rows(ngrams, ("a", "b", "c"))
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(kind)) == rows + children
-
-
 @EVERY_LEVEL
 def test_blocks_of_a_few_pairs_are_smoothed_as_all_of_them(offsets, monkeypatch):
     whole = ngrams_of(offsets)
