@@ -104,7 +104,7 @@ def fitted(kind: str) -> LanguageModel:
     letters = np.arange(N) % 4 > 0  # of a text of characters, as which rows of words read it
     data = TrainingText(train, N, eos=True, letters=letters, **counts)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
-    few = {name: getattr(mixture_rows, name)[::3] for name in ("CLASSES", "CACHES", "NEAR")}  # rows of every kind
+    few = {name: getattr(mixture_rows, name)[::3] for name in ("CLASSES", "CACHES", "NEAR", "GAPS")}  # rows of every kind
     with mock.patch.multiple(mixture_rows, **few):
         return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 

@@ -14,7 +14,7 @@ from reference import PAD, Chain, random_documents, stream_of
 from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import log_probabilities, read_text
 from jexplicit.lm.fits.mixtures.mixture_rows import CLASSES, COARSE, mixture_rows
-from jexplicit.lm.fits.mixtures.ngram_mixture import exponent_names, fit_mixture, fit_rows, held_out_rows
+from jexplicit.lm.fits.mixtures.ngram_mixture import exponent_names, fit_rows, held_out_rows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import NgramRows
 from jexplicit.lm.rows.views import ViewRows
@@ -115,8 +115,8 @@ def test_the_exponents_of_classes_are_fitted_with_the_others():
     held = read_text(OTHER, 4)
     names = exponent_names(rows)
     assert sum(name.startswith("class of") for name in names) == 9 and sum(name.startswith("next class") for name in names) == 6
-    fitted = fit_mixture(rows, held, np.arange(len(held.Y)))
-    without = fit_rows(held_out_rows(rows, held, np.arange(len(held.Y))).of_kinds(("unigram", "context")))
+    read = held_out_rows(rows, held, np.arange(len(held.Y)))
+    fitted, without = fit_rows(read), fit_rows(read.of_kinds(("unigram", "context")))
     assert fitted.loss < without.loss
     assert len(fitted.exponents) == len(names)
 
