@@ -317,6 +317,15 @@ def smoothed_rows(C: np.ndarray, kind: str, alpha: float = 1.0) -> np.ndarray:
     return P
 
 
+def rows_of_smoothing(C: np.ndarray, smoothing: str) -> np.ndarray:
+    """The rows of a smoothing by its name."""
+    if smoothing == "kneser-ney":
+        return kneser_ney(C)
+    if smoothing == "modified-kneser-ney":
+        return modified_kneser_ney(C)
+    return smoothed_rows(C, {"add-alpha": "add alpha", "absolute-discount": "absolute"}.get(smoothing, smoothing))
+
+
 def noise_model_rows(C: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Sec. 3.1.1 at K = 1: softmax of `E log(EᵀC)`, with E dense."""
     E = noisy_embedding(f)
@@ -477,6 +486,13 @@ class Chain:
         n = level.get((context, i), 0)
         total = sum(m for (c, _), m in level.items() if c == context)
         return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
+
+    def row(self, context: tuple[int, ...]) -> np.ndarray:
+        """How much more likely what followed a context is there, `log P(i|h) / (gamma(h) P(i|h'))`; 0 for all else."""
+        row = np.zeros(len(self.lowest))
+        for i in self.seen(context):
+            row[i] = np.log(self.P(context, i) / (self.gamma(context) * self.P(context[:-1], i)))
+        return row
 
 
 def recent_counts(stream: np.ndarray, place: int, length: int, vocab_size: int, *, successors: bool) -> list[int]:

@@ -13,9 +13,7 @@ from reference import random_documents, stream_of
 from jexplicit.lm.evaluation import log_probabilities, read_text
 from jexplicit.lm.fits.mixtures import ablation
 from jexplicit.lm.fits.mixtures.ablation import CHAIN_KINDS, log_row_kinds, refitted_losses
-from jexplicit.lm.fits.mixtures.calibration import objective
 from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows
-from jexplicit.lm.fits.mixtures.moments import moments_of
 from jexplicit.lm.fits.mixtures.ngram_mixture import fit_mixture, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.tables.reader import log_probabilities as read_log_probabilities
 from jexplicit.lm.training_text import RADIUS, TrainingText, Watch
@@ -45,18 +43,7 @@ def without(kind):
     return tuple(other for other in KINDS if other != kind)
 
 
-def loss_of(read, exponents, kinds):
-    some = read.of_kinds(kinds)
-    return -read_log_probabilities(some.tables, read.only(exponents, kinds), some.positions, some.Y).mean()
-
-
-@pytest.mark.parametrize(
-    "kind, confidence",
-    [
-        *(("offset", False), ("gap", False), ("cache", False), ("gap", True)),
-        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in ("offset", "cache")),
-    ],
-)
+@pytest.mark.parametrize("kind, confidence", [("offset", False), ("cache", False), ("gap", True)])
 def test_leaving_out_a_kind_is_fitting_a_mixture_that_was_built_without_it(kind, confidence):
     read, exponents = mixture(confidence)
     left_out = refitted_losses(read, exponents, [without(kind)])[without(kind)]
@@ -67,8 +54,7 @@ def test_leaving_out_a_kind_is_fitting_a_mixture_that_was_built_without_it(kind,
     assert built.loss - 1e-3 < left_out < built.loss + penalty + GAIN + ROUNDING
 
 
-@pytest.mark.parametrize("confidence", [False, True])
-@pytest.mark.parametrize("kind", ["offset", "gap", "cache"])
+@pytest.mark.parametrize("kind, confidence", [("offset", True), ("gap", False), ("cache", False)])
 def test_without_a_penalty_the_two_are_one(kind, confidence, monkeypatch):
     monkeypatch.setattr(ablation, "_prior_positions", 0.03)
     monkeypatch.setattr(ablation, "_least_gain", 1e-6)
@@ -88,27 +74,8 @@ def test_left_out_kinds_are_told_apart():
     assert len(set(losses.values())) == 5 and losses[CHAIN_KINDS] > min(losses.values()) + 0.01
     for kinds in choices[1:-1]:  # each is within the whole
         assert losses[kinds] > losses[KINDS] - GAIN
-    assert losses[KINDS] <= loss_of(read, exponents, KINDS) + ROUNDING
-
-
-def test_the_hessian_is_the_slope_of_the_gradient():
-    read, exponents = mixture()
-    read = read.take(slice(None, None, 7))
-
-    def slopes(a):
-        found = objective(moments_of(read.tables, read.positions, read.Y, len(a)), a, a, 0)
-        return found.gradient, found.hessian
-
-    gradient, hessian = slopes(exponents)
-    step = 0.01
-    for s in (0, 3, 10, len(exponents) - 1):
-        e = step * np.eye(len(exponents))[s]
-        up, down = (slopes(exponents + sign * e)[0] for sign in (1, -1))
-        np.testing.assert_allclose((up - down) / (2 * step), hessian[s], rtol=0, atol=1e-3)  # float32, and the third derivative
-        rise = (loss_of(read, exponents + e, KINDS) - loss_of(read, exponents - e, KINDS)) / (2 * step)
-        assert rise == pytest.approx(gradient[s], abs=1e-3)
-    np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-6)
-    assert np.linalg.eigvalsh(hessian).min() > -1e-5 and hessian.trace() > 0.1
+    log_p = read_log_probabilities(read.tables, exponents, read.positions, read.Y)
+    assert losses[KINDS] <= -log_p.mean() + ROUNDING
 
 
 def logged(history):
@@ -134,6 +101,8 @@ def test_the_first_step_is_kneser_ney_and_the_last_the_mixture():
 def test_of_many_positions_some_are_taken(monkeypatch):
     monkeypatch.setattr(ablation, "_most_positions", 100)
     assert {event["positions"] for event in logged("all")} == {-(-len(M) // -(-len(M) // 100))}
+    monkeypatch.setattr(ablation, "refitted_losses", None)  # nothing is fitted for a log that nobody reads
+    log_row_kinds(*mixture(), Watch())
 
 
 def test_a_mixture_of_the_chain_alone_has_nothing_to_leave_out():
@@ -141,11 +110,3 @@ def test_a_mixture_of_the_chain_alone_has_nothing_to_leave_out():
     read = held_out_rows(mixture_rows(TEXT, ("contexts-4",)), HELD_OUT, M)
     log_row_kinds(read, fit_rows(read).exponents, Watch(log=lambda **event: found.append(event)))
     assert [event["step"] for event in found] == ["Kneser-Ney 5-gram", "mixture, history none"]
-
-
-def test_nothing_is_fitted_for_a_log_that_nobody_reads(monkeypatch):
-    monkeypatch.setattr(ablation, "refitted_losses", None)  # a call would fail
-    read, exponents = mixture()
-    log_row_kinds(read, exponents, Watch())
-    with pytest.raises(TypeError):
-        log_row_kinds(read, exponents, Watch(log=lambda **event: None))

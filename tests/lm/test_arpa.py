@@ -31,7 +31,7 @@ DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 2, longest=12)  #
 NEW = [*random_documents(seed=4, number=12, vocab_size=N, longest=12), [N - 1], [1, 3, 1, 1, 4, 5]]  # 1 is <unk>
 WORDS = Tokenizer("\n".join(f"w{i}" for i in range(2, N)).encode(), "words")
 EOS = pytest.mark.parametrize("eos", [True, False])
-ORDERS = pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+ORDERS = pytest.mark.parametrize("order", [1, 2, 3, 5])
 
 
 def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False) -> LanguageModel:
@@ -90,11 +90,20 @@ def slow_scores(path, eos: bool) -> np.ndarray:
 
 @ORDERS
 @EOS
-def test_the_file_gives_the_models_own_numbers(order, eos, tmp_path):
+def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike(order, eos, tmp_path):
     path, model = tmp_path / "lm.arpa", model_of(order, eos)
     write_arpa(path, model, WORDS)
-    np.testing.assert_allclose(slow_scores(path, eos), log10_scores(model), rtol=0, atol=SUM)
+    expected = log10_scores(model)
+    np.testing.assert_allclose(slow_scores(path, eos), expected, rtol=0, atol=SUM)
     assert ("-99\t</s>\t0\n" in path.read_text()) != eos
+    zipped = tmp_path / "lm.arpa.gz"
+    write_arpa(zipped, model, WORDS)
+    read, tokenizer = read_arpa(zipped)
+    assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
+    assert (read.eos, read.radius) == (eos, max(1, order - 1))
+    renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
+    np.testing.assert_allclose(log10_scores(read, renamed), expected, rtol=0, atol=SUM)
+    np.testing.assert_allclose(log10_scores(read_arpa(path, WORDS)[0]), expected, rtol=0, atol=SUM)
 
 
 @ORDERS
@@ -107,20 +116,6 @@ def test_kenlm_scores_every_token_alike(order, eos, tmp_path):
     assert theirs.order == max(order, 2)
     found = [p for d in NEW for p, *_ in theirs.full_scores(" ".join(words[i] for i in d), eos=eos)]
     np.testing.assert_allclose(found, log10_scores(model), rtol=0, atol=SUM)
-
-
-@ORDERS
-@EOS
-def test_what_is_written_and_read_again_scores_alike(order, eos, tmp_path):
-    path, model = tmp_path / "lm.arpa.gz", model_of(order, eos)
-    write_arpa(path, model, WORDS)
-    read, tokenizer = read_arpa(path)
-    assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
-    assert (read.eos, read.radius) == (eos, max(1, order - 1))
-    renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
-    np.testing.assert_allclose(log10_scores(read, renamed), log10_scores(model), rtol=0, atol=SUM)
-    read, _ = read_arpa(path, WORDS)
-    np.testing.assert_allclose(log10_scores(read), log10_scores(model), rtol=0, atol=SUM)
 
 
 def test_fitted_exponents_and_dense_rows_are_exact_too(tmp_path):
@@ -203,55 +198,28 @@ def test_models_of_other_rows_are_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-DAMAGE = {
-    "empty": (lambda text: "", r"line 1: 'the end of the file' instead of \\data\\; give an ARPA file"),
-    "other text": (lambda text: "to be\n\\1-grams:\n" + text, r"line 1: 'to be' instead of \\data\\; give an ARPA file"),
-    "no counts": (lambda text: "\\data\\\n\\1-grams:\n", r"line 2: .* instead of `ngram 1=...`"),
-    "counts from 2": (lambda text: text.replace("ngram 1=13\n", ""), r"line 2: .*orders count 1, 2"),
-    "cut in a section": (
-        lambda text: text[: text.index("\\3-grams:") - 80].rpartition("\n")[0],
-        "instead of a 2-gram.*cut short",
-    ),
-    "cut between sections": (
-        lambda text: text[: text.index("\\3-grams:")],
-        "the end of the file' instead of .*3-grams:.*cut short",
-    ),
-    "no end": (lambda text: text.replace("\\end\\\n", ""), r"'the end of the file' instead of \\end\\; the file is cut short"),
-    "count too low": (
-        lambda text: text.replace("ngram 1=13", "ngram 1=12"),
-        r"line 19: .*instead of \\2-grams:.*counts other than its 1-grams",
-    ),
-    "count too high": (
-        lambda text: text.replace("ngram 1=13", "ngram 1=14"),
-        "line 21: .* instead of a 1-gram.*counts other than its 1-grams",
-    ),
-    "a word too many": (
-        lambda text: text.replace("\tw4 ", "\tw4 w4 w4 ", 1),
-        "is not a log10 probability of at most 0, 2 words",
-    ),
-    "no number": (lambda text: re.sub(r"-[\d.]+\tw5\t", "x\tw5\t", text), "line 13: 'x.*is not a log10 probability"),
-    "above 1": (lambda text: re.sub(r"-[\d.]+\tw5\t", "0.1\tw5\t", text), "line 13: '0.1.*is not a log10 probability"),
-    "not a number": (lambda text: re.sub(r"-[\d.]+\tw5\t", "nan\tw5\t", text), "line 13: 'nan.*is not a log10 probability"),
-    "unknown word": (lambda text: text.replace("\tw4 ", "\tdog ", 1), "'dog' is not among the unigrams"),
-    "a unigram twice": (
-        lambda text: text.replace("ngram 1=13", "ngram 1=14").replace("\n\n\\2-", "\n-1\tw4\n\n\\2-"),
-        "line 20: this n-gram stands in the file before",
-    ),
-    "a 2-gram twice": (lambda text: repeat_first(text, 2), "line 23: this n-gram stands in the file before"),
-    "not normalised": (lambda text: re.sub(r"-[\d.]+(\tw3 w)", r"-0.01\1", text, count=1), "after 'w3' sum to .*renormalise"),
-    "unigrams not normalised": (
-        lambda text: re.sub(r"-[\d.]+(\tw3\t)", r"-0.01\1", text),
-        "line 7: the unigrams sum to .*renorm",
-    ),
-}
-
-
-def repeat_first(text: str, n: int) -> str:
-    """The first n-gram in the place of the second."""
-    lines = text.split("\n")
-    first = lines.index(f"\\{n}-grams:") + 1
-    lines[first + 1] = lines[first]
-    return "\n".join(lines)
+START = r"instead of \\data\\; give an ARPA file"
+LOG10 = "is not a log10 probability"
+DAMAGE = [  # what is replaced once, by what, and what is said
+    (r"\A.*\Z", "", f"line 1: 'the end of the file' {START}"),
+    (r"\A", r"to be\n\\1-grams:\n", f"line 1: 'to be' {START}"),
+    (r"\A.*\Z", r"\\data\\\n\\1-grams:\n", r"line 2: .* instead of `ngram 1=...`"),
+    ("ngram 1=13\n", "", "line 2: .*orders count 1, 2"),
+    (r"\n[^\n]*\n[^\n]*\n[^\n]*\n\n\\3-grams:.*", "", "instead of a 2-gram.*cut short"),
+    (r"\\3-grams:.*", "", "the end of the file' instead of .*3-grams:.*cut short"),
+    (r"\\end\\\n", "", r"'the end of the file' instead of \\end\\; the file is cut short"),
+    ("ngram 1=13", "ngram 1=12", r"line 19: .*instead of \\2-grams:.*counts other than its 1-grams"),
+    ("ngram 1=13", "ngram 1=14", "line 21: .* instead of a 1-gram.*counts other than its 1-grams"),
+    ("\tw4 ", r"\tw4 w4 w4 ", f"{LOG10} of at most 0, 2 words"),
+    (r"-[\d.]+\tw5\t", r"x\tw5\t", f"line 13: 'x.*{LOG10}"),
+    (r"-[\d.]+\tw5\t", r"0.1\tw5\t", f"line 13: '0.1.*{LOG10}"),
+    (r"-[\d.]+\tw5\t", r"nan\tw5\t", f"line 13: 'nan.*{LOG10}"),
+    ("\tw4 ", r"\tdog ", "'dog' is not among the unigrams"),
+    (r"1=13(.*)\n\n\\2-", r"1=14\1\n-1\tw4\n\n\\2-", "line 20: this n-gram stands in the file before"),
+    (r"(\\2-grams:\n)([^\n]*)\n[^\n]*", r"\1\2\n\2", "line 23: this n-gram stands in the file before"),
+    (r"-[\d.]+(\tw3 w)", r"-0.01\1", "after 'w3' sum to .*renormalise"),
+    (r"-[\d.]+(\tw3\t)", r"-0.01\1", "line 7: the unigrams sum to .*renorm"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -261,11 +229,10 @@ def good(tmp_path_factory) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_bad_files_are_refused_with_file_line_and_remedy(damage, good, tmp_path):
-    make, message = DAMAGE[damage]
+@pytest.mark.parametrize("pattern, replacement, message", DAMAGE)
+def test_bad_files_are_refused_with_file_line_and_remedy(pattern, replacement, message, good, tmp_path):
     path = tmp_path / "bad.arpa"
-    path.write_text(make(good))
+    path.write_text(re.sub(pattern, replacement, good, count=1, flags=re.DOTALL))
     assert path.read_text() != good
     with pytest.raises(ValueError, match=message) as error:
         read_arpa(path)

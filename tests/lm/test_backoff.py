@@ -16,10 +16,7 @@ from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
 from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
-from jexplicit.lm.model_files import read_model_file, save_model
-from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
-from jexplicit.lm.tables import contexts
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
 
 N = 256  # ids up to the largest of uint8
@@ -92,20 +89,3 @@ def test_other_exponents_are_not_a_distribution_by_construction():
     expected = np.take_along_axis(np.asarray(by_softmax(weighed, X)), Y[:, None].astype(int), axis=1)[:, 0]
     np.testing.assert_allclose(log_probabilities(weighed, X, Y), expected, rtol=0, atol=ATOL)
     assert evaluate(weighed, past.stream).loss == pytest.approx(-expected.mean(), abs=ATOL)
-
-
-def test_positions_in_several_calls_are_those_in_one(monkeypatch):
-    X, Y, _ = text(2)
-    whole = log_probabilities(model_of(), X, Y)
-    monkeypatch.setattr(contexts, "_columns_per_call", 64)
-    assert len(Y) % 64
-    np.testing.assert_array_equal(log_probabilities(model_of(), X, Y), whole)
-    assert model_of().rows[0].target_logits(X[:0], Y[:0]).shape == (0,)
-
-
-def test_a_file_has_the_same_distribution(tmp_path):
-    X, Y, _ = text(2)
-    save_model(tmp_path / "ngram.safetensors", model_of())
-    found, _, _ = read_model_file(tmp_path / "ngram.safetensors")
-    assert isinstance(found.rows[0], BackOffChain) and found.names == model_of().names
-    np.testing.assert_array_equal(log_probabilities(found, X, Y), log_probabilities(model_of(), X, Y))

@@ -54,7 +54,7 @@ def test_a_cache_row_is_a_dirichlet_smoothed_unigram_of_the_past_over_p():
 
 
 @CACHES
-@pytest.mark.parametrize("targets", [1, 3, 5])
+@pytest.mark.parametrize("targets", [3])
 def test_positions_in_several_blocks_are_those_in_one(monkeypatch, targets, successors):
     whole = cache_of(successors=successors)
     monkeypatch.setattr(cache_module, "_targets_at_once", targets)
@@ -71,27 +71,11 @@ def test_cache_rows_follow_the_order_of_the_positions():
         np.testing.assert_array_equal(rows.values[mine], whole.values[all_of_it])
 
 
-@pytest.mark.parametrize("length", [0, -3])
-def test_a_cache_of_no_tokens_is_refused(length):
-    with pytest.raises(ValueError, match="at least one"):
-        cache_of(length=length)
-
-
 # One history at a time
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, ROW), (np.float32, 5 * ROW)])
-@pytest.mark.parametrize(
-    "caches",
-    [
-        (Cache(1),),
-        (Cache(1, 1),),
-        (Cache(4), Cache(15)),
-        (Cache(4, 1), Cache(15, 1)),
-        (Cache(3), Cache(6, 1), Cache(6), Cache(7)),
-        (Cache(1000, 1), Cache(2)),
-    ],
-)
+@pytest.mark.parametrize("caches", [(Cache(1), Cache(1, 1)), (Cache(3), Cache(6, 1), Cache(7)), (Cache(1000, 1), Cache(2))])
 def test_rows_of_histories_are_those_of_places(caches, dtype, tolerance):
     """At the first places there is no history yet; every document's end is in some history."""
     kind = CacheRows(jnp.log(jnp.asarray(P, dtype)), caches)
@@ -112,12 +96,12 @@ def test_rows_of_histories_are_those_of_places(caches, dtype, tolerance):
 
 @CACHES
 def test_the_row_of_a_history_is_its_loop(successors):
-    cache = Cache(5, int(successors))
-    kind = CacheRows(jnp.log(P), (cache,))
-    for place, history in zip(PLACES, histories(Past(STREAM, PLACES), kind.history), strict=True):
-        c = np.array(recent_counts(STREAM, int(place), 5, N, successors=successors))
-        expected = np.log(1 + c / (max(np.sum(c > 0), 1) * P))
-        np.testing.assert_allclose(kind.read(None, jnp.asarray(history))[0], expected, rtol=0, atol=1e-14)
+    kind = CacheRows(jnp.log(P), (Cache(5, int(successors)),))
+    read = jax.jit(jax.vmap(lambda history: kind.read(None, history)[0]))
+    rows = read(jnp.asarray(histories(Past(STREAM, PLACES), kind.history)))
+    c = np.array([recent_counts(STREAM, int(place), 5, N, successors=successors) for place in PLACES])
+    expected = np.log(1 + c / (np.maximum(np.sum(c > 0, axis=1, keepdims=True), 1) * P[None]))
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-14)
 
 
 def test_a_longer_history_than_a_cache_reads_changes_nothing():

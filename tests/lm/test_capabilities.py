@@ -4,6 +4,7 @@ The table that the documentation shows is generated from CLAIMS; `python tests/l
 """
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,14 +19,16 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.experiments.folder import write_json
+from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel, Rows, exponent_offsets
 from jexplicit.lm.evaluation import evaluate, histories, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.fits.mixtures import mixture_rows
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.tables import contexts as table_contexts
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
@@ -101,7 +104,7 @@ def fitted(kind: str) -> LanguageModel:
     letters = np.arange(N) % 4 > 0  # of a text of characters, as which rows of words read it
     data = TrainingText(train, N, eos=True, letters=letters, **counts)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
-    few = {name: getattr(mixture_rows, name)[::3] for name in ("CLASSES", "CACHES", "NEAR")}  # rows of every kind
+    few = {name: getattr(mixture_rows, name)[::3] for name in ("CLASSES", "CACHES", "NEAR", "GAPS")}  # rows of every kind
     with mock.patch.multiple(mixture_rows, **few):
         return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 
@@ -191,12 +194,18 @@ def check_jit(kind, tmp_path):
     model, stream = fitted(kind), dev(2)
     X, _ = contexts(stream, model.radius, eos=True)
     past = histories(read_text(stream, 1, eos=True).past, max(model.history, 1))
-    batch = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))(model, X, past)
+    batch: Any = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))
+    logits = batch(model, X, past)
     for m in (0, len(X) - 1):
         np.testing.assert_allclose(
-            jax.nn.log_softmax(batch[m]), jax.nn.log_softmax(one_position(model, X[m], past[m])), **CLOSE
+            jax.nn.log_softmax(logits[m]), jax.nn.log_softmax(one_position(model, X[m], past[m])), **CLOSE
         )
-    assert isinstance(jax.tree.map(lambda leaf: leaf, model), LanguageModel)
+    if kind not in SPREAD:
+        return
+    np.testing.assert_array_equal(batch(model, X.astype(np.int64), past), logits)
+    compiled = batch._cache_size()
+    batch(jax.tree.map(lambda leaf: leaf + 0 if leaf.dtype != bool else leaf, model), X, past)
+    assert X.dtype != np.int64 and batch._cache_size() == compiled  # once for all models of a kind, and for each integer type
 
 
 CHECKS = dict(
@@ -215,6 +224,62 @@ def test_every_cell_is_as_claimed(kind, what, tmp_path):
         return
     with pytest.raises(ValueError, match="network"):
         CHECKS[what](kind, tmp_path)
+
+
+# What holds for every model, and is no function of its own
+
+SPREAD = ("explicit, Cat", "ngram", "bitcipher", "explicit, sparse tables", "network (flax)", "mixture, history all")
+EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear", "explicit, sharded tables", "mixture, rows of words, window:40")
+
+
+@pytest.mark.parametrize("kind", EVERY_ROW)
+def test_a_model_is_a_pytree_whose_logits_are_the_weighed_sum_of_its_named_rows(kind):
+    model, (X, Y, past) = fitted(kind), read_text(dev(1), fitted(kind).radius, eos=True)
+    assert len(model.names) == len(model.tokens) and all(isinstance(rows, Rows) for rows in model.rows)
+    history = jnp.asarray(histories(past, model.history)[-1]) if model.history else None
+    assert model.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(model))
+    for other in (jax.tree.unflatten(jax.tree.structure(model), jax.tree.leaves(model)), jax.jit(lambda model: model)(model)):
+        assert type(other) is LanguageModel and jax.tree.structure(other) == jax.tree.structure(model)
+        assert (other.names, other.tokens, other.features, other.eos) == (model.names, model.tokens, model.features, model.eos)
+        assert (other.radius, other.history, other.vocab_size) == (model.radius, model.history, model.vocab_size)
+        for leaf, own in zip(jax.tree.leaves(other), jax.tree.leaves(model), strict=True):
+            np.testing.assert_array_equal(leaf, own)
+
+    def loss(exponents):
+        return -jax.nn.log_softmax(replace(model, exponents=exponents).logits(jnp.asarray(X[-1]), history))[Y[-1]]
+
+    rows, logits, gradient = jax.jit(
+        lambda a: (model.read(jnp.asarray(X[-1]), history), model.logits(jnp.asarray(X[-1]), history), jax.grad(loss)(a))
+    )(jnp.asarray(model.exponents))
+    assert len(rows) == len(model.names) and all(row.shape == (model.vocab_size,) for row in rows)
+    # dL/da is the expected less the observed row, and the evidence of a row -a dL/da
+    if len(model.exponents) == len(rows):
+        expected = sum(float(a) * np.asarray(row, np.float64) for a, row in zip(model.exponents, rows, strict=True))
+        np.testing.assert_allclose(logits, expected, **CLOSE)
+        slopes = np.asarray(rows, np.float64) @ np.asarray(jax.nn.softmax(logits)) - np.asarray(rows)[:, Y[-1]]
+        np.testing.assert_allclose(gradient, slopes, **CLOSE)
+    if "network" not in kind:
+        why = explain(model, X[-1:], Y[-1:], past=past.take(slice(-1, None)))
+        assert (why.names, why.tokens) == (model.names, model.tokens)
+        by_row = np.add.reduceat(-gradient * model.exponents, exponent_offsets(model.rows))  # confidences stand side by side
+        np.testing.assert_allclose(why.evidence[0], by_row, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", SPREAD)
+def test_neither_devices_nor_the_size_of_a_call_change_a_score(kind, monkeypatch):
+    model, reports = fitted(kind), []
+    whole, found = score(model, dev()), evaluate(model, dev(), sample=30, mesh=data_mesh(8))
+    assert found.loss == pytest.approx(evaluate(model, dev(), sample=30).loss, abs=2e-5)
+    for module, name in (
+        (table_contexts, "_contexts_per_call"),
+        (table_contexts, "_columns_per_call"),
+        (evaluation, "_positions_with_a_past"),
+        (evaluation, "_positions_per_call"),
+    ):
+        monkeypatch.setattr(module, name, 7)
+    np.testing.assert_allclose(score(model, dev(), mesh=data_mesh(8)), whole, **CLOSE)
+    np.testing.assert_allclose(score(model, dev(), progress=lambda *report: reports.append(report)), whole, **CLOSE)
+    assert kind == "ngram" or (reports == sorted(set(reports)) and reports[-1] == (len(whole), len(whole)))
 
 
 def test_every_method_is_in_the_table():

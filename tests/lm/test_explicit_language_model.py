@@ -1,15 +1,18 @@
-"""The whole model, from documents to tables, against a dense loop over documents.
+"""The whole model, from documents to logits, against a dense loop over documents: in dense tables, sparse ones and on devices.
 
 Tolerances: counts below 1000 and logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64
-rounds. The float32 tables that models have by default may be off by some eps * 10 * K per logit: 1e-4 nats.
+rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
 """
 
+import functools
 from itertools import product
+from typing import Any
 
+import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from reference import (
     PAD,
     cooccurrences,
@@ -17,12 +20,17 @@ from reference import (
     kneser_ney,
     language_model,
     log_softmax,
+    negative_log_likelihood,
     random_documents,
     stream_of,
     windows,
 )
+from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import count, merge_counts
+from jexplicit.counts.dense import count
+from jexplicit.counts.sharded import count_sharded
+from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.rows import sharded
 from jexplicit.lm.rows.explicit import (
     bigram_model,
     explicit_blocks,
@@ -32,25 +40,39 @@ from jexplicit.lm.rows.explicit import (
     unigram_model,
     with_targets,
 )
+from jexplicit.lm.rows.sharded import sharded_language_model
+from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.runs.devices import AXIS, data_mesh
 
-N = 8
+N = 7  # divided by none of the numbers of devices but 1, and fewer than the largest
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
+DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
+STREAM = stream_of(DOCUMENTS)
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 3, N))
-ALL = pytest.mark.parametrize("kind, K, eos", list(product(["sum", "cat"], [1, 2, 3], [False, True])))
+KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
+EOS = pytest.mark.parametrize("eos", [False, True])
+ALL = list(product(["sum", "cat"], [1, 2, 3], [False, True]))
+SOME = [("cat", 1, False), ("sum", 3, True), ("cat", 3, False)]
+STORED = [(s, *c) for s, cases in {"dense": ALL, "sparse": ALL, 1: SOME[:1], 3: SOME, 8: SOME}.items() for c in cases]
 
 
-def fit(counts=COUNTS, *, dtype=jnp.float64, **options):
-    return explicit_language_model(counts, dtype=dtype, **options)
+@functools.cache
+def sharded_counts(devices):
+    return count_sharded(STREAM, radius=3, vocab_size=N, mesh=data_mesh(devices), chunk=64)
 
 
-def log_probabilities(model, X):
-    """Of all outputs after every context, read from the tables."""
-    rows = [np.sum([np.asarray(table)[j] for table, j in zip(model.tables, x, strict=True)], axis=0) for x in X]
-    return np.array([log_softmax(row) for row in rows])
+def fit(stored: Any = "dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
+    """The explicit model in dense tables, in sparse ones, or with its columns spread over so many devices."""
+    if stored == "dense":
+        return explicit_language_model(counts, dtype=dtype, **options)
+    if stored == "sparse":
+        return sparse_language_model(tuple(map(csr_array, counts)), dtype=dtype, **options)
+    return sharded_language_model(sharded_counts(stored), dtype=dtype, **options)
 
 
-def all_contexts(K):
-    return np.array(list(product(range(N), repeat=K)))
+def all_log_probabilities(model, X):
+    """[M, N] of every output, as the loss reads them."""
+    return log_probabilities(model, np.repeat(X, N, axis=0), np.tile(np.arange(N), len(X))).reshape(-1, N)
 
 
 def assert_same_tables(a, b):
@@ -58,16 +80,33 @@ def assert_same_tables(a, b):
         np.testing.assert_array_equal(table, other)
 
 
-@ALL
-def test_the_model_equals_the_dense_loop_from_documents_to_logits(kind, K, eos):
+@pytest.mark.parametrize("stored, kind, K, eos", STORED)
+def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored, kind, K, eos):
     E, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
-    X, _ = windows(DOCUMENTS, K, eos=eos)
-    expected = np.array([log_softmax(row) for row in features(X, E, kind) @ U])
-    model = fit(features=kind, radius=K, eos=eos)
-    np.testing.assert_allclose(log_probabilities(model, X), expected, rtol=0, atol=1e-11)
+    X, Y = windows(DEV, K, eos=eos)
+    H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
+    expected = np.array([log_softmax(row) for row in H @ U])
+    assert np.isfinite(expected).all() and not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
+    np.testing.assert_allclose(all_log_probabilities(model, X), expected, rtol=0, atol=1e-11)
+    found = evaluate(model, stream_of(DEV))
+    assert found.positions == len(Y)
+    np.testing.assert_allclose(found.nll, negative_log_likelihood(H, U, Y), rtol=1e-12)
+    one_by_one = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X[:20]))
+    np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
+    single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
+    assert any(leaf.dtype == np.float32 for leaf in jax.tree.leaves(single.rows))
+    np.testing.assert_allclose(all_log_probabilities(single, X), expected, rtol=0, atol=1e-5 if stored == "sparse" else 1e-4)
 
 
-@ALL
+@pytest.mark.parametrize("stored", ["dense", "sparse", 3])
+def test_a_model_knows_its_sizes_and_sum_holds_one_table_however_large_its_radius(stored):
+    sum_model, cat_model = fit(stored, features="sum"), fit(stored, features="cat", radius=2, eos=True)
+    assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered, sum_model.eos) == (3, N, False, False)
+    assert (cat_model.radius, cat_model.vocab_size, cat_model.ordered, cat_model.eos) == (2, N, True, True)
+    assert [len(model.rows[0].different) for model in (sum_model, cat_model)] == [1, 2]
+
+
+@pytest.mark.parametrize("kind, K, eos", ALL)
 def test_the_decoder_below_the_noise_is_that_of_dense_features(kind, K, eos):
     _, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
     blocks, of_offset = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
@@ -75,12 +114,8 @@ def test_the_decoder_below_the_noise_is_that_of_dense_features(kind, K, eos):
     np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
 
 
-def test_the_model_of_real_counts_is_that_of_loop_counts():
-    assert_same_tables(fit(count(stream_of(DOCUMENTS), radius=3, vocab_size=N), features="cat"), fit(features="cat"))
-
-
 @pytest.mark.parametrize("noise", [False, True])
-@pytest.mark.parametrize("eos", [False, True])
+@EOS
 def test_sum_equals_cat_at_k_1(eos, noise):
     sum_model, cat_model = (fit(features=kind, radius=1, eos=eos, noise=noise) for kind in ("sum", "cat"))
     assert_same_tables(sum_model, cat_model)
@@ -89,145 +124,106 @@ def test_sum_equals_cat_at_k_1(eos, noise):
 def test_without_noise_the_model_at_k_1_is_the_bigram_maximum_likelihood():
     documents = random_documents(3, 60, 5, 6)
     (C,) = cooccurrences(documents, 1, 5)
-    model = fit((C,), features="cat", eos=True, noise=False)
-    P = np.exp(log_probabilities(model, np.arange(5)[:, None]))
+    P = np.exp([log_softmax(np.asarray(row)) for row in fit(counts=(C,), features="cat", eos=True, noise=False).tables[0]])
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
     assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
 
 
-@pytest.mark.parametrize("kind", ["sum", "cat"])
-def test_without_noise_and_without_ends_of_documents_the_model_equals_the_dense_loop(kind):
+@KINDS
+@pytest.mark.parametrize("eos, stored", [(False, "dense"), (True, "sparse")])
+def test_where_every_output_is_seen_the_model_equals_the_dense_loop(kind, eos, stored):
+    """Without noise in dense tables, and with it in sparse ones."""
     documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
-    X, _ = windows(documents, 2)
-    E, _, U = language_model(documents, 2, 4, kind, eos=False, noise=False)
-    expected = np.array([log_softmax(row) for row in features(X, E, kind) @ U])
-    counts = tuple(cooccurrences(documents, 2, 4))
-    model = fit(counts, features=kind, noise=False)
-    np.testing.assert_allclose(log_probabilities(model, X), expected, rtol=0, atol=1e-11)
-
-
-@ALL
-def test_probabilities_are_positive_and_sum_to_one_after_any_context(kind, K, eos):
-    assert any(np.any(C[1:, 1:] == 0) for C in COUNTS)  # pairs never seen
-    assert token_counts(COUNTS)[5] == 0  # a token never seen
-    log_P = log_probabilities(fit(features=kind, radius=K, eos=eos), all_contexts(K))
-    assert np.all(np.isfinite(log_P))
-    np.testing.assert_allclose(np.exp(log_P).sum(axis=1), 1, rtol=1e-12)
+    X, Y = windows(documents, 2, eos=eos)
+    E, _, U = language_model(documents, 2, 4, kind, eos=eos, noise=stored == "sparse")
+    options = {} if stored == "sparse" else {"noise": False}
+    model = fit(stored, counts=tuple(cooccurrences(documents, 2, 4)), features=kind, eos=eos, **options)
+    nll = negative_log_likelihood(features(X, E, kind), U, Y)
+    np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
 
 
 def test_without_noise_an_output_never_seen_has_the_probability_of_one_observation():
     M = target_counts(COUNTS).sum()
     X, _ = windows(DOCUMENTS, 1)
-    P = np.exp(log_probabilities(fit(features="cat", radius=1, noise=False), X))
+    P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # one of <pad>, one of token 5, beside M others
+    # noise mixes rows geometrically, which by Hölder's inequality only shrinks the sum over the other outputs
+    noisy = np.exp(all_log_probabilities(fit(features="cat", radius=1), X))[:, PAD]
+    assert 1 / (M + 2) * (1 - 1e-11) <= noisy.min() and noisy.max() < 3 / M and noisy.mean() == pytest.approx(1 / M, rel=0.05)
 
 
-@pytest.mark.parametrize("kind, K", list(product(["sum", "cat"], [1, 2, 3])))
-def test_the_end_of_a_document_is_as_good_as_never_predicted_unless_it_is_asked_for(kind, K):
-    M = target_counts(COUNTS).sum()
-    X, _ = windows(DOCUMENTS, K)
-    P = np.exp(log_probabilities(fit(features=kind, radius=K), X))[:, PAD]
-    if K == 1:  # noise mixes rows geometrically, which by Hölder's inequality only shrinks the sum over the other outputs
-        assert P.min() >= 1 / (M + 2) * (1 - 1e-11)
-    assert P.mean() == pytest.approx(1 / M, rel=0.05)  # measured: within 0.02
-    assert P.max() < 3 / M  # measured: 2.2
-    predicted = np.exp(log_probabilities(fit(features=kind, radius=K, eos=True), X))[:, PAD]
-    assert predicted.mean() > 20 / M  # there are 40 documents
-
-
-@pytest.mark.parametrize("eos", [False, True])
+@EOS
 def test_token_and_target_counts_are_those_of_the_documents(eos):
-    tokens = [token for document in DOCUMENTS for token in [*document, PAD]]
-    f = np.bincount(tokens, minlength=N)
+    f = np.bincount([token for document in DOCUMENTS for token in [*document, PAD]], minlength=N)
     np.testing.assert_array_equal(token_counts(COUNTS), f)
-    np.testing.assert_array_equal(target_counts(COUNTS, eos=eos)[1:], f[1:])
-    assert target_counts(COUNTS, eos=eos)[PAD] == (len(DOCUMENTS) if eos else 0)
+    np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
+    np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
+    largest = (np.full((2, 2), 2**31 - 1, np.int32),)
+    assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
 
 
-def test_token_counts_are_int64_whatever_the_table():
-    table = np.full((2, 2), 2**31 - 1, np.int32)
-    for f in (token_counts((table,)), target_counts((table,)), target_counts((table,), eos=True)):
-        assert f.dtype == np.int64
-    assert token_counts((table,)).tolist() == [2**32 - 2] * 2
+@KINDS
+def test_counts_of_a_larger_radius_and_of_the_stream_give_the_same_model(kind):
+    assert_same_tables(fit(features=kind, radius=2), fit(counts=COUNTS[:2], features=kind))
+    assert_same_tables(fit(features=kind), fit(counts=count(STREAM, radius=3, vocab_size=N), features=kind))
 
 
-def test_only_the_column_of_document_ends_is_taken_out_of_the_targets():
-    without = with_targets(COUNTS[0])
-    np.testing.assert_array_equal(without[:, 1:], COUNTS[0][:, 1:])
-    assert not without[:, PAD].any()
-    np.testing.assert_array_equal(with_targets(COUNTS[0], eos=True), COUNTS[0])
-
-
-@pytest.mark.parametrize("kind", ["sum", "cat"])
-def test_a_model_of_merged_counts_is_the_model_of_the_whole_text(kind):
-    parts = [count(stream_of(part), radius=2, vocab_size=N) for part in (DOCUMENTS[:9], DOCUMENTS[9:31], DOCUMENTS[31:])]
-    merged = merge_counts(merge_counts(parts[0], parts[1]), parts[2])
-    whole = count(stream_of(DOCUMENTS), radius=2, vocab_size=N)
-    assert_same_tables(fit(merged, features=kind), fit(whole, features=kind))
-
-
-@pytest.mark.parametrize("kind", ["sum", "cat"])
-def test_a_radius_smaller_than_the_counted_one_is_as_if_counted_with_it(kind):
-    assert_same_tables(fit(features=kind, radius=2), fit(COUNTS[:2], features=kind))
-
-
-@pytest.mark.parametrize("kind", ["sum", "cat"])
+@KINDS
 def test_renaming_tokens_renames_the_model(kind):
-    new = np.array([0, 3, 6, 1, 2, 7, 5, 4])  # <pad> stays <pad>
-    renamed = count(new[stream_of(DOCUMENTS)], radius=2, vocab_size=N)
-    for table, other in zip(fit(renamed, features=kind).tables, fit(features=kind, radius=2).tables, strict=True):
-        np.testing.assert_allclose(np.asarray(table)[np.ix_(new, new)], other, rtol=0, atol=1e-11)
+    new = np.array([0, 3, 6, 1, 2, 5, 4])  # <pad> stays <pad>
+    renamed, X = count(new[STREAM], radius=2, vocab_size=N), windows(DEV, 2)[0]
+    for stored in ("dense", "sparse"):
+        one, other = fit(stored, features=kind, radius=2), fit(stored, counts=renamed, features=kind)
+        log_p = all_log_probabilities(other, new[X])[:, new]
+        np.testing.assert_allclose(log_p, all_log_probabilities(one, X), rtol=0, atol=1e-11)
 
 
-@ALL
-def test_float32_models_agree_with_float64_ones(kind, K, eos):
-    X = all_contexts(K)
-    model = fit(features=kind, radius=K, eos=eos, dtype=jnp.float32)
-    assert model.tables[0].dtype == jnp.float32
-    exact = log_probabilities(fit(features=kind, radius=K, eos=eos), X)
-    np.testing.assert_allclose(log_probabilities(model, X), exact, rtol=0, atol=1e-4)
+@EOS
+@pytest.mark.parametrize("unigram, bigram", [(unigram_model, bigram_model), (sparse_unigram_model, sparse_bigram_model)])
+def test_baselines_are_relative_frequencies_and_kneser_ney(unigram, bigram, eos):
+    counts: Any = COUNTS if unigram is unigram_model else tuple(map(csr_array, COUNTS))
+    f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
+    expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney(with_targets(COUNTS[0], eos=eos))]
+    for model, P in zip((unigram(counts, eos=eos), bigram(counts, eos=eos)), expected, strict=True):
+        np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
+        assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
 
 
-def test_tables_are_float32_unless_asked_otherwise():
-    assert explicit_language_model(COUNTS, features="cat").tables[0].dtype == jnp.float32
+# Columns spread over devices
 
 
-def test_a_model_knows_its_sizes_and_its_features():
-    sum_model, cat_model = fit(features="sum", eos=True), fit(features="cat", radius=2)
-    assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered, sum_model.eos) == (3, N, False, True)
-    assert (cat_model.radius, cat_model.vocab_size, cat_model.ordered, cat_model.eos) == (2, N, True, False)
+@pytest.mark.parametrize("devices", [1, 3, 8])
+@KINDS
+def test_tables_are_the_columns_of_the_dense_ones_and_stay_where_their_counts_are(devices, kind):
+    model, dense, counts = fit(devices, features=kind), fit(features=kind), sharded_counts(devices)
+    gathered, share = model.rows[0].gathered(), counts.tables[0].shape[1] // devices
+    assert gathered.table_of_offset == dense.rows[0].table_of_offset
+    for table, whole, other in zip(model.rows[0].by_offset, gathered.by_offset, dense.tables, strict=True):
+        np.testing.assert_allclose(np.asarray(table)[:, model.rows[0].places], other, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(whole, other, rtol=0, atol=1e-11)
+        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * devices
 
 
-def test_sum_holds_one_table_however_large_its_radius():
-    assert len({id(table) for table in fit(features="sum").tables}) == 1
-    assert len({id(table) for table in fit(features="cat").tables}) == 3
+def test_an_accelerator_s_larger_blocks_change_no_log_partition(elsewhere):
+    """Rows are apart from each other, so that blocks change nothing but the rounding of a vectorised exponential."""
+    rows, X = fit(3, features="cat").rows[0], windows(DEV, 3)[0]
+    np.testing.assert_allclose(elsewhere(rows.log_partition, X), rows.log_partition(X), rtol=1e-12)
 
 
-@pytest.mark.parametrize("radius", [0, -1, 4])
-def test_a_radius_that_was_not_counted_is_refused(radius):
-    with pytest.raises(ValueError, match=f"radius {radius} with counts of offsets 1..3"):
-        fit(features="cat", radius=radius)
+def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
+    mesh, contexts = data_mesh(8), 16
+    table = jax.ShapeDtypeStruct((N, 8), np.float64, sharding=jax.NamedSharding(mesh, PartitionSpec(None, AXIS)))
+    X = jax.ShapeDtypeStruct((contexts, 2), np.int32)
+    program = sharded.compiled_log_partition(mesh).lower((table, table), X).as_text()
+    exchanged = [line for line in program.splitlines() if "stablehlo.all_" in line]
+    assert len(exchanged) == 2 and "all_gather" not in program  # the maximum and the sum
 
 
-@pytest.mark.parametrize("fit_or_blocks", [explicit_language_model, explicit_blocks])
-def test_unknown_features_are_refused(fit_or_blocks, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
-    with pytest.raises(ValueError, match="features 'mean': choose sum .* or cat"):
-        fit_or_blocks(COUNTS, features="mean")
-
-
-@pytest.mark.parametrize("eos", [False, True])
-def test_the_unigram_model_gives_relative_frequencies_after_any_token(eos):
-    f = np.maximum(target_counts(COUNTS, eos=eos), 1)
-    model = unigram_model(COUNTS, eos=eos)
-    P = np.exp([log_softmax(np.asarray(model.logits(jnp.array([j])))) for j in range(N)])
-    np.testing.assert_allclose(P, np.tile(f / f.sum(), (N, 1)), rtol=1e-5)  # float32
-    assert model.eos is eos
-
-
-@pytest.mark.parametrize("eos", [False, True])
-def test_the_bigram_model_gives_kneser_ney_probabilities(eos):
-    model = bigram_model(COUNTS, eos=eos)
-    P = np.exp(log_probabilities(model, np.arange(N)[:, None]))
-    np.testing.assert_allclose(P, kneser_ney(with_targets(COUNTS[0], eos=eos)), rtol=1e-5)  # float32
-    assert model.eos is eos
+def test_the_size_of_a_call_changes_the_loss_by_rounding_alone(monkeypatch):
+    model, reports = fit(3, features="cat", radius=2), []
+    whole, some = evaluate(model, stream_of(DEV)).nll, evaluate(model, stream_of(DEV), sample=20, seed=3).nll
+    assert some == pytest.approx(evaluate(fit(features="cat", radius=2), stream_of(DEV), sample=20, seed=3).nll, rel=1e-12)
+    monkeypatch.setattr(sharded, "_contexts_per_call", 10)
+    monkeypatch.setattr(sharded, "_positions_per_call", 40)
+    found = evaluate(model, stream_of(DEV), progress=lambda done, total: reports.append((done, total)))
+    assert found.nll == pytest.approx(whole, rel=1e-13) and reports[-1][0] == reports[-1][1]

@@ -35,17 +35,17 @@ def prompt(*ids):
     return np.array(ids, np.uint16)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-def test_the_same_key_gives_the_same_text_and_another_key_another(dtype):
-    model = fit(dtype=dtype)
+def test_the_same_key_gives_the_same_text_and_another_key_another():
+    model = fit()
     first, again, other = (generate(key, model, prompt(1, 2), 30) for key in (KEY, KEY, jax.random.key(1)))
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
     assert first.shape == (30,)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-@pytest.mark.parametrize("kind, K, eos", [("cat", 1, False), ("sum", 2, True), ("cat", 3, True)])
+@pytest.mark.parametrize(
+    "kind, K, eos, dtype", [("cat", 1, False, jnp.float64), ("sum", 2, True, jnp.float64), ("cat", 3, True, jnp.float32)]
+)
 def test_temperature_zero_takes_the_likeliest_token_every_time(kind, K, eos, dtype):
     model = fit(K, kind, eos, dtype)
     for start in ([], [3], [1, 2, 4, 2]):
@@ -53,15 +53,10 @@ def test_temperature_zero_takes_the_likeliest_token_every_time(kind, K, eos, dty
         assert generate(KEY, model, prompt(*start), 12, temperature=0).tolist() == expected
 
 
-def test_top_k_of_one_takes_the_likeliest_token_at_any_temperature():
+def test_top_k_of_one_and_a_tiny_temperature_take_the_likeliest_token():
     model = fit(3)
     likeliest = generate(KEY, model, prompt(2), 20, temperature=0)
     np.testing.assert_array_equal(generate(KEY, model, prompt(2), 20, temperature=5.0, top_k=1), likeliest)
-
-
-def test_a_tiny_temperature_takes_the_likeliest_token():
-    model = fit(3)
-    likeliest = generate(KEY, model, prompt(2), 20, temperature=0)
     np.testing.assert_array_equal(generate(KEY, model, prompt(2), 20, temperature=1e-5), likeliest)
 
 
@@ -88,23 +83,14 @@ def test_a_prompt_that_ends_a_document_starts_the_next_one():
     assert generate(KEY, context_free([0.0, 0.5, 0.5]), prompt(1, PAD), 10).all()
 
 
-def test_only_the_last_k_tokens_of_a_prompt_matter():
-    model = fit(2)
-    texts = [generate(KEY, model, prompt(*start), 20) for start in [(5, 6, 3, 1), (2, 3, 1), (3, 1)]]
-    np.testing.assert_array_equal(texts[0], texts[2])
-    np.testing.assert_array_equal(texts[1], texts[2])
-
-
-def test_nothing_before_a_pad_in_the_prompt_matters():
-    model = fit(3)
-    texts = [generate(KEY, model, prompt(*start), 20) for start in [(5, 6, PAD, 1), (2, PAD, 1), (1,)]]
-    np.testing.assert_array_equal(texts[0], texts[2])
-    np.testing.assert_array_equal(texts[1], texts[2])
-
-
-def test_an_empty_prompt_is_the_start_of_a_document():
-    model = fit(3)
-    np.testing.assert_array_equal(generate(KEY, model, prompt(), 20), generate(KEY, model, prompt(PAD, PAD), 20))
+@pytest.mark.parametrize(
+    "K, prompts",
+    [(2, [(5, 6, 3, 1), (2, 3, 1), (3, 1)]), (3, [(5, 6, PAD, 1), (2, PAD, 1), (1,)]), (3, [(), (PAD, PAD), (2, PAD)])],
+)
+def test_only_the_last_k_tokens_of_the_last_document_in_a_prompt_matter(K, prompts):
+    first, *others = [generate(KEY, fit(K), prompt(*ids), 20) for ids in prompts]
+    for text in others:
+        np.testing.assert_array_equal(text, first)
 
 
 # Several prompts
@@ -112,9 +98,7 @@ def test_an_empty_prompt_is_the_start_of_a_document():
 PROMPTS = [(1, 2), (), (3,), (4, 5, 6, 1, 2), (1, PAD, 2)]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"temperature": 0.5, "top_k": 3}, {"top_p": 0.7}, {"temperature": 0}, {"banned": (1, 2)}]
-)
+@pytest.mark.parametrize("options", [{"temperature": 0.5, "top_k": 3}, {"top_p": 0.7, "banned": (1, 2)}])
 def test_each_of_several_prompts_is_continued_as_if_alone(options):
     model = fit(3, eos=True)
     texts = generate(KEY, model, [prompt(*ids) for ids in PROMPTS], 15, **options)
@@ -123,27 +107,12 @@ def test_each_of_several_prompts_is_continued_as_if_alone(options):
         np.testing.assert_array_equal(text, generate(key, model, prompt(*ids), 15, **options))
 
 
-def test_one_prompt_in_a_list_has_a_row_of_its_own():
-    texts = generate(KEY, fit(2), [prompt(1)], 9)
-    assert texts.shape == (1, 9)
-    np.testing.assert_array_equal(texts[0], generate(KEY, fit(2), prompt(1), 9))
-
-
 def test_a_list_of_token_ids_is_one_prompt():
-    """As it is for `next_token`."""
+    """As it is for `next_token`; and one prompt in a list has a row of its own."""
     model, ids = fit(2), [3, 4]
+    assert generate(KEY, model, [prompt(1)], 9).tolist() == [generate(KEY, model, prompt(1), 9).tolist()]
     np.testing.assert_array_equal(generate(KEY, model, ids, 9), generate(KEY, model, prompt(*ids), 9))
     np.testing.assert_array_equal(next_token(model, np.array(ids)), next_token(model, ids))
-
-
-def test_no_prompts_are_refused():
-    with pytest.raises(ValueError, match="no prompts: give at least one, empty for the start of a document"):
-        generate(KEY, fit(2), [], 5)
-
-
-def test_a_wrong_token_in_any_prompt_is_refused():
-    with pytest.raises(ValueError, match=f"ids 2 .. {N}: the model has {N} tokens"):
-        generate(KEY, fit(2), [prompt(1), prompt(2, N)], 5)
 
 
 def test_a_step_is_compiled_once_for_all_texts():
@@ -175,8 +144,7 @@ def test_texts_of_several_prompts_are_those_of_the_tokens():
 # What comes next
 
 
-@pytest.mark.parametrize("eos", [False, True])
-@pytest.mark.parametrize("ids", [(), (3,), (1, 2, 4, 2), (2, PAD, 1)])
+@pytest.mark.parametrize("ids, eos", [((), False), ((1, 2, 4, 2), True), ((2, PAD, 1), False)])
 def test_the_next_token_has_the_probabilities_that_a_text_is_scored_with(ids, eos):
     model = fit(3, eos=eos)
     log_p = next_token(model, prompt(*ids))
@@ -184,12 +152,6 @@ def test_the_next_token_has_the_probabilities_that_a_text_is_scored_with(ids, eo
     for i in range(1, N):
         scores = score(model, np.array([PAD, *ids, i, PAD]))
         assert log_p[i] == pytest.approx(scores[-2 if eos else -1], abs=1e-12)
-
-
-def test_a_prompt_with_a_token_that_the_model_does_not_have_has_no_next_one():
-    for wrong in (N, -1):
-        with pytest.raises(ValueError, match=f"token ids {wrong} .. {wrong}: the model has {N} tokens"):
-            next_token(fit(2), np.array([wrong]))
 
 
 # The recent past
@@ -266,8 +228,7 @@ def test_the_first_token_is_drawn_from_the_softmax_of_its_context():
     row[PAD] = -np.inf
     p = np.exp(log_softmax(row))
     assert p.max() < 0.9
-    first = [generate(key, model, prompt(1, 2), 1).item() for key in jax.random.split(KEY, 1000)]
-    assert_frequencies(first, p)
+    assert_frequencies(generate(KEY, model, [prompt(1, 2)] * 1000, 1)[:, 0], p)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -303,15 +264,7 @@ def kept_tokens(row, **options):
     return set(np.flatnonzero(kept).tolist())
 
 
-@pytest.mark.parametrize(
-    "top_p, kept",
-    [(0.1, {2}), (0.49, {2}), (0.51, {2, 0}), (0.79, {2, 0}), (0.81, {2, 0, 3}), (0.96, {0, 1, 2, 3}), (1.0, {0, 1, 2, 3})],
-)
-def test_top_p_keeps_the_smallest_set_that_holds_it(top_p, kept):
-    assert kept_tokens(np.log([0.3, 0.05, 0.5, 0.15]), top_p=top_p) == kept
-
-
-@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.6, 0.9, 0.99, 1.0])
 def test_top_p_equals_the_loop_that_adds_tokens_one_by_one(top_p):
     for seed in range(5):
         p = np.random.default_rng(seed).dirichlet(np.full(20, 0.3))
@@ -327,38 +280,11 @@ def test_top_k_keeps_the_k_likeliest(top_k):
 def test_top_p_is_taken_of_what_top_k_left():
     # of (0.4, 0.3) / 0.7 the first alone holds 0.57
     row = np.log([0.4, 0.3, 0.2, 0.1])
-    assert kept_tokens(row, top_p=0.5) == {0, 1}
+    assert kept_tokens(row) == {0, 1, 2, 3} and kept_tokens(row, top_p=0.5) == {0, 1}
     assert kept_tokens(row, top_k=2, top_p=0.5) == {0}
-
-
-def test_restricting_by_nothing_keeps_the_row():
-    row = jnp.asarray(np.random.default_rng(0).normal(size=9))
-    np.testing.assert_array_equal(restrict(row), row)
 
 
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.7}])
 def test_adding_a_constant_to_all_logits_does_not_change_what_is_kept(options):
     row = np.random.default_rng(1).normal(size=12)
     assert kept_tokens(row, **options) == kept_tokens(row + 8.0, **options)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"length": 0}, "length 0: generate at least one token"),
-        ({"temperature": -0.5}, "temperature -0.5"),
-        ({"temperature": float("nan")}, "temperature nan"),
-        ({"top_k": 0}, "top-k 0"),
-        ({"top_p": 0.0}, "top-p 0.0"),
-        ({"top_p": 1.5}, "top-p 1.5"),
-        ({"prompt": np.array([1, N])}, f"ids 1 .. {N}: the model has {N} tokens"),
-        ({"prompt": np.array([-1, 2])}, f"ids -1 .. 2: the model has {N} tokens"),
-        ({"banned": (1, N)}, f"banned.*{N}.*the model has {N} tokens"),
-        ({"banned": (-1,)}, f"banned.*-1.*the model has {N} tokens"),
-        ({"banned": tuple(range(N))}, "every token is banned"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options, message):
-    arguments = {"prompt": prompt(1), "length": 5, **options}
-    with pytest.raises(ValueError, match=message):
-        generate(KEY, fit(), **arguments)

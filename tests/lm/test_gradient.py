@@ -6,6 +6,7 @@ probabilities by 1e-6 of themselves, and the sum of 900 of them by at most 1e-3.
 """
 
 import functools
+from itertools import product
 from typing import Any
 
 import jax
@@ -53,8 +54,8 @@ LOSS_TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}  # relative; as in test_s
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
-SLOW_PAIRS = [pytest.param(kind, noisy, marks=pytest.mark.slow) for kind, noisy in (("sum", False), ("cat", True))]
-NOISES = pytest.mark.parametrize("noisy", [False, True])
+
+
 OPTIMIZERS = {
     "adagrad": optax.adagrad(0.3, initial_accumulator_value=0.0),
     "adagrad from 0.1": optax.adagrad(0.3, initial_accumulator_value=0.1),
@@ -87,12 +88,31 @@ def compiled_step(optimizer, kind, noisy, devices) -> Any:
     return training_step(optimizer, features=kind, noise=NOISE if noisy else None, mesh=data_mesh(devices))
 
 
+def batch_of(X, Y, kind: Any = "cat", *, size=None, vocab_size=N, sparse=False):
+    return make_batch(X, Y, features=kind, vocab_size=vocab_size, size=size or len(Y), sparse=sparse)
+
+
 def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, size=None):
     """Loss and gradient on the host, the gradient with its filler columns."""
     state = initial_state(tables, optax.identity(), data_mesh(devices))
-    batch = make_batch(X, Y, features=kind, vocab_size=N, size=size or len(Y), sparse=False)
-    loss, gradient = compiled(kind, devices)(state.params, batch, noise=NOISE if noisy else None)
+    loss, gradient = compiled(kind, devices)(state.params, batch_of(X, Y, kind, size=size), noise=NOISE if noisy else None)
     return float(loss), [np.asarray(G) for G in gradient]
+
+
+def train(tables, batches, name="gradient descent", kind="cat", *, noisy=False, devices=1):
+    """The leaves of the state after a step for each batch, and the losses; tables and filler columns stay as they were."""
+    copies, optimizer, losses = list(map(np.array, tables)), OPTIMIZERS[name], []
+    state = initial_state(tables, optimizer, data_mesh(devices))
+    fillers = [np.array(leaf)[:, tables[0].shape[1] :] for leaf in jax.tree.leaves(state)]
+    for batch in batches:
+        state, loss = compiled_step(optimizer, kind, noisy, devices)(state, batch)
+        losses.append(float(loss))
+    np.testing.assert_array_equal(tables, copies)
+    leaves = list(map(np.asarray, jax.tree.leaves(state)))
+    for leaf, filler in zip(leaves, fillers, strict=True):
+        np.testing.assert_array_equal(leaf[:, tables[0].shape[1] :], filler)
+    assert (fillers[0] == np.asarray(-1e30, fillers[0].dtype)).all()
+    return leaves, losses
 
 
 @jax.jit
@@ -103,11 +123,9 @@ def dense_loss(tables, X, Y, E):
 
 
 @pytest.mark.parametrize(
-    ("K", "dtype"),
-    [(1, np.float64), pytest.param(2, np.float64, marks=pytest.mark.slow), (3, np.float64), (3, np.float32)],
+    "kind, K, noisy, dtype",
+    [*product(["sum", "cat"], [3], [False, True], [np.float64]), ("cat", 1, True, np.float64), ("sum", 3, True, np.float32)],
 )
-@NOISES
-@KINDS
 def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation(kind, K, noisy, dtype):
     X, Y = positions(K)
     tables, E = random_tables(K, kind), embedding(noisy)
@@ -125,22 +143,12 @@ def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation(kin
         np.testing.assert_allclose(G, expected, rtol=0, atol=GRADIENT_TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("kind", "noisy"), [("sum", True), ("cat", False)])
-def test_the_loss_is_that_of_the_language_model_of_the_tables(kind, noisy):
-    X, Y = positions(3)
-    tables = random_tables(3, kind)
-    model = decoder_model(tables, features=kind, radius=3, eos=True, noise=NOISE if noisy else None)
-    expected = negative_log_likelihood(model.tables, X, Y, ordered=model.ordered)
-    np.testing.assert_allclose(by_hand(tables, X, Y, kind, noisy=noisy)[0], expected, rtol=LOSS_TOLERANCE[np.float64])
-
-
-@pytest.mark.parametrize("devices", [1, 2])
 @KINDS
-def test_an_accelerator_s_gradient_is_that_of_a_cpu(kind, devices, elsewhere, monkeypatch):
+def test_an_accelerator_s_gradient_is_that_of_a_cpu(kind, elsewhere, monkeypatch):
     """Cat adds the same numbers in the same order; Sum adds all contexts offset by offset, which changes the rounding."""
     monkeypatch.setattr(gradient_module, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
     tables, (X, Y) = random_tables(3, kind), positions(3)
-    ours, theirs = by_hand(tables, X, Y, kind, devices=devices), elsewhere(by_hand, tables, X, Y, kind, devices=devices)
+    ours, theirs = by_hand(tables, X, Y, kind, devices=2), elsewhere(by_hand, tables, X, Y, kind, devices=2)
     assert theirs[0] == pytest.approx(ours[0], rel=LOSS_TOLERANCE[np.float64])
     for a, b in zip(ours[1], theirs[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=0 if kind == "cat" else GRADIENT_TOLERANCE[np.float64])
@@ -153,26 +161,24 @@ def test_sum_is_cat_at_radius_one():
     np.testing.assert_array_equal(one[1], other[1])
 
 
-@pytest.mark.parametrize(("kind", "noisy"), [("sum", True), ("cat", False), *SLOW_PAIRS])
+@pytest.mark.parametrize(("kind", "noisy"), [("sum", True), ("cat", False)])
 def test_the_number_of_devices_does_not_change_the_gradient_and_fillers_have_none(kind, noisy):
     tables, (X, Y) = random_tables(3, kind), positions(3)
     one_loss, one = by_hand(tables, X, Y, kind, noisy=noisy)
     for G in one:  # a constant added to a row changes no probability
         np.testing.assert_allclose(G.sum(axis=1), 0, atol=N * GRADIENT_TOLERANCE[np.float64])
-    for devices in (2, 8):
-        loss, gradient = by_hand(tables, X, Y, kind, noisy=noisy, devices=devices)
-        np.testing.assert_allclose(loss, one_loss, rtol=1e-14)  # only the order of sums differs
-        for G, G_one in zip(gradient, one, strict=True):
-            assert G.shape == (N, -(-N // devices) * devices)
-            np.testing.assert_allclose(G[:, :N], G_one, rtol=0, atol=1e-12)
-            np.testing.assert_array_equal(G[:, N:], 0)
+    loss, gradient = by_hand(tables, X, Y, kind, noisy=noisy, devices=8)
+    np.testing.assert_allclose(loss, one_loss, rtol=1e-14)  # only the order of sums differs
+    for G, G_one in zip(gradient, one, strict=True):
+        assert G.shape == (N, 16)
+        np.testing.assert_allclose(G[:, :N], G_one, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(G[:, N:], 0)
 
 
-@pytest.mark.parametrize("size", [128, 1000])
 @KINDS
-def test_the_padding_of_a_smaller_batch_changes_nothing(kind, size):
+def test_the_padding_of_a_smaller_batch_changes_nothing(kind):
     X, Y = (a[:90] for a in positions(2))
-    loss, gradient = by_hand(random_tables(2, kind), X, Y, kind, size=size)
+    loss, gradient = by_hand(random_tables(2, kind), X, Y, kind, size=1000)
     exact_loss, exact = by_hand(random_tables(2, kind), X, Y, kind, size=90)
     np.testing.assert_allclose(loss, exact_loss, rtol=1e-14)  # zeros are added, perhaps in another order
     np.testing.assert_array_equal(gradient, exact)
@@ -180,7 +186,7 @@ def test_the_padding_of_a_smaller_batch_changes_nothing(kind, size):
 
 def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
     X, Y = positions(2)
-    batch = make_batch(X, Y, features="cat", vocab_size=N, size=600, sparse=False)
+    batch = batch_of(X, Y, size=600)
     assert len(batch.X) == len(batch.Y) == 600 and len(batch.distinct) == len(batch.weights)
     assert len(batch.distinct) % gradient_module._block == 0 and batch.rows == ()
     assert batch.weights.sum() == len(Y) and (batch.Y[len(Y) :] == -1).all()
@@ -189,14 +195,9 @@ def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
     weights = {tuple(x): int(w) for x, w in zip(batch.distinct, batch.weights, strict=True) if w}
     assert len(weights) == (batch.weights > 0).sum()
     assert weights == {x: int((X == x).all(axis=1).sum()) for x in set(map(tuple, X.tolist()))}
-
-
-def test_sum_has_fewer_different_contexts():
-    X, Y = positions(2)
-    batch = make_batch(X, Y, features="sum", vocab_size=N, size=len(Y), sparse=False)
+    batch = batch_of(X, Y, "sum")  # which has fewer
     kept = [tuple(x) for x, w in zip(batch.distinct.tolist(), batch.weights, strict=True) if w]
-    assert batch.weights.sum() == len(Y)
-    assert sorted(kept) == sorted({tuple(sorted(x)) for x in X.tolist()})
+    assert batch.weights.sum() == len(Y) and sorted(kept) == sorted({tuple(sorted(x)) for x in X.tolist()})
 
 
 def test_contexts_are_padded_to_few_lengths_that_hold_a_whole_batch():
@@ -208,54 +209,20 @@ def test_contexts_are_padded_to_few_lengths_that_hold_a_whole_batch():
     assert lengths <= {512, 704}  # the whole batch, in blocks of 64
 
 
-@pytest.mark.parametrize(
-    ("kind", "noisy", "accumulator", "devices"),
-    [("sum", False, 0.0, 1), ("sum", True, 0.1, 2), ("cat", False, 0.1, 1), ("cat", True, 0.0, 2)],
-)
+@pytest.mark.parametrize("kind, noisy, accumulator, devices", [("sum", True, 0.1, 2), ("cat", False, 0.0, 8)])
 def test_adagrad_steps_by_hand(kind, noisy, accumulator, devices):
     X, Y = positions(2)
     H, U = features(X, embedding(noisy), kind), np.concatenate(random_tables(2, kind))
     squares = np.full(U.shape, accumulator)
-    optimizer = OPTIMIZERS["adagrad from 0.1" if accumulator else "adagrad"]
-    state = initial_state(random_tables(2, kind), optimizer, data_mesh(devices))
-    step = compiled_step(optimizer, kind, noisy, devices)
-    batch = make_batch(X, Y, features=kind, vocab_size=N, size=len(Y), sparse=False)
-    for _ in range(2):
-        loss_before = negative_log_likelihood_loop(H, U, Y)
+    name = "adagrad from 0.1" if accumulator else "adagrad"
+    leaves, losses = train(random_tables(2, kind), [batch_of(X, Y, kind)] * 2, name, kind, noisy=noisy, devices=devices)
+    for loss in losses:
+        np.testing.assert_allclose(loss, negative_log_likelihood_loop(H, U, Y), rtol=LOSS_TOLERANCE[np.float64])
         U, squares = adagrad_step(U, gradient_of_loss(H, U, Y), squares, rate=0.3, eps=1e-7)
-        state, loss = step(state, batch)
-        np.testing.assert_allclose(float(loss), loss_before, rtol=LOSS_TOLERANCE[np.float64])
     # a gradient that is rounding, off by its tolerance, moves a cell by rate * tolerance / sqrt(eps) at most
     tolerance = 0.3 * GRADIENT_TOLERANCE[np.float64] / np.sqrt(1e-7)
-    trained = np.concatenate([np.asarray(table)[:, :N] for table in state.params])
+    trained = np.concatenate([leaf[:, :N] for leaf in leaves[: len(U) // N]])
     np.testing.assert_allclose(trained, U, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_fillers_stay_as_they_were(name):
-    state = initial_state(random_tables(2, "cat", np.float32), OPTIMIZERS[name], data_mesh(8))
-    before = [np.array(leaf)[:, N:] for leaf in jax.tree.leaves(state)]
-    X, Y = positions(2)
-    batch = make_batch(X, Y, features="cat", vocab_size=N, size=len(Y), sparse=False)
-    for _ in range(3):
-        state, loss = compiled_step(OPTIMIZERS[name], "cat", True, 8)(state, batch)
-        assert np.isfinite(loss)
-    assert (before[0] == np.float32(-1e30)).all() and before[0].shape == (N, 3)
-    for leaf, filler in zip(jax.tree.leaves(state), before, strict=True):
-        np.testing.assert_array_equal(np.asarray(leaf)[:, N:], filler)
-
-
-def test_training_ends_alike_on_any_number_of_devices():
-    ends = []
-    for devices in (1, 8):
-        optimizer = OPTIMIZERS["adagrad from 0.1"]
-        state = initial_state(random_tables(2, "cat"), optimizer, data_mesh(devices))
-        step = compiled_step(optimizer, "cat", True, devices)
-        for X, Y in zip(np.split(positions(2)[0][:200], 4), np.split(positions(2)[1][:200], 4), strict=True):
-            state, _ = step(state, make_batch(X, Y, features="cat", vocab_size=N, size=50, sparse=False))
-        ends.append(np.stack([np.asarray(table)[:, :N] for table in state.params]))
-    # four steps of gradients that differ by 1e-13, where the accumulator is at least 0.1
-    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-11)
 
 
 # rows alone ------------------------------------------------------------------------------------------------------------
@@ -284,40 +251,20 @@ def narrow_batches(kind, sparse):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
-    ("name", "devices", "dtype"),
-    [("adagrad", 1, np.float64), ("adagrad from 0.1", 8, np.float32), ("gradient descent", 1, np.float32)],
+    ("kind", "name", "devices", "dtype"),
+    [("sum", "adagrad", 1, np.float64), ("cat", "adagrad from 0.1", 8, np.float32), ("cat", "gradient descent", 1, np.float32)],
 )
-@KINDS
 def test_an_update_of_rows_is_the_dense_update_exactly(kind, name, devices, dtype):
-    ends = []
+    tables, ends = random_tables(2, kind, dtype, vocab_size=LARGE), []
     for sparse in (False, True):
-        optimizer = OPTIMIZERS[name]
-        state = initial_state(random_tables(2, kind, dtype, vocab_size=LARGE), optimizer, data_mesh(devices))
-        step = compiled_step(optimizer, kind, False, devices)
-        losses = []
-        for _, batch in narrow_batches(kind, sparse):
-            assert bool(batch.rows) == sparse
-            state, loss = step(state, batch)
-            losses.append(float(loss))
-        ends.append((losses, jax.tree.leaves(state)))
-    (dense_losses, dense), (sparse_losses, rows) = ends
+        batches = [batch for _, batch in narrow_batches(kind, sparse)]
+        assert all(bool(batch.rows) == sparse for batch in batches)
+        ends.append(train(tables, batches, name, kind, devices=devices))
+    (dense, dense_losses), (rows, sparse_losses) = ends
     assert sparse_losses == dense_losses
+    assert compiled_step(OPTIMIZERS[name], kind, False, devices)._cache_size() == 2  # one compilation each
     for leaf, expected in zip(rows, dense, strict=True):  # parameters and accumulators: the same sums in the same order
         np.testing.assert_array_equal(leaf, expected)
-
-
-@pytest.mark.usefixtures("small_blocks")
-@KINDS
-def test_an_update_of_rows_leaves_all_others_alone(kind):
-    optimizer = OPTIMIZERS["adagrad from 0.1"]
-    X, batch = narrow_batches(kind, sparse=True)[0]
-    state = initial_state(random_tables(2, kind, vocab_size=LARGE), optimizer, data_mesh(1))
-    before = [np.array(leaf) for leaf in jax.tree.leaves(state)]
-    state, _ = compiled_step(optimizer, kind, False, 1)(state, batch)
-    touched = [set(X.flat)] if kind == "sum" else [set(X[:, 0]), set(X[:, 1])]
-    for leaf, old, rows in zip(jax.tree.leaves(state), before, touched * 2, strict=True):
-        changed = {j for j in range(LARGE) if (np.asarray(leaf)[j] != old[j]).any()}
-        assert changed == rows  # every touched row misses some target, so all of them have a gradient
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -344,31 +291,17 @@ def test_a_batch_has_rows_only_where_they_are_a_quarter_of_the_table():
     assert rows(300, 4096, sparse=False) == []
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_rows_under_noise_are_refused():
-    noise = noise_model(np.ones(LARGE, int))
-    mesh, optimizer = data_mesh(1), OPTIMIZERS["adagrad"]
-    state = initial_state(random_tables(2, "cat", vocab_size=LARGE), optimizer, mesh)
-    with pytest.raises(ValueError, match="sparse=False"):
-        training_step(optimizer, features="cat", noise=noise, mesh=mesh)(state, narrow_batches("cat", True)[0][1])
-
-
 # steps ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("vocab_size", "devices"), [(N, 1), (N, 2), (16, 2)])  # with fillers and without
-def test_training_leaves_the_tables_it_started_from(vocab_size, devices):
-    mesh, optimizer = data_mesh(devices), OPTIMIZERS["gradient descent"]
+def test_training_leaves_the_parameters_of_another_state(vocab_size=16):  # without fillers, which would be copies
+    mesh, optimizer = data_mesh(2), OPTIMIZERS["gradient descent"]
     given = random_tables(2, "cat", vocab_size=vocab_size)
-    copies = [np.array(table) for table in given]
-    X, Y = positions(2)
-    batch = make_batch(X, Y, features="cat", vocab_size=vocab_size, size=len(Y), sparse=False)
-    step = training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    step(initial_state(given, optimizer, mesh), batch)
-    np.testing.assert_array_equal(given, copies)
+    batch = batch_of(*positions(2), vocab_size=vocab_size)
+    train(given, [batch], devices=2)
     started = initial_state(given, optimizer, mesh)
-    step(initial_state(started.params, optimizer, mesh), batch)  # from the parameters of another state
-    np.testing.assert_array_equal([np.asarray(table)[:, :vocab_size] for table in started.params], copies)
+    compiled_step(optimizer, "cat", False, 2)(initial_state(started.params, optimizer, mesh), batch)
+    np.testing.assert_array_equal(started.params, given)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +309,6 @@ def test_training_leaves_the_tables_it_started_from(vocab_size, devices):
     [
         (OPTIMIZERS["adagrad"], 8, np.float32),
         (optax.adam(0.1), 2, np.float64),
-        (optax.sgd(optax.linear_schedule(0.1, 0.0, 9)), 1, np.float32),
     ],
 )
 def test_a_step_compiles_once_and_keeps_the_types_and_placement_of_its_state(optimizer, devices, dtype):
@@ -387,19 +319,9 @@ def test_a_step_compiles_once_and_keeps_the_types_and_placement_of_its_state(opt
     step: Any = training_step(optimizer, features="cat", noise=NOISE, mesh=mesh)
     for m in (0, 50, 100, 120):
         part = slice(m, min(m + 50, 130))
-        state, _ = step(state, make_batch(X[part], Y[part], features="cat", vocab_size=N, size=50, sparse=False))
+        state, _ = step(state, batch_of(X[part], Y[part], size=50))
     assert step._cache_size() == 1  # compilations; a trace may serve several
     assert jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state) == placed
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_step_on_rows_compiles_once():
-    optimizer, mesh = OPTIMIZERS["adagrad"], data_mesh(2)
-    state = initial_state(random_tables(2, "sum", vocab_size=LARGE), optimizer, mesh)
-    step: Any = training_step(optimizer, features="sum", noise=None, mesh=mesh)
-    for _, batch in narrow_batches("sum", sparse=True):
-        state, _ = step(state, batch)
-    assert step._cache_size() == 1
 
 
 def test_trained_tables_are_read_as_a_dense_embedding_reads_them():
@@ -429,33 +351,15 @@ def frequencies():
     return model
 
 
-@pytest.mark.parametrize("devices", [1, 2, 8])  # at 8, some device has no finite logit for some context
-def test_the_explicit_solution_at_radius_one_has_no_gradient(devices):
+@pytest.mark.parametrize("devices", [1, 8])  # at 8, some device has no finite logit for some context
+def test_the_explicit_solution_at_radius_one_has_no_gradient_and_stays(devices):
     X, Y = positions(1)
     (U,) = frequencies().tables
     loss, (gradient,) = by_hand((U,), X, Y, "cat", devices=devices)
     np.testing.assert_allclose(loss, negative_log_likelihood((U,), X, Y), rtol=LOSS_TOLERANCE[np.float64])
     np.testing.assert_allclose(gradient, 0, atol=1e-12)  # counts of at most 100, to rounding
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "steps", "tolerance", "devices"),
-    [
-        # rate * steps * rounding of the gradient; the rates are below the inverse of the largest count, where steps are stable
-        (optax.sgd(0.01), 5, 0.01 * 5 * 1e-12, 1),
-        (optax.adagrad(0.003, initial_accumulator_value=0.1), 5, 0.003 * 5 * 1e-12 / 0.1**0.5, 8),
-        # without an accumulator the rounding is divided by sqrt(eps): a second step would start from there, and not stay
-        (optax.adagrad(0.3, initial_accumulator_value=0.0), 1, 0.3 * 1e-12 / 1e-7**0.5, 8),
-    ],
-)
-def test_the_explicit_solution_at_radius_one_stays_where_it_is(optimizer, steps, tolerance, devices):
-    X, Y = positions(1)
-    (U,) = frequencies().tables
-    state = initial_state((U,), optimizer, data_mesh(devices))
-    batch = make_batch(X, Y, features="cat", vocab_size=N, size=len(Y), sparse=False)
-    for _ in range(steps):
-        state, _ = compiled_step(optimizer, "cat", False, devices)(state, batch)
-    np.testing.assert_allclose(np.asarray(state.params[0])[:, :N], U, rtol=1e-15, atol=tolerance)
+    (stayed,), _ = train((U,), [batch_of(X, Y)], devices=devices)
+    np.testing.assert_allclose(stayed[:, :N], U, rtol=1e-15, atol=0.05 * 1e-12)
 
 
 def test_a_cold_and_a_warm_start_reach_the_same_optimum():
@@ -467,28 +371,20 @@ def test_a_cold_and_a_warm_start_reach_the_same_optimum():
     F = tuple(jnp.asarray(np.bincount(column * n + Y, minlength=n * n).reshape(n, n), float) for column in X.T)
     H = features(X, np.eye(n), "cat")
     smoothness = np.linalg.eigvalsh(H.T @ H).max() / 2  # the covariance of a softmax is at most 1/2
-    mesh, optimizer = data_mesh(1), optax.sgd(1 / smoothness)
+    mesh, optimizer, ends = data_mesh(1), optax.sgd(1 / smoothness), []
     step = training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    batch = make_batch(X, Y, features="cat", vocab_size=n, size=M, sparse=False)
-    starts = {
-        "cold": cold_start(jax.random.key(0), features="cat", radius=K, vocab_size=n, dtype=jnp.float64),
-        "warm": explicit_solution(F, K),
-    }
-    losses, ends, gradients = {}, {}, {}
-    for name, tables in starts.items():
-        state = initial_state(tables, optimizer, mesh)
+    batch = batch_of(X, Y, vocab_size=n)
+    cold = cold_start(jax.random.key(0), features="cat", radius=K, vocab_size=n, dtype=jnp.float64)
+    for tables in (cold, explicit_solution(F, K)):
+        state, loss = initial_state(tables, optimizer, mesh), np.inf
         for _ in range(500):
-            state, _ = step(state, batch)
-        ends[name] = np.concatenate(state.params)
-        losses[name] = negative_log_likelihood_loop(H, ends[name], Y)
-        gradients[name] = gradient_of_loss(H, ends[name], Y)
+            state, loss = step(state, batch)
         model = decoder_model(state.params, features="cat", radius=K, eos=True, noise=None)
         assert kkt_residual(model, X, Y, mesh=mesh) < 1e-8 < kkt_residual(token_model(tables, "cat", True), X, Y, mesh=mesh)
-    # the loss is convex: L(a) - L(b) <= <grad L(a), a - b>, both ways, and the gradients are below 1e-6
-    distance = np.linalg.norm(ends["cold"] - ends["warm"])
-    gap = distance * max(np.linalg.norm(G) for G in gradients.values())
-    assert gap < 1e-4
-    assert abs(losses["cold"] - losses["warm"]) <= gap + 1e-12 * losses["cold"]
+        ends.append((float(loss), np.concatenate(state.params)))
+    # the loss is convex: L(a) - L(b) <= <grad L(a), a - b>, both ways, and the entries of a gradient sum to at most K M 1e-8
+    (one, U), (other, V) = ends
+    assert abs(one - other) <= K * M * 1e-8 * np.abs(U - V).max() + 1e-12 * one < 1e-4
 
 
 def test_the_residual_is_zero_at_the_relative_frequencies():
@@ -501,21 +397,25 @@ def test_the_residual_is_zero_at_the_relative_frequencies():
 
 
 def as_model(tables, kind, K):
-    return token_model(tables * K if kind == "sum" else tables, kind, True)
+    return token_model(list(tables) * K if kind == "sum" else tables, kind, True)
 
 
-@pytest.mark.parametrize(("K", "dtype"), [(1, np.float64), (3, np.float64), (3, np.float32)])
-@KINDS
+@pytest.mark.parametrize(
+    ("kind", "K", "dtype"), [("cat", 1, np.float64), ("sum", 3, np.float64), ("cat", 3, np.float64), ("cat", 3, np.float32)]
+)
 def test_the_residual_equals_the_slow_loop(kind, K, dtype):
     tables, (X, Y) = random_tables(K, kind), positions(K)
     expected = misplaced_cooccurrences(features(X, np.eye(N), kind), np.concatenate(tables), Y, K)
     model = as_model(random_tables(K, kind, dtype), kind, K)
     # the mean over K M of errors of K M numbers: those of one of them
     np.testing.assert_allclose(kkt_residual(model, X, Y, mesh=data_mesh(1)), expected, rtol=10 * LOSS_TOLERANCE[dtype])
+    if dtype == np.float64:
+        moved = as_model((tables[0].at[1].add(2.0), *tables[1:]), kind, K)  # a constant of a row
+        np.testing.assert_allclose(kkt_residual(moved, X, Y, mesh=data_mesh(1)), expected, rtol=1e-11)
+        assert kkt_residual(as_model([20 * table for table in tables], kind, K), X, Y, mesh=data_mesh(1)) < 2
 
 
-@pytest.mark.parametrize(("chunk", "devices"), [(1, 1), (30, 1), (100, 2), (30, 8)])
-@KINDS
+@pytest.mark.parametrize(("kind", "chunk", "devices"), [("sum", 1, 1), ("cat", 30, 8)])
 def test_neither_chunk_nor_devices_change_the_residual(kind, chunk, devices):
     X, Y = (a[:100] for a in positions(2))
     model = as_model(random_tables(2, kind), kind, 2)
@@ -533,21 +433,7 @@ def test_the_residual_of_a_model_that_is_always_wrong_is_just_below_two():
         assert residual < 2
 
 
-def test_the_residual_is_below_two_for_any_model():
-    for seed in range(20):
-        tables = tuple(20 * table for table in random_tables(2, "cat", seed=seed))
-        assert kkt_residual(as_model(tables, "cat", 2), *positions(2), mesh=data_mesh(1)) < 2
-
-
-def test_a_constant_added_to_a_row_does_not_change_the_residual():
-    tables, (X, Y) = random_tables(2, "cat"), positions(2)
-    moved = (tables[0].at[1].add(2.0), tables[1])
-    one, other = (kkt_residual(as_model(t, "cat", 2), X, Y, mesh=data_mesh(1)) for t in (tables, moved))
-    np.testing.assert_allclose(other, one, rtol=1e-12)
-
-
-@DTYPES
-@KINDS
+@pytest.mark.parametrize("kind, dtype", [("sum", np.float64), ("cat", np.float32)])
 def test_a_cold_start_is_uniform_within_its_bound(kind, dtype):
     n, K = 40, 3
     tables = cold_start(jax.random.key(0), features=kind, radius=K, vocab_size=n, dtype=dtype)

@@ -10,20 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from reference import (
-    kneser_ney,
     log_linear,
     log_softmax,
     modified_discounts,
-    modified_kneser_ney,
     noise_model_rows,
     random_documents,
+    rows_of_smoothing,
     single_discount,
-    smoothed_rows,
     stream_of,
     windows,
 )
 
-from jexplicit import bigram_model, contexts, count, evaluate, explicit_language_model
+from jexplicit import bigram_model, count, evaluate, explicit_language_model
 from jexplicit.lm.evaluation import log_probabilities as tables_log_probabilities
 from jexplicit.lm.fits.log_linear import (
     Smoothing,
@@ -35,7 +33,6 @@ from jexplicit.lm.fits.log_linear import (
     offset_rows,
     own_rows,
 )
-from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.tables.reader import log_probabilities
 
 N, K = 9, 3
@@ -44,7 +41,7 @@ DOCUMENTS = random_documents(21, 60, N - 1, 12)  # token 8 never occurs
 STREAM, HELD = stream_of(DOCUMENTS), stream_of(random_documents(22, 40, N, 12))
 COUNTS = count(STREAM, radius=K, vocab_size=N)
 ROW_BY_ROW = ("kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha")
-SMOOTHINGS = pytest.mark.parametrize("smoothing", [*ROW_BY_ROW, "noise"])
+SMOOTHINGS = pytest.mark.parametrize("smoothing, eos", [(s, n % 2 == 0) for n, s in enumerate([*ROW_BY_ROW, "noise", "noise"])])
 EOS = pytest.mark.parametrize("eos", [False, True])
 
 
@@ -68,11 +65,7 @@ def slow_P(counts, C, smoothing, eos):
         f = C.sum(axis=0)
         C = np.where(f == 0, C.sum(axis=1, keepdims=True) / f.sum(), C)
         return noise_model_rows(C, counts[0].sum(axis=0))
-    if smoothing == "kneser-ney":
-        return kneser_ney(C)
-    if smoothing == "modified-kneser-ney":
-        return modified_kneser_ney(C)
-    return smoothed_rows(C, smoothing.replace("-", " ").replace("absolute discount", "absolute"))
+    return rows_of_smoothing(C, smoothing)
 
 
 def probabilities(rows):
@@ -88,7 +81,6 @@ def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", radius=K
 # Rows
 
 
-@EOS
 @SMOOTHINGS
 def test_rows_of_cat_are_the_smoothed_counts_over_the_unigram(smoothing, eos):
     rows, p = rows_of("cat", smoothing, eos=eos), slow_unigram(COUNTS, eos)
@@ -99,16 +91,6 @@ def test_rows_of_cat_are_the_smoothed_counts_over_the_unigram(smoothing, eos):
         np.testing.assert_allclose(table, expected, rtol=0, atol=ATOL)
 
 
-@EOS
-@SMOOTHINGS
-def test_rows_are_distributions_for_tokens_that_never_occurred_too(smoothing, eos):
-    assert not any(C[8].any() or C[:, 8].any() for C in COUNTS)
-    for P in probabilities(rows_of("cat", smoothing, eos=eos)):
-        np.testing.assert_allclose(P.sum(axis=1), 1, rtol=0, atol=ATOL)
-        assert P.min() > 0 and np.isfinite(P).all()
-
-
-@EOS
 @SMOOTHINGS
 def test_rows_of_sum_are_one_mixture_read_with_attention(smoothing, eos):
     p = slow_unigram(COUNTS, eos)
@@ -144,12 +126,6 @@ def test_tokens_that_say_nothing_get_finite_rows():
         np.testing.assert_allclose(table, 0, rtol=0, atol=ATOL)
 
 
-@pytest.mark.parametrize("radius", [0, 4, -1])
-def test_a_radius_that_was_not_counted_is_refused(radius):
-    with pytest.raises(ValueError, match="with counts of offsets 1..3"):
-        offset_rows(COUNTS, features="cat", radius=radius)
-
-
 # One left out
 
 
@@ -170,8 +146,7 @@ def slow_left_out(C, x, y, smoothing):
     return (row - taken + sum(taken) * lower) / sum(row) if sum(row) else lower
 
 
-@EOS
-@pytest.mark.parametrize("smoothing", ROW_BY_ROW)
+@pytest.mark.parametrize("smoothing, eos", [(s, n % 2 > 0) for n, s in enumerate(ROW_BY_ROW)])
 def test_left_out_rows_have_one_pair_less(smoothing, eos):
     X, Y = windows(DOCUMENTS, K, eos=eos)
     some = slice(0, 150)
@@ -201,15 +176,11 @@ def test_a_context_seen_once_falls_back_when_it_is_left_out():
 
 def test_left_out_add_alpha_is_that_of_the_smaller_counts():
     X, Y = windows(DOCUMENTS, K)
-    rows = left_out_rows(COUNTS, X[:20], Y[:20], smoothing="add-alpha")
-    for m in range(20):
-        less = tuple(C.copy() for C in COUNTS)
-        for k in range(K):
-            less[k][X[m, k], Y[m]] -= 1
-        again = offset_rows(less, features="cat", smoothing="add-alpha")
-        for k in range(K):
-            mine, theirs = probabilities(rows)[k][m], probabilities(again)[k][X[m, k]]
-            np.testing.assert_allclose(mine, theirs, rtol=ATOL)
+    rows = probabilities(left_out_rows(COUNTS, X[:5], Y[:5], smoothing="add-alpha"))
+    for m in range(5):
+        less = tuple(C - (np.eye(N)[X[m, k]][:, None] * np.eye(N)[Y[m]]).astype(C.dtype) for k, C in enumerate(COUNTS))
+        again = probabilities(offset_rows(less, features="cat", smoothing="add-alpha"))
+        np.testing.assert_allclose([P[m] for P in rows], [P[x] for P, x in zip(again, X[m], strict=True)], rtol=ATOL)
 
 
 def test_every_position_reads_its_own_left_out_rows():
@@ -224,25 +195,6 @@ def test_every_position_reads_its_own_left_out_rows():
     np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
 
 
-def test_a_position_that_was_not_counted_is_refused():
-    with pytest.raises(ValueError, match="not counted"):
-        left_out_rows(COUNTS, np.array([[8]]), np.array([1]))
-    with pytest.raises(ValueError, match="not counted"):
-        left_out_rows(COUNTS, np.array([[1]]), np.array([0]))  # the end of a document, which is not predicted
-    assert len(left_out_rows(COUNTS, np.array([[1]]), np.array([0]), eos=True).tables) == 1
-
-
-def test_noise_cannot_leave_one_out():
-    with pytest.raises(ValueError, match="noise for rows of the whole text"):
-        left_out_rows(COUNTS, np.array([[1]]), np.array([2]), smoothing="noise")
-
-
-def test_more_offsets_than_were_counted_cannot_be_left_out():
-    X, Y = windows(DOCUMENTS, K + 1)
-    with pytest.raises(ValueError, match="offsets 1..3: count with a radius"):
-        left_out_rows(COUNTS, X, Y)
-
-
 # Exponents and models
 
 
@@ -251,8 +203,7 @@ def test_a_fit_starts_at_exponents_that_fall_off():
     np.testing.assert_allclose(initial_exponents(rows_of("sum")), [1, 1, 1 / 2, 1 / 3])
 
 
-@EOS
-@pytest.mark.parametrize("features", ["cat", "sum"])
+@pytest.mark.parametrize("features, eos", [("cat", True), ("sum", False)])
 def test_the_language_model_is_the_log_linear_one(features, eos):
     rows = rows_of(features, eos=eos)
     exponents = np.array([0.7, 0.8, 0.4, -0.2])
@@ -269,14 +220,7 @@ def test_the_language_model_is_the_log_linear_one(features, eos):
     assert model.ordered
 
 
-def test_another_number_of_exponents_is_refused():
-    for exponents in (np.ones(3), np.ones(5)):
-        with pytest.raises(ValueError, match="give mu and one per table"):
-            log_linear_model(rows_of("cat"), exponents)
-
-
-@EOS
-@pytest.mark.parametrize("radius", [1, 2, 3])
+@pytest.mark.parametrize("radius, eos", [(1, True), (3, False)])
 def test_the_papers_cat_is_the_noise_model_with_exponents_1(radius, eos):
     X, Y = windows(DOCUMENTS, radius, eos=eos)
     ours = log_linear_model(rows_of("cat", "noise", radius, eos), np.ones(1 + radius))
@@ -297,32 +241,10 @@ def test_without_offsets_the_model_is_the_unigram():
     np.testing.assert_allclose(tables_log_probabilities(model, X, Y), np.log(slow_unigram(COUNTS, False))[Y], rtol=0, atol=ATOL)
 
 
-@pytest.mark.parametrize("features", ["cat", "sum"])
-def test_fitted_exponents_are_at_the_lowest_held_out_loss_of_the_model(features):
-    rows = rows_of(features)
-    X, Y = contexts(HELD, K)
-    fitted = fit_exponents(rows.of_features, offset_positions(rows, X.astype(np.int64)), Y, initial_exponents(rows))
-
-    def loss(exponents):
-        return evaluate(log_linear_model(rows, exponents), HELD).loss
-
-    assert fitted.loss == pytest.approx(loss(fitted.exponents), abs=ATOL)
-    assert fitted.loss < loss(initial_exponents(rows)) - 1e-3
-    for s in range(len(fitted.exponents)):
-        up, down = (loss(fitted.exponents + sign * 0.2 * np.eye(len(fitted.exponents))[s]) for sign in (1, -1))
-        # a convex loss that is flat there is higher on both sides; a slope of 0.05 would show, rounding and penalty do not
-        curvature = (up + down - 2 * fitted.loss) / 0.2**2
-        assert min(up, down) > fitted.loss and abs(up - down) / 0.4 < 0.25 * curvature * 0.2 + 1e-3
-
-
-def test_the_implied_slope_is_1_where_the_unigram_keeps_its_exponent():
-    assert implied_slope(np.array([1.0, 0.3, 0.6])) == pytest.approx(1, abs=1e-15)
-    assert implied_slope(np.array([1.5, 0.3, 0.2])) == pytest.approx(0, abs=1e-15)  # all of log f is kept: mu = 1 + sum lambda
-    assert implied_slope(np.array([0.5, 0.5, 0.5])) == pytest.approx(1.5, abs=1e-15)
-    assert implied_slope(np.array([1.1, 0.5])) == pytest.approx(0.8, abs=1e-15)
-
-
 def test_the_implied_slope_is_what_is_subtracted_from_whole_logarithms_of_counts():
+    assert implied_slope(np.array([1.0, 0.3, 0.6])) == pytest.approx(1, abs=1e-15)  # the unigram keeps its exponent
+    assert implied_slope(np.array([1.5, 0.3, 0.2])) == pytest.approx(0, abs=1e-15)  # all of log f is kept: mu = 1 + sum lambda
+    assert implied_slope(np.array([1.1, 0.5])) == pytest.approx(0.8, abs=1e-15)
     # logits of log f: mu - sum lambda here, 1 - delta sum lambda in the derivation
     for mu, *lambdas in ((0.8, 0.9, 0.2), (1.2, 0.5, 0.4), (0.3, 1.0, -0.1)):
         slope = implied_slope(np.array([mu, *lambdas]))

@@ -70,11 +70,6 @@ def test_no_sentence_sees_another(model, tokenizer):
     assert np.allclose(together, alone, atol=1e-5) == (not model.history)
 
 
-def test_a_document_without_a_token_is_refused(model, tokenizer):
-    with pytest.raises(ValueError, match="document 1, '  ', has no token"):
-        score_documents(model, tokenizer, ["the cat", "  "])
-
-
 def test_pairs_are_read_with_what_the_file_says_of_them(tmp_path):
     line = {"sentence_good": "he runs", "sentence_bad": "he run"}
     (tmp_path / "one.jsonl").write_text(

@@ -42,16 +42,6 @@ def test_a_direct_start_is_the_explicit_model():
     assert (hidden[0] == hidden[1]).all() and hidden[0].any()  # random: it learns from the first step on
 
 
-def test_a_direct_start_needs_its_connection_and_its_shape():
-    solved = explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat", eos=True)
-    without: list[Direct] = ["none", "embedding"]
-    for direct in without:
-        with pytest.raises(ValueError, match="direct='tokens'"):
-            direct_start(network(direct)[1], solved)
-    with pytest.raises(ValueError, match=r"tables \(1, 7, 7\) for a direct connection \(2, 7, 7\)"):
-        direct_start(network()[1], solved)
-
-
 def test_an_output_start_is_the_explicit_solution_of_the_hidden_features():
     """By a loop over positions: F = Σ φ yᵀ, one observation of the mean features per output on top; then Eq. 3."""
     model, made = network("none")
@@ -74,39 +64,12 @@ def test_an_output_start_is_the_explicit_solution_of_the_hidden_features():
         output_start(model, made, X[:0], Y[:0])
 
 
-def test_sampled_documents_end_in_pads_and_follow_the_model():
-    """Tables that make a cycle 2 -> 3 -> 4 -> end, whatever else the network says."""
-    model, made = network()
-    tables = np.zeros((K, N, N))
-    for now, following in ((0, 2), (2, 3), (3, 4), (4, 0)):
-        tables[0, now, following] = 100.0
-    made["params"]["direct"] = jnp.asarray(tables)
-    sampled = network_model(model, made, context=K)
-    drawn = generate(jax.random.key(0), sampled, [START] * 3, 6)
-    np.testing.assert_array_equal(drawn, [[2, 3, 4, 0, 0, 0]] * 3)
-    banned = generate(jax.random.key(0), sampled, [START] * 3, 6, banned=(2,))
-    assert not (banned == 2).any()
-    again = generate(jax.random.key(0), sampled, [START] * 3, 6, banned=(2,))
-    np.testing.assert_array_equal(banned, again)
-    likeliest = generate(jax.random.key(0), sampled, [START] * 3, 6, temperature=0)
-    np.testing.assert_array_equal(likeliest, drawn)
-    with pytest.raises(ValueError, match="temperature -1"):
-        generate(jax.random.key(0), sampled, [START] * 3, 6, temperature=-1)
-
-
 def test_sampling_has_the_model_s_probabilities():
     """The first token of 4000 documents: frequencies within 5 standard deviations, √(p (1 - p)/4000) < 0.008."""
     model, made = network("none", output_scale=3.0)
     drawn = generate(jax.random.key(1), network_model(model, made, context=K), [START] * 4000, 1)
     p = jax.nn.softmax(network_outputs(model, made, jnp.zeros((1, K), int)))[0]
     np.testing.assert_allclose(np.bincount(drawn[:, 0], minlength=N) / 4000, p, atol=0.04)
-
-
-def test_a_network_is_evaluated_as_its_own_loss_says():
-    model, made = network("none", output_scale=3.0)
-    found = evaluate(network_model(model, made, context=K), STREAM)
-    assert found.positions == len(Y)
-    assert found.loss == pytest.approx(scorer(model, GOAL)(made, X, Y).loss, rel=1e-6)  # summed in float32
 
 
 def test_a_text_is_split_in_three():

@@ -13,12 +13,11 @@ from jexplicit.lm import model_files
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.core.model import TableRows, pytree
 from jexplicit.lm.fits.estimator import fit
-from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.mixtures import mixture_rows as mixtures
 from jexplicit.lm.fits.mixtures.mixture_rows import ROWS, mixture_rows, register_rows
 from jexplicit.lm.rows.cache import RepeatRows
 from jexplicit.lm.tables.storage import Dense
-from jexplicit.lm.training_text import Options, TrainingText
+from jexplicit.lm.training_text import TrainingText
 
 N = 7
 
@@ -114,14 +113,6 @@ def test_rows_that_are_read_in_ways_of_their_own_are_the_same_model(registry):
     one, other = (np.concatenate(model.score(dev)) for model in models)
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
     assert models[0].next_token("abcdef", top=3)[0][0] == models[1].next_token("abcdef", top=3)[0][0]
-
-
-def test_unknown_rows_are_refused_before_text_is_read():
-    message = "rows far: choose from offsets, .*, and confidence"
-    with pytest.raises(ValueError, match=message):
-        fit([], rows=("contexts-4", "far"))
-    with pytest.raises(ValueError, match=message):
-        fit_model("mixture", small_text(), Options(rows=("contexts-4", "far")))
 
 
 def test_a_kind_that_is_registered_again_replaces_the_one_before(registry):

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import LanguageModel, unit_exponents
-from jexplicit.lm.evaluation import Past, log_probabilities, read_text
-from jexplicit.lm.fits.mixtures.mixture_rows import REPEATS, mixture_rows, rows_radius
+from jexplicit.lm.evaluation import Past, read_text
 from jexplicit.lm.rows.cache import Cache, RepeatRows, cache_rows, repeat_rows
-from jexplicit.lm.training_text import TrainingText
 
 N = 256  # ids up to the largest of uint8
 RNG = np.random.default_rng(0)
@@ -49,30 +46,3 @@ def test_in_one_document_they_are_the_rows_of_a_cache():
     own = text.past.within_documents()
     for mine, theirs in zip(repeat_rows(text.X, B), cache_rows(Past(*own), np.log(B), Cache(5)), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=ROW)
-
-
-def test_they_see_nothing_else_than_the_nearest_tokens_of_their_document():
-    X = read_text(STREAM, 16).X
-    other = np.where(np.arange(16) < 4, X, RNG.integers(1, N, X.shape)).astype(np.uint8)
-    for mine, theirs in zip(repeat_rows(X[:, :4], B), repeat_rows(other[:, :4], B), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    start, _, _ = repeat_rows(X, B)
-    assert np.diff(start)[-3] == 0  # the first token of the second document
-
-
-def test_a_mixture_with_them_sums_to_one_and_is_the_same_without_their_exponents():
-    rows = mixture_rows(TrainingText(STREAM, N), ("contexts-4", "repeats"))
-    assert max(kind.radius for kind in rows) == rows_radius(("contexts-4", "repeats")) == max(REPEATS)
-    model = LanguageModel(rows, unit_exponents(rows))
-    text = read_text(STREAM, model.radius)
-    log_p = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(text.X, jnp.int32))
-    np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-5)
-    found = log_probabilities(model, text.X, text.Y)
-    np.testing.assert_allclose(
-        found, np.take_along_axis(np.asarray(log_p), text.Y[:, None].astype(int), 1)[:, 0], atol=10 * ROW
-    )
-    without = LanguageModel(rows, unit_exponents(rows) * [not name.startswith("repeat") for name in model.names])
-    plain = LanguageModel(rows[:-1], unit_exponents(rows[:-1]))
-    np.testing.assert_allclose(
-        log_probabilities(without, text.X, text.Y), log_probabilities(plain, text.X[:, : plain.radius], text.Y), atol=ROW
-    )

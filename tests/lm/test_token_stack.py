@@ -6,7 +6,6 @@ Float64 and loops over positions: 1e-10.
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import contexts
@@ -49,8 +48,7 @@ def test_a_stack_is_its_formula():
     assert np.abs(params["layer_1"]).max() <= 1 / np.sqrt(K * N) and params["layer_1"].min() < 0
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_layers_are_solved_from_the_bottom_up(layers):
+def test_layers_are_solved_from_the_bottom_up(layers=3):
     """`U⁽¹⁾` the explicit tables, `U⁽ˡ⁾ = log F` with `F = sum_m H⁽ˡ⁾_m ⊗ y_m`, position by position."""
     _, _, found = start(layers)
     tables = np.asarray(SOLVED.tables)
@@ -66,24 +64,10 @@ def test_layers_are_solved_from_the_bottom_up(layers):
         H = [softmax(h @ U) for h in H]
 
 
-def test_one_layer_is_the_explicit_language_model():
+def test_one_layer_is_the_explicit_language_model_and_is_saved_and_loaded(tmp_path):
     network, _, found = start(1)
     model = network_model(network, found, context=K)
     np.testing.assert_allclose(log_probabilities(model, X, Y), log_probabilities(SOLVED, X, Y), rtol=1e-5)
-
-
-def test_a_stack_is_saved_and_loaded(tmp_path):
-    tokenizer = train_tokenizer(["abcd"], kind="char")
-    network, _, found = start(2)
-    model = network_model(network, found, context=K)
-    export_model(tmp_path / "stack.safetensors", TextModel(model, tokenizer, {}))
+    export_model(tmp_path / "stack.safetensors", TextModel(model, train_tokenizer(["abcd"], kind="char"), {}))
     again = import_model(tmp_path / "stack.safetensors").model
     np.testing.assert_allclose(again.logits(jnp.asarray(X[3])), model.logits(jnp.asarray(X[3])), rtol=1e-6)
-
-
-def test_tables_of_another_shape_and_no_positions_are_refused():
-    network, variables, _ = start(2)
-    with pytest.raises(ValueError, match="solve them with its context"):
-        stack_start(network, variables, explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat"), X, Y)
-    with pytest.raises(ValueError, match="no positions"):
-        stack_start(network, variables, SOLVED, X[:0], Y[:0])

@@ -53,8 +53,7 @@ def test_tokens_of_the_same_neighbours_are_one_class():
 def test_there_are_no_more_classes_than_asked_for_or_than_tokens(classes):
     counts = np.bincount(STREAM, minlength=N)
     counts[PAD] = 0
-    found = cluster(neighbour_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4), counts, classes)
+    vectors = neighbour_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4)
+    found = cluster(vectors, counts, classes)
     assert set(found[counts > 0]) <= set(range(1, min(classes, N - 1) + 1)) and not found[counts == 0].any()
-    np.testing.assert_array_equal(
-        found, cluster(neighbour_vectors(count_sparse(STREAM, radius=2, vocab_size=N), dimensions=4), counts, classes)
-    )
+    np.testing.assert_array_equal(found, cluster(vectors, counts, classes))

@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 from reference import PAD, Chain
 
-from jexplicit.lm.core.model import LanguageModel, unit_exponents
-from jexplicit.lm.evaluation import Past, histories, read_tables, read_text
-from jexplicit.lm.fits.mixtures.calibration import fit_exponents
+from jexplicit.lm.evaluation import Past, histories, read_text
 from jexplicit.lm.fits.mixtures.mixture_rows import WORD_RADIUS, mixture_rows
-from jexplicit.lm.fits.mixtures.ngram_mixture import exponent_names
 from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows, part_numbers
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, UNKNOWN, word_view
-from jexplicit.lm.tables.reader import log_probabilities
 from jexplicit.lm.training_text import TrainingText
 
 LETTERS = "abc"
@@ -123,28 +119,6 @@ def test_rows_of_words_are_kneser_ney_of_the_words():
         np.testing.assert_allclose(found, np.sum(read_all(jnp.asarray(x))[: len(part.names)], axis=0), rtol=0, atol=ROW)
 
 
-def test_rows_of_many_contexts_are_those_of_each():
-    rows = mixture_rows(text(), ("words", "word-classes", "confidence"), history="window:40")
-    names, other = exponent_names(rows), read_text(OTHER, WORD_RADIUS)
-    model = LanguageModel(rows, np.random.default_rng(0).uniform(0.1, 0.5, len(names)).astype(np.float32))
-    assert model.radius == WORD_RADIUS and model.history == 40 and len(unit_exponents(rows)) == len(names)
-    m = np.arange(0, len(other.Y), 11)
-    tables, positions = read_tables(model, other.X[m], other.past.take(m))
-    past = histories(other.past.take(m), model.history)
-    slow = jax.jit(jax.vmap(model.logits))(jnp.asarray(other.X[m]), jnp.asarray(past))
-    fast = log_probabilities(tables, np.asarray(model.exponents), positions, other.Y[m])
-    np.testing.assert_allclose(jax.nn.log_softmax(slow)[np.arange(len(m)), other.Y[m]], fast, rtol=0, atol=ROW)
-    fitted = fit_exponents(tables, positions, other.Y[m], np.asarray(model.exponents), ridge=0.1)
-    assert fitted.gradient < 1e-4 and fitted.loss < -np.mean(fast)
-
-
-def test_letters_are_needed_and_some_must_be_there():
-    with pytest.raises(ValueError, match="rows of words and no letters"):
-        mixture_rows(TrainingText(STREAM, N), ("words",))
-    with pytest.raises(ValueError, match="no token is a letter"):
-        word_view(STREAM, np.zeros(N, bool))
-
-
 # Caches in words, and of several tokens
 
 
@@ -188,8 +162,3 @@ def test_parts_of_words_longer_than_are_matched_match_nothing():
     stream = stream_of("a" * 20 + " " + "a" * 20)
     numbers = part_numbers(stream.astype(np.int64), IS_LETTER)
     assert (numbers[1:17] == numbers[22:38]).all() and not set(numbers[17:21]) & set(numbers[38:42])
-
-
-def test_a_cache_in_words_needs_letters():
-    with pytest.raises(ValueError, match="say which tokens are letters"):
-        cache_rows(Past(OTHER, np.array([3])), np.zeros(N), Cache(5, word=True))
