@@ -267,7 +267,7 @@ def test_a_genome_s_run_does_not_depend_on_the_others_nor_on_the_devices(meta_tr
 
 
 def test_an_interrupted_meta_run_resumes_bit_for_bit(meta_trained, tmp_path):
-    resumed = resumed_after(6, functools.partial(meta, genomes()), tmp_path)  # in the second stage
+    resumed = resumed_after(3, functools.partial(meta, genomes()), tmp_path)  # in the second stage
     equal(resumed[:3], meta_trained[:3], rtol=0)
     assert [entry["step"] for entry in resumed.history] == [2, 4, 6, 8]
 
@@ -314,7 +314,7 @@ def test_evolution_improves_and_resumes_exactly(tmp_path):
     run = functools.partial(evolve, start, SMALL, recipe, 12, data(), data(20, seed=1), every=4, episodes=4, seed=1)
     whole = run()
     assert whole.score > 0.75 > whole.history[0]["fitness"] and whole.skipped == 0
-    equal(resumed_after(8, run, tmp_path / "run").best, whole.best, rtol=0)
+    equal(resumed_after(2, run, tmp_path / "run").best, whole.best, rtol=0)
 
 
 @pytest.mark.slow

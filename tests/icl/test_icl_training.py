@@ -92,7 +92,7 @@ def test_a_process_splits_the_seeds_over_its_own_devices_not_over_those_of_other
 
 def test_an_interrupted_run_resumes_bit_for_bit(trained, tmp_path):
     run = functools.partial(train_layers, start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, devices=2)
-    resumed = resumed_after(3, functools.partial(run, evaluate=summary), tmp_path)
+    resumed = resumed_after(2, functools.partial(run, evaluate=summary), tmp_path)
     for a, b in zip(jax.tree.leaves(resumed[::2]), jax.tree.leaves(trained[::2]), strict=True):
         np.testing.assert_array_equal(a, b)
     histories = [[{**entry, "seconds": 0} for entry in one.history] for one in (resumed, trained)]
