@@ -38,6 +38,7 @@ FUNCTIONS = {  # a function of a number, and what rounding leaves of its values
     "co-occurrences": (lambda x: dense_cooccurrence(H**x, Y), 1e-13),  # sums of up to 40
     "curvature bound": (lambda x: curvature_bound_sweeps(H, Y, sweeps=4, ridge=x / 10), 1e-10),
     "iterative scaling": (lambda x: scaled(x * H, U, None), 1e-11),
+    "without a slack": (lambda x: scaled(x * H, x * U, False), 1e-11),
     "of rows of one norm": (lambda x: scaled(x * EQUAL, U, None), 1e-11),
     "layers": (lambda x: stacked(x * H, [SoftmaxLayer(K=3.0), SoftmaxLayer(), SoftmaxLayer()]), 1e-10),
     "priming scan": (lambda x: priming_scan(H, F**x, jnp.asarray(LABELS), K).accuracy, 0.0),
