@@ -94,8 +94,6 @@ def test_of_one_process_nothing_changes():
     [
         (("localhost:1234", 2, None), "--coordinator localhost:1234 without --num-processes and --process-id"),
         (("localhost:1234", 2, 2), "--process-id 2 of 2 processes: give 0 to 1"),
-        (("localhost:1234", 2, -1), "--process-id -1 of 2 processes"),
-        (("localhost", 2, 0), "--coordinator localhost: give HOST:PORT"),
         (("localhost:port", 2, 0), "--coordinator localhost:port: give HOST:PORT"),
         (("localhost:99999", 2, 0), "--coordinator localhost:99999: give HOST:PORT"),
     ],
