@@ -126,13 +126,6 @@ def test_without_drift_the_kalman_filter_is_the_mesa_layer_and_with_it_no_estima
         assert (other.mean(axis=0)[2:] > best[2:]).all()
 
 
-def test_closed_forms_under_jit_and_grad():
-    """At the best constant rate the derivative changes its sign, and in jit the values are the same."""
-    loss = jax.jit(lambda rate: jnp.mean(delta_losses(DRIFT, rate)[1]))
-    assert float(loss(0.12)) == pytest.approx(float(jnp.mean(delta_losses(DRIFT, 0.12)[1])), rel=1e-12)
-    assert float(jax.grad(loss)(0.01)) < 0 < float(jax.grad(loss)(0.3))
-
-
 def test_streams_are_what_they_say():
     streams = Streams(dim=2, tokens=40, outputs=3, noise=0.5, memory=0.8, variances=(1.0, 4.0))
     stream, targets = sampled(streams, 1000)
