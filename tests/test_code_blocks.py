@@ -249,12 +249,9 @@ def choices(hint: Any) -> set[str] | None:
     [
         ("jexplicit lm --preset tiny --radius 1 2 --train FILES", ""),
         ("launch.networks compare WHAT --out DIR", ""),
-        ("python -m launch.lm --preset huge", "preset 'huge': choose one of tiny"),
         ("jexplicit lm --radiuss 1", "Unrecognized options: --radiuss"),
-        ("jexplicit lm --features dog", "invalid choice"),
         ("jexplicit lm --epochs 0", "--epochs 0: use at least 1"),
         ("jexplicit blurr train --out DIR", "no command 'blurr': did you mean blur?"),
-        ("launch.networks fcn --out DIR", "networks fcn: choose one of fcnn"),
         ("jexplicit harness run --tasks blimp --modell x", "unrecognized arguments: --modell"),
         ("launch/local.sh 2 --out DIR --radiuss 1", "Unrecognized options: --radiuss"),
     ],
