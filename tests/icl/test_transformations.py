@@ -76,7 +76,7 @@ SOLVERS = {
     "linear attention": lambda x: linear_attention(scaled(STREAM, x), forgetting=x),
     "delta rule": lambda x: delta_rule(scaled(STREAM, x), 0.1, forgetting=x),
     "mesa recursion": lambda x: mesa_recursion(scaled(STREAM, x), 0.5, forgetting=x),
-    "mesa gradients": lambda x: mesa_conjugate_gradients(scaled(STREAM, x), 0.5, steps=9, chunk=5, forgetting=x),
+    "mesa gradients": lambda x: mesa_conjugate_gradients(scaled(STREAM, x), 0.5, steps=3, chunk=5, forgetting=x),
     "losses of the delta rule": lambda x: delta_losses(DRIFT, x / 2),
 }
 
