@@ -112,13 +112,15 @@ time.sleep(35 * int(sys.argv[2]))  # reading, say; what gathers then connects th
 assert gather_over_processes(np.arange(2)).tolist() == [0, 1, 0, 1]
 meet("end")
 meet("end")  # names of barriers may be used again
+print("met")
 """
 
 
 @pytest.mark.slow
 def test_a_process_that_is_late_is_waited_for():
     address = f"localhost:{free_port()}"
-    assert ended([python("-c", LATE, address, number) for number in "01"]) == ["", ""]
+    answers = ended([python("-c", LATE, address, number) for number in "01"])
+    assert all(answer.endswith("met\n") for answer in answers)  # Gloo prints, too
 
 
 def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypatch):
