@@ -1,4 +1,4 @@
-"""Searches that are stopped as Ctrl-C stops them."""
+"""Iterations that are stopped as Ctrl-C stops them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 
-def resumed_after(step: int, run: Callable[..., Any], checkpoints: Path) -> Any:
-    """The result of a search that is interrupted in its evaluation after this step, and then run again."""
+def resumed_after(calls: int, run: Callable[..., Any], checkpoints: Path, callback: str = "on_evaluation") -> Any:
+    """The result of an iteration that is interrupted in this call of its callback, and then run again."""
+    left = [calls]
 
-    def interrupt(entry: dict[str, Any]) -> None:
-        if entry["step"] == step:
+    def interrupt(*_: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
             raise KeyboardInterrupt
 
     saving = {"checkpoints": checkpoints, "checkpoint_seconds": -1.0}
     with pytest.raises(KeyboardInterrupt):
-        run(**saving, on_evaluation=interrupt)
+        run(**saving, **{callback: interrupt})
     return run(**saving)

@@ -1,5 +1,6 @@
 """The notebooks: scripts that start alike, kept with the outputs of these very cells; and the program that keeps them."""
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -57,45 +58,30 @@ def test_every_kept_notebook_has_a_script():
     assert not list(SCRIPTS.glob("*.ipynb"))
 
 
-@pytest.fixture
-def first_cell(tmp_path, monkeypatch):
-    """Run the first cell in a folder, as where the package is missing; what it gave pip to install."""
-    commands = []
+@pytest.mark.parametrize(
+    ("project", "wheel", "expected"),
+    [
+        ("jexplicit", True, ["--editable", "{folder}"]),  # the clone around the notebook
+        ("another", True, ["{folder}/notebooks/jexplicit-0.2.0-py3-none-any.whl"]),  # the wheel beside the notebook
+        ("another", False, None),
+        ("", False, []),  # it is installed
+    ],
+)
+def test_the_first_cell_installs_what_there_is(project, wheel, expected, tmp_path, monkeypatch):
+    given = []
     (tmp_path / "notebooks").mkdir()
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
     monkeypatch.chdir(tmp_path / "notebooks")
-    monkeypatch.setattr("sys.path", [])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
-
-    def call():
+    monkeypatch.setattr(subprocess, "run", lambda command, check: given.extend(command[command.index("--quiet") + 1 :]))
+    if wheel:
+        Path("jexplicit-0.2.0-py3-none-any.whl").touch()
+    if project:
+        monkeypatch.setattr("sys.path", [])
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    nothing = pytest.raises(ModuleNotFoundError, match="clone of its repository.*make dist.*Colab")
+    with contextlib.nullcontext() if expected is not None else nothing:
         exec(compile(FIRST_CELL, "first cell", "exec"), {})
-        (command,) = commands
-        return command[command.index("--quiet") + 1 :]
-
-    return call
-
-
-def test_the_first_cell_installs_the_clone_around_the_notebook(first_cell, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "jexplicit"\n')
-    Path("jexplicit-0.2.0-py3-none-any.whl").touch()
-    assert first_cell() == ["--editable", str(tmp_path)]
-
-
-def test_the_first_cell_installs_the_wheel_beside_the_notebook(first_cell, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
-    wheel = tmp_path / "notebooks" / "jexplicit-0.2.0-py3-none-any.whl"
-    wheel.touch()
-    assert first_cell() == [str(wheel)]
-
-
-def test_the_first_cell_says_what_to_do_where_there_is_nothing_to_install(first_cell):
-    with pytest.raises(ModuleNotFoundError, match="clone of its repository.*make dist.*Colab"):
-        first_cell()
-
-
-def test_the_first_cell_does_nothing_where_the_package_is_installed(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("installs"))
-    exec(compile(FIRST_CELL, "first cell", "exec"), {})
+    assert given == [argument.format(folder=tmp_path) for argument in expected or []]
 
 
 def test_a_notebook_runs_at_full_size_on_embedded_data_and_its_output_is_stable(tmp_path, monkeypatch):

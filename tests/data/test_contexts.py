@@ -49,18 +49,6 @@ def test_the_largest_id_of_a_type_does_not_wrap(dtype):
         assert n.tolist() == ([1, 2, 1, 1] if ordered else [1, 1, 3])
 
 
-NOT_STREAMS = [[], [0, 0], [1, 2, 0], [0, 1, 2], [[0, 1, 0]], [0.0, 1.5, 0.0]]
-REFUSALS = [(np.array(wrong), 2, r"token stream of shape.*encode_documents") for wrong in NOT_STREAMS]
-REFUSALS += [(np.array([], np.uint16), 2, "encode_documents")]
-REFUSALS += [(stream_of(DOCUMENTS), K, f"radius K = {K}.*use K >= 1") for K in (0, -2)]
-
-
-@pytest.mark.parametrize("stream, K, said", REFUSALS)
-def test_refusals(stream, K, said):
-    with pytest.raises(ValueError, match=said):
-        contexts(stream, K)
-
-
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_row_that_stands_for_several_contexts_counts_as_often(ordered):
     X, _ = contexts(stream_of(DOCUMENTS), 3)

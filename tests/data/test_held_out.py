@@ -102,16 +102,6 @@ def test_of_a_single_document_the_last_part_is_held_out():
     assert (rest.tolist(), held.tolist()) == ([0, *range(1, 16), 0], [0, *range(16, 21), 0])
 
 
-REFUSALS = [({"positions": 0}, "all must be above 0"), ({"positions": 5, "most": 0.0}, "all must be above 0")]
-REFUSALS += [({"positions": 5, "blocks": 0}, "all must be above 0"), ({"positions": 1}, "a text of 1 token")]
-
-
-@pytest.mark.parametrize("options, said", REFUSALS)
-def test_refusals(options, said):
-    with pytest.raises(ValueError, match=said):
-        hold_out(np.array([0, 1, 0]), **options)
-
-
 def slow_spans_in_common(stream, text, n):
     """How many spans of n tokens end in each passage of 200, and how many of them the text has."""
     known, found = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}, [0] * -(-len(stream) // 200)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import zipfile
 
 import pytest
 
@@ -47,21 +46,6 @@ def test_a_checksum_that_does_not_fit_is_refused(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(data)
     with pytest.raises(ValueError, match="a.txt.gz is not a whole gzip file"):
         read_documents(tmp_path / "a.txt.gz")
-
-
-def test_what_cannot_be_read_is_named(tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("a.txt", TEXT)
-    (tmp_path / "a.txt").write_text("to be", encoding="utf-16")
-    (tmp_path / "b.txt").write_bytes(b"\x93quoted\x94")
-    for name, message in (
-        ("a.zip", "is a zip archive: decompress it"),
-        ("a.txt", "is UTF-16 text: convert it .iconv -f utf-16"),
-        ("b.txt", "is not UTF-8 text .0x93 at byte 0.: convert it .iconv -f cp1252"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            read_documents(tmp_path / name)
-    assert b"\x93quoted\x94".decode("cp1252") == "“quoted”"  # the remedy keeps the quotes
 
 
 def test_a_link_is_read_by_its_own_name(tmp_path):

@@ -1,5 +1,6 @@
 """Token streams in shards: whole and exact whatever interrupts the writing, and every damage named."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -68,47 +69,45 @@ def test_tokens_take_the_smallest_type(tmp_path, vocab_size, itemsize):
     assert (tmp_path / "00000.tokens").stat().st_size == 3 * itemsize
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [([5], "end in token 5"), ([-1, 0], "token ids -1 to 0"), ([9, 0], "token ids 0 to 9 in a vocabulary")],
-)
-def test_refusals(tmp_path, small, tokenizer, tokens, message):
-    with pytest.raises(ValueError, match=message):
-        ShardWriter(tmp_path / "a", vocab_size=9).add(np.array(tokens), documents=1)
-    with pytest.raises(ValueError, match="no token for"):
-        write(tmp_path / "b", tokenizer, documents=["", ""])
+def test_a_whole_stream_is_not_written_again(tmp_path, small, tokenizer):
     stream = write(tmp_path, tokenizer)
-    assert write_shards(tmp_path, iter(()), tokenizer) == stream  # it is not written again
+    assert write_shards(tmp_path, iter(()), tokenizer) == stream
     with pytest.raises(ValueError, match="holds a whole stream already"):
         ShardWriter(tmp_path, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.sha256).add(np.zeros(1, int), documents=0)
     with pytest.raises(ValueError, match="another tokenizer or vocabulary: choose another folder"):
         write(tmp_path, train_tokenizer(["xyz"], kind="char"))
-    with pytest.raises(ValueError, match="every 2-th token"):
-        stream[::2]
 
 
 # Kills
 
 
-@pytest.mark.parametrize("moment", ["before", "middle", "after"])
-def test_a_killed_writer_is_continued_exactly(tmp_path, small, tokenizer, monkeypatch, moment):
-    """At every write of a file, before it, in the middle of it, and after it."""
-    shards = len(write(tmp_path / "whole", tokenizer).shards)
-    expected, write_whole = contents(tmp_path / "whole"), files.write_whole
-    for fatal in range(2 * shards + 1):  # an index with each shard, and the last index
-        writes, folder = iter(range(14)), tmp_path / str(fatal)
+@contextlib.contextmanager
+def killed_at(fatal: int, monkeypatch, moment: str = "before"):
+    """The process dies at this write of a file: before it, in the middle of it, or after it."""
+    writes, write_whole = iter(range(100)), files.write_whole
 
-        def write_or_die(path, write, fatal=fatal, writes=writes):
-            if next(writes) < fatal:
-                return write_whole(path, write)
-            if moment == "middle":
-                path.with_name(path.name + ".partial").write_bytes(b"\xff\xff\xff")
-            elif moment == "after":
-                write_whole(path, write)
+    def write_or_die(path, write):
+        dies = next(writes) == fatal
+        if dies and moment == "middle":
+            path.with_name(path.name + ".partial").write_bytes(b"\xff\xff\xff")
+        if not dies or moment == "after":
+            write_whole(path, write)
+        if dies:
             raise Killed
 
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(module, "write_whole", write_or_die)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module, "write_whole", write_or_die)
+        patch.setattr("launch.shards.write_whole", write_or_die)
+        yield
+
+
+@pytest.mark.parametrize("moment", ["before", "middle", "after"])
+def test_a_killed_writer_is_continued_exactly(tmp_path, small, tokenizer, monkeypatch, moment):
+    shards = len(write(tmp_path / "whole", tokenizer).shards)
+    expected = contents(tmp_path / "whole")
+    for fatal in range(2 * shards + 1):  # an index with each shard, and the last index
+        folder = tmp_path / str(fatal)
+        with killed_at(fatal, monkeypatch, moment):
             write(folder, tokenizer)
         if fatal < 2 * shards or moment != "after":  # the last index was not written
             with pytest.raises(ValueError, match=r"no shards|not all written"):
@@ -188,7 +187,7 @@ def test_every_damaged_byte_of_the_index_is_found(tmp_path, small, tokenizer):
         read_shards(tmp_path)
 
 
-@pytest.mark.parametrize("fails_at", range(6))
+@pytest.mark.parametrize("fails_at", [0, 1, 4])
 def test_a_full_disk_leaves_whole_shards_to_go_on_from(tmp_path, small, tokenizer, monkeypatch, fails_at):
     fsync, calls = os.fsync, iter(range(100))
 
@@ -210,11 +209,9 @@ def test_a_full_disk_leaves_whole_shards_to_go_on_from(tmp_path, small, tokenize
 # Documents one by one
 
 
-@pytest.mark.parametrize("n", [2, 3, 9, 10, 11, 55, 99, 100, 101, 1234])
+@pytest.mark.parametrize("n", [2, 3, 10, 11, 101])
 def test_the_lazy_split_is_split_documents(n):
     assert tuple(list(iterate_split(range(n), dev=dev)) for dev in (False, True)) == split_documents(range(n))
-    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split"):
-        list(iterate_split(["one"], dev=False))
 
 
 def test_a_sample_is_in_order_and_reproducible_and_counts_all():
@@ -223,8 +220,6 @@ def test_a_sample_is_in_order_and_reproducible_and_counts_all():
     assert sample == sample_documents(map(str, range(1000)), 50, seed=3)[0]
     assert sample != sample_documents(map(str, range(1000)), 50, seed=4)[0]
     assert sample_documents(map(str, range(50)), 50) == (list(map(str, range(50))), 50)
-    with pytest.raises(ValueError, match="a sample of 0 documents"):
-        sample_documents(["a"], 0)
 
 
 def test_every_document_is_as_likely():
@@ -261,10 +256,8 @@ def _lines(path: Path, n: int, word: str = "line") -> str:
 
 
 def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatch):
-    path, docs = (
-        _lines(tmp_path / "a.txt", 700),
-        Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)])),
-    )
+    path = _lines(tmp_path / "a.txt", 700)
+    docs = Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)]))
     monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: docs)
     limited = Corpus("docs", docs.train[:500], docs.dev[:50])  # as launch.lm limits a corpus in memory
     for flags, corpus in ((["--train", path], text_corpus([path]).in_memory()), (["--preset", "tiny"], limited)):
@@ -316,31 +309,21 @@ def test_a_killed_command_goes_on_when_it_is_given_again(tmp_path, monkeypatch):
         return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     for fatal in (0, 3, 8):
-        write_whole, writes, out = files.write_whole, iter(range(100)), tmp_path / str(fatal)
-
-        def write_or_die(path, write, fatal=fatal, writes=writes, write_whole=write_whole):
-            if next(writes) == fatal:
-                raise Killed
-            write_whole(path, write)
-
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(module, "write_whole", write_or_die)
-            patch.setattr("launch.shards.write_whole", write_or_die)
-            main(["--out", str(out), *command])
-        assert main(["--out", str(out), *command]) == 0
-        assert everything(out) == everything(tmp_path / "whole")
+        out = ["--out", str(tmp_path / str(fatal)), *command]
+        with killed_at(fatal, monkeypatch):
+            main(out)
+        assert main(out) == 0
+        assert everything(tmp_path / str(fatal)) == everything(tmp_path / "whole")
 
 
-REFUSED = [  # and in tests/launch/test_bad_input.py
-    ("--corpus wikipedia", "corpus 'wikipedia': choose docs, installed or tfds:NAME"),
-    ("--corpus tfds:", "corpus 'tfds:': choose docs"),
-    ("--limit 3", "--limit 3: use at least 10"),
-    ("--tokenizer-documents 0", "--tokenizer-documents 0: use at least 1"),
-    (f"--train {__file__} --vocab-size 300000", "is more than the text allows"),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), REFUSED)
+@pytest.mark.parametrize(  # more in tests/launch/test_bad_input.py
+    ("flags", "message"),
+    [
+        ("--corpus tfds:", "corpus 'tfds:': choose docs, installed or tfds:NAME"),
+        ("--limit 3", "--limit 3: use at least 10"),
+        (f"--train {__file__} --vocab-size 300000", "is more than the text allows"),
+    ],
+)
 def test_the_command_refuses_in_one_line(tmp_path, capsys, flags, message):
     assert main(["--out", str(tmp_path / "out"), *flags.split()]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -48,38 +48,6 @@ def test_globs_and_folders_are_sorted_and_skip_hidden_files(tmp_path):
 # Errors name the file and the remedy
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("a.txt", b"", "a.txt holds no text: take it out"),
-        ("a.txt", b" \n\t\n", "a.txt holds no text: take it out"),
-        ("a.txt", b"good\nb\xe9d", r"a.txt is not UTF-8 text \(0xe9 at byte 6\): convert it \(iconv"),
-        ("a.txt", b"\xef\xbb\xbf\xff", r"a.txt is not UTF-8 text \(0xff at byte 3\)"),
-        ("a.bin", b"ab\0c", r"a.bin is a binary file \(NUL at byte 2\): give plain text"),
-        ("a.txt.gz", b"plain", "a.txt.gz is not a whole gzip file .*: compress or download it again"),
-        ("a.txt.gz", gzip.compress(b"one two three", mtime=0)[:-9], "a.txt.gz is not a whole gzip file"),
-        ("a.txt.gz", gzip.compress(b"one two three", mtime=0)[:12] + b"\xff" * 20, "a.txt.gz is not a whole gzip file"),
-    ],
-)
-def test_bad_file(tmp_path, name, data, message):
-    with pytest.raises(ValueError, match=message):
-        read_documents([write(tmp_path / name, data)])
-
-
-@pytest.mark.parametrize(
-    ("paths", "said"),
-    [
-        (["gone.txt"], "no such file: '.*gone.txt': check the path"),
-        (["*.txt"], r"no file matches '.*\*.txt': check the folder and the pattern"),
-        (["."], "no file in folder '.*': name a folder"),
-        ([], "no text file given: name one or more"),
-    ],
-)
-def test_missing_paths(tmp_path, paths, said):
-    with pytest.raises(ValueError, match=said):
-        read_documents([f"{tmp_path}/{path}" for path in paths])
-
-
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root reads every file")
 def test_unreadable_file(tmp_path):
     path = write(tmp_path / "a.txt", "one")
@@ -111,8 +79,8 @@ def test_hash_covers_content_and_boundaries_but_not_the_name():
     assert Corpus("y", ["a", "b"], ["c"]).sha256 == hashes[0]
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 9, 10, 11, 55, 99, 100, 101, 1234])
-@pytest.mark.parametrize("every", [2, 3, 10])
+@pytest.mark.parametrize("n", [2, 3, 9, 10, 11, 100, 1234])
+@pytest.mark.parametrize("every", [2, 10])
 def test_split_is_complete_disjoint_and_interleaved(n, every):
     train, dev = split_documents(range(n), every=every)
     assert train and dev
@@ -121,18 +89,6 @@ def test_split_is_complete_disjoint_and_interleaved(n, every):
     assert n == 2 or dev[0] < n - 1
     assert n < 100 or abs(len(dev) - n / every) <= 10
     assert split_documents(range(300), every=10, block=10)[1] == [*range(50, 60), *range(150, 160), *range(250, 260)]
-
-
-@pytest.mark.parametrize(
-    ("n", "every", "said"),
-    [
-        *((n, 10, rf"{n} document\(s\) cannot be split .*use a text of 2 or more documents") for n in (0, 1)),
-        (2, 1, "every=1, block=10"),
-    ],
-)
-def test_splits_that_are_refused(n, every, said):
-    with pytest.raises(ValueError, match=said):
-        split_documents(["one"] * n, every=every)
 
 
 @pytest.mark.slow

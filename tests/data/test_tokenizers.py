@@ -143,8 +143,7 @@ def test_decode_skips_pad_and_refuses_foreign_ids():
 # Training text
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("break_", [" ", "\n"])
+@pytest.mark.parametrize(("kind", "break_"), [("bpe", " "), ("bpe", "\n"), ("word", "\n"), ("char", " ")])
 def test_no_text_of_a_long_document_is_lost(kind, break_):
     filler = break_.join(["some words of no weight"] * 2100)
     endless = "ab" * 60_000 + "c"  # a single word
@@ -162,6 +161,7 @@ def test_vocabulary_of_a_small_text():
     assert train_tokenizer(["one two two"], kind="word", vocab_size=3).pieces() == ["<pad>", "<unk>", "▁two"]
     assert train_tokenizer(["abb"], kind="char", vocab_size=3).pieces() == ["<pad>", "<unk>", "b"]
     assert train_tokenizer(["one two two"]).vocab_size < 4098
+    assert [train_tokenizer(["abc"], vocab_size=size).vocab_size for size in (6, 12)] == [6, 12]  # which errors name
 
 
 def test_bpe_keeps_a_small_alphabet_whole_and_not_thousands_of_rare_characters():
@@ -172,35 +172,7 @@ def test_bpe_keeps_a_small_alphabet_whole_and_not_thousands_of_rare_characters()
     assert len(tokenizer.unknown_symbols(rare)) > 800
 
 
-REFUSALS = [
-    (["one two"], {"kind": "syllable"}, "unknown tokenizer kind 'syllable': use one of bpe, word, char"),
-    ([], {}, "no text in 0 documents: give some"),
-    (["", "\n"], {}, "no text in 2 documents: give some"),
-    (["abc"], {"vocab_size": 2}, "vocabulary size 2 holds no more than <pad> and <unk>: use 3 or more"),
-    (["abc"], {"vocab_size": 5}, "vocabulary size 5 is too small for the characters .*: use 6 or more"),
-    (["abc"], {"vocab_size": 99}, "vocabulary size 99 is more than the text allows: use 12 or less"),
-    (["a b"], {"vocab_size": 5, "kind": "word"}, "5 is more than the text allows: use 4 or less"),
-    (["abc"], {"vocab_size": 6, "kind": "char"}, "6 is more than the text allows: use 5 or less"),
-    *(
-        ("to be", {"kind": kind}, r"a text of 5 characters instead of documents: .* a list of documents, \[text\]")
-        for kind in KINDS
-    ),
-]
-
-
-@pytest.mark.parametrize(("documents", "settings", "message"), REFUSALS)
-def test_bad_training(documents, settings, message):
-    with pytest.raises(ValueError, match=message):
-        train_tokenizer(documents, **settings)
-    with pytest.raises(ValueError, match="a text of 5 characters instead of documents"):
-        encode_documents(train_tokenizer(["to be"]), "to be")
-    for size in (6, 12):  # which errors name
-        assert train_tokenizer(["abc"], vocab_size=size).vocab_size == size
-
-
 def test_bad_tokenizer_files(tmp_path):
-    with pytest.raises(ValueError, match=r"no tokenizer at .*gone.model .*: check the path, or train one"):
-        Tokenizer.load(tmp_path / "gone.model")
     path = tmp_path / "t.model"
     train_tokenizer(PROSE).save(path)
     whole = path.read_bytes()
@@ -208,9 +180,6 @@ def test_bad_tokenizer_files(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"t.model is not a tokenizer file, or is damaged: train the tokenizer"):
             Tokenizer.load(path)
-    for model, kind in ((b"junk", "bpe"), (b"", "bpe"), (train_tokenizer(PROSE).model, "syllable")):
-        with pytest.raises(ValueError, match="damaged or foreign model of kind .*: use a model of train_tokenizer"):
-            Tokenizer(model, kind)
 
 
 # The stream
@@ -263,11 +232,9 @@ def test_cache_gives_back_what_it_got(tmp_path):
 
 
 def test_cache_tells_contents_kinds_and_sizes_apart(tmp_path):
-    corpus, fewer = (
-        Corpus("prose", PROSE, PROSE[:2]),
-        [Corpus("prose", PROSE, PROSE[:1]), Corpus("prose", PROSE[1:], PROSE[:2])],
-    )
-    others = [(corpus, {"kind": "word"}), (corpus, {"vocab_size": 100}), *((other, {}) for other in fewer)]
+    corpus = Corpus("prose", PROSE, PROSE[:2])
+    others = [(corpus, {"kind": "word"}), (corpus, {"vocab_size": 100})]
+    others += [(Corpus("prose", PROSE, PROSE[:1]), {}), (Corpus("prose", PROSE[1:], PROSE[:2]), {})]
     streams(corpus, tmp_path)
     assert not any(streams(other, tmp_path, **settings).cached for other, settings in others)
     assert streams(corpus, tmp_path).cached
@@ -311,30 +278,21 @@ def test_default_cache_folder(tmp_path, monkeypatch, environment, folder):
 # Real text
 
 
-def check_round_trip(tokenizer, documents):
-    for document in documents:
-        ids = tokenizer.encode(document)
-        expected = words_of(document) if tokenizer.kind == "word" else document
-        assert tokenizer.unk_id in ids or tokenizer.decode(ids) == expected
-
-
-@pytest.mark.slow
-def test_docs_round_trip():
-    corpus = docs_corpus()
-    tokenizer = train_tokenizer(corpus.train)
-    assert tokenizer.vocab_size == 4098
-    check_round_trip(tokenizer, corpus.dev)
-    stream = encode_documents(tokenizer, corpus.dev)
-    assert (stream == 0).sum() == len(corpus.dev) + 1
-    assert (stream == 1).mean() < 0.001
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_text_round_trip(data_dir, kind):
     corpus = text_corpus([Path(data_dir, "tinyshakespeare/input.txt")]).in_memory()
     tokenizer = train_tokenizer(corpus.train, kind=kind)
-    if kind != "word":
-        assert tokenizer.unknown_symbols("".join(corpus.train)) == []
-    check_round_trip(tokenizer, corpus.train[:5000:5])
+    assert kind == "word" or tokenizer.unknown_symbols("".join(corpus.train)) == []
+    for document in corpus.train[:5000:5]:
+        ids = tokenizer.encode(document)
+        assert tokenizer.unk_id in ids or tokenizer.decode(ids) == (words_of(document) if kind == "word" else document)
     stream = encode_documents(tokenizer, corpus.train[:2000])
     assert stream.tolist() == reference_stream(tokenizer, corpus.train[:2000])
+
+
+@pytest.mark.slow
+def test_the_embedded_corpus_has_few_unknown_tokens():
+    corpus = docs_corpus()
+    tokenizer = train_tokenizer(corpus.train)
+    assert tokenizer.vocab_size == 4098
+    assert (encode_documents(tokenizer, corpus.dev) == 1).mean() < 0.001

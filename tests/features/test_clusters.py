@@ -1,7 +1,6 @@
 """Spherical k-means: a loop, clusters that are known, and a sum that never falls."""
 
 import numpy as np
-import pytest
 
 from jexplicit.features.clusters import spherical_kmeans
 
@@ -35,11 +34,3 @@ def test_no_round_lowers_the_sum_of_largest_products_and_directions_have_norm_1(
     sums = [(X @ C.T).max(axis=1).sum() for C in rounds]
     assert np.all(np.diff(sums) >= -1e-9) and sums[-1] > sums[0] + 1
     np.testing.assert_allclose([np.linalg.norm(C, axis=1) for C in rounds], 1, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "X, k, said", [(np.ones((3, 2)), 4, "4 directions of 3 vectors"), (np.eye(2, 3)[:, :1], 1, "vector 1 is zero")]
-)
-def test_refusals(X, k, said):
-    with pytest.raises(ValueError, match=said):
-        spherical_kmeans(X, k)

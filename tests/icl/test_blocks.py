@@ -10,11 +10,8 @@ import pytest
 from reference import transformer_block
 
 from icl import (
-    Recipe,
     Sequence,
     Tasks,
-    descent_layers,
-    gd_plus_plus,
     init_layers,
     sample_tasks,
     sequences,
@@ -23,8 +20,6 @@ from icl import (
 from icl.models import batched
 from icl.models import blocks as stacks
 from icl.models.blocks import BlockRegression, init_blocks, linear_blocks
-from icl.tasks import vmap_tasks
-from icl.training import train_layers
 
 predict_blocks = jax.jit(stacks.predict_blocks, static_argnames=("softmax", "layernorm", "clip"))
 predict_batch = jax.jit(batched.predict_batch, static_argnames=("softmax", "clip"))
@@ -41,8 +36,7 @@ def random_blocks() -> stacks.Blocks:
     return found._replace(mlp=found.mlp._replace(**biases))
 
 
-@pytest.mark.parametrize("layernorm", [False, True])
-@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize(("softmax", "layernorm"), [(False, False), (True, False), (True, True)])
 def test_a_stack_is_the_loop_of_the_paper(softmax, layernorm):
     blocks = random_blocks()
     ours = predict_blocks(blocks, BATCH, softmax=softmax, layernorm=layernorm)
@@ -66,13 +60,6 @@ def test_linear_blocks_without_mlps_are_layers_of_attention():
         np.testing.assert_allclose(predict_blocks(without, BATCH, softmax=softmax, clip=0.6), theirs, **EXACT)
 
 
-def test_blocks_that_hold_gd_plus_plus_perform_it_exactly():
-    eta, gamma = jnp.array([0.9, 1.4, 0.7, 1.1]), jnp.array([0.02, 0.05, 0.01, 0.3])
-    blocks = linear_blocks(descent_layers(3, 5, eta, gamma=gamma, outputs=2))
-    theirs = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, eta, gamma, steps=4)[-1]))(BATCH)
-    np.testing.assert_allclose(predict_blocks(blocks, BATCH, softmax=False), theirs, rtol=1e-12, atol=1e-12)
-
-
 def test_layer_normalisation_makes_tokens_comparable():
     """All but the first attention read the same, whatever the size of the tokens that reach them."""
     blocks = jax.tree.map(lambda leaf: leaf[:1], random_blocks())
@@ -94,8 +81,7 @@ def test_random_weights_have_the_variances_asked_for_and_biases_zero():
 
 
 def test_every_weight_learns():
-    problem, recipe = BlockRegression(Tasks(dim=2, context=3), layernorm=True), Recipe(batch_size=8, gradient_clip=10.0)
-    start = jax.tree.map(lambda leaf: leaf[None], init_blocks(jax.random.key(0), 3, blocks=2, heads=2, scale=0.1))
-    trained = train_layers(start, problem, recipe, steps=2, seeds=[0], every=2, devices=1)
-    for after, before in zip(*map(jax.tree.leaves, (trained.params, start)), strict=True):
-        assert not np.array_equal(after, before)
+    problem = BlockRegression(Tasks(dim=2, context=3), layernorm=True)
+    blocks = init_blocks(jax.random.key(0), 3, blocks=2, heads=2, scale=0.1)
+    gradient = jax.jit(jax.grad(problem.loss))(blocks, problem.sample(jax.random.key(1), 8))
+    assert all(leaf.any() for leaf in jax.tree.leaves(gradient))

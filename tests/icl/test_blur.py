@@ -56,7 +56,7 @@ from jexplicit.data.images import read_images
 SIZES = (3, 4, 3, 2)
 
 
-def equal(a: Any, b: Any, **tolerance: Any) -> None:
+def assert_equal(a: Any, b: Any, **tolerance: Any) -> None:
     """All leaves of two trees, in their order."""
     for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True):
         np.testing.assert_allclose(x, y, **tolerance)
@@ -102,7 +102,7 @@ def test_a_step_is_the_paper_s_sums(rules):
     g = jax.tree.map(np.asarray, genome._asdict())
     Ws, Vs, z = reference.step(g, dataclasses.asdict(rules), W, V, np.asarray(x), np.asarray(y))
     ours = [[np.moveaxis(np.asarray(synapse[n]), 0, -1) for synapse in new] for n in (0, 1)]
-    equal((ours, logits), ([Ws, Vs], z), rtol=1e-11, atol=1e-12)
+    assert_equal((ours, logits), ([Ws, Vs], z), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_symmetric_synapses_stay_symmetric():
         for synapse in new:
             np.testing.assert_allclose(synapse.V, jnp.matrix_transpose(synapse.W[:, :-1]), rtol=1e-12, atol=1e-13)
         runs.append(new)
-    equal(*runs, rtol=1e-12, atol=1e-13)
+    assert_equal(*runs, rtol=1e-12, atol=1e-13)
     assert float(jnp.max(jnp.abs(runs[0][0].W - synapses[0].W))) > 0.01
 
 
@@ -192,7 +192,7 @@ def test_permuting_hidden_neurons_permutes_the_result():
         return Synapse(first.W[:, :, order], first.V[:, order]), Synapse(second.W[:, bias], second.V[:, :, order]), last
 
     new, logits = step(synapses)
-    equal(step(moved(synapses)), (moved(new), logits), rtol=1e-10, atol=1e-12)
+    assert_equal(step(moved(synapses)), (moved(new), logits), rtol=1e-10, atol=1e-12)
 
 
 def test_oja_s_term_alone_is_a_decay(passes):
@@ -256,7 +256,7 @@ def test_the_meta_gradient_is_that_of_finite_differences_however_it_is_computed(
         along = sum(float(jnp.sum(a * b)) for a, b in zip(gradient, d, strict=True))
         assert along == pytest.approx((float(ahead) - float(behind)) / 2e-5, rel=1e-6)
     for how in ({"remat": True}, {"at_once": 2}, {"at_once": 5}):  # of 3 updates
-        equal(jax.jit(jax.grad(functools.partial(loss, **how)))(genome), gradient, rtol=1e-12, atol=1e-14)
+        assert_equal(jax.jit(jax.grad(functools.partial(loss, **how)))(genome), gradient, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.slow
@@ -267,8 +267,8 @@ def test_a_genome_s_run_does_not_depend_on_the_others_nor_on_the_devices(meta_tr
 
 
 def test_an_interrupted_meta_run_resumes_bit_for_bit(meta_trained, tmp_path):
-    resumed = resumed_after(6, functools.partial(meta, genomes()), tmp_path)  # in the second stage
-    equal(resumed[:3], meta_trained[:3], rtol=0)
+    resumed = resumed_after(3, functools.partial(meta, genomes()), tmp_path)  # in the second stage
+    assert_equal(resumed[:3], meta_trained[:3], rtol=0)
     assert [entry["step"] for entry in resumed.history] == [2, 4, 6, 8]
 
 
@@ -314,7 +314,7 @@ def test_evolution_improves_and_resumes_exactly(tmp_path):
     run = functools.partial(evolve, start, SMALL, recipe, 12, data(), data(20, seed=1), every=4, episodes=4, seed=1)
     whole = run()
     assert whole.score > 0.75 > whole.history[0]["fitness"] and whole.skipped == 0
-    equal(resumed_after(8, run, tmp_path / "run").best, whole.best, rtol=0)
+    assert_equal(resumed_after(2, run, tmp_path / "run").best, whole.best, rtol=0)
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
     save_genome(file, learned)
     again = load_genome(file)
     assert again.rules == learned.rules and again.provenance == learned.provenance
-    equal(again.genome, learned.genome, rtol=0)
+    assert_equal(again.genome, learned.genome, rtol=0)
     content = json.loads(file.read_text())
     for change, message in (
         ({"genome": {**content["genome"], "nu": [[1.0]]}}, "for 4 states: the file is damaged"),

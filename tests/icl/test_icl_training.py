@@ -92,7 +92,7 @@ def test_a_process_splits_the_seeds_over_its_own_devices_not_over_those_of_other
 
 def test_an_interrupted_run_resumes_bit_for_bit(trained, tmp_path):
     run = functools.partial(train_layers, start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, devices=2)
-    resumed = resumed_after(3, functools.partial(run, evaluate=summary), tmp_path)
+    resumed = resumed_after(2, functools.partial(run, evaluate=summary), tmp_path)
     for a, b in zip(jax.tree.leaves(resumed[::2]), jax.tree.leaves(trained[::2]), strict=True):
         np.testing.assert_array_equal(a, b)
     histories = [[{**entry, "seconds": 0} for entry in one.history] for one in (resumed, trained)]
@@ -168,7 +168,7 @@ def test_interpolation_is_half_way_between_the_maps_whatever_their_scale():
     np.testing.assert_allclose(*mixed, rtol=1e-10)
 
 
-def same_maps(ours, theirs):
+def assert_same_maps(ours, theirs):
     """Equal up to the scales that change nothing, to rounding in float64."""
     for a, b in zip(head_maps(ours), head_maps(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
@@ -180,11 +180,13 @@ def test_layers_of_their_own_are_interpolated_each_with_its_own_scale():
     mean = interpolate(trained, constructed, dim=3)
     for n in range(3):
         one, other, apart = (jax.tree.map(lambda leaf, n=n: leaf[n][None], layers) for layers in (trained, constructed, mean))
-        same_maps(apart, interpolate(one, other, dim=3))
+        assert_same_maps(apart, interpolate(one, other, dim=3))
     factors = jnp.array([5.0, -0.3, 2.0])[:, None, None, None]  # which change nothing that the layers do
-    same_maps(interpolate(trained._replace(W_Q=trained.W_Q * factors, W_V=trained.W_V / factors), constructed, dim=3), mean)
+    assert_same_maps(
+        interpolate(trained._replace(W_Q=trained.W_Q * factors, W_V=trained.W_V / factors), constructed, dim=3), mean
+    )
     itself = interpolate(constructed._replace(W_Q=constructed.W_Q * factors, P=constructed.P / factors), constructed, dim=3)
-    same_maps(itself, constructed)
+    assert_same_maps(itself, constructed)
 
 
 def test_rates_are_read_back_from_scaled_weights():

@@ -83,7 +83,7 @@ def test_the_loss_over_a_law_is_the_simulated_loss(tasks):
     eta, gamma = jnp.array([2.0, 3.0]), jnp.array([0.1, 0.3])
     expected = loss_of(spectral_law(jax.random.key(7), tasks, 50_000), eta, gamma, tasks)
     # the error of the law's 50,000 contexts is smaller: weights are integrated out
-    assert within_error(simulated(tasks, eta, gamma, 200_000), expected, errors=5)
+    assert within_error(simulated(tasks, eta, gamma, 50_000), expected, errors=5)
 
 
 def test_a_law_sums_up_its_contexts():

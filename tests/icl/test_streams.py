@@ -98,8 +98,8 @@ def test_ridge_loses_what_the_limit_of_many_inputs_says():
             X = rng.normal(size=(t, d)) * np.sqrt(spectrum)
             traces.append(np.trace(np.diag(spectrum) @ np.linalg.inv(X.T @ X + streams.penalty * np.eye(d))))
         assert np.mean(traces) * streams.noise**2 / 2 == pytest.approx(expected[t - 1], rel=0.02)
-    losses = losses_of(lambda s: mesa_recursion(s, streams.penalty), streams, 100)
-    assert losses.mean() == pytest.approx(expected.mean(), rel=0.03)  # the mean of 9000 queries of 30 outputs
+    losses = losses_of(lambda s: mesa_recursion(s, streams.penalty), streams, 50)
+    assert losses.mean() == pytest.approx(expected.mean(), rel=0.03)  # the mean of 4500 queries of 30 outputs
     long = ridge_losses(Streams(dim=5, tokens=20_000, noise=0.5))
     assert float(long[-1]) == pytest.approx(0.25 * 5 / 20_000 / 2, rel=1e-3)
     assert (np.diff(long) < 0).all()
@@ -124,13 +124,6 @@ def test_without_drift_the_kalman_filter_is_the_mesa_layer_and_with_it_no_estima
     best = losses_of(lambda s: kalman_filter(s, DRIFT.noise, DRIFT.memory), DRIFT).mean(axis=0)
     for other in losses_of(lambda s, g: 0.9 * mesa_recursion(s, DRIFT.penalty, forgetting=g), DRIFT, by=(1.0, 0.8)):
         assert (other.mean(axis=0)[2:] > best[2:]).all()
-
-
-def test_closed_forms_under_jit_and_grad():
-    """At the best constant rate the derivative changes its sign, and in jit the values are the same."""
-    loss = jax.jit(lambda rate: jnp.mean(delta_losses(DRIFT, rate)[1]))
-    assert float(loss(0.12)) == pytest.approx(float(jnp.mean(delta_losses(DRIFT, 0.12)[1])), rel=1e-12)
-    assert float(jax.grad(loss)(0.01)) < 0 < float(jax.grad(loss)(0.3))
 
 
 def test_streams_are_what_they_say():

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from icl import (
+    Streams,
     Tasks,
+    delta_losses,
+    delta_rule,
     descent_layers,
     exact_moments,
     gd_plus_plus,
@@ -15,7 +18,10 @@ from icl import (
     init_blocks,
     init_layers,
     line_search,
+    linear_attention,
     linear_blocks,
+    mesa_conjugate_gradients,
+    mesa_recursion,
     one_step_loss,
     optimal_rate,
     optimal_solution,
@@ -38,6 +44,14 @@ TASKS = Tasks(dim=3, context=5)
 BATCH = sample_tasks(jax.random.key(0), TASKS, 50)
 ONE = sample_tasks(jax.random.key(1), TASKS)
 RATES = jnp.array([0.3, 0.8])
+DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
+STREAM = DRIFT.sample(jax.random.key(2))[0]
+
+
+def scaled(tree, x):
+    return jax.tree.map(lambda leaf: x * leaf, tree)
+
+
 CONSTRUCTIONS = {
     "gd": lambda eta: descent_layers(3, 5, eta),
     "gd++": lambda eta: descent_layers(3, 5, eta, gamma=eta / 10, layers=2),
@@ -59,6 +73,11 @@ SOLVERS = {
     "least squares": lambda x: least_squares_solution(BATCH._replace(Y=x * BATCH.Y)),
     "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
     "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
+    "linear attention": lambda x: linear_attention(scaled(STREAM, x), forgetting=x),
+    "delta rule": lambda x: delta_rule(scaled(STREAM, x), 0.1, forgetting=x),
+    "mesa recursion": lambda x: mesa_recursion(scaled(STREAM, x), 0.5, forgetting=x),
+    "mesa gradients": lambda x: mesa_conjugate_gradients(scaled(STREAM, x), 0.5, steps=3, chunk=5, forgetting=x),
+    "losses of the delta rule": lambda x: delta_losses(DRIFT, x / 2),
 }
 
 KEY, STACK = jax.random.key(0), init_layers(jax.random.key(1), 4, layers=2, heads=2, scale=0.5)
@@ -76,25 +95,21 @@ PREDICTORS = {
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS | SOLVERS)
-def test_jit_and_vmap_give_the_values_of_the_plain_call(name):
-    function = (CONSTRUCTIONS | SOLVERS)[name]
-    mapped, compiled = jax.tree.map(np.asarray, jax.jit(jax.vmap(function))(RATES)), jax.jit(function)
-    for n, x in enumerate(RATES):
-        for plain, one, row in zip(*map(jax.tree.leaves, (function(x), compiled(x), mapped)), strict=True):
-            np.testing.assert_allclose(one, plain, rtol=1e-8, atol=1e-12)  # float64; solves of 3 x 3 systems
-            np.testing.assert_allclose(row[n], plain, rtol=1e-8, atol=1e-12)
+def test_jit_vmap_and_grad_give_the_values_and_slopes_of_the_plain_call(name):
+    function, h = (CONSTRUCTIONS | SOLVERS)[name], 1e-5
+    mapped, plain = jax.jit(jax.vmap(function))(RATES), [function(x) for x in RATES]
+    for n in range(2):
+        for ours, theirs in zip(*map(jax.tree.leaves, (mapped, plain[n])), strict=True):
+            np.testing.assert_allclose(ours[n], theirs, rtol=1e-10, atol=1e-12)  # float64; solves of 3 x 3 systems
 
+    def total(values):
+        return sum(jnp.sum(leaf * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(values))
 
-@pytest.mark.parametrize("name", CONSTRUCTIONS | SOLVERS)
-def test_gradients_are_finite_differences(name):
-    def total(x):
-        return sum(jnp.sum(leaf * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(function(x)))
-
-    function, x, h = (CONSTRUCTIONS | SOLVERS)[name], RATES[0], 1e-5
-    slope = jax.jit(jax.value_and_grad(total))
-    numeric = float(slope(x + h)[0] - slope(x - h)[0]) / (2 * h)
+    slope = jax.jit(jax.value_and_grad(lambda x: total(function(x))))
+    at, ahead, behind = (slope(RATES[0] + step) for step in (0, h, -h))
+    assert float(at[0]) == pytest.approx(float(total(plain[0])), rel=1e-10, abs=1e-12)
     # the difference is off by h² times the third derivative, and by 1e-16 / h times the value
-    assert float(slope(x)[1]) == pytest.approx(numeric, rel=1e-4, abs=1e-8)
+    assert float(at[1]) == pytest.approx(float(ahead[0] - behind[0]) / (2 * h), rel=1e-4, abs=1e-8)
 
 
 def test_the_best_rate_is_found_by_descent_on_the_construction():

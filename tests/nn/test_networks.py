@@ -125,14 +125,6 @@ def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_in
     assert "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
 
 
-def test_running_statistics_come_to_those_of_the_data():
-    model = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
-    variables = trained(model, X, Y, rate=0.0, steps=200)
-    raw = X @ variables["params"]["hidden_1"]["Dense_0"]["kernel"]
-    running = variables["batch_stats"]["hidden_1"]["BatchNorm_0"]["mean"]
-    np.testing.assert_allclose(running, raw.mean(axis=0), atol=1e-8)  # 0.9^200 of the start is left
-
-
 def test_a_feature_that_never_changes_does_no_harm():
     constant = np.concatenate([X, np.full((6, 1), 3.0)], axis=1)
     model = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
@@ -232,33 +224,16 @@ def test_a_residual_connection_passes_what_dropout_takes():
     assert (kept | (np.abs(added) < 1e-9)).all() and kept[z > 0].any() and not kept[z > 0].all()
 
 
-@functools.cache
-def compiled_step(seed):
-    model, optimizer = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64), optax.sgd(0.1)
-    state = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
-    return state, jax.jit(network_step(model, objective("squared_error"), optimizer, seed=seed))
-
-
-def one_step(seed, steps=1):
-    state, step = compiled_step(seed)
-    for _ in range(steps):
-        state, _ = step(state, (X, Y))
-    return variables_of(state)["params"]["output"]["kernel"]
-
-
 def test_what_is_dropped_depends_on_seed_and_step_alone():
-    np.testing.assert_array_equal(one_step(0, 3), one_step(0, 3))
-    assert (np.asarray(one_step(0)) != np.asarray(one_step(1))).any()
-    first = one_step(0)
-    assert (np.asarray(one_step(0, 2)) != np.asarray(first)).any()
+    model, optimizer = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64), optax.sgd(0.1)
+    start = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
 
+    def outputs_after(step, steps):
+        state = start
+        for _ in range(steps):
+            state, _ = step(state, (X, Y))
+        return np.asarray(variables_of(state)["params"]["output"]["kernel"])
 
-def test_the_gradient_of_dropped_units_averages_to_that_of_the_linear_network():
-    """A linear network's mean output over masks is its output without dropout: 4,000 masks, five standard errors."""
-    model = FullyConnected((8,), 2, activation="linear", dropout=0.5, dtype=jnp.float64)
-    variables = init_variables(model, jax.random.key(0), X)
-    keys = jax.random.split(jax.random.key(2), 4000)
-    draw = jax.jit(jax.vmap(lambda key: model.apply(variables, X, train=True, rngs={"dropout": key})))
-    draws = np.asarray(draw(keys))
-    error = np.abs(draws.mean(axis=0) - network_outputs(model, variables, X))
-    assert (error < 5 * draws.std(axis=0) / np.sqrt(4000)).all() and draws.std() > 0.1
+    one, other = (jax.jit(network_step(model, objective("squared_error"), optimizer, seed=seed)) for seed in (0, 1))
+    np.testing.assert_array_equal(outputs_after(one, 3), outputs_after(one, 3))
+    assert (outputs_after(one, 1) != outputs_after(other, 1)).any() and (outputs_after(one, 2) != outputs_after(one, 1)).any()

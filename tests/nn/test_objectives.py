@@ -66,15 +66,9 @@ def test_labels_are_one_hot_targets():
     np.testing.assert_allclose(loss(jnp.asarray(Z), labels), loss(jnp.asarray(Z), jnp.asarray(TARGETS)), rtol=1e-12)
 
 
-def test_a_saturated_sigmoid_learns_by_cross_entropy_and_not_by_squared_error():
-    """With z = -8 where the target is 1, a (1 - a) takes the squared error away; a - y = -1 is left of the other."""
-    z, y = jnp.array([[-8.0]]), jnp.array([[1.0]])
-    squared, entropy = (jax.grad(lambda z, name=name: objective(name)(z, y).sum())(z).item() for name in list(OBJECTIVES)[1:3])
-    assert abs(squared) < 1e-3 and entropy == pytest.approx(-1, abs=1e-3)
-
-
 @pytest.mark.parametrize(
-    ("phi", "goal"), [*((phi, "softmax_cross_entropy") for phi in ACTIVATIONS), *(("tanh", goal) for goal in OBJECTIVES)]
+    ("phi", "goal"),
+    [*((phi, "softmax_cross_entropy") for phi in ACTIVATIONS), *(("tanh", goal) for goal in list(OBJECTIVES)[:3])],
 )
 def test_backpropagation_by_hand_is_automatic_differentiation(phi, goal):
     """v⁽ᴸ⁾ = dJ/dz⁽ᴸ⁾, v⁽ˡ⁾ = φ'(z⁽ˡ⁾) ⊙ W⁽ˡ⁺¹⁾ᵀ v⁽ˡ⁺¹⁾, dJ/dW⁽ˡ⁾ = v⁽ˡ⁾ a⁽ˡ⁻¹⁾ᵀ, dJ/db⁽ˡ⁾ = v⁽ˡ⁾: lecture notes, bp-5."""
@@ -173,15 +167,6 @@ def test_optimisers_follow_their_recurrences(by_hand):
 def test_adagrad_starts_from_its_accumulator(accumulator, eps):
     found = descend(optimizers.adagrad(0.1, accumulator=accumulator, eps=eps), GRADIENTS)
     assert found == pytest.approx(adagrad(GRADIENTS, 0.1, accumulator, eps), rel=1e-12)
-
-
-def test_the_lecture_s_adadelta_is_adam_without_its_correction():
-    """M/√V with decaying means of one decay is not Zeiler's method, whose first steps are tiny."""
-    W = M = V = 0.0
-    for g in GRADIENTS:
-        M, V = 0.9 * M + 0.1 * g, 0.9 * V + 0.1 * g * g
-        W -= 0.1 * M / np.sqrt(V + 1e-6)
-    assert abs(descend(make_optimizer("adadelta", 0.1), GRADIENTS)) < abs(W) / 100
 
 
 @pytest.mark.parametrize("name", OptimizerName.__args__)

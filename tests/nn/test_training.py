@@ -139,26 +139,16 @@ def uninterrupted():
 # the order of the data -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 37, 1000])
-def test_the_order_of_an_epoch_is_a_permutation(size):
-    for seed, epoch in ((0, 1), (0, 2), (7, 1), (2**63, 10**6)):
-        np.testing.assert_array_equal(np.sort(epoch_order(seed, epoch, size)), np.arange(size))
-
-
-def test_the_order_depends_on_seed_and_epoch_alone():
-    np.random.default_rng(0).normal(size=5)
-    keys = [(seed, epoch) for seed in range(4) for epoch in range(1, 5)]
+def test_an_order_is_a_permutation_that_seed_and_epoch_alone_decide():
+    keys = [(0, 1), (0, 2), (1, 2), (2, 1), (2**63, 10**6)]
     orders = [epoch_order(*key, 100).tolist() for key in keys]
-    assert len(set(map(tuple, orders))) == len(keys)  # (1, 2) and (2, 1) among them
-    assert orders == [epoch_order(*key, 100).tolist() for key in keys]
-
-
-def test_the_order_does_not_change_from_release_to_release():
+    assert len(set(map(tuple, orders))) == len(keys) and orders == [epoch_order(*key, 100).tolist() for key in keys]
+    assert all(sorted(order) == list(range(100)) for order in orders) and epoch_order(7, 1, 1).tolist() == [0]
     # a checkpoint continues with this order: numpy keeps Philox, and has kept permutation, as they are
     assert epoch_order(0, 1, 8).tolist() == [2, 0, 4, 1, 7, 5, 3, 6]
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 36, 37, 100])
+@pytest.mark.parametrize("batch_size", [1, 36])
 def test_every_epoch_visits_every_example_once_in_its_order(batch_size):
     seen: list[np.ndarray] = []
 
@@ -239,19 +229,15 @@ def test_the_state_given_may_be_donated_and_the_parameters_returned_are_safe():
 @pytest.mark.parametrize(
     ("dev_losses", "patience", "best", "epochs"),
     [
-        ([5, 4, 3, 2], None, 3, 3),
         ([5, 3, 4, 4, 4, 4], None, 1, 5),
         ([5, 3, 4, 4, 1], 2, 1, 3),  # epoch 4 would have been better
         ([5, 3, 4, 2, 4, 4, 9], 2, 3, 5),
         ([1, 2, 3, 4], 2, 0, 2),  # the start is the best
-        ([1, 2, 3, 4], None, 0, 3),
         ([3, 3, 3, 3], 2, 0, 2),  # an equal loss is not lower
-        ([3, 4, 2], 1, 0, 1),
-        ([3, 2, 1], 1, 2, 2),
         ([3, 2, 1], 0, 0, 0),
     ],
 )
-def test_the_parameters_are_those_of_the_best_epoch_and_patience_ends_the_run(dev_losses, patience, best, epochs, tmp_path):
+def test_the_parameters_are_those_of_the_best_epoch_and_patience_ends_the_run(dev_losses, patience, best, epochs):
     trained = train(**counter(dev_losses=dev_losses, patience=patience))
     assert (trained.best_epoch, trained.epochs) == (best, epochs)
     assert [entry["dev_loss"] for entry in trained.history] == dev_losses[: epochs + 1]
@@ -264,7 +250,7 @@ def test_a_run_out_of_patience_resumes_to_the_same_end(tmp_path):
 
     expected = train(**counter(evaluate=evaluate, patience=2, epochs=9))
     assert (expected.best_epoch, expected.epochs) == (1, 3)
-    for steps in range(6):
+    for steps in (1, 3, 5):
         run: dict[str, Any] = {"evaluate": evaluate, "patience": 2, "epochs": 9, "checkpoint_seconds": 0.0}
         interrupt(counter(**run, checkpoints=tmp_path / str(steps)), batch=steps)
         same(train(**counter(**run, checkpoints=tmp_path / str(steps))), expected)
@@ -273,10 +259,7 @@ def test_a_run_out_of_patience_resumes_to_the_same_end(tmp_path):
 # resuming --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [0, 15, 16, 17, 36, 37, 38, 60, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 31, 32, 74, 75, 110))],
-)
+@pytest.mark.parametrize("steps", [0, 16, 36, 60])
 def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(steps, uninterrupted, tmp_path):
     interrupt(quadratic(checkpoints=tmp_path), batch=steps)
     kept = last_state(tmp_path)  # a checkpoint of the start, after 16 and 32 steps of an epoch, and at its end
@@ -293,51 +276,21 @@ def test_a_run_interrupted_anywhere_else_ends_as_if_it_had_not_been(where, unint
     assert int(last_state(tmp_path).steps) == EPOCHS * SIZE  # no step is lost, none is repeated
 
 
-def test_a_run_interrupted_again_and_again_ends_as_if_it_had_not_been(uninterrupted, tmp_path):
-    for kept in (16, 32, 37, 37 + 16, 37 + 32, 74, 74 + 16, 74 + 32):  # each goes on from where the one before was kept
-        interrupt(quadratic(checkpoints=tmp_path), batch=20)
-        assert int(last_state(tmp_path).steps) == kept
-    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
-
-
-def test_seconds_go_on_from_those_before_the_interruption(tmp_path):
-    def slow(entry):
-        time.sleep(0.2)
-
-    interrupt(quadratic(checkpoints=tmp_path, on_epoch=slow), batch=95)  # kept at 90, after two slow reports
-    interrupt(quadratic(checkpoints=tmp_path), batch=18)  # kept at 106
-    assert train(**quadratic(checkpoints=tmp_path)).seconds > 0.4
-
-
-def test_checkpoints_are_rare_where_they_are_to_be_rare(tmp_path):
-    interrupt(quadratic(checkpoints=tmp_path, checkpoint_seconds=1e9), batch=110)
-    assert not list(tmp_path.iterdir())
-    train(**quadratic(checkpoints=tmp_path, checkpoint_seconds=1e9))
-    assert [path.name for path in tmp_path.iterdir()] == [str(1 + 3 * EPOCHS)]  # the end is kept
-
-
-def test_checkpoints_do_not_change_the_run(uninterrupted, tmp_path):
-    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def forbidden(*arguments):
     raise AssertionError("a finished run has nothing left to do")
 
 
-def test_a_finished_run_trains_no_further_and_returns_the_same(tmp_path):
-    finished = train(**quadratic(checkpoints=tmp_path))
-    idle = {"step": forbidden, "batch": forbidden, "evaluate": forbidden, "on_epoch": forbidden}
-    again = train(**quadratic(checkpoints=tmp_path, **idle))
-    same(again, finished)
-    assert again.seconds == finished.seconds
-    same(train(**quadratic(checkpoints=tmp_path, epochs=1, **idle)), finished)  # epochs at most, and these are trained
-
-
-def test_more_epochs_than_before_are_a_longer_run(uninterrupted, tmp_path):
+def test_more_epochs_are_a_longer_run_and_a_finished_one_trains_no_further(uninterrupted, tmp_path):
     for epochs in (1, 2):
         assert train(**quadratic(checkpoints=tmp_path, epochs=epochs)).epochs == epochs
-    same(train(**quadratic(checkpoints=tmp_path)), uninterrupted)
+    finished = train(**quadratic(checkpoints=tmp_path))
+    same(finished, uninterrupted)
+    assert len(list(tmp_path.iterdir())) == 1
+    idle = {"step": forbidden, "batch": forbidden, "evaluate": forbidden, "on_epoch": forbidden}
+    for epochs in (EPOCHS, 1):  # epochs at most, and these are trained
+        again = train(**quadratic(checkpoints=tmp_path, epochs=epochs, **idle))
+        same(again, finished)
+        assert again.seconds == finished.seconds
 
 
 PROGRAM = """
@@ -374,28 +327,21 @@ def kill_after(seconds: float, folder: Path, epochs: int) -> None:
         assert process.wait() == -signal.SIGKILL, "the run ended before it was killed"
 
 
-def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path):
-    kill_after(0.3, tmp_path, 40)
+@pytest.mark.parametrize("kills, epochs", [(1, 40), pytest.param(12, 300, marks=pytest.mark.slow)])
+def test_a_killed_run_ends_as_if_it_had_not_been(kills, epochs, tmp_path):
+    for n in range(kills):
+        kill_after(0.05 + 0.037 * n, tmp_path, epochs)  # checkpoints take most of the time: many of these are within one
     kept = last_state(tmp_path)
-    assert kept is None or int(kept.steps) < 40 * SIZE
-    same(train(**quadratic(checkpoints=tmp_path, epochs=40, checkpoint_seconds=60.0)), train(**quadratic(epochs=40)))
-    assert int(last_state(tmp_path).steps) == 40 * SIZE
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_many_times_ends_as_if_it_had_not_been(tmp_path):
-    for n in range(12):
-        kill_after(0.05 + 0.037 * n, tmp_path, 300)  # checkpoints take most of the time: many of these are within one
-    assert 0 < int(last_state(tmp_path).steps) < 300 * SIZE
-    same(train(**quadratic(checkpoints=tmp_path, epochs=300, checkpoint_seconds=60.0)), train(**quadratic(epochs=300)))
-    assert len(list(tmp_path.iterdir())) == 1
+    assert kept is None or int(kept.steps) < epochs * SIZE
+    resumed = train(**quadratic(checkpoints=tmp_path, epochs=epochs, checkpoint_seconds=60.0))
+    same(resumed, train(**quadratic(epochs=epochs)))
+    assert len(list(tmp_path.iterdir())) == 1 and int(last_state(tmp_path).steps) == epochs * SIZE
 
 
 # mistakes ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize(("epoch", "step"), [(1, 0), (1, 17), (2, 15), (2, 36)])
+@pytest.mark.parametrize(("value", "epoch", "step"), [(np.nan, 1, 0), (np.inf, 1, 17), (-np.inf, 2, 36)])
 def test_a_loss_that_is_not_finite_names_epoch_and_step(value, epoch, step, tmp_path):
     losses = [1.0] * (2 * SIZE)
     losses[(epoch - 1) * SIZE + step] = value
@@ -405,8 +351,7 @@ def test_a_loss_that_is_not_finite_names_epoch_and_step(value, epoch, step, tmp_
     assert len(list(tmp_path.iterdir())) == 1  # of the steps before
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("epoch", [0, 1, 2])
+@pytest.mark.parametrize(("value", "epoch"), [(np.nan, 0), (np.inf, 2)])
 def test_a_dev_loss_that_is_not_finite_names_its_epoch(value, epoch):
     losses = [3.0, 2.0, 1.0]
     losses[epoch] = value
@@ -415,18 +360,10 @@ def test_a_dev_loss_that_is_not_finite_names_its_epoch(value, epoch):
         train(**counter(dev_losses=losses))
 
 
-@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("batch_size", -1), ("epochs", 0), ("size", 0)])
+@pytest.mark.parametrize(("name", "value"), [("batch_size", -1), ("epochs", 0), ("size", 0)])
 def test_nothing_to_do_is_refused(name, value):
     with pytest.raises(ValueError, match=f"{value}.* all must be at least 1"):
         train(**quadratic(**{name: value}, evaluate=forbidden))
-
-
-@pytest.mark.parametrize("length", [1, DIMENSION + 1])
-def test_a_checkpoint_of_another_model_is_refused(length, tmp_path):
-    train(**quadratic(checkpoints=tmp_path))
-    state = State(jnp.zeros(length), jnp.zeros(length), jnp.array(0))
-    with pytest.raises(ValueError, match=rf"holds arrays .*, \(3,\), .*wanted .*, \({length},\), .*another model's"):
-        train(**quadratic(checkpoints=tmp_path, state=state))
 
 
 # the decoder in the loop -------------------------------------------------------------------------------------------------
@@ -457,15 +394,14 @@ def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **change
     return arguments | changes
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_a_decoder_learns_and_its_interrupted_training_resumes_bit_for_bit(devices, tmp_path):
-    expected = train(**decoder_training(devices))
+def test_a_decoder_learns_and_its_interrupted_training_resumes_bit_for_bit(tmp_path):
+    expected = train(**decoder_training(8))
     assert expected.best_epoch == 2 and expected.history[2]["dev_loss"] < expected.history[0]["dev_loss"] - 0.5
-    first = decoder_training(devices, checkpoints=tmp_path)
+    first = decoder_training(8, checkpoints=tmp_path)
     assert first["size"] > 20 * 8  # so that there is a checkpoint within an epoch
     interrupt(first, batch=20)
     assert [path.name for path in tmp_path.iterdir()] == ["2"]
-    same(train(**decoder_training(devices, checkpoints=tmp_path)), expected)
+    same(train(**decoder_training(8, checkpoints=tmp_path)), expected)
 
 
 def test_training_goes_on_with_another_number_of_devices(tmp_path):

@@ -25,11 +25,6 @@ def test_a_path_is_its_recurrence(name, momentum):
     np.testing.assert_allclose(path, expected, atol=1e-4)
 
 
-def test_momentum_zero_is_descent():
-    one, other = (trajectory(make_optimizer(name, 0.05, momentum=0.0), SURFACES["ravine"], 5) for name in ("sgd", "momentum"))
-    np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("name", sorted(SURFACES))
 def test_nothing_is_below_the_lowest_value(name):
     w = np.stack(np.meshgrid(np.linspace(-5, 5, 201), np.linspace(-2, 2, 201)))

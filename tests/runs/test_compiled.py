@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
+from jexplicit.runs.compiled import keep_compiled
 from launch import cache
 
 ROOT = Path(__file__).parents[2]
@@ -67,34 +69,49 @@ def test_functions_are_compiled_once_for_several_processes_and_those_that_are_da
     assert total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
 
 
-def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = [
-        {"JEXPLICIT_COMPILED_LIMIT": "0"},
-        {"JAX_ENABLE_COMPILATION_CACHE": "false"},
-        {"JAX_COMPILATION_CACHE_DIR": "theirs"},
-        {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1000"},
-        {"JEXPLICIT_CACHE_DIR": "/dev/null/no_folder"},
-    ]
-    for environment, process in [(environment, start(**environment)) for environment in said]:
-        total, _, folder, errors = answer(process)
-        assert total == 48 and not errors
-        assert folder == environment.get("JAX_COMPILATION_CACHE_DIR", folder)
+@pytest.fixture
+def settings():
+    """JAX's settings, which come back in the end."""
+    names = [name for name in jax.config.values if "compilation_cache" in name or "persistent_cache_min" in name]
+    before = {name: jax.config.values[name] for name in names}
+    yield lambda name: jax.config.values[f"jax_{name}"]
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, monkeypatch, settings):
+    for variable, value in (("JEXPLICIT_COMPILED_LIMIT", "0"), ("JEXPLICIT_CACHE_DIR", "/dev/null/no_folder")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            keep_compiled()
+        assert settings("compilation_cache_dir") is None
+    for name, value in (("enable_compilation_cache", False), ("compilation_cache_dir", "theirs")):
+        before = settings(name)
+        jax.config.update(f"jax_{name}", value)
+        keep_compiled()
+        assert settings(name) == value and settings("compilation_cache_dir") in (None, "theirs")
+        jax.config.update(f"jax_{name}", before)
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1000")  # which JAX has read
+    seconds = settings("persistent_cache_min_compile_time_secs")
+    keep_compiled()
+    assert settings("compilation_cache_dir") == str(tmp_path / "cache" / "compiled")
+    assert settings("persistent_cache_min_compile_time_secs") == seconds
+    assert settings("persistent_cache_min_entry_size_bytes") == -1
     assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not files(tmp_path)
 
 
-def test_those_that_were_not_used_go_where_there_are_too_many(tmp_path, monkeypatch):
+def test_those_that_were_not_used_go_where_there_are_too_many(tmp_path, monkeypatch, settings):
     folder = tmp_path / "cache" / "compiled"
     folder.mkdir(parents=True)
     for n, name in enumerate(("oldest", "older", "newest")):
         (folder / name).write_bytes(bytes(1000))
         os.utime(folder / name, (n, n))
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "2500B")
-    answer(start())
-    names = {path.name for path in files(folder)}
-    assert "oldest" not in names and {"older", "newest"} < names
+    keep_compiled()
+    assert {path.name for path in files(folder)} == {"older", "newest"}
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "much")
-    assert "JEXPLICIT_COMPILED_LIMIT=much" in start().communicate(timeout=120)[1]
+    with pytest.raises(ValueError, match="JEXPLICIT_COMPILED_LIMIT=much"):
+        keep_compiled()
 
 
 def test_the_command_shows_and_clears_them(tmp_path, monkeypatch, capsys):

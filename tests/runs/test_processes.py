@@ -94,8 +94,6 @@ def test_of_one_process_nothing_changes():
     [
         (("localhost:1234", 2, None), "--coordinator localhost:1234 without --num-processes and --process-id"),
         (("localhost:1234", 2, 2), "--process-id 2 of 2 processes: give 0 to 1"),
-        (("localhost:1234", 2, -1), "--process-id -1 of 2 processes"),
-        (("localhost", 2, 0), "--coordinator localhost: give HOST:PORT"),
         (("localhost:port", 2, 0), "--coordinator localhost:port: give HOST:PORT"),
         (("localhost:99999", 2, 0), "--coordinator localhost:99999: give HOST:PORT"),
     ],
@@ -114,13 +112,15 @@ time.sleep(35 * int(sys.argv[2]))  # reading, say; what gathers then connects th
 assert gather_over_processes(np.arange(2)).tolist() == [0, 1, 0, 1]
 meet("end")
 meet("end")  # names of barriers may be used again
+print("met")
 """
 
 
 @pytest.mark.slow
 def test_a_process_that_is_late_is_waited_for():
     address = f"localhost:{free_port()}"
-    ended([python("-c", LATE, address, number) for number in "01"])
+    answers = ended([python("-c", LATE, address, number) for number in "01"])
+    assert all(answer.endswith("met\n") for answer in answers)  # Gloo prints, too
 
 
 def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypatch):

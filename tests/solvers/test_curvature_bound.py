@@ -1,10 +1,12 @@
 """Sweeps with the curvature bound: one sweep by the formula, monotone, and the known optimum. float64 but where it says so."""
 
-import jax
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from interruption import resumed_after
 from sklearn.linear_model import LogisticRegression
 
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
@@ -60,50 +62,8 @@ def test_sweeps_reach_scikit_learns_logistic_regression():
     np.testing.assert_allclose(np.exp(log_predictions(fitted.logits(X))), np.exp(expected), rtol=0, atol=1e-5)
 
 
-REFUSALS = [
-    ({"ridge": 0.0}, "ridge 0.0"),
-    ({"U": jnp.zeros((2, N))}, r"U \(2, 3\)"),
-    ({"X": signed()[0].at[0, 0].set(jnp.nan)}, "cannot be factorised.*finite"),
-    ({"sweeps": -1}, "-1 sweeps"),
-]
-
-
-@pytest.mark.parametrize("wrong, said", REFUSALS)
-def test_refusals(wrong, said):
-    X, Y, _ = signed()
-    options = {"X": X, "U": jnp.zeros((D + 1, N)), "sweeps": 1} | wrong
-    with pytest.raises(ValueError, match=said):
-        curvature_bound_sweeps(options.pop("X"), Y, options.pop("U"), **options)
-
-
-def test_a_grid_of_ridges_is_one_vmap():
-    X, Y, _ = signed()
-
-    def sweeps(ridge):
-        return curvature_bound_sweeps(X, Y, sweeps=4, ridge=ridge)
-
-    ridges = jnp.array([1e-4, 1e-2, 1.0])
-    together = jax.jit(jax.vmap(sweeps))(ridges)
-    for m, ridge in enumerate(ridges.tolist()):
-        alone = sweeps(ridge)
-        np.testing.assert_allclose(together.U[m], alone.U, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(together.losses[m], alone.losses, rtol=1e-12)
-    assert np.isfinite(jax.jit(jax.grad(lambda ridge: sweeps(ridge).losses[-1]))(0.01))
-
-
 def test_interrupted_sweeps_continue_to_the_same_bits(tmp_path):
-    X, Y, _ = signed()
-
-    def interrupt(sweep, loss):
-        if sweep == 3:
-            raise KeyboardInterrupt
-
-    options = {"sweeps": 6, "checkpoints": tmp_path / "state", "checkpoint_seconds": 0.0}
-    with pytest.raises(KeyboardInterrupt):
-        curvature_bound_sweeps(X, Y, on_sweep=interrupt, **options)
-    done: list[int] = []
-    resumed = curvature_bound_sweeps(X, Y, on_sweep=lambda sweep, loss: done.append(sweep), **options)
-    whole = curvature_bound_sweeps(X, Y, sweeps=6)
-    assert done == list(range(3, 7))  # nothing is done twice but the sweep that was cut short
+    run = functools.partial(curvature_bound_sweeps, *signed()[:2], sweeps=6)
+    resumed, whole = resumed_after(4, run, tmp_path, "on_sweep"), run()
     np.testing.assert_array_equal(resumed.U, whole.U)
     np.testing.assert_array_equal(resumed.losses, whole.losses)

@@ -14,7 +14,6 @@ from reference import features, generalized_cooccurrences, log_softmax, one_hot
 from sklearn.naive_bayes import CategoricalNB, MultinomialNB
 
 from jexplicit.solvers.explicit import (
-    check_cooccurrences,
     column_sums,
     dense_cooccurrence,
     explicit_solution,
@@ -109,34 +108,6 @@ def test_scaling_all_cooccurrences_changes_no_prediction(kind, c):
     np.testing.assert_allclose(scaled, explicit_solution(jnp.asarray(F), 3) + np.log(c) / 3, rtol=0, atol=1e-12)
 
 
-def with_value(value, block=0):
-    """Two blocks, one of them with another number."""
-    blocks = [positive_table(seed=seed) for seed in range(2)]
-    blocks[block][3, 2] = value
-    return tuple(map(jnp.asarray, blocks))
-
-
-def solve_dense(H, Y):
-    return dense_cooccurrence(jnp.asarray(H), jnp.asarray(Y))
-
-
-UNSEEN = jnp.asarray(positive_table()).at[:, 2].set(0.0)
-NUMBERS = [-1.0, np.nan, np.inf]
-REFUSALS = [
-    *((explicit_solution, positive_table(), K, f"priming number K = {K}.*rescale the features") for K in (0.5, 0, -1, np.nan)),
-    *((explicit_solution, with_value(x, b), 2, f"co-occurrences with the value {x}") for x in NUMBERS for b in (0, 1)),
-    *((call, UNSEEN, 2.0, "output 2 never occurs.*with_unseen_outputs") for call in (explicit_solution, check_cooccurrences)),
-    *((solve_dense, with_value(x)[0], np.eye(6)[:, :4], rf"features between.*{x}.*relu\(-x\)") for x in NUMBERS),
-]
-
-
-@pytest.mark.parametrize("call, F, K, said", REFUSALS)
-def test_refusals(call, F, K, said):
-    with pytest.raises(ValueError, match=said):
-        call(F, K)
-    assert not np.isfinite(jax.jit(explicit_solution)(UNSEEN, 2.0)).all()  # under jit nothing is checked
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_priming_number_is_the_mean_norm(dtype):
     H = np.random.default_rng(9).random((50, 7))
@@ -144,31 +115,6 @@ def test_the_priming_number_is_the_mean_norm(dtype):
     for scale in (1, 4):
         found = priming_number(jnp.asarray(scale * H, dtype))
         np.testing.assert_allclose(found, scale * expected, rtol=TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("blocks", [1, 3])
-def test_the_solution_is_the_same_under_jit_and_vmap(blocks):
-    batch = jnp.stack([jnp.asarray(positive_table(seed=seed)) for seed in range(4)])
-    F = batch if blocks == 1 else (batch,) * blocks
-    loop = [explicit_solution(jax.tree.map(lambda block, m=m: block[m], F), 3.0) for m in range(4)]
-    for transformed in (jax.vmap(explicit_solution, (0, None)), jax.jit(jax.vmap(explicit_solution, (0, None)))):
-        for m, U in enumerate(loop):
-            ours = jax.tree.map(lambda block, m=m: block[m], transformed(F, 3.0))
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-14), ours, U)
-
-
-def test_the_gradient_of_the_solution_is_the_difference_quotient():
-    F, K, step = jnp.asarray(positive_table()), 3.0, 1e-6
-    weights = jnp.asarray(positive_table(seed=9))
-
-    def value(F, K):
-        return jnp.vdot(weights, explicit_solution(F, K))
-
-    slopes = jax.jit(jax.grad(value, (0, 1)))(F, K)
-    along = [(value(F + step * weights, K) - value(F - step * weights, K)) / (2 * step)]
-    along += [(value(F, K + step) - value(F, K - step)) / (2 * step)]
-    # central differences err by step² times the third derivative, and by rounding, eps * value / step = 1e-7
-    np.testing.assert_allclose([jnp.vdot(slopes[0], weights), slopes[1]], along, rtol=1e-6)
 
 
 # dense_cooccurrence. M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum, which is
@@ -187,11 +133,3 @@ def test_dense_cooccurrences_equal_the_sum_of_outer_products(dtype):
     F = dense_cooccurrence(jnp.asarray(H, dtype), jnp.asarray(Y, dtype))
     assert F.dtype == dtype
     np.testing.assert_allclose(F, generalized_cooccurrences(H, Y), rtol=DENSE_TOLERANCE[dtype])
-
-
-def test_dense_cooccurrences_are_the_same_under_jit_and_vmap_and_have_a_gradient():
-    H, Y = (jnp.stack(parts) for parts in zip(*(map(jnp.asarray, dense_features(seed=seed)) for seed in (2, 3)), strict=True))
-    loop = jnp.stack([dense_cooccurrence(*pair) for pair in zip(H, Y, strict=True)])
-    np.testing.assert_allclose(jax.jit(jax.vmap(dense_cooccurrence))(H, Y), loop, rtol=1e-14)
-    slope = jax.jit(jax.grad(lambda H, Y: dense_cooccurrence(H, Y).sum()))(H[0], Y[0])
-    np.testing.assert_allclose(slope, np.ones(H[0].shape) * np.asarray(Y[0]).sum(axis=1, keepdims=True), rtol=1e-14)

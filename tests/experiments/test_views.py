@@ -1,12 +1,16 @@
 """Views of rows: what tables show, and what is drawn."""
 
+import io
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from rich.console import Console
 
 from jexplicit.experiments import views
-from jexplicit.experiments.rows import Results, cell, groups, mean_std, means, melt, only, points
-from jexplicit.experiments.tables import Column
+from jexplicit.experiments.rows import Results, cell, groups, mean_std, means, melt, only, pivot, points
+from jexplicit.experiments.tables import Column, markdown_table, rich_table
 from jexplicit.experiments.views import Bars, Images, Lines, Table
 
 ROWS = [
@@ -39,6 +43,7 @@ def test_rows_by_fields():
     assert only(ROWS, method="b", K=4, seed=1)["loss"] == 6
     with pytest.raises(ValueError, match="2 rows with .*: give fields of exactly one row"):
         only(ROWS, method="b", K=4)
+    assert len(pivot([{"widths": [1, 2], "of": "a"}, {"widths": [1, 2], "of": "b"}], ["widths"], "of")) == 1
     assert list(groups([{"x": [1, 2]}, {"x": [1, 2]}], ["x"]).values()) == [[{"x": [1, 2]}] * 2]
 
 
@@ -48,6 +53,31 @@ def test_rows_of_columns_measures_and_points():
     assert melt([{"K": 1, "loss": 0.5}, {"K": 2}], {"loss": "loss (nats)"}) == [{"K": 1, "loss": 0.5} | measure]
     assert points([1, 2], [0.5, 0.25], series="a") == [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": 0.25}]
     assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
+
+
+COLUMNS = [
+    Column("method", "method"),
+    Column("MB", "bytes", ",.1f", scale=1e-6),
+    Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
+    Column("epochs", "epochs", "d"),
+]
+SIZES = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3}, {"method": "c", "bytes": None, "loss": 2.0}]
+
+
+def test_markdown_and_terminal_have_a_cell_per_column_and_empty_ones_for_what_is_missing():
+    cells = ["| a\\|b | 12.3 | **2.00** | 3 |", "| c |  | **3.00** |  |"]
+    assert markdown_table(COLUMNS, SIZES) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(rich_table(COLUMNS, SIZES, title="results"))
+    assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
+
+
+def test_a_table_has_the_columns_in_which_a_row_has_a_value():
+    table = Table([Column("K", "K", "d"), Column("loss", "loss", ".1f"), Column("slope", "slope", ".1f")], note="A note.")
+    found = Results(Path(), {}, ROWS[:2])
+    assert table(found)[1:-2] == ["| K | loss |", "|---|---|", "| 1 | 1.0 |", "| 1 | 2.0 |", ""]
+    assert table.with_columns(["loss"])(found)[1:] == ["| loss |", "|---|", "| 1.0 |", "| 2.0 |", ""]
+    assert table.terminal(found).row_count == 2
 
 
 def test_a_table_of_no_rows_shows_nothing(results):
@@ -98,3 +128,18 @@ def test_many_places_of_a_log_axis_have_round_ticks():
     views.log_places(ax, range(1, 100))
     assert ax.xaxis.get_major_formatter()(50.0, 0) == "50"
     plt.close(figure)
+
+
+@pytest.mark.parametrize(("legend", "legends"), [("right", 0), ("below", 0), ("", 3)])
+def test_panels_wrap_and_share_a_legend(results, drawn, legend, legends):
+    rows = [row for row in ROWS if not row["seed"]] + [{"method": "level", "loss": 3.0, "K": None}]
+    rows = [{**row, "panel": panel} for panel in ("x", "y", "z") for row in rows]
+    axes = {"xscale": "log", "yscale": "log"}
+    Lines("loss", "K", "loss", "method", "panel", lambda _: rows, axes=axes, wrap=2, legend=legend)(results)
+    (fig,) = drawn
+    assert [ax.axison for ax in fig.axes] == [True] * 3 + [False] and (results.path / "figures" / "loss.png").exists()
+    assert sum(ax.get_legend() is not None for ax in fig.axes) == legends
+    labels = {text.get_text() for box in (fig.legends or [fig.axes[0].get_legend()]) for text in box.get_texts()}
+    assert labels == {"a", "b", "level" if legend == "right" else "level 3"}
+    assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == ["1", "2", "4"]
+    assert [line.get_marker() for line in fig.axes[0].get_lines()] == ["o", "o", "None"]
