@@ -19,20 +19,20 @@ from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, train_
 AT_ONCE = [  # before anything is read
     ("a.jsonl", b'{"text": "a", "id": 1}', None, r"a.jsonl has the fields text, id: name the one .* field=NAME"),
     ("a.jsonl", b'{"id": 1}', "text", r"a.jsonl, line 1 has no field 'text': it has 'id'"),
-    ("a.jsonl", b"[1]", "text", r"a.jsonl, line 1, is no JSON object but a int"),
+    ("a.jsonl", b"[1]", "text", r"a.jsonl, line 1, is not a JSON object but a int"),
     ("a.jsonl", b"", "text", "a.jsonl holds no text"),
     ("a.jsonl.gz", b'{"text": "a"}', "text", "is not a whole gzip file"),
     ("a.csv", b"text,id\na,1\n", None, "a.csv has the fields text, id"),
     ("a.csv", b"text,id\n", "text", "a.csv holds no text"),
     ("a.csv", b"text,text\none,two\n", "text", "two columns 'text': rename one"),
-    ("a.parquet", b"no parquet", "text", "a.parquet is no whole Parquet file"),
-    ("a.txt", b"plain", "text", "a.txt is plain text, which has no field 'text': leave the field out"),
+    ("a.parquet", b"no parquet", "text", "a.parquet is not a complete Parquet file"),
+    ("a.txt", b"plain", "text", "a.txt is plain text, which has no field 'text': omit the field"),
 ]
 LATE = [
     ("a.jsonl", b'{"text": "a"}\n\n{"id": 1}', "text", r"a.jsonl, line 3 has no field 'text': it has 'id'"),
     ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "text", r"line 2: field 'text' holds int '7', not text: it has 'text'"),
-    ("a.jsonl", b'{"text": "a"}\n{"text"', "text", r"a.jsonl, line 2, is no JSON \(.*\): write one object a line"),
-    ("a.jsonl", b'{"text": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "text", "a.jsonl, line 1, is no JSON"),
+    ("a.jsonl", b'{"text": "a"}\n{"text"', "text", r"a.jsonl, line 2, is not JSON \(.*\): write one object per line"),
+    ("a.jsonl", b'{"text": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "text", "a.jsonl, line 1, is not JSON"),
     ("a.jsonl", b'{"text": null}\n{"text": " "}', "text", "a.jsonl holds no text"),
     ("a.csv", b"text,id\na,1\nb,2,3", "text", "a.csv, line 3, has 3 values for 2 fields"),
     ("a.csv", b"id,text\n1,a\n2\n", "text", "line 3 has no field 'text': it has 'id'"),
@@ -124,7 +124,7 @@ CALLS = [
     (lambda _: encode_documents(train_tokenizer(["to be"]), "to be"), "a text of 5 characters instead of documents"),
     (lambda folder: Tokenizer.load(folder / "gone.model"), "no tokenizer at .*gone.model .*: check the path, or train one"),
     *(
-        (lambda _, row=row: Tokenizer(*row), "damaged or foreign model of kind .*: use one that train_tokenizer made")
+        (lambda _, row=row: Tokenizer(*row), "damaged or foreign model of kind .*: use a model of train_tokenizer")
         for row in ((b"junk", "bpe"), (b"", "bpe"), (train_tokenizer(["to be"]).model, "syllable"))
     ),
     # shards
@@ -138,7 +138,7 @@ CALLS = [
     (lambda _: one_hot(np.array([0, 3, 2]), 3), "label 3 with 3 outputs"),
     (lambda _: images(train_labels=VALID["train_labels"][:-1]), "12 train images and 11 labels"),
     (lambda _: images(test_images=PIXELS[:0], test_labels=VALID["test_labels"][:0]), "0 test images"),
-    (lambda _: images(test_images=PIXELS[:6].swapaxes(1, 2)), "one shape"),
+    (lambda _: images(test_images=PIXELS[:6].swapaxes(1, 2)), "equal shapes"),
     (lambda _: images(**with_value("train_images", 0)), "train image 4 is zero everywhere"),
     (lambda _: images(**with_value("test_images", 0)), "test image 4 is zero everywhere"),
     (lambda _: images(levels=17), r"pixel \d+: grey levels are 0 .. 16"),

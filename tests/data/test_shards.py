@@ -297,7 +297,7 @@ def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev_and_other_flag
     (out / "config.json").write_text("{")
     refused("config.json is damaged or of another command")
     (tmp_path / "file").write_text("")
-    refused("cannot be written (Not a directory): choose another --out", "--out", str(tmp_path / "file/out"))
+    refused("cannot be written (Not a directory): choose another place", "--out", str(tmp_path / "file/out"))
 
 
 def test_a_killed_command_goes_on_when_it_is_given_again(tmp_path, monkeypatch):
