@@ -18,7 +18,7 @@ import numpy as np
 
 from jexplicit.counts.context_ranges import Disk, Range, count_range, plan_ranges
 from jexplicit.counts.files import split_columns, write_tables, write_tables_index
-from jexplicit.counts.merging import SparseCounts, merge_sparse
+from jexplicit.counts.merging import SparseCounts, merge_counts
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
@@ -244,7 +244,7 @@ def _columns(written: tuple[str, Shard, SparseCounts], column_shards: int) -> li
 
 
 def _merge(parts: Iterable[SparseCounts]) -> SparseCounts:
-    return merge_sparse(*parts)
+    return merge_counts(*parts)
 
 
 def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, tokenizer: Tokenizer) -> str:

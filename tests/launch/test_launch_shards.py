@@ -11,7 +11,7 @@ from jexplicit import encode_documents, evaluate, load_model
 from jexplicit.counts import context_ranges
 from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.files import write_tables, write_tables_index
-from jexplicit.counts.merging import merge_sparse
+from jexplicit.counts.merging import merge_counts
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.corpus.shards import Shards, read_shards
 from jexplicit.data.text import text_corpus
@@ -103,7 +103,7 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
     middle, N = int(np.flatnonzero(stream == 0)[100]), tokenizer.vocab_size
-    counts = merge_sparse(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
+    counts = merge_counts(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
     beside = linked(folder, tmp_path / "shards")
     (beside / "counts").mkdir()
     write_tables(beside / "counts", counts)

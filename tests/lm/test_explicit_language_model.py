@@ -22,7 +22,8 @@ from reference import (
     windows,
 )
 
-from jexplicit.counts.dense import count, merge_counts
+from jexplicit.counts.dense import count
+from jexplicit.counts.merging import merge_counts
 from jexplicit.lm.rows.explicit import (
     bigram_model,
     explicit_blocks,
