@@ -182,7 +182,7 @@ def test_a_run_beyond_memory_has_the_numbers_of_one_in_memory(folder, in_memory,
 def test_a_killed_run_continues_from_the_ranges_that_are_whole(folder, in_memory, several_ranges, tmp_path, monkeypatch):
     out, counted, save_arrays = tmp_path / "run", [], context_ranges.save_arrays
     offsets, levels_of = [], context_ranges._levels_of
-    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: offsets.append(a[3]) or levels_of(*a))
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda text, keys: offsets.append(text.offsets) or levels_of(text, keys))
 
     def save_and_be_killed(path, arrays):
         if len(counted) == 5:
@@ -209,7 +209,7 @@ def test_contexts_beside_the_shards_are_taken(folder, in_memory, several_ranges,
     disk = Disk(beside / "contexts", 2_000_000).of((1, 2, 3, 4))
     files = context_ranges.count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=stream.vocab_size, disk=disk)
     counted, levels_of = [], context_ranges._levels_of
-    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append((len(a[0]), a[3])) or levels_of(*a))
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append(a) or levels_of(*a))
     flags = ["--corpus", f"shards:{beside}", *CONTEXTS, "--methods", "ngram"]
     assert lm.main(["--out", str(tmp_path / "run"), *flags]) == 0
     assert not counted and numbers(tmp_path / "run") == in_memory[:3]
