@@ -236,12 +236,12 @@ def _positions_by_key(contexts: TextContexts, edges: Sequence[int]) -> tuple[Int
     each pair of tokens; by the first of their keys."""
     N, size = contexts.vocab_size, contexts.keys_per_id
     f = np.zeros(N, np.int64)
-    for nearest, *_ in contexts.positions(0, N - 1):
+    for nearest, _ in contexts._replace(offsets=contexts.offsets[:1]).positions(0, N - 1):
         f += np.bincount(nearest, minlength=N)
     cut = [edge // size for edge in edges if edge % size]
     many = np.union1d(np.flatnonzero(f > contexts.most) if size > 1 else [], cut).astype(np.int64)
-    pairs = np.zeros((len(many), N), np.int64)
-    for nearest, second, *_ in contexts.positions(int(many[0]), int(many[-1])) if len(many) else ():
+    pairs, of_two = np.zeros((len(many), N), np.int64), contexts._replace(offsets=contexts.offsets[:2])
+    for nearest, second, _ in of_two.positions(int(many[0]), int(many[-1])) if len(many) else ():
         for row, j in zip(pairs, many, strict=True):
             row += np.bincount(second[nearest == j], minlength=N)
     alone = np.delete(np.arange(N), many)

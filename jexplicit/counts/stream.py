@@ -26,27 +26,25 @@ _save_share = 10  # times what the last save took, at least, lie between two sav
 
 @runtime_checkable
 class Counter(Protocol):
-    """What a pass over a stream feeds: an accumulator whose state can be saved and restored."""
+    """What a pass over a stream feeds: an accumulator whose state can be saved and restored.
+
+    span: preferred number of positions per `add`.
+    add: counts the positions of `window[radius:]`; the tokens before are context only. It refuses ids out of range.
+    state: the counts so far, as named arrays.
+    restore: continues from the `state()` of another counter of the same radius and vocabulary.
+    """
 
     radius: int
     vocab_size: int
 
     @property
-    def span(self) -> int:
-        """Preferred number of positions per `add`."""
-        ...
+    def span(self) -> int: ...
 
-    def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[radius:]`; the tokens before are context only. Refuses ids out of range."""
-        ...
+    def add(self, window: np.ndarray) -> None: ...
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The counts so far, as named arrays."""
-        ...
+    def state(self) -> dict[str, np.ndarray]: ...
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from the `state()` of another counter of the same radius and vocabulary."""
-        ...
+    def restore(self, state: dict[str, np.ndarray]) -> None: ...
 
 
 class Saving(NamedTuple):
