@@ -6,6 +6,7 @@ import os
 import resource
 import tempfile
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables, split_columns, write_tables, write_tables_index
 from jexplicit.counts.merging import MergeTree, merge_counts
 from jexplicit.counts.sparse import SparseCounter, count_sparse
-from jexplicit.counts.stream import Saving
+from jexplicit.counts.stream import Saving, windows
 
 N, K = 9, 3
 DOCUMENTS = random_documents(seed=1, number=60, vocab_size=N, longest=9)
@@ -32,9 +33,8 @@ LEAST_MEMORY = 2**20 + 128 * K * LARGE_N
 def counted(stream=STREAM, vocab_size=N, size=10**6, counter=None, **options):
     """A counter that was fed a stream in windows of this size."""
     counter = counter or SparseCounter(K, vocab_size, **options)
-    for start in range(1, len(stream), size):
-        before = np.zeros(max(K - start, 0), stream.dtype)
-        counter.add(np.concatenate([before, stream[max(start - K, 0) : start + size]]))
+    for window in windows(stream, 1, len(stream), radius=K, span=size):
+        counter.add(window)
     return counter
 
 
@@ -226,17 +226,9 @@ def test_a_refused_window_changes_no_count(window):
 
 
 def test_a_full_scratch_folder_is_named(monkeypatch, tmp_path):
-    class Full:
-        def close(self):
-            pass
-
-        def seek(self, *_):
-            pass
-
-        def write(self, _):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
+    full = mock.Mock()
+    full.write.side_effect = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: full)
     with pytest.raises(ValueError, match=f"No space left.*{tmp_path}; use a scratch folder with more room"):
         counted(LARGE_STREAM, LARGE_N, memory=LEAST_MEMORY, scratch=tmp_path)
 
