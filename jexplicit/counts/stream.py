@@ -108,11 +108,12 @@ def feed(
         ValueError: a malformed stream; a token id out of range; a damaged file; partial counts of another pass.
     """
     check_stream(stream)
-    done = first
+    done, about = first, ""  # what identifies the pass: only partial counts of the same one are continued
     if isinstance(stream, Shards):
         stream.verify(max(first - counter.radius, 0), last)
-    about = _about(counter, stream, first, last) if saving else ""
     if saving:
+        kind, K, N = type(counter).__name__, counter.radius, counter.vocab_size
+        about = json.dumps([kind, K, N, len(stream), first, last, checksums(stream, first, last)])
         done = _restore(counter, saving, about, first)
     saved, took = time.perf_counter(), 0.0
     for tokens in windows(stream, done, last, radius=counter.radius, span=counter.span):
@@ -127,12 +128,6 @@ def feed(
             took = saved - begun if saving.seconds > 0 else 0.0
     if saving and jax.process_count() > 1:  # another process may die before the reduction: keep this part
         _save(counter, saving, about, done)
-
-
-def _about(counter: Counter, stream: Stream, first: int, last: int) -> str:
-    """What identifies a pass: only partial counts of the same pass are continued."""
-    kind, identity = type(counter).__name__, checksums(stream, first, last)
-    return json.dumps([kind, counter.radius, counter.vocab_size, len(stream), first, last, identity])
 
 
 def checksums(stream: Stream, first: int, last: int) -> list[int]:
