@@ -12,13 +12,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.context_ranges import Disk, Range, count_range, plan_ranges
+from jexplicit.counts.context_ranges import Disk, TextContexts, count_range, plan_ranges
 from jexplicit.counts.files import split_columns, write_tables, write_tables_index
-from jexplicit.counts.merging import SparseCounts, merge_sparse
+from jexplicit.counts.merging import SparseCounts, merge_counts
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
@@ -26,6 +26,7 @@ from jexplicit.data.corpus.shards import Shard, read_shards, write_index, write_
 from jexplicit.data.text import Unit, file_documents, has_ranges
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
+from jexplicit.runs.files import make_folder
 
 
 class Part(NamedTuple):
@@ -190,29 +191,33 @@ def ingest(
     if min(radius, column_shards) < 1 or order is not None and order < 2:
         raise ValueError(f"radius {radius}, {column_shards} column shards, order {order}: at least 1, 1 and 2")
     out = Path(out).absolute()
-    try:
-        for folder in ("train", "dev", "counts"):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{out} cannot be written ({error.strerror}): choose another folder") from error
+    for folder in ("train", "dev", "counts"):
+        make_folder(out / folder)
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
+    table_files, where = out / "counts", (out, tokenizer.vocab_size, order or 0, memory)
     flags = PipelineOptions([f"--runner={_engine(runner)}", *options])
     with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:
         documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
         if parts[0].split == "all":
-            lengths = documents | "Lengths" >> beam.Map(_length)
+            lengths = documents | "Lengths" >> beam.Map(lambda part: (part.number, sum(1 for _ in part.documents)))
             documents |= "Cut" >> beam.FlatMap(cut_part, beam.pvalue.AsDict(lengths))
         written = documents | "Tokenise and count" >> beam.Map(_tokenise, tokenizer, out, radius)
-        shards = written | "Shards" >> beam.Map(_shard) | beam.GroupByKey()
+        shards = written | "Shards" >> beam.MapTuple(lambda split, shard, counts: (split, shard)) | beam.GroupByKey()
         indexed = shards | "Index the shards" >> beam.Map(_index_stream, out, tokenizer)
         if order:
-            how: Any = {"out": out, "vocab_size": tokenizer.vocab_size, "order": order, "memory": memory}
-            ranges = indexed | "Ranges" >> beam.FlatMap(_ranges, **how) | "Spread the ranges" >> beam.Reshuffle()
-            _ = ranges | "Count contexts" >> beam.Map(_count_contexts, **how)
+            ranges = indexed | "Ranges" >> beam.FlatMap(
+                lambda split: plan_ranges(_contexts(*where)) if split == "train" else []
+            )
+            spread = ranges | "Spread the ranges" >> beam.Reshuffle()
+            _ = spread | "Count contexts" >> beam.Map(lambda keys: count_range(_contexts(*where), keys))
+        columns = written | "Columns" >> beam.FlatMap(lambda part: enumerate(split_columns(part[2], column_shards)))
         # tables of one key are merged in the worker before they are sent, and again where they arrive
-        summed = written | "Columns" >> beam.FlatMap(_columns, column_shards) | "Sum" >> beam.CombinePerKey(_merge)
-        done = summed | "Write the columns" >> beam.Map(_write_columns, out, column_shards)
-        _ = done | beam.combiners.ToList() | "Index" >> beam.Map(_index_tables, out, radius, column_shards, tokenizer.sha256)
+        summed = columns | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
+        done = summed | "Write the columns" >> beam.MapTuple(
+            lambda s, counts: write_tables(table_files, counts, shard=s, shards=column_shards)
+        )
+        index = {"radius": radius, "shards": column_shards, "tokenizer": tokenizer.sha256}
+        _ = done | beam.combiners.ToList() | "Index" >> beam.Map(lambda _: write_tables_index(table_files, **index))
 
 
 def check_beam() -> None:
@@ -223,28 +228,11 @@ def check_beam() -> None:
         )
 
 
-# What the workers run: module-level functions, which pickle by name.
-
-
-def _length(part: Part) -> tuple[int, int]:
-    return part.number, sum(1 for _ in part.documents)
+# Functions of the workers stand at the top level, as Beam pickles them by name; those above capture values alone.
 
 
 def _tokenise(part: Part, tokenizer: Tokenizer, out: Path, K: int) -> tuple[str, Shard, SparseCounts]:
     return part.split, *tokenise_part(part, tokenizer, out, radius=K if part.split == "train" else None)
-
-
-def _shard(written: tuple[str, Shard, SparseCounts]) -> tuple[str, Shard]:
-    return written[:2]
-
-
-def _columns(written: tuple[str, Shard, SparseCounts], column_shards: int) -> list[tuple[int, SparseCounts]]:
-    counts = written[2]
-    return list(enumerate(split_columns(counts, column_shards))) if counts else []
-
-
-def _merge(parts: Iterable[SparseCounts]) -> SparseCounts:
-    return merge_sparse(*parts)
 
 
 def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, tokenizer: Tokenizer) -> str:
@@ -253,29 +241,10 @@ def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, toke
     return split
 
 
-def _contexts(out: Path, vocab_size: int, order: int, memory: int) -> dict[str, Any]:
+def _contexts(out: Path, vocab_size: int, order: int, memory: int) -> TextContexts:
     """The contexts of `count_ranges`, in a folder beside the shards."""
     offsets = tuple(range(1, order))
-    disk = Disk(out / "contexts", memory).of(offsets)
-    return {"stream": read_shards(out / "train"), "offsets": offsets, "vocab_size": vocab_size, "disk": disk}
-
-
-def _ranges(split: str, **how: Any) -> list[Range]:
-    return plan_ranges(**_contexts(**how)) if split == "train" else []
-
-
-def _count_contexts(keys: Range, **how: Any) -> None:
-    count_range(keys=keys, **_contexts(**how))
-
-
-def _write_columns(s_and_counts: tuple[int, SparseCounts], out: Path, column_shards: int) -> int:
-    s, counts = s_and_counts
-    write_tables(out / "counts", counts, shard=s, shards=column_shards)
-    return s
-
-
-def _index_tables(_: list[int], out: Path, K: int, column_shards: int, tokenizer: str) -> None:
-    write_tables_index(out / "counts", radius=K, shards=column_shards, tokenizer=tokenizer)
+    return TextContexts(read_shards(out / "train"), offsets, vocab_size, Disk(out / "contexts", memory).of(offsets))
 
 
 def _engine(runner: str) -> str:

@@ -9,20 +9,20 @@ on disk is not counted again, and several processes count different ones.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int, Integer
+from jaxtyping import Int, Integer
 
 from jexplicit.counts.contexts import Level, count_contexts, distinct_positions
 from jexplicit.counts.merging import MergeTree, sparse_table
 from jexplicit.counts.stream import checksums, windows
 from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids, context_columns
 from jexplicit.data.corpus.shards import Shards
-from jexplicit.runs.files import load_arrays, save_arrays, write_whole
+from jexplicit.runs.files import load_arrays, make_folder, save_arrays, write_whole
 from jexplicit.runs.processes import agree, is_first, meet
 
 _bytes_per_position = 128  # while the contexts of a range are counted, or smoothed
@@ -53,6 +53,40 @@ class Range(NamedTuple):
     first: int
     last: int
     positions: int
+
+
+class TextContexts(NamedTuple):
+    """The contexts of a text that are counted on disk: the arguments of `count_ranges`."""
+
+    stream: Stream
+    offsets: Sequence[int]
+    vocab_size: int
+    disk: Disk
+    eos: bool = False
+
+    @property
+    def most(self) -> int:
+        """How many positions the memory holds."""
+        return self.disk.memory // _bytes_per_position
+
+    @property
+    def keys_per_id(self) -> int:
+        """How many keys have the same nearest id."""
+        return self.vocab_size if len(self.offsets) > 1 else 1
+
+    def path(self, keys: Range) -> Path:
+        """The file of a range."""
+        return self.disk.folder / f"keys_{keys.first}_to_{keys.last}.npz"
+
+    def positions(self, low: int, high: int) -> Iterator[Integer[np.ndarray, "offsets_and_target M"]]:
+        """Ids and targets of the predicted positions whose nearest id is low .. high, a window of the text at a time."""
+        K, nearest = max(self.offsets), self.offsets[0]
+        for tokens in windows(self.stream, 1, len(self.stream), radius=K, span=_window):
+            check_token_ids(tokens, self.vocab_size)
+            j, y = context_columns(tokens[K - nearest :], nearest)[-1], tokens[K:]
+            own = np.flatnonzero((j >= low) & (j <= high) & (self.eos | (y != PAD)))
+            columns = context_columns(tokens[own + np.arange(K + 1)[:, None]], K)  # [1, M] each
+            yield np.concatenate([*(columns[offset - 1] for offset in self.offsets), y[None, own]])
 
 
 def count_ranges(
@@ -89,48 +123,57 @@ def count_ranges(
         ...     [level.outputs.tolist() for level in read_levels(files[0])[1]]  # of contexts of one id, and of two
         [[1, 2, 1], [1, 2, 1]]
     """
-    shape: Any = {"offsets": offsets, "vocab_size": vocab_size, "disk": disk, "eos": eos}
-    ranges = plan_ranges(stream, **shape)
+    contexts = TextContexts(stream, offsets, vocab_size, disk, eos)
+    ranges = plan_ranges(contexts)
     agree("ranges of contexts, as they have other memory,", json.dumps(ranges))  # later, some of them are there
     own, done = ranges[jax.process_index() :: jax.process_count()], 0
     for keys in own:
-        count_range(stream, keys, **shape)
+        count_range(contexts, keys)
         done += keys.positions
         if progress:
             progress(done, sum(keys.positions for keys in own))
     meet("contexts")
-    return [_path(disk.folder, *keys[:2]) for keys in ranges]
+    return [contexts.path(keys) for keys in ranges]
 
 
-def plan_ranges(stream: Stream, *, offsets: Sequence[int], vocab_size: int, disk: Disk, eos: bool = False) -> list[Range]:
+def plan_ranges(contexts: TextContexts) -> list[Range]:
     """The ranges of `count_ranges`, those that are in the folder among them."""
+    stream, offsets, N, disk, eos = contexts
     check_stream(stream)
     if not offsets or len(set(offsets)) < len(offsets) or min(offsets) < 1:
         raise ValueError(f"offsets {offsets}: give different numbers of tokens back, each at least 1")
     if isinstance(stream, Shards):
         stream.verify()
-    about = [list(offsets), vocab_size, eos, len(stream), *checksums(stream, 1, len(stream))]
-    _begin(disk.folder, json.dumps(about))
-    most, known = disk.memory // _bytes_per_position, _ranges_on_disk(disk.folder)
-    keys, f = _positions_by_key(stream, offsets[:2], vocab_size, eos, most, [*known, *known.values()])
+    path, about = disk.folder / _ABOUT, json.dumps([list(offsets), N, eos, len(stream), *checksums(stream, 1, len(stream))])
+    if path.exists() and path.read_text() != about:
+        raise ValueError(
+            f"{disk.folder} holds contexts of another text, or other contexts: delete it, or choose another folder"
+        )
+    if not path.exists() and is_first():
+        make_folder(disk.folder)
+        write_whole(path, lambda file: file.write(about.encode()))
+    names = (re.fullmatch(r"keys_(\d+)_to_(\d+)\.npz", path.name) for path in disk.folder.glob("keys_*"))
+    known = {int(found[1]): int(found[2]) for found in names if found}  # first key -> the one after the last
+    keys, f = _positions_by_key(contexts, [*known, *known.values()])
     M = int(f.sum())
     if not M:
         raise ValueError("no position to predict: the text has no tokens")
-    if M > _most_readings * most:
+    if M > _most_readings * contexts.most:
         least = -(-M // _most_readings) * _bytes_per_position
         raise ValueError(
             f"memory of {disk.memory} bytes: contexts of {M} positions need at least {least}, as the text is read "
             "once for every part of them that fits"
         )
-    return _ranges(keys, f, most, vocab_size ** len(offsets[:2]), known)
+    return _ranges(keys, f, contexts.most, N * contexts.keys_per_id, known)
 
 
-def count_range(stream: Stream, keys: Range, *, offsets: Sequence[int], vocab_size: int, disk: Disk, eos: bool = False) -> None:
+def count_range(contexts: TextContexts, keys: Range) -> None:
     """Count one of these ranges, if it is not in the folder."""
-    path = _path(disk.folder, keys.first, keys.last)
+    path = contexts.path(keys)
     if not path.exists():
-        levels = _levels_of(stream, keys.first, keys.last, offsets, vocab_size, eos, disk.memory // _bytes_per_position)
-        save_arrays(path, _as_arrays(keys.first // vocab_size ** (len(offsets[:2]) - 1), levels))
+        levels = enumerate(_levels_of(contexts, keys))
+        arrays = {f"{name}_{n}": array for n, level in levels for name, array in level._asdict().items()}
+        save_arrays(path, {"first": np.array(keys.first // contexts.keys_per_id), **arrays})
 
 
 def read_levels(path: Path) -> tuple[int, list[Level]]:
@@ -161,42 +204,11 @@ def merge_nearest(parts: Iterable[tuple[int, Level]], vocab_size: int) -> Level:
     """
     tree, totals = MergeTree(vocab_size), np.zeros(vocab_size, np.int32)
     for first, level in parts:
-        own = slice(first, first + len(level.totals))
-        totals[own] += level.totals
-        pairs = np.zeros(vocab_size, np.int64)
-        pairs[own] = np.diff(level.start)
-        tree.add(sparse_table(level.counts, level.outputs, np.append(0, np.cumsum(pairs))))
+        last = first + len(level.totals)
+        totals[first:last] += level.totals
+        tree.add(sparse_table(level.counts, level.outputs, np.pad(level.start, (first, vocab_size - last), "edge")))
     C = tree.total()
     return Level(np.arange(vocab_size), totals, C.indptr, C.indices.astype(np.min_scalar_type(vocab_size - 1)), C.data)
-
-
-def _as_arrays(first: int, levels: Sequence[Level]) -> Mapping[str, np.ndarray]:
-    parts = {f"{name}_{n}": array for n, level in enumerate(levels) for name, array in level._asdict().items()}
-    return {"first": np.array(first), **parts}
-
-
-def _begin(folder: Path, about: str) -> None:
-    """Note whose contexts a folder holds, or check that they are of this text."""
-    path = folder / _ABOUT
-    if path.exists():
-        if path.read_text() != about:
-            raise ValueError(f"{folder} holds contexts of another text, or other contexts: delete it, or choose another folder")
-    elif is_first():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
-        write_whole(path, lambda file: file.write(about.encode()))
-
-
-def _path(folder: Path, first: int, last: int) -> Path:
-    return folder / f"keys_{first}_to_{last}.npz"
-
-
-def _ranges_on_disk(folder: Path) -> dict[int, int]:
-    """The ranges that are counted, first key -> the one after the last."""
-    names = (re.fullmatch(r"keys_(\d+)_to_(\d+)\.npz", path.name) for path in folder.glob("keys_*"))
-    return {int(found[1]): int(found[2]) for found in names if found}
 
 
 def _ranges(
@@ -219,67 +231,49 @@ def _ranges(
     return ranges
 
 
-def _nearest(
-    tokens: Integer[np.ndarray, " L"], K: int, offset: int, eos: bool
-) -> tuple[Integer[np.ndarray, " M"], Bool[np.ndarray, " M"]]:
-    """The token at an offset before every target of `tokens[K:]`, and which of these are predicted."""
-    y = tokens[K:]
-    return context_columns(tokens[K - offset :], offset)[-1], np.ones(len(y), bool) if eos else y != PAD
-
-
-def _positions_by_key(
-    stream: Stream, digits: Sequence[int], N: int, eos: bool, most: int, edges: Sequence[int]
-) -> tuple[Int[np.ndarray, " U"], Int[np.ndarray, " U"]]:
+def _positions_by_key(contexts: TextContexts, edges: Sequence[int]) -> tuple[Int[np.ndarray, " U"], Int[np.ndarray, " U"]]:
     """How many positions there are after each token, or, of tokens with too many and of those that edges of ranges cut, after
     each pair of tokens; by the first of their keys."""
-    f, K, size = np.zeros(N, np.int64), max(digits), N ** (len(digits) - 1)
-    for tokens in windows(stream, 1, len(stream), radius=K, span=_window):
-        check_token_ids(tokens, N)
-        nearest, predicted = _nearest(tokens, K, digits[0], eos)
-        f += np.bincount(nearest[predicted], minlength=N)
+    N, size = contexts.vocab_size, contexts.keys_per_id
+    f = np.zeros(N, np.int64)
+    for nearest, _ in contexts._replace(offsets=contexts.offsets[:1]).positions(0, N - 1):
+        f += np.bincount(nearest, minlength=N)
     cut = [edge // size for edge in edges if edge % size]
-    many = np.union1d(np.flatnonzero(f > most) if size > 1 else [], cut).astype(np.int64)
-    pairs = np.zeros((len(many), N), np.int64)
-    for tokens in windows(stream, 1, len(stream), radius=K, span=_window) if len(many) else ():
-        (nearest, predicted), (second, _) = (_nearest(tokens, K, digit, eos) for digit in digits)
+    many = np.union1d(np.flatnonzero(f > contexts.most) if size > 1 else [], cut).astype(np.int64)
+    pairs, of_two = np.zeros((len(many), N), np.int64), contexts._replace(offsets=contexts.offsets[:2])
+    for nearest, second, _ in of_two.positions(int(many[0]), int(many[-1])) if len(many) else ():
         for row, j in zip(pairs, many, strict=True):
-            row += np.bincount(second[predicted & (nearest == j)], minlength=N)
+            row += np.bincount(second[nearest == j], minlength=N)
     alone = np.delete(np.arange(N), many)
     keys = np.concatenate([alone * size, (many[:, None] * size + np.arange(N)).ravel()])
     order = np.argsort(keys)
     return keys[order], np.concatenate([f[alone], pairs.ravel()])[order]
 
 
-def _levels_of(stream: Stream, first: int, last: int, offsets: Sequence[int], N: int, eos: bool, most: int) -> list[Level]:
-    """The levels of the contexts with keys first .. last - 1. Where there are too many positions, they are reduced to the
-    different ones as they come."""
-    K, size = max(offsets), N if len(offsets) > 1 else 1
-    low, high = first // size, (last - 1) // size  # nearest ids
-    sizes = (high - low + 1, *(N,) * (len(offsets) - 1))
-    x, times = [np.zeros((len(sizes) + 1, 0), stream.dtype)], None  # ids and targets; how often those of x[0] occurred
+def _levels_of(contexts: TextContexts, keys: Range) -> list[Level]:
+    """The levels of the contexts of a range. Where there are too many positions, they are reduced to the different ones as they
+    come."""
+    N, size, dtype = contexts.vocab_size, contexts.keys_per_id, contexts.stream.dtype
+    low, high = keys.first // size, (keys.last - 1) // size  # nearest ids
+    sizes = (high - low + 1, *(N,) * (len(contexts.offsets) - 1))
+    x, times = [np.zeros((len(sizes) + 1, 0), dtype)], None  # ids and targets; how often those of x[0] occurred
 
-    def joined() -> tuple[list[np.ndarray], np.ndarray, np.ndarray | None]:
+    def joined() -> Any:
         *columns, y = np.concatenate(x, axis=1)
-        return columns, y, None if times is None else np.append(times, np.ones(len(y) - len(times), np.int32))
+        return columns, y, sizes, N, None if times is None else np.append(times, np.ones(len(y) - len(times), np.int32))
 
-    for tokens in windows(stream, 1, len(stream), radius=K, span=_window):
-        nearest, predicted = _nearest(tokens, K, offsets[0], eos)
-        own = np.flatnonzero(predicted & (nearest >= low) & (nearest <= high))
-        columns = context_columns(tokens[own + np.arange(K + 1)[:, None]], K)  # [1, M] each
-        new = np.concatenate([*(columns[offset - 1] for offset in offsets), tokens[None, own + K]])
-        if len(offsets) > 1 and (first % size or last % size):
+    for new in contexts.positions(low, high):
+        if keys.first % size or keys.last % size:
             key = new[0].astype(np.int64) * size + new[1]
-            new = new[:, (key >= first) & (key < last)]
-        new[0] -= stream.dtype.type(low)
+            new = new[:, (key >= keys.first) & (key < keys.last)]
+        new[0] -= dtype.type(low)
         x.append(new)
-        if sum(part.shape[1] for part in x) > most:
-            columns, y, n = joined()
-            ids, y, times = distinct_positions(columns, y, sizes, N, n)
-            x = [np.stack([column.astype(stream.dtype) for column in (*ids, y)])]
-            if len(times) > _fullest * most:
+        if sum(part.shape[1] for part in x) > contexts.most:
+            ids, y, times = distinct_positions(*joined())
+            x = [np.stack([column.astype(dtype) for column in (*ids, y)])]
+            if len(times) > _fullest * contexts.most:
                 raise ValueError(
-                    f"memory of {most * _bytes_per_position} bytes: the different contexts after token {low} do not fit; "
-                    "allow twice as much, and continue"
+                    f"memory of {contexts.most * _bytes_per_position} bytes: the different contexts after token {low} do not "
+                    "fit; allow twice as much, and continue"
                 )
-    columns, y, n = joined()
-    return count_contexts(columns, y, sizes, N, n)
+    return count_contexts(*joined())

@@ -85,14 +85,21 @@ def count_contexts(
     del number, y, n, longer, begins  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
         keys = Level(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
-        pairs.append(_pairs(*tally(keys), N, len(contexts[level - 1])))
+        pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
     return [Level(c, total, *pair) for c, total, pair in zip(contexts, totals, reversed(pairs), strict=True)]
 
 
-def _pairs(keys: np.ndarray, counts: np.ndarray, N: int, contexts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where contexts start, targets and counts of sorted `context * N + target`."""
-    context, y = quotient_and_rest(keys, N)
-    return starts_of(context, contexts), y.astype(np.min_scalar_type(N - 1)), counts
+def rows_of_keys(
+    keys: Integer[np.ndarray, " E"], counts: Int[np.ndarray, " E"], contexts: int, vocab_size: int
+) -> tuple[Int[np.ndarray, " C_plus_1"], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+    """Where each context starts, targets and counts of sorted keys `context * N + target`.
+
+    Example:
+        >>> [part.tolist() for part in rows_of_keys(np.array([1, 5, 6]), np.array([4, 1, 2]), 3, 4)]
+        [[0, 1, 3, 3], [1, 1, 2], [4, 1, 2]]
+    """
+    context, y = quotient_and_rest(keys, vocab_size)
+    return starts_of(context, contexts), y.astype(np.min_scalar_type(vocab_size - 1)), counts
 
 
 def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:

@@ -7,24 +7,20 @@ their own parts of the stream and meet in ONE reduction at the end.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Integer
 
+from jexplicit.counts.merging import INT32_CELLS, Counts, add_tables
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import concrete
 from jexplicit.runs.devices import AXIS, check_memory, data_mesh, on_cpu
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
-Counts = tuple[Integer[np.ndarray, "N N"], ...]
-"""C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
-
-INT32_CELLS = 2**31
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22
 
@@ -96,13 +92,7 @@ class DenseCounter:
     """
 
     def __init__(
-        self,
-        *,
-        radius: int,
-        vocab_size: int,
-        mesh: Mesh | None = None,
-        chunk: int | None = None,
-        positions: int | None = None,
+        self, *, radius: int, vocab_size: int, mesh: Mesh | None = None, chunk: int | None = None, positions: int | None = None
     ):
         N, K = vocab_size, radius
         check_radius(K)
@@ -139,7 +129,7 @@ class DenseCounter:
         if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             self._merge()
         if not self._tables:
-            self._tables = _zero_tables(self._mesh, self.radius, self.vocab_size)
+            self._tables = tuple(zero_table(self._mesh, self.vocab_size**2)() for _ in range(self.radius))
         blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
         sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         step = counting_step(self._mesh, self.radius, self.vocab_size)
@@ -164,49 +154,12 @@ class DenseCounter:
 
     def _merge(self) -> None:
         """The devices' tables summed, into those on the host; one offset after the other, as the tables are large."""
-        new, self._tables = list(self._tables), ()
-        old, self._total = list(self._total), ()
-        merged = []
+        new, old, merged = list(self._tables), list(self._total), []
+        self._tables, self._total = (), ()
         while new:
             counted = _reduce(new.pop(0), self.vocab_size)
-            merged.append(_add_exactly(old.pop(0), counted) if old else counted)
+            merged.append(add_tables(old.pop(0), counted) if old else counted)
         self._total, self._unmerged = (*merged, *old), 0
-
-
-def merge_counts(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> Counts:
-    """Counts of two bodies of text together, `C_k + C'_k`, in int64 where a cell could pass 2^31.
-
-    An empty tuple is the counts of no text.
-
-    Example:
-        >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
-        >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
-        (4294967294, 'int64')
-    """
-    if not a or not b:
-        return a or b
-    check_same_shape((a, b))
-    return tuple(_add_exactly(x, y) for x, y in zip(a, b, strict=True))
-
-
-def check_same_shape(parts: Sequence[tuple]) -> None:
-    """Refuse counts, dense or sparse, that differ in radius or vocabulary.
-
-    Raises:
-        ValueError: with the two that differ.
-    """
-    K, N = len(parts[0]), parts[0][0].shape[0]
-    for counts in parts:
-        if (len(counts), counts[0].shape[0]) != (K, N):
-            raise ValueError(
-                f"counts of {K} offsets and vocabulary {N} do not merge with {len(counts)} offsets and vocabulary "
-                f"{counts[0].shape[0]}: count both with the same radius and tokenizer"
-            )
-
-
-def merge_offsets(counts: Counts) -> Counts:
-    """The one table `sum_k C_k`, from which a table that all offsets share is solved."""
-    return functools.reduce(merge_counts, [(C,) for C in counts])
 
 
 def counted_radius(counts: Counts, radius: int | None) -> int:
@@ -226,20 +179,13 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
     return K
 
 
-def _add_exactly(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    fits = int(x.max(initial=0)) + int(y.max(initial=0)) < INT32_CELLS
-    return np.add(x, y, dtype=np.int32 if fits else np.int64)
-
-
 def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """One block of `K + chunk` tokens per device and how many of its positions count: [devices, K + chunk], [devices]."""
     blocks = np.zeros((devices, K + chunk), window.dtype)
-    lengths = np.zeros(devices, np.int32)
-    for d in range(devices):
-        part = window[d * chunk : (d + 1) * chunk + K]
-        if len(part) > K:
-            blocks[d, : len(part)], lengths[d] = part, len(part) - K
-    return blocks, lengths
+    parts = [window[d * chunk : (d + 1) * chunk + K] for d in range(devices)]
+    for block, part in zip(blocks, parts, strict=True):
+        block[: len(part)] = part
+    return blocks, np.array([max(len(part) - K, 0) for part in parts], np.int32)
 
 
 @functools.cache
@@ -248,16 +194,20 @@ def counting_step(mesh: Mesh, K: int, N: int):
 
     def add(tables, blocks, lengths):
         x = blocks[0].astype(jnp.int32)
-        i = x[K:]
-        counted = jnp.arange(len(i), dtype=jnp.int32) < lengths[0]
-        updated = []
-        for table, j in zip(tables, context_columns(x, K), strict=True):
-            ids = jnp.where(counted, j * N + i, N * N)  # an id past the table is dropped
-            updated.append(table.at[ids].add(1, mode="drop"))  # a scatter into one axis is the fastest
-        return tuple(updated), lengths + 0
+        counted = jnp.arange(len(x) - K, dtype=jnp.int32) < lengths[0]
+        return add_pairs(tables, x, x[K:], counted, N), lengths + 0
 
     shard = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
+
+
+def add_pairs(tables, x, columns, own, width):
+    """Add 1 to the cell (token k places back, column) of every flat table for each own position of `x[K:]`.
+
+    A scatter into one axis is the fastest.
+    """
+    ids = (jnp.where(own, j * width + columns, len(tables[0])) for j in context_columns(x, len(tables)))
+    return tuple(table.at[i].add(1, mode="drop") for table, i in zip(tables, ids, strict=True))  # drops ids past the table
 
 
 @functools.cache
@@ -265,10 +215,6 @@ def zero_table(mesh: Mesh, cells: int):
     """Compiled `() -> [devices * cells]` of int32 zeros, as many on each; with an axis of devices a TPU copies tables."""
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
     return jax.jit(lambda: jnp.zeros(mesh.size * cells, jnp.int32), out_shardings=shard)
-
-
-def _zero_tables(mesh: Mesh, K: int, N: int) -> tuple[jax.Array, ...]:
-    return tuple(zero_table(mesh, N * N)() for _ in range(K))
 
 
 def _reduce(table: jax.Array, N: int) -> np.ndarray:

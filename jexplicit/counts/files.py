@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from jexplicit.counts.merging import SparseCounts, merge_sparse, sparse_table
+from jexplicit.counts.merging import SparseCounts, merge_counts, sparse_table
 from jexplicit.runs.files import write_whole
 
 _INDEX = "index.json"
@@ -27,7 +27,12 @@ def split_columns(counts: SparseCounts, shards: int) -> list[SparseCounts]:
         >>> [part.toarray()[0].tolist() for part, in split_columns((C,), 2)]
         [[1, 0, 3], [0, 2, 0]]
     """
-    return [tuple(_columns(C, C.indices % shards == s) for C in counts) for s in range(shards)]
+
+    def columns(C: csr_array, s: int) -> csr_array:
+        own = C.indices % shards == s
+        return sparse_table(C.data[own], C.indices[own], np.append(0, np.cumsum(own))[C.indptr])
+
+    return [tuple(columns(C, s) for C in counts) for s in range(shards)]
 
 
 def write_tables(folder: str | os.PathLike, counts: SparseCounts, *, shard: int = 0, shards: int = 1) -> None:
@@ -78,17 +83,11 @@ def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> S
     if tokenizer not in (None, of_tokenizer):
         raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")
     offsets = ([(_read(_path(folder, k, s, shards)),) for s in range(shards)] for k in range(1, radius + 1))
-    return tuple(merge_sparse(*parts)[0] for parts in offsets)
+    return tuple(merge_counts(*parts)[0] for parts in offsets)
 
 
 def _path(folder: str | os.PathLike, k: int, shard: int, shards: int) -> Path:
     return Path(folder) / f"offset_{k}_{shard:05}-of-{shards:05}.npz"
-
-
-def _columns(C: csr_array, own: np.ndarray) -> csr_array:
-    """The pairs of some columns; the shape stays."""
-    before = np.concatenate([[0], np.cumsum(own)])
-    return sparse_table(C.data[own], C.indices[own], before[C.indptr])
 
 
 def _read(path: Path) -> csr_array:

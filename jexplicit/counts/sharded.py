@@ -9,16 +9,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Integer
 from scipy.sparse import csr_array, hstack
 
-from jexplicit.counts.dense import INT32_CELLS, zero_table
-from jexplicit.counts.merging import SparseCounts, sparse_table
+from jexplicit.counts.dense import add_pairs, zero_table
+from jexplicit.counts.merging import INT32_CELLS, SparseCounts, sparse_table
 from jexplicit.counts.stream import windows
-from jexplicit.data.contexts import Stream, check_radius, check_stream, check_token_ids, context_columns, pad_to
+from jexplicit.data.contexts import Stream, check_radius, check_stream, check_token_ids, pad_to
 from jexplicit.runs.devices import AXIS, check_memory, data_mesh
 
 _EVERYWHERE, _COLUMNS = PartitionSpec(), PartitionSpec(None, AXIS)
@@ -133,12 +132,7 @@ def _counting_step(mesh: Mesh, K: int, S: int):
 
     def add(tables, places, x):
         i = places[x[K:]] - jax.lax.axis_index(AXIS) * S  # column of the device's own share
-        own = (0 <= i) & (i < S)
-        updated = []
-        for table, j in zip(tables, context_columns(x, K), strict=True):
-            ids = jnp.where(own, j * S + i, len(table))  # an id past the table is dropped
-            updated.append(table.at[ids].add(1, mode="drop"))
-        return tuple(updated), x[:1] + 0
+        return add_pairs(tables, x, i, (0 <= i) & (i < S), S), x[:1] + 0
 
     shard = PartitionSpec(AXIS)
     specs = {"in_specs": (shard, _EVERYWHERE, _EVERYWHERE), "out_specs": shard}
@@ -154,12 +148,11 @@ def _as_table(mesh: Mesh, N: int):
 
 def as_sparse(counts: ShardedCounts) -> SparseCounts:
     """The same counts as sparse tables on the host, for saving: one device's columns at a time are copied."""
-    return tuple(_as_sparse(table, counts.places) for table in counts.tables)
-
-
-def _as_sparse(table: Array, places: np.ndarray) -> csr_array:
-    shards = sorted(table.addressable_shards, key=lambda shard: shard.index[1].start or 0)
-    C: Any = hstack([csr_array(np.asarray(shard.data)) for shard in shards], format="csr")
-    C = csr_array(C[:, places])
-    C.sort_indices()
-    return sparse_table(C.data, C.indices, C.indptr)
+    tables = []
+    for table in counts.tables:
+        shards = sorted(table.addressable_shards, key=lambda shard: shard.index[1].start or 0)
+        by_device: Any = hstack([csr_array(np.asarray(shard.data)) for shard in shards], format="csr")
+        C = by_device[:, counts.places]
+        C.sort_indices()
+        tables.append(sparse_table(C.data, C.indices, C.indptr))
+    return tuple(tables)

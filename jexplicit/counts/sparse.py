@@ -13,10 +13,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from scipy.sparse import csr_array
 
-from jexplicit.counts.contexts import tally
-from jexplicit.counts.merging import MergeTree, SparseCounts, from_arrays, merge_sparse, sparse_table, to_arrays
+from jexplicit.counts.contexts import rows_of_keys, tally
+from jexplicit.counts.merging import CSR, MergeTree, SparseCounts, merge_counts, sparse_table
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.processes import gather_over_processes, part_of_process
@@ -87,8 +86,6 @@ class SparseCounter:
                 f"a {window.dtype} window of shape {window.shape}: pass one axis of integers, K = {K} context tokens before "
                 "the targets"
             )
-        if len(window) == K:
-            return
         check_token_ids(window, N)
         key_type = np.uint32 if N * N <= 2**32 else np.int64
         for start in range(0, len(window) - K, self._block):
@@ -107,22 +104,24 @@ class SparseCounter:
 
     def state(self) -> dict[str, np.ndarray]:
         """The counts so far, as named arrays."""
-        return to_arrays(self.tables())
+        return {f"{name}_{k}": getattr(C, name) for k, C in enumerate(self.tables(), 1) for name in CSR}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continue from the `state` of another counter."""
-        for tree, C in zip(self._trees, from_arrays(state, self.radius), strict=True):
-            tree.add(C)
+        for k, tree in enumerate(self._trees, 1):
+            tree.add(sparse_table(*(state[f"{name}_{k}"] for name in CSR)))
         self._spill_beyond_memory()
 
     def _sort(self) -> None:
         """Turn the waiting keys into one table per offset."""
         if not self._waiting:
             return
-        for tree, keys in zip(self._trees, self._keys, strict=True):
-            block = np.concatenate(keys)
-            keys.clear()
-            tree.add(_count_keys(block, self.vocab_size))
+        N = self.vocab_size
+        for tree, waiting in zip(self._trees, self._keys, strict=True):
+            keys, n = tally(np.concatenate(waiting))
+            waiting.clear()
+            start, outputs, n = rows_of_keys(keys, n, N, N)
+            tree.add(sparse_table(n, outputs, start))
         self._waiting = 0
         self._spill_beyond_memory()
 
@@ -169,24 +168,14 @@ def count_sparse(
     return _sum_over_processes(counter.tables())
 
 
-def _sum_over_processes(tables: SparseCounts) -> SparseCounts:
+def _sum_over_processes(counts: SparseCounts) -> SparseCounts:
     """The tables of all processes merged, in each of them."""
     if jax.process_count() == 1:
-        return tables
-    merged = ()
-    for C in tables:
-        data, indices = gather_over_processes(C.data.astype(np.int64)), gather_over_processes(C.indices)
-        in_rows = gather_over_processes(np.diff(C.indptr).astype(np.int64)[None])  # [processes, N]
-        parts, start = [], 0
-        for rows in in_rows:
-            own = slice(start, start := start + int(rows.sum()))
-            parts.append((sparse_table(data[own], indices[own], np.concatenate([[0], np.cumsum(rows)])),))
-        merged += merge_sparse(*parts)
+        return counts
+    merged, N = (), len(counts[0].indptr) - 1
+    for C in counts:
+        cells, columns = gather_over_processes(C.data.astype(np.int64)), gather_over_processes(C.indices)
+        in_rows = gather_over_processes(np.diff(C.indptr).astype(np.int64))
+        below = sparse_table(cells, columns, np.append(0, np.cumsum(in_rows)), vocab_size=N)  # one process below the other
+        merged += merge_counts(*((below[first : first + N],) for first in range(0, len(in_rows), N)))
     return merged
-
-
-def _count_keys(keys: np.ndarray, N: int) -> csr_array:
-    """Keys `j * N + i` as a table: n equal keys are a cell of count n. The keys are sorted in place."""
-    distinct, n = tally(keys)
-    indptr = np.searchsorted(distinct.astype(np.int64), np.arange(N + 1, dtype=np.int64) * N)
-    return sparse_table(n, (distinct % distinct.dtype.type(N)).astype(np.int32), indptr)

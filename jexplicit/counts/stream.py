@@ -26,27 +26,25 @@ _save_share = 10  # times what the last save took, at least, lie between two sav
 
 @runtime_checkable
 class Counter(Protocol):
-    """What a pass over a stream feeds: an accumulator whose state can be saved and restored."""
+    """What a pass over a stream feeds: an accumulator whose state can be saved and restored.
+
+    span: preferred number of positions per `add`.
+    add: counts the positions of `window[radius:]`; the tokens before are context only. It refuses ids out of range.
+    state: the counts so far, as named arrays.
+    restore: continues from the `state()` of another counter of the same radius and vocabulary.
+    """
 
     radius: int
     vocab_size: int
 
     @property
-    def span(self) -> int:
-        """Preferred number of positions per `add`."""
-        ...
+    def span(self) -> int: ...
 
-    def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[radius:]`; the tokens before are context only. Refuses ids out of range."""
-        ...
+    def add(self, window: np.ndarray) -> None: ...
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The counts so far, as named arrays."""
-        ...
+    def state(self) -> dict[str, np.ndarray]: ...
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from the `state()` of another counter of the same radius and vocabulary."""
-        ...
+    def restore(self, state: dict[str, np.ndarray]) -> None: ...
 
 
 class Saving(NamedTuple):
@@ -110,11 +108,12 @@ def feed(
         ValueError: a malformed stream; a token id out of range; a damaged file; partial counts of another pass.
     """
     check_stream(stream)
-    done = first
+    done, about = first, ""  # what identifies the pass: only partial counts of the same one are continued
     if isinstance(stream, Shards):
         stream.verify(max(first - counter.radius, 0), last)
-    about = _about(counter, stream, first, last) if saving else ""
     if saving:
+        kind, K, N = type(counter).__name__, counter.radius, counter.vocab_size
+        about = json.dumps([kind, K, N, len(stream), first, last, checksums(stream, first, last)])
         done = _restore(counter, saving, about, first)
     saved, took = time.perf_counter(), 0.0
     for tokens in windows(stream, done, last, radius=counter.radius, span=counter.span):
@@ -129,12 +128,6 @@ def feed(
             took = saved - begun if saving.seconds > 0 else 0.0
     if saving and jax.process_count() > 1:  # another process may die before the reduction: keep this part
         _save(counter, saving, about, done)
-
-
-def _about(counter: Counter, stream: Stream, first: int, last: int) -> str:
-    """What identifies a pass: only partial counts of the same pass are continued."""
-    kind, identity = type(counter).__name__, checksums(stream, first, last)
-    return json.dumps([kind, counter.radius, counter.vocab_size, len(stream), first, last, identity])
 
 
 def checksums(stream: Stream, first: int, last: int) -> list[int]:

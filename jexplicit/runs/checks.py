@@ -15,4 +15,4 @@ def check_key(key: Any) -> None:
 
 def concrete(*trees: Any) -> bool:
     """Whether all arrays of some pytrees are concrete, so that checks can read their values."""
-    return not any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(trees)))  # a new array is not under jit
+    return not any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(trees)))  # zeros: under jit

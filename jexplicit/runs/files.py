@@ -39,6 +39,18 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
     return file
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those that it lies in, where they are missing.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file by `write(open file)` under a temporary name, flush it to the disk, then rename it."""
     partial = path.with_name(path.name + ".partial")

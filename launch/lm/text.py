@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables
-from jexplicit.counts.merging import SparseCounts, dense_counts
+from jexplicit.counts.merging import SparseCounts
 from jexplicit.counts.sharded import as_sparse, count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
@@ -162,7 +162,7 @@ def count_or_load(
         if kind == "sharded":
             counts = count_sharded(text.train, mesh=mesh, **options)
         elif beside := counts_beside_shards(config, text.tokenizer, K):
-            counts = beside if kind == "sparse" else dense_counts(beside)
+            counts = beside if kind == "sparse" else tuple(C.toarray() for C in beside)
         elif kind == "sparse":
             counts = count_sparse(text.train, memory=memory, saving=saving, **options)
         else:

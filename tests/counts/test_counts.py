@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from files import shards_of
 from reference import cooccurrences, random_documents, stream_of
+from scipy.sparse import csr_array
 
-from jexplicit.counts import dense, sharded, sparse
-from jexplicit.counts.dense import count, merge_counts
+from jexplicit.counts import dense, merging, sharded, sparse
+from jexplicit.counts.dense import count
+from jexplicit.counts.merging import merge_counts
 from jexplicit.counts.sharded import count_sharded, places_by_frequency
-from jexplicit.counts.sparse import SparseCounter, count_sparse, merge_sparse
+from jexplicit.counts.sparse import SparseCounter, count_sparse
 from jexplicit.data.contexts import context_columns
 from jexplicit.runs.devices import data_mesh
 
@@ -89,13 +91,13 @@ def test_counts_of_a_sentence_are_those_written_by_hand():
     assert second.tolist() == [[0, 1, 1], [0, 1, 0], [1, 0, 0]]
 
 
-@pytest.mark.parametrize("merge, way", [(merge_counts, count), (merge_sparse, count_sparse)])
-def test_counts_of_parts_merge_into_the_counts_of_the_whole_in_any_order(merge, way):
+@pytest.mark.parametrize("way", [count, count_sparse])
+def test_counts_of_parts_merge_into_the_counts_of_the_whole_in_any_order(way):
     parts = [way(stream_of(part), radius=K, vocab_size=N) for part in (DOCUMENTS[:9], DOCUMENTS[9:40], DOCUMENTS[40:])]
     for a, b, c in itertools.permutations(parts):
-        assert_same_counts(merge(merge(a, b), c), EXPECTED)
-        assert_same_counts(merge(a, merge(b, c)), EXPECTED)
-    assert merge((), parts[0]) is parts[0] and merge(parts[0], ()) is parts[0] and merge((), ()) == ()
+        for merged in (merge_counts(merge_counts(a, b), c), merge_counts(a, merge_counts(b, c)), merge_counts(a, (), b, c)):
+            assert_same_counts(merged, EXPECTED)
+    assert merge_counts((), parts[0]) is merge_counts(parts[0], ()) is parts[0] and merge_counts((), ()) == ()
 
 
 @pytest.mark.parametrize("way", [dense_on, columns_in_order, count_sparse])
@@ -114,7 +116,7 @@ def test_progress_grows_to_all_positions(way):
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_merged_counts_become_int64_exactly_where_a_cell_could_pass_int32(kind, total, dtype):
     a, b = (np.array([[n, 0], [5, 0]], np.int32) for n in (2**30, total - 2**30))
-    (C,) = merge_counts((a,), (b,)) if kind == "dense" else merge_sparse((sparse.csr_array(a),), (sparse.csr_array(b),))
+    (C,) = merge_counts((a,), (b,)) if kind == "dense" else merge_counts((csr_array(a),), (csr_array(b),))
     assert C.dtype == dtype
     assert_same_counts([C], [[[total, 0], [10, 0]]])
     assert a.tolist() == [[2**30, 0], [5, 0]]
@@ -130,6 +132,7 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
         return flushed[-1]
 
     monkeypatch.setattr(dense, "INT32_CELLS", bound)  # instead of 2^31
+    monkeypatch.setattr(merging, "INT32_CELLS", bound)
     monkeypatch.setattr(dense, "_reduce", observed_reduce)
     assert_same_counts(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
     assert len(flushed) > K * (len(STREAM) // bound)
@@ -208,9 +211,9 @@ def test_the_largest_dense_vocabulary_and_what_one_device_counts(monkeypatch):
         count_sharded(STREAM, radius=1, vocab_size=N, mesh=data_mesh(1))
 
 
-@pytest.mark.parametrize("merge, way", [(merge_counts, count), (merge_sparse, count_sparse)])
+@pytest.mark.parametrize("way", [count, count_sparse])
 @pytest.mark.parametrize("radius, vocab_size", [(2, 3), (1, 4)])
-def test_counts_of_another_radius_or_vocabulary_do_not_merge(merge, way, radius, vocab_size):
+def test_counts_of_another_radius_or_vocabulary_do_not_merge(way, radius, vocab_size):
     a, b = (way(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, vocab_size)))
     with pytest.raises(ValueError, match=f"{radius} offsets and vocabulary {vocab_size}: count both with the same radius"):
-        merge(a, b)
+        merge_counts(a, b)

@@ -6,6 +6,7 @@ import os
 import resource
 import tempfile
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from scipy.sparse import csr_array
 from jexplicit.counts import merging, sparse
 from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables, split_columns, write_tables, write_tables_index
-from jexplicit.counts.merging import MergeTree, dense_counts, merge_sparse
+from jexplicit.counts.merging import MergeTree, merge_counts
 from jexplicit.counts.sparse import SparseCounter, count_sparse
-from jexplicit.counts.stream import Saving
+from jexplicit.counts.stream import Saving, windows
 
 N, K = 9, 3
 DOCUMENTS = random_documents(seed=1, number=60, vocab_size=N, longest=9)
@@ -32,9 +33,8 @@ LEAST_MEMORY = 2**20 + 128 * K * LARGE_N
 def counted(stream=STREAM, vocab_size=N, size=10**6, counter=None, **options):
     """A counter that was fed a stream in windows of this size."""
     counter = counter or SparseCounter(K, vocab_size, **options)
-    for start in range(1, len(stream), size):
-        before = np.zeros(max(K - start, 0), stream.dtype)
-        counter.add(np.concatenate([before, stream[max(start - K, 0) : start + size]]))
+    for window in windows(stream, 1, len(stream), radius=K, span=size):
+        counter.add(window)
     return counter
 
 
@@ -96,13 +96,13 @@ def test_spilled_cells_that_pass_the_bound_become_int64(monkeypatch, tmp_path, l
 
 
 def test_merges_are_few_and_of_like_sizes(monkeypatch):
-    added, add = [], merging._add
+    added, add = [], merging.add_tables
 
     def observed(x, y):
         added.append(x.nnz + y.nnz)
         return add(x, y)
 
-    monkeypatch.setattr(merging, "_add", observed)
+    monkeypatch.setattr(merging, "add_tables", observed)
     monkeypatch.setattr(sparse, "_block_positions", 100)
     counter = SparseCounter(1, 4000)
     stream = np.random.default_rng(0).permutation(np.repeat(np.arange(4000), 2))  # hardly a pair occurs twice
@@ -151,33 +151,33 @@ def write(folder, counts, shards=1):
 @pytest.mark.parametrize("shards", [1, 4])
 def test_many_parts_are_split_by_column_written_and_read(tmp_path, shards):
     parts = [counted(stream_of(DOCUMENTS[n : n + 7])).tables() for n in range(0, 60, 7)]
-    assert_same_counts(merge_sparse(merge_sparse(*parts[:3]), (), *parts[3:][::-1]), EXPECTED)  # as a runner combines them
-    whole = merge_sparse(*parts)
+    assert_same_counts(merge_counts(merge_counts(*parts[:3]), (), *parts[3:][::-1]), EXPECTED)  # as a runner combines them
+    whole = merge_counts(*parts)
     columns = split_columns(whole, shards)
     assert all((C.indices % shards == s).all() for s, part in enumerate(columns) for C in part)
-    assert_same_counts(merge_sparse(*columns), EXPECTED)
+    assert_same_counts(merge_counts(*columns), EXPECTED)
     write(tmp_path, whole, shards)
     tables = read_tables(tmp_path, tokenizer="abc")
     assert_same_counts(tables, EXPECTED)
-    assert {C.dtype for C in (*tables, *dense_counts(tables))} == {np.dtype(np.int32)}
+    assert {C.dtype for C in (*tables, *(C.toarray() for C in tables))} == {np.dtype(np.int32)}
 
 
 def test_the_tables_of_a_merge_tree_stay_few():
     tree, parts = MergeTree(N), [counted(stream_of(random_documents(s, 60, N, 9))).tables()[:1] for s in range(20)]
     for n, (C,) in enumerate(parts):
         tree.add(C)
-        assert len(tree._tables) <= 5
+        assert len(tree.tables) <= 5
         if n % 6 == 5:
             tree.spill()
             assert tree.nbytes == 0
-    assert 1 <= tree.files <= 3
-    assert_same_counts((tree.total(),), merge_sparse(*parts))
+    assert 1 <= len(tree.files) <= 3
+    assert_same_counts((tree.total(),), merge_counts(*parts))
 
 
 def test_counts_beyond_int32_and_beyond_dense_tables_are_written_and_read(tmp_path):
     C = csr_array(np.array([[0, 0, 0], [0, 2**31 - 1, 0], [0, 0, 0]], np.int32))
-    write(tmp_path, merge_sparse(*[(C,)] * 5))
-    (D,) = dense_counts(read_tables(tmp_path))
+    write(tmp_path, merge_counts(*[(C,)] * 5))
+    (D,) = (C.toarray() for C in read_tables(tmp_path))
     assert D.dtype == np.int64 and D[1, 1] == 5 * (2**31 - 1)
     n = 200_000
     write(tmp_path, count_sparse(np.array([0, n - 1, 5, 0, 5, n - 1, 5, 0], np.uint32), radius=2, vocab_size=n), shards=3)
@@ -226,17 +226,9 @@ def test_a_refused_window_changes_no_count(window):
 
 
 def test_a_full_scratch_folder_is_named(monkeypatch, tmp_path):
-    class Full:
-        def close(self):
-            pass
-
-        def seek(self, *_):
-            pass
-
-        def write(self, _):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
+    full = mock.Mock()
+    full.write.side_effect = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: full)
     with pytest.raises(ValueError, match=f"No space left.*{tmp_path}; use a scratch folder with more room"):
         counted(LARGE_STREAM, LARGE_N, memory=LEAST_MEMORY, scratch=tmp_path)
 

@@ -117,16 +117,16 @@ def count_in_a_process(shards, saved, out):
     save_arrays(out, {f"C_{k}": C for k, C in enumerate(counts, 1)})
 
 
-def kill_at_random(tmp_path, kills):
-    """Kills the counting at random moments until it has been killed so often; checks every pass that ends."""
+@pytest.mark.slow
+def test_kills_at_random_moments_leave_exact_counts(tmp_path, kills=200):
     documents = random_documents(seed=5, number=4000, vocab_size=N, longest=9)
     expected = count(stream_of(documents), radius=K, vocab_size=N)
     shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=5000)
     context = multiprocessing.get_context("forkserver")  # a process that has imported JAX, and not started it
     context.set_forkserver_preload(["jexplicit.counts.dense"])
-    rng, killed, ended, run = np.random.default_rng(0), 0, 0, 0
+    rng, killed, ended = np.random.default_rng(0), 0, 0
     while killed < kills or not ended:
-        saved, out = tmp_path / f"saved_{run}", tmp_path / f"out_{run}.npz"
+        saved, out = tmp_path / f"saved_{ended}", tmp_path / f"out_{ended}.npz"
         process = context.Process(target=count_in_a_process, args=(tmp_path / "shards", saved, out))
         process.start()
         if killed < kills:
@@ -138,15 +138,8 @@ def kill_at_random(tmp_path, kills):
         process.join()
         if process.exitcode == 0:
             ended += 1
-            run += 1
             found = load_arrays(out)
             assert_same([found[f"C_{k}"] for k in range(1, K + 1)], expected)
         else:
             assert process.exitcode == -9
             killed += 1
-    return ended
-
-
-@pytest.mark.slow
-def test_200_kills_leave_exact_counts(tmp_path):
-    assert kill_at_random(tmp_path, 200)

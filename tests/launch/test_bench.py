@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jexplicit.counts.dense import _blocks, _sum_devices, _zero_tables, count, counting_step
+from jexplicit.counts.dense import _blocks, _sum_devices, count, counting_step, zero_table
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.shards import ShardWriter, read_shards
 from jexplicit.experiments.results import read_events, read_rows
@@ -295,7 +295,7 @@ def test_rows_that_a_step_touches_are_those_of_a_simulation():
 
 def test_devices_exchange_nothing_while_they_count_and_reduce_each_table_once():
     mesh, collective = data_mesh(4), r"= (\S+?)\{.*?\} (all-\w+|reduce-scatter|collective-\w+)\("
-    tables = _zero_tables(mesh, 2, 10)
+    tables = tuple(zero_table(mesh, 100)() for _ in range(2))
     blocks, lengths = _blocks(np.zeros(42, np.uint16), 2, 10, 4)
     step = counting_step(mesh, 2, 10).lower(tables, blocks, lengths).compile().as_text() or ""
     reduction = _sum_devices.lower(tables[0], 100).compile().as_text() or ""

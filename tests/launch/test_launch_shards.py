@@ -11,7 +11,7 @@ from jexplicit import encode_documents, evaluate, load_model
 from jexplicit.counts import context_ranges
 from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.files import write_tables, write_tables_index
-from jexplicit.counts.merging import merge_sparse
+from jexplicit.counts.merging import merge_counts
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.corpus.shards import Shards, read_shards
 from jexplicit.data.text import text_corpus
@@ -103,7 +103,7 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
     middle, N = int(np.flatnonzero(stream == 0)[100]), tokenizer.vocab_size
-    counts = merge_sparse(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
+    counts = merge_counts(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
     beside = linked(folder, tmp_path / "shards")
     (beside / "counts").mkdir()
     write_tables(beside / "counts", counts)
@@ -182,7 +182,7 @@ def test_a_run_beyond_memory_has_the_numbers_of_one_in_memory(folder, in_memory,
 def test_a_killed_run_continues_from_the_ranges_that_are_whole(folder, in_memory, several_ranges, tmp_path, monkeypatch):
     out, counted, save_arrays = tmp_path / "run", [], context_ranges.save_arrays
     offsets, levels_of = [], context_ranges._levels_of
-    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: offsets.append(a[3]) or levels_of(*a))
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda text, keys: offsets.append(text.offsets) or levels_of(text, keys))
 
     def save_and_be_killed(path, arrays):
         if len(counted) == 5:
@@ -209,7 +209,7 @@ def test_contexts_beside_the_shards_are_taken(folder, in_memory, several_ranges,
     disk = Disk(beside / "contexts", 2_000_000).of((1, 2, 3, 4))
     files = context_ranges.count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=stream.vocab_size, disk=disk)
     counted, levels_of = [], context_ranges._levels_of
-    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append((len(a[0]), a[3])) or levels_of(*a))
+    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append(a) or levels_of(*a))
     flags = ["--corpus", f"shards:{beside}", *CONTEXTS, "--methods", "ngram"]
     assert lm.main(["--out", str(tmp_path / "run"), *flags]) == 0
     assert not counted and numbers(tmp_path / "run") == in_memory[:3]

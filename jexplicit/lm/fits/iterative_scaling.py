@@ -53,7 +53,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jexplicit.counts.dense import Counts, merge_offsets
+from jexplicit.counts.merging import Counts, merge_offsets
 from jexplicit.data.contexts import contexts, distinct_contexts
 from jexplicit.lm.core.model import Features, LanguageModel
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows

@@ -11,14 +11,13 @@ So the logits of a context are one vector of all outputs, K multiples of K other
 Outputs that were never seen share one column of pseudo-observations and so one logit, a sum of K numbers.
 """
 
-import functools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
-from jexplicit.counts.sparse import SparseCounts, merge_sparse
+from jexplicit.counts.merging import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
 from jexplicit.lm.core.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
@@ -102,7 +101,7 @@ def sparse_language_model(
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
     noise = noise_model(_column_sums(counts[0]))
     targets = [C if eos else _without_column(C, PAD) for C in counts[:K]]
-    blocks = targets if features == "cat" else [_merged_offsets(targets)]
+    blocks = targets if features == "cat" else list(merge_offsets(tuple(targets)))
     b = [noise.one_minus_q @ C for C in blocks]
     delta = [_log_ratio(C, noise, row) for C, row in zip(blocks, b, strict=True)]
     column = sum(_column_sums(C) for C in blocks)  # that of F too: Σp = 1, so noise moves nothing to another output
@@ -210,10 +209,6 @@ def _unseen_logits(blocks: list[csr_array], M: int, noise: Noise, K: int) -> tup
     c = (K - 1) / K * np.log(sum(column.sum() for column in F))
     ratio = [np.log(column / noise.p) for column in F]
     return tuple(noise.q * r + noise.one_minus_q * (noise.p @ r) - c for r in ratio)
-
-
-def _merged_offsets(blocks: list[csr_array]) -> csr_array:
-    return functools.reduce(merge_sparse, [(C,) for C in blocks])[0]
 
 
 def _column_sums(C: csr_array) -> np.ndarray:
