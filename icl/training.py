@@ -19,7 +19,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_cpu, serial_kernels
+from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
 from jexplicit.runs.iterate import History, iterate
 
 
@@ -133,7 +133,7 @@ def training_steps(
         return lax.scan(step, state, keys)
 
     def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
-        return each_row(lambda seed: run(seed[0], seed[1], first), (state, keys), mesh)
+        return map_rows(lambda seed: run(seed[0], seed[1], first), (state, keys), mesh)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     sharded = jax.shard_map(run_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)

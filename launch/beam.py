@@ -26,7 +26,7 @@ from launch.shards import Source, describe, open_corpus, tokenizer_in
 from launch.shared.groups import check_text
 
 if TYPE_CHECKING:
-    from jexplicit.counts.beam import Part
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)

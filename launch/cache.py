@@ -19,7 +19,7 @@ from jexplicit.experiments.command import Command, run_subcommand
 from jexplicit.experiments.tables import Column, rich_table
 from jexplicit.runs.cache_files import CacheEntry, cache_entries, cache_folder, cache_limit, clear_cache
 from jexplicit.runs.compiled import compiled_entries, compiled_folder, compiled_limit
-from jexplicit.runs.progress import human, show
+from jexplicit.runs.progress import show, si_format
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ def list_cache(config: List) -> dict[str, Any]:
     folder, limit = cache_folder(), cache_limit()
     found = [_row(entry) for entry in cache_entries(folder)]
     size, compiled = _bytes(found), _in_all(compiled_entries())
-    show(rich_table(COLUMNS, found), f"{folder}: {human(size)}B of at most {human(limit)}B")
-    show(f"{compiled_folder()}: {compiled['files']} files, {human(compiled['bytes'])}B of at most {human(compiled_limit())}B")
+    show(rich_table(COLUMNS, found), f"{folder}: {si_format(size)}B of at most {si_format(limit)}B")
+    room = f"{si_format(compiled['bytes'])}B of at most {si_format(compiled_limit())}B"
+    show(f"{compiled_folder()}: {compiled['files']} files, {room}")
     return {"folder": str(folder), "bytes": size, "limit": limit, "entries": found, "compiled": compiled}
 
 
@@ -54,8 +55,8 @@ def clear(config: Clear) -> dict[str, Any]:
     folder = cache_folder()
     found = [_row(entry) for entry in clear_cache(cache_entries(folder), older_than=config.older_than)]
     size, compiled = _bytes(found), _in_all(clear_cache(compiled_entries(), older_than=config.older_than))
-    show(f"{folder}: {len(found)} texts removed, {human(size)}B")
-    show(f"{compiled_folder()}: {compiled['files']} files removed, {human(compiled['bytes'])}B")
+    show(f"{folder}: {len(found)} texts removed, {si_format(size)}B")
+    show(f"{compiled_folder()}: {compiled['files']} files removed, {si_format(compiled['bytes'])}B")
     return {"folder": str(folder), "bytes": size, "removed": found, "compiled": compiled}
 
 

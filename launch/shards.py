@@ -24,7 +24,7 @@ from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.files import check_writable, write_whole
-from jexplicit.runs.progress import console, human, stage
+from jexplicit.runs.progress import console, si_format, stage
 from launch.shared.groups import Text, check_text
 
 
@@ -121,7 +121,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> tuple[Tokenizer, int]:
             corpus.train, config.tokenizer_documents, seed=config.seed, progress=lambda seen: progress(seen, seen)
         )
         progress(documents, documents)
-    with stage(f"training the tokenizer on {human(len(sample))} documents"):
+    with stage(f"training the tokenizer on {si_format(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
     described = json.dumps({**settings, "train_documents": documents}, indent=1) + "\n"
     write_whole(out / "config.json", lambda file: file.write(described.encode()))

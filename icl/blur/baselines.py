@@ -32,7 +32,7 @@ from icl.blur.rules import init_synapses, normalise
 from jexplicit.nn.activations import activation
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.nn.optimizers import make_optimizer
-from jexplicit.runs.devices import each_row, full_precision
+from jexplicit.runs.devices import full_precision, map_rows
 
 GRID_OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam")
 
@@ -147,9 +147,9 @@ def _grid_curves(
         def curve(point: Any) -> PyTree[Array]:
             return descent_curve(optimizer(point), *learner, *data, **options)
 
-        return jax.vmap(curve)(grid) if at_once else each_row(curve, grid)
+        return jax.vmap(curve)(grid) if at_once else map_rows(curve, grid)
 
-    return each_row(run, (layers, batches))
+    return map_rows(run, (layers, batches))
 
 
 def descent_curves(

@@ -31,7 +31,7 @@ from icl.blur.genome import Genome
 from icl.blur.learning import accuracy_of
 from icl.blur.rules import Synapses, init_synapses, learn, predict
 from icl.names import Objective
-from jexplicit.runs.devices import each_row
+from jexplicit.runs.devices import map_rows
 
 _floor = 0.02  # ε, in nats: lower losses count as learned
 _early = 4  # the first updates, of about equal weights
@@ -289,5 +289,5 @@ def mean_scores(
 
     G, keys = len(genomes.f), jax.random.split(key, learners)
     every = jax.tree.map(lambda leaf: jnp.repeat(leaf, learners, axis=0), genomes), jnp.tile(keys, G)
-    losses, accuracies = each_row(score, every)
+    losses, accuracies = map_rows(score, every)
     return jnp.mean(losses.reshape(G, learners), axis=1), jnp.mean(accuracies.reshape(G, learners), axis=1)

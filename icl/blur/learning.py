@@ -19,8 +19,8 @@ from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from icl.blur.genome_files import load_genome
 from icl.blur.rules import Synapses, init_synapses, learn, predict
-from jexplicit.runs.checks import concrete
-from jexplicit.runs.devices import each_row
+from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.devices import map_rows
 
 _least_scale = 0.01  # of inputs; the digits of the package learn half as much there as at 1
 
@@ -170,7 +170,7 @@ def _learning_curves(
         key, batches = learner
         return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data, at=at)
 
-    return each_row(run, (keys, batches))
+    return map_rows(run, (keys, batches))
 
 
 def seeded_learners(
@@ -241,7 +241,7 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
         return learn(genome, rules, state, jnp.asarray(x, genome.nu.dtype), jnp.asarray(y, genome.nu.dtype))
 
     def update(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
-        if concrete(x):
+        if is_concrete(x):
             check_scale(x)
         return step(x, y, state)
 

@@ -29,7 +29,7 @@ from icl.blur.design import Rules
 from icl.blur.episodes import Family, Source, check_family, draw_family_episode, make_source, mean_scores, meta_loss
 from icl.blur.genome import Genome
 from icl.names import Objective
-from jexplicit.runs.devices import AXIS, data_mesh, each_row, on_gpu
+from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
 from jexplicit.runs.iterate import Entry, History, iterate
 
 _updates_at_once = 5  # on a GPU this halves the kernels per update; on a TPU it does not, and compilation takes minutes
@@ -224,7 +224,7 @@ def meta_steps(
         def one(genome: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
             return run(*genome, key, first, source)
 
-        return each_row(one, (states, numbers), mesh)
+        return map_rows(one, (states, numbers), mesh)
 
     split, same = PartitionSpec(AXIS), PartitionSpec()
     specs = (split, split, same, same, same)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from icl.models.attention import AttentionLayer, head_maps, layers_from_maps
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per layer
@@ -66,7 +66,7 @@ def descent_layers(
     W = np.zeros((m, dim)) if W0 is None else W0
     if G.shape != (dim, dim) or W.shape != (m, dim):
         raise ValueError(f"preconditioner {G.shape}, W0 {W.shape}: wanted {(dim, dim)} and {(m, dim)}")
-    if concrete(gamma, W) and np.any(gamma) and np.any(W):
+    if is_concrete(gamma, W) and np.any(gamma) and np.any(W):
         raise ValueError("GD++ with W0 other than zero: x, and so W0 x, change from layer to layer; start from zero")
     return _descent_layers(eta, gamma, G, W, context, L, jnp.dtype(dtype))
 
@@ -110,7 +110,7 @@ def softmax_descent_layer(
 
     Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
     """
-    if concrete(sharpness) and not sharpness > 0:
+    if is_concrete(sharpness) and not sharpness > 0:
         raise ValueError(f"sharpness {sharpness}: use a number above 0")
     one = descent_layers(dim, context, eta, outputs=outputs, dtype=dtype)
     scale = sharpness * (dim + outputs) ** 0.5  # scores are divided by the root of the key size

@@ -22,9 +22,9 @@ from jaxtyping import Array, Float, Int
 
 from icl.models.attention import layers_from_maps
 from icl.models.causal import CausalLayer, CausalModel, attention_maps
-from jexplicit.lm.core.model import NOTHING
+from jexplicit.lm.core.model import NO_TOKEN
 from jexplicit.lm.rows.cache import Cache, recent_row
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 
 _far = 1000.0  # exp(-1000) is zero in float64
 
@@ -35,7 +35,7 @@ def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) 
     _check(states, length)
     if jnp.shape(alpha) not in ((), (k,)):
         raise ValueError(f"alpha of shape {jnp.shape(alpha)} for {k} states: give one number, or one for each state")
-    if concrete(alpha) and not np.all(np.asarray(alpha) > 0):
+    if is_concrete(alpha) and not np.all(np.asarray(alpha) > 0):
         raise ValueError(f"alpha {alpha}: use numbers above 0")
     log_alpha = jnp.broadcast_to(jnp.log(jnp.asarray(alpha, dtype)), (k,))
     now, prior, before, _ = _channels(k)
@@ -129,7 +129,7 @@ def cache_row(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> CacheRo
     T, dtype = len(x), jnp.dtype(dtype or jnp.zeros(()).dtype)
     log_base = jnp.concatenate([jnp.zeros(1, dtype), jnp.full(states, -np.log(states), dtype)])  # token 0 is <pad>
     nearest = jnp.arange(T)[:, None] - jnp.arange(T + 1)[None]
-    histories = jnp.where(nearest >= 0, x[jnp.maximum(nearest, 0)].astype(jnp.int32) + 1, NOTHING)
+    histories = jnp.where(nearest >= 0, x[jnp.maximum(nearest, 0)].astype(jnp.int32) + 1, NO_TOKEN)
     row = jax.vmap(lambda history: recent_row(history, log_base, Cache(T, 1)))(histories)[:, 1:]
     different = jnp.maximum(jnp.sum(row > 0, axis=1), 1).astype(dtype)
     return CacheRow(row, jnp.expm1(row) * different[:, None] / states, different, jax.nn.softmax(row))

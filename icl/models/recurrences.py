@@ -20,7 +20,7 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 PerToken = Any  # a number, or one per token
@@ -195,7 +195,7 @@ def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tu
     for name, value in numbers.items():
         if jnp.shape(value) not in ((), (len(K),)):
             raise ValueError(f"{name} {jnp.shape(value)} for {len(K)} tokens: give one number, or one per token")
-    if concrete(forgetting) and not np.all((np.asarray(forgetting) > 0) & (np.asarray(forgetting) <= 1)):
+    if is_concrete(forgetting) and not np.all((np.asarray(forgetting) > 0) & (np.asarray(forgetting) <= 1)):
         raise ValueError(f"forgetting {forgetting}: use numbers above 0 and at most 1 (1: no forgetting)")
     return tuple(jnp.broadcast_to(jnp.asarray(value, K.dtype), (len(K),)) for value in numbers.values())
 
@@ -205,6 +205,6 @@ def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
     d = stream.K.shape[1]
     if jnp.shape(penalty) not in ((), (d,)):
         raise ValueError(f"penalty {jnp.shape(penalty)} for keys of {d} coordinates: give one number, or one per coordinate")
-    if concrete(penalty) and not np.all(np.asarray(penalty) > 0):
+    if is_concrete(penalty) and not np.all(np.asarray(penalty) > 0):
         raise ValueError(f"penalty {penalty}: use numbers above 0; without one, the first tokens have no solution")
     return jnp.broadcast_to(jnp.asarray(penalty, stream.K.dtype), (d,))

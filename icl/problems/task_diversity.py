@@ -31,7 +31,7 @@ from icl.solvers.single_layer import (
     token_moments,
 )
 from icl.tasks import Sequence, Tasks, initial_weights, sample_tasks
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 _nodes = 2000  # of the integral over eigenvalues, whose error falls faster than any power
@@ -110,7 +110,7 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
     X, Y, x_q, _ = sequence
     if W.ndim != 2 or not len(W) or W.shape[1] != len(x_q) or Y.shape[1] != 1:
         raise ValueError(f"W {W.shape}, Y {Y.shape}: wanted [M, {len(x_q)}] for at least one task, and one output")
-    if block < 1 or (concrete(v) and not v > 0):
+    if block < 1 or (is_concrete(v) and not v > 0):
         raise ValueError(f"variance {v}, block {block}: use numbers above 0; without noise the tasks are told apart exactly")
     M, d = W.shape
     block = min(block, M)

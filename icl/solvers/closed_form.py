@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, Tasks
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 
@@ -138,7 +138,7 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     """
     L, C, SCS, N, v = moments
     G = jnp.linalg.solve((SCS + v / N * L).T, (C @ L).T).T
-    if concrete(G) and not jnp.isfinite(G).all():
+    if is_concrete(G) and not jnp.isfinite(G).all():
         raise ValueError("E[S C S] cannot be inverted: draw more contexts, or drop inputs that are constant")
     return G
 

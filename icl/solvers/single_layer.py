@@ -23,7 +23,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Tasks
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 
@@ -201,7 +201,7 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
 
 
 def _check_invertible(moments: TokenMoments) -> None:
-    if not concrete(moments):
+    if not is_concrete(moments):
         return
     a, b = np.triu_indices(len(moments.ZZ))
     values = jnp.linalg.eigvalsh(moments.ZZ[a, b][:, a, b])

@@ -29,7 +29,7 @@ from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_document
 from jexplicit.runs.files import make_folder
 
 
-class Part(NamedTuple):
+class DocumentShard(NamedTuple):
     """Consecutive documents of a corpus.
 
     split: train, dev, or all where dev is still to be cut from the corpus.
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 def file_parts(
     split: str, files: Sequence[str], *, size: int, field: str | None = None, documents: Unit = "line"
-) -> list[Part]:
+) -> list[DocumentShard]:
     """The documents of text files, in parts of about `size` bytes; a file that is no plain text of lines is one part.
 
     Args:
@@ -68,31 +68,32 @@ def file_parts(
             stops = [None]
         ranges += [(file, start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
     return [
-        Part(split, n, Documents(file_documents, *where, field=field, documents=documents)) for n, where in enumerate(ranges)
+        DocumentShard(split, n, Documents(file_documents, *where, field=field, documents=documents))
+        for n, where in enumerate(ranges)
     ]
 
 
-def list_parts(split: str, documents: Sequence[str], *, size: int) -> list[Part]:
+def list_parts(split: str, documents: Sequence[str], *, size: int) -> list[DocumentShard]:
     """Documents in memory, in parts of `size`.
 
     >>> [list(part.documents) for part in list_parts("dev", "abcde", size=2)]
     [['a', 'b'], ['c', 'd'], ['e']]
     """
     starts = range(0, len(documents), size)
-    return [Part(split, n, list(documents[start : start + size])) for n, start in enumerate(starts)]
+    return [DocumentShard(split, n, list(documents[start : start + size])) for n, start in enumerate(starts)]
 
 
-def tfds_parts(data: TfdsText, *, size: int) -> list[Part]:
+def tfds_parts(data: TfdsText, *, size: int) -> list[DocumentShard]:
     """A text data set of TFDS, in parts of `size` documents: of train and dev, or of `all` where there is no dev."""
     parts = []
     for name, split in (("all" if data.dev is None else "train", "train"), ("dev", data.dev)):
         in_all = data.sizes[split] if split else 0
         ranges = (f"{split}[{first}:{min(first + size, in_all)}]" for first in range(0, in_all, size))
-        parts += [Part(name, n, Documents(data.documents, where)) for n, where in enumerate(ranges)]
+        parts += [DocumentShard(name, n, Documents(data.documents, where)) for n, where in enumerate(ranges)]
     return parts
 
 
-def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
+def cut_part(part: DocumentShard, lengths: Mapping[int, int]) -> list[DocumentShard]:
     """A part of a corpus without dev documents as a part of train and one of dev, by `split_documents`.
 
     Args:
@@ -110,13 +111,13 @@ def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
     if in_all < 2:
         raise ValueError(f"{in_all} document(s) cannot be split into train and dev: use more text, or give dev files")
     return [
-        Part(split, part.number, Documents(_cut, part.documents, first, in_all, dev=split == "dev"))
+        DocumentShard(split, part.number, Documents(_cut, part.documents, first, in_all, dev=split == "dev"))
         for split in ("train", "dev")
     ]
 
 
 def tokenise_part(
-    part: Part, tokenizer: Tokenizer, folder: str | os.PathLike, *, radius: int | None
+    part: DocumentShard, tokenizer: Tokenizer, folder: str | os.PathLike, *, radius: int | None
 ) -> tuple[Shard, SparseCounts]:
     """Write a part as a shard, and count it.
 
@@ -156,7 +157,7 @@ def write_stream_index(folder: str | os.PathLike, shards: Iterable[Shard], token
 
 
 def ingest(
-    parts: Sequence[Part],
+    parts: Sequence[DocumentShard],
     tokenizer: Tokenizer,
     out: str | os.PathLike,
     *,
@@ -231,7 +232,7 @@ def check_beam() -> None:
 # Functions of the workers stand at the top level, as Beam pickles them by name; those above capture values alone.
 
 
-def _tokenise(part: Part, tokenizer: Tokenizer, out: Path, K: int) -> tuple[str, Shard, SparseCounts]:
+def _tokenise(part: DocumentShard, tokenizer: Tokenizer, out: Path, K: int) -> tuple[str, Shard, SparseCounts]:
     return part.split, *tokenise_part(part, tokenizer, out, radius=K if part.split == "train" else None)
 
 

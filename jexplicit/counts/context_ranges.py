@@ -17,13 +17,13 @@ import jax
 import numpy as np
 from jaxtyping import Int, Integer
 
-from jexplicit.counts.contexts import Level, count_contexts, distinct_positions
+from jexplicit.counts.contexts import ContextLevel, count_contexts, distinct_positions
 from jexplicit.counts.merging import MergeTree, sparse_table
 from jexplicit.counts.stream import checksums, windows
 from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids, context_columns
 from jexplicit.data.corpus.shards import Shards
 from jexplicit.runs.files import load_arrays, make_folder, save_arrays, write_whole
-from jexplicit.runs.processes import agree, is_first, meet
+from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
 
 _bytes_per_position = 128  # while the contexts of a range are counted, or smoothed
 _most_readings = 256  # of the text
@@ -125,14 +125,16 @@ def count_ranges(
     """
     contexts = TextContexts(stream, offsets, vocab_size, disk, eos)
     ranges = plan_ranges(contexts)
-    agree("ranges of contexts, as they have other memory,", json.dumps(ranges))  # later, some of them are there
+    check_equal_across_processes(
+        "ranges of contexts, as they have other memory,", json.dumps(ranges)
+    )  # later, some of them are there
     own, done = ranges[jax.process_index() :: jax.process_count()], 0
     for keys in own:
         count_range(contexts, keys)
         done += keys.positions
         if progress:
             progress(done, sum(keys.positions for keys in own))
-    meet("contexts")
+    barrier("contexts")
     return [contexts.path(keys) for keys in ranges]
 
 
@@ -176,7 +178,7 @@ def count_range(contexts: TextContexts, keys: Range) -> None:
         save_arrays(path, {"first": np.array(keys.first // contexts.keys_per_id), **arrays})
 
 
-def read_levels(path: Path) -> tuple[int, list[Level]]:
+def read_levels(path: Path) -> tuple[int, list[ContextLevel]]:
     """The nearest id that a range begins with, and its contexts, whose nearest ids are less by it. Of its first and its last
     nearest id the range may have a part of the contexts.
 
@@ -185,11 +187,11 @@ def read_levels(path: Path) -> tuple[int, list[Level]]:
     """
     arrays = load_arrays(path)
     first = int(arrays.pop("first"))
-    parts = [[arrays[f"{name}_{n}"] for name in Level._fields] for n in range(len(arrays) // len(Level._fields))]
-    return first, [Level(*level) for level in parts]
+    parts = [[arrays[f"{name}_{n}"] for name in ContextLevel._fields] for n in range(len(arrays) // len(ContextLevel._fields))]
+    return first, [ContextLevel(*level) for level in parts]
 
 
-def merge_nearest(parts: Iterable[tuple[int, Level]], vocab_size: int) -> Level:
+def merge_nearest(parts: Iterable[tuple[int, ContextLevel]], vocab_size: int) -> ContextLevel:
     """The contexts of a single id of the whole text, from those of all ranges.
 
     Args:
@@ -197,7 +199,7 @@ def merge_nearest(parts: Iterable[tuple[int, Level]], vocab_size: int) -> Level:
         vocab_size: N.
 
     Example:
-        >>> one = Level(np.arange(1), np.array([3]), np.array([0, 1]), np.array([1]), np.array([2], np.int32))
+        >>> one = ContextLevel(np.arange(1), np.array([3]), np.array([0, 1]), np.array([1]), np.array([2], np.int32))
         >>> whole = merge_nearest([(1, one), (1, one)], 3)
         >>> whole.totals.tolist(), whole.start.tolist(), whole.outputs.tolist(), whole.counts.tolist()
         ([0, 6, 0], [0, 0, 1, 1], [1], [4])
@@ -208,7 +210,7 @@ def merge_nearest(parts: Iterable[tuple[int, Level]], vocab_size: int) -> Level:
         totals[first:last] += level.totals
         tree.add(sparse_table(level.counts, level.outputs, np.pad(level.start, (first, vocab_size - last), "edge")))
     C = tree.total()
-    return Level(np.arange(vocab_size), totals, C.indptr, C.indices.astype(np.min_scalar_type(vocab_size - 1)), C.data)
+    return ContextLevel(np.arange(vocab_size), totals, C.indptr, C.indices.astype(np.min_scalar_type(vocab_size - 1)), C.data)
 
 
 def _ranges(
@@ -250,7 +252,7 @@ def _positions_by_key(contexts: TextContexts, edges: Sequence[int]) -> tuple[Int
     return keys[order], np.concatenate([f[alone], pairs.ravel()])[order]
 
 
-def _levels_of(contexts: TextContexts, keys: Range) -> list[Level]:
+def _levels_of(contexts: TextContexts, keys: Range) -> list[ContextLevel]:
     """The levels of the contexts of a range. Where there are too many positions, they are reduced to the different ones as they
     come."""
     N, size, dtype = contexts.vocab_size, contexts.keys_per_id, contexts.stream.dtype

@@ -14,7 +14,7 @@ from jaxtyping import Int, Integer
 _largest = 2**63 - 1
 
 
-class Level(NamedTuple):
+class ContextLevel(NamedTuple):
     """The contexts of one length, numbered in the order of their ids; those of a single id have it as their number.
 
     contexts: sorted keys `number of the shorter context * ids + id`; for single ids, all of them.
@@ -34,7 +34,7 @@ class Level(NamedTuple):
         """Some contexts beside each other."""
         pairs = slice(self.start[c.start], self.start[c.stop])
         start = self.start[c.start : c.stop + 1] - pairs.start
-        return Level(self.contexts[c], self.totals[c], start, self.outputs[pairs], self.counts[pairs])
+        return ContextLevel(self.contexts[c], self.totals[c], start, self.outputs[pairs], self.counts[pairs])
 
     def of_pairs(self, values: np.ndarray) -> np.ndarray:
         """The value of its context for every pair."""
@@ -53,7 +53,7 @@ def count_contexts(
     sizes: Sequence[int],
     vocab_size: int,
     times: Int[np.ndarray, " M"] | None = None,
-) -> list[Level]:
+) -> list[ContextLevel]:
     """Count the contexts of 1, 2, ... ids before the targets.
 
     Args:
@@ -84,9 +84,9 @@ def count_contexts(
     pairs = [(starts_of(number, len(contexts[-1])), y.astype(np.min_scalar_type(N - 1)), n)]
     del number, y, n, longer, begins  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
-        keys = Level(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
+        keys = ContextLevel(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
         pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
-    return [Level(c, total, *pair) for c, total, pair in zip(contexts, totals, reversed(pairs), strict=True)]
+    return [ContextLevel(c, total, *pair) for c, total, pair in zip(contexts, totals, reversed(pairs), strict=True)]
 
 
 def rows_of_keys(

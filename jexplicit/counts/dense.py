@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jexplicit.counts.merging import INT32_CELLS, Counts, add_tables
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, check_memory, data_mesh, on_cpu
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
@@ -174,7 +174,7 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
     if not 1 <= K <= len(counts):
         remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
-    if concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
+    if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
         raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     return K
 

@@ -19,7 +19,7 @@ from jexplicit.experiments.flags import parse
 from jexplicit.experiments.program import as_started, command_name
 from jexplicit.experiments.results import experiment_of, read_config
 from jexplicit.runs.files import local_path
-from jexplicit.runs.progress import console, end_of_reader, json_line, silence
+from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 C = TypeVar("C")
 
@@ -115,7 +115,7 @@ def run_command(
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
             local_path(out)  # checked before any work
-        with silence(progress=quiet, results=as_json):
+        with quiet_output(progress=quiet, results=as_json):
             found = _ready(run)(chosen)
         if as_json:
             print(json_line(found))

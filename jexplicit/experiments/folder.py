@@ -22,7 +22,7 @@ from rich.table import Table
 from jexplicit.experiments.program import command_name
 from jexplicit.experiments.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
 from jexplicit.runs.files import local_path, write_whole
-from jexplicit.runs.processes import agree, hold_place, is_first
+from jexplicit.runs.processes import check_equal_across_processes, is_first, lock_run_folder
 from jexplicit.runs.progress import console, show
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
@@ -64,7 +64,7 @@ class RunFolder:
         if unknown := sorted(set(extend) - set(described)):
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
         _check_empty_or_run(self.path)
-        self._lock = hold_place(self.path, jax.process_index())
+        self._lock = lock_run_folder(self.path, jax.process_index())
         check_experiment(self.path, experiment, "choose another --out")
         # a run without measurements may be overwritten
         begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
@@ -73,7 +73,9 @@ class RunFolder:
         if begun:
             _check_unchanged(self.path, described, extend)
         self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
-        agree(f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)]))
+        check_equal_across_processes(
+            f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)])
+        )
         if not is_first():
             return
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import check_key, concrete
+from jexplicit.runs.checks import check_key, is_concrete
 from jexplicit.runs.devices import full_precision
 
 
@@ -44,7 +44,7 @@ def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) ->
     if not floor > 0 or not K > 0:
         raise ValueError(f"floor {floor}, K {K}: both must be above 0")
     norms = H.sum(axis=1, keepdims=True)
-    if concrete(H):
+    if is_concrete(H):
         _check_norms(float(H.min()), norms)
     return (H / norms + floor / H.shape[1]) * (K / (1 + floor))
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.evaluation import Past, check_positions, histories
 from jexplicit.lm.rows.network import NetworkRows
-from jexplicit.runs.devices import each_row, full_precision
+from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Attribution(NamedTuple):
@@ -84,4 +84,4 @@ def attribute_positions(model: LanguageModel, X: Array, read: Array, Y: Array) -
         log_p = jax.nn.log_softmax(rows.sum(axis=0))
         return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
 
-    return each_row(one, (X, read, Y), cpu=16, elsewhere=1024)
+    return map_rows(one, (X, read, Y), cpu=16, elsewhere=1024)

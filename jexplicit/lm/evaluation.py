@@ -21,7 +21,7 @@ from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_con
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import (
-    NOTHING,
+    NO_TOKEN,
     LanguageModel,
     TableRows,
     buckets_of,
@@ -86,7 +86,7 @@ class Past(NamedTuple):
         return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
 
 
-class Text(NamedTuple):
+class EncodedText(NamedTuple):
     """All predictions of a stream: contexts, targets, and where they stand."""
 
     X: Integer[np.ndarray, "M K"]
@@ -94,7 +94,7 @@ class Text(NamedTuple):
     past: Past
 
 
-def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> Text:
+def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
     """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
 
     Example:
@@ -104,7 +104,7 @@ def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> Text:
     """
     X, Y = contexts(stream, K, eos=eos)
     places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
-    return Text(X, Y, Past(stream, places))
+    return EncodedText(X, Y, Past(stream, places))
 
 
 def evaluate(
@@ -308,7 +308,7 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
-    """The W tokens before every position, nearest first, `NOTHING` before the start of the text.
+    """The W tokens before every position, nearest first, `NO_TOKEN` before the start of the text.
 
     Example:
         >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
@@ -316,7 +316,7 @@ def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
     """
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
     starts = 0 if past.starts is None else past.starts[:, None]
-    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NOTHING)
+    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
 
 
 def sampled_positions(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import NOTHING, LanguageModel, context_of
+from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
 from jexplicit.runs.checks import check_key
 
 
@@ -201,7 +201,7 @@ def _length(model: LanguageModel) -> int:
 
 def _history_of(prompt: np.ndarray, W: int) -> np.ndarray:
     """A prompt's last W tokens, nearest first, after the `<pad>` that its document starts from."""
-    text = np.concatenate([np.full(W, NOTHING), [PAD], prompt]).astype(np.int32)
+    text = np.concatenate([np.full(W, NO_TOKEN), [PAD], prompt]).astype(np.int32)
     return text[-W:][::-1]
 
 

@@ -13,6 +13,6 @@ def check_key(key: Any) -> None:
         raise ValueError(f"random key {key!r}: pass jax.random.key({key if isinstance(key, int) else 0})")
 
 
-def concrete(*trees: Any) -> bool:
+def is_concrete(*trees: Any) -> bool:
     """Whether all arrays of some pytrees are concrete, so that checks can read their values."""
     return not any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(trees)))  # zeros: under jit

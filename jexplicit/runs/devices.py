@@ -62,12 +62,12 @@ def on_gpu(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
 
 
-def spreads(mesh: Mesh | None) -> bool:
+def is_distributed(mesh: Mesh | None) -> bool:
     """Whether positions are distributed over the devices of a mesh; not on a single CPU, which uses threads."""
     return mesh is not None and (mesh.size > 1 or not on_cpu(mesh))
 
 
-def everywhere(tree: Any, mesh: Mesh) -> Any:
+def replicate(tree: Any, mesh: Mesh) -> Any:
     """The arrays of a pytree, replicated on every device; repeated arrays are placed once, and CPU devices share one copy."""
     whole = NamedSharding(mesh, PartitionSpec())
 
@@ -78,7 +78,7 @@ def everywhere(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda leaf: placed[id(leaf)], tree)
 
 
-def each_row(
+def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
     """f of every row of the pytree xs: sequentially on a CPU, whose vector units and cache one row fills; else under vmap.

@@ -2,8 +2,8 @@
 
 Every process runs the same program on its own part of the data: positions are split over the processes first, and a process's
 part over its own devices. Processes communicate rarely: once to sum their counts, and once per evaluation. The communicating
-functions (`agree`, `sum_over_processes`, `gather_over_processes`, `meet`) are called by all processes or by none; in a single
-process they return their argument. Each waits until all processes have called it.
+functions (`check_equal_across_processes`, `sum_over_processes`, `gather_over_processes`, `barrier`) are called by all processes
+or by none; in a single process they return their argument. Each waits until all processes have called it.
 """
 
 import functools
@@ -88,7 +88,7 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def meet(what: str) -> None:
+def barrier(what: str) -> None:
     """Barrier: wait, for days if necessary, until every process has called this with the same `what`.
 
     A collective does not wait: on CPUs the first one of some devices times out after 30 s, a later one after 30 minutes. So all
@@ -102,11 +102,11 @@ def meet(what: str) -> None:
     wait(key=f"{what} {next(_waits)}", timeout_ms=1000 * _longest_wait_seconds)
 
 
-def agree(what: str, value: str) -> None:
+def check_equal_across_processes(what: str, value: str) -> None:
     """Check that all processes have the same value; the ValueError, raised in all, names those that differ from process 0."""
     if jax.process_count() == 1:
         return
-    meet("agreement")
+    barrier("agreement")
     # the AssertionError of multihost_utils.assert_equal prints the arrays instead of the differing processes
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
     digests = np.asarray(multihost_utils.process_allgather(digest))
@@ -125,7 +125,7 @@ def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """The exact sum over processes of tables of integers, of the same shapes; int64 if a cell could exceed 2^31 - 1."""
     if jax.process_count() == 1:
         return tuple(tables)
-    meet("sum")
+    barrier("sum")
     return tuple(_sum(table) for table in tables)
 
 
@@ -136,7 +136,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
     if part.dtype.itemsize == 8:  # JAX without x64 would truncate them to 4 bytes
         halves = gather_over_processes(np.ascontiguousarray(part)[..., None].view(np.int32))
         return halves.view(part.dtype)[..., 0]
-    meet("gather")
+    barrier("gather")
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(part)))).tolist()
     padded = np.zeros((max(lengths), *part.shape[1:]), part.dtype)
     padded[: len(part)] = part
@@ -155,7 +155,7 @@ class FolderLock:
 _locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionary()
 
 
-def hold_place(out: str | os.PathLike, process_id: int) -> FolderLock:
+def lock_run_folder(out: str | os.PathLike, process_id: int) -> FolderLock:
     """Lock a run folder, which is created, against other runs while the result is referenced; its processes share it by id.
 
     The lock is one of operating-system processes: within one process, a second call returns the same lock.

@@ -55,14 +55,14 @@ def json_line(value: Any) -> str:
     return line
 
 
-def suggest(text: str) -> None:
+def print_hint(text: str) -> None:
     """Print a suggestion for a next command, except with `--quiet` or `--json`."""
     if not _results.quiet:
         console.print(text, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def silence(*, progress: bool, results: bool) -> Iterator[None]:
+def quiet_output(*, progress: bool, results: bool) -> Iterator[None]:
     """Disable progress or results within a context."""
     before = console.quiet, _results.quiet
     console.quiet, _results.quiet = before[0] or progress, before[1] or results
@@ -74,7 +74,7 @@ def silence(*, progress: bool, results: bool) -> Iterator[None]:
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{human(task.speed or 0)} {task.fields['unit']}/s")
+        return Text(f"{si_format(task.speed or 0)} {task.fields['unit']}/s")
 
 
 @contextlib.contextmanager
@@ -98,11 +98,11 @@ def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
 
         yield progress
     seconds = time.perf_counter() - start
-    rate = f": {human(amount)} {unit}, {human(amount / max(seconds, 1e-9))}/s" if amount else ""
+    rate = f": {si_format(amount)} {unit}, {si_format(amount / max(seconds, 1e-9))}/s" if amount else ""
     console.print(f"  {name} {seconds:.1f} s{rate}")
 
 
-def human(x: float) -> str:
+def si_format(x: float) -> str:
     """A number with three digits and a suffix: k, M, G or T."""
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= factor:

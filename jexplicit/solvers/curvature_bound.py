@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
@@ -88,10 +88,10 @@ def curvature_bound_sweeps(
     start = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype) if U is None else U
     if len(H) != len(Y) or start.shape != (H.shape[1], Y.shape[1]):
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {start.shape}: expected [M, D], [M, N] and [D, N]")
-    if concrete(ridge) and not 0 < ridge < jnp.inf:
+    if is_concrete(ridge) and not 0 < ridge < jnp.inf:
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     problem = curvature_problem(H, Y, ridge)
-    if concrete(problem) and not bool(jnp.isfinite(problem.factor).all()):
+    if is_concrete(problem) and not bool(jnp.isfinite(problem.factor).all()):
         raise ValueError(f"HᵀH cannot be factorised with ridge {ridge}: check that the features are finite, or raise the ridge")
     solution, losses = run_sweeps(curvature_bound_sweep, start, problem, sweeps=sweeps, **options)
     return SoftmaxFit(solution, jnp.zeros_like(start[0]), losses)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 
@@ -45,7 +45,7 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
 
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
     """
-    if concrete(F, K):
+    if is_concrete(F, K):
         check_cooccurrences(F, K)
     column = column_sums(F)
     return jax.tree.map(lambda block: _solve(block, column, K), F)
@@ -89,7 +89,7 @@ def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[
 
     Source: paper, Eq. 2.
     """
-    if concrete(H):
+    if is_concrete(H):
         lowest, highest = float(jnp.min(H)), float(jnp.max(H))
         if not 0 <= lowest <= highest < np.inf:
             raise ValueError(

@@ -19,7 +19,7 @@ from jexplicit.runs.devices import AXIS, full_precision
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 
 
-class Blocks(NamedTuple):
+class ExampleBlocks(NamedTuple):
     """Examples in blocks of m, split over devices: inputs of the features, targets, and weights (0 for padding)."""
 
     X: Float[Array, "devices blocks m r"]
@@ -37,7 +37,7 @@ class Gram(NamedTuple):
     M: Float[Array, ""]
 
 
-def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> Blocks:
+def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
     """Examples as blocks, the last one padded, equally many per device of a mesh.
 
     Args:
@@ -67,11 +67,11 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         whole = padded.reshape(devices, number, m, *rows.shape[1:])
         return jax.device_put(whole, NamedSharding(mesh, PartitionSpec(AXIS)) if mesh else None)
 
-    return Blocks(cut(X), cut(Y), cut(np.ones(len(X), X.dtype)))
+    return ExampleBlocks(cut(X), cut(Y), cut(np.ones(len(X), X.dtype)))
 
 
 def gram_matrix(
-    blocks: Blocks, features: Callable[[Array], Array], *, progress: Callable[[int, int], None] | None = None
+    blocks: ExampleBlocks, features: Callable[[Array], Array], *, progress: Callable[[int, int], None] | None = None
 ) -> Gram:
     """`HᵀH` (its lower triangle), `HᵀY`, and the sums of H and Y over examples.
 
@@ -101,7 +101,7 @@ def gram_matrix(
 
 @functools.partial(jax.jit, donate_argnums=0)
 @full_precision
-def add_block(sums: Gram, blocks: Blocks, features: Callable[[Array], Array], n: Array) -> Gram:
+def add_block(sums: Gram, blocks: ExampleBlocks, features: Callable[[Array], Array], n: Array) -> Gram:
     """`sums` with block n of each device added; `sums` is donated."""
 
     def add(total: Gram, X: Array, Y: Array, weight: Array) -> Gram:

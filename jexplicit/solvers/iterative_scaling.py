@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
@@ -85,12 +85,12 @@ def iterative_scaling_sweeps(
     if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]):
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
     F, n = dense_cooccurrence(H, Y), H.sum(axis=1)
-    if concrete(H, F):
+    if is_concrete(H, F):
         _check_pairs(H, F)
     K = n.max()
     h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
     if slack is None:
-        slack = not concrete(h0) or bool(h0.max() > 0)
+        slack = not is_concrete(h0) or bool(h0.max() > 0)
     if slack:
         H = jnp.concatenate([H, h0[:, None]], axis=1)
         F = jnp.concatenate([F, (h0 @ Y)[None, :]])

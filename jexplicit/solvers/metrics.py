@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 
 
 def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
@@ -38,7 +38,7 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
 
 def _measure(value: Array, logits: Array) -> Any:
     """A measure of logits as a number; an array under jit, vmap and grad."""
-    if not concrete(value, logits):
+    if not is_concrete(value, logits):
         return value
     check_not_nan(logits)
     return float(value)

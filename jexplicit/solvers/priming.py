@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import column_sums
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
@@ -70,7 +70,7 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
 
     Source: paper, Sec. 3.2.1 and Fig. 2 right.
     """
-    if concrete(F, K):
+    if is_concrete(F, K):
         if not 1 <= float(K.min()) <= float(K.max()) < jnp.inf:
             raise ValueError(f"priming numbers between {float(K.min())} and {float(K.max())}: use finite numbers of at least 1")
         if not float(F.min()) > 0:

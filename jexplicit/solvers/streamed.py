@@ -17,14 +17,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.gram import Blocks, Gram
+from jexplicit.solvers.gram import ExampleBlocks, Gram
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
 class StreamedProblem(NamedTuple):
     """Data of a sweep: examples, their features, the features' mean, the factor of `C + 2 penalty`, and the penalty."""
 
-    blocks: Blocks
+    blocks: ExampleBlocks
     features: Callable[[Array], Array]
     mean: Float[Array, " D"]
     factor: Float[Array, "D D"]
@@ -100,7 +100,7 @@ def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[Softmax
 
 def gram_softmax_sweeps(
     gram: Gram,
-    blocks: Blocks,
+    blocks: ExampleBlocks,
     features: Callable[[Array], Array],
     start: SoftmaxFit | None = None,
     *,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import concrete
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.iterate import History, iterate
 
@@ -51,7 +51,7 @@ def run_sweeps(
     """
     if sweeps < 0:
         raise ValueError(f"{sweeps} sweeps: use at least 0")
-    if not concrete(state, problem):
+    if not is_concrete(state, problem):
         state, before = jax.lax.scan(lambda state, _: sweep(state, problem), state, length=sweeps)
         return state, jnp.append(before, sweep(state, problem)[1])
 

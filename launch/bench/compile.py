@@ -52,7 +52,7 @@ from jexplicit.nn.steps import initial_state, training_step
 from jexplicit.runs.devices import AXIS
 from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
 from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.gram import Blocks, Gram, add_block
+from jexplicit.solvers.gram import ExampleBlocks, Gram, add_block
 from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
 from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
 from launch.bench.shared.harness import free_folder
@@ -90,7 +90,7 @@ def _spread(positions: int) -> tuple[Any, ...]:
     """8 blocks of so many positions on a device: the unigram, dense tables, and sparse ones, 32 segments of entries each."""
     n, B, E, Q, G = 8, positions, 1 << 24, 8 * 32 * positions, K + 7
     entries = _shape(E, dtype=np.uint16), _shape(E), *[_ints(Q)] * 3
-    blocks = placing.Blocks(_ints(n, B, G), _ints(n, B, G), _ints(n, B), _ints(n, 2))
+    blocks = placing.PositionBlocks(_ints(n, B, G), _ints(n, B, G), _ints(n, B), _ints(n, 2))
     return placing.Shared(_shape(K * N + 1, N), (), *entries), blocks, _ints(), _shape(G)
 
 
@@ -148,7 +148,7 @@ _scaling = ScalingProblem(*_examples, _weights, _shape(), None)
 _curvature = CurvatureProblem(*_examples, _shape(784, 784), _shape())
 _problem = optimum.Problem((_table, _table), _table, _shape())
 _features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
-_blocks = Blocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
+_blocks = ExampleBlocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
 _sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
 _streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 

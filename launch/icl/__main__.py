@@ -33,11 +33,12 @@ _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 
 def find_experiments() -> dict[str, Experiment]:
-    """The experiments in the modules of this folder and those in it by name, in the order of the groups."""
+    """The experiments in the modules of this folder and its subfolders by name, those of a group first."""
     found = pkgutil.walk_packages([str(Path(__file__).parent)], "launch.icl.")
     modules = [importlib.import_module(module.name) for module in found if not module.name.endswith("__main__")]
     found = {e.name: e for module in modules for e in vars(module).values() if isinstance(e, Experiment)}
-    return {name: found[name] for group in GROUPS.values() for name in group if name in found}
+    grouped = [name for group in GROUPS.values() for name in group]
+    return {name: found[name] for name in dict.fromkeys([*grouped, *found])}
 
 
 def join_flags() -> Any:

@@ -21,7 +21,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import TrainingText, Watch
-from jexplicit.runs.progress import human, show
+from jexplicit.runs.progress import show, si_format
 from launch.lm.config import Config
 from launch.lm.models import options_of, wanted_models
 from launch.lm.text import kind_of_tables, most_offsets, read_corpus
@@ -77,7 +77,7 @@ def forecast(config: Config) -> dict[str, Any]:
         "seconds": seconds + counting + fitting,
     }
     rows = [
-        {"what": name.replace("_", " "), "estimate": value if isinstance(value, str) else human(value)}
+        {"what": name.replace("_", " "), "estimate": value if isinstance(value, str) else si_format(value)}
         for name, value in found.items()
     ]
     show(rich_table([Column("", "what"), Column("estimate", "estimate")], rows, title="a forecast; nothing is written"))

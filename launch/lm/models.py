@@ -38,7 +38,7 @@ _positions_one_by_one = 20_000  # of the train perplexity of models that are rea
 _once_at_1 = ("delta", "mean-cooccurrence", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
 
 
-class Job(NamedTuple):
+class ModelRun(NamedTuple):
     """What every measured model needs."""
 
     config: Config
@@ -71,7 +71,7 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
                 yield {**name, "features": features, "radius": radius, **own}
 
 
-def measure_model(job: Job, name: dict[str, Any]) -> list[Row]:
+def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
     """Fit, save and evaluate one model."""
     config, method = job.config, name["method"]
     if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
@@ -101,7 +101,7 @@ def options_of(config: Config, name: Row) -> Options:
     return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **flags, **own)
 
 
-def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:
+def evaluate_model(job: ModelRun, name: Row, model: LanguageModel) -> Row:
     """The perplexities of a model on train and dev, and what compares across tokenizers."""
     config, start = job.config, time.perf_counter()
     one_by_one, dense = len(model.rows) > 1, job.tables == "dense"
@@ -123,7 +123,7 @@ def evaluate_model(job: Job, name: Row, model: LanguageModel) -> Row:
     }
 
 
-def watch_of(job: Job, name: Row) -> Watch:
+def watch_of(job: ModelRun, name: Row) -> Watch:
     """Progress on the terminal, events in the run folder, and a folder to resume from."""
 
     def log(**event: Any) -> None:
@@ -136,7 +136,7 @@ def watch_of(job: Job, name: Row) -> Watch:
     return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=checkpoints, events=job.folder.events)
 
 
-def measure_scaling(job: Job, model: LanguageModel) -> dict[str, Any]:
+def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
     """The line of the scaling assumption; the first process puts its points into the run folder, for the figure."""
     config, radius, features = job.config, model.radius, cast(Features, model.features)
     C = job.training.counts(1)

@@ -28,12 +28,12 @@ from jexplicit.lm.rows.bitcipher import check_bits
 from jexplicit.lm.rows.word_vectors import check_dimensions
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh, request_devices
-from jexplicit.runs.processes import FolderLock, agree, hold_place, is_first, join, meet
-from jexplicit.runs.progress import console, suggest
+from jexplicit.runs.processes import FolderLock, barrier, check_equal_across_processes, is_first, join, lock_run_folder
+from jexplicit.runs.progress import console, print_hint
 from launch.lm.check import check
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast
-from launch.lm.models import Job, measure_model, wanted_models
+from launch.lm.models import ModelRun, measure_model, wanted_models
 from launch.lm.text import check_fit, contexts_folder, count_or_load, kind_of_tables, read_text
 from launch.lm.views import VIEWS, repetition
 
@@ -49,8 +49,8 @@ def run(config: Config) -> dict[str, Any]:
     presented = EXPERIMENT.run(config)
     if is_first():
         said, text = shlex.quote(config.out), '--text "the list is sorted"'
-        suggest(as_typed(f'next: python -m launch.sample --run {said} --prompt "Return the"'))
-        suggest(as_typed(f"      python -m launch.explain --run {said} {text}"))
+        print_hint(as_typed(f'next: python -m launch.sample --run {said} --prompt "Return the"'))
+        print_hint(as_typed(f"      python -m launch.explain --run {said} {text}"))
     del place
     return presented
 
@@ -59,10 +59,10 @@ def join_others(config: Config) -> FolderLock | None:
     """Become one of several processes; what is returned holds the place of this one until it ends."""
     if config.coordinator is None:
         return None
-    place = hold_place(config.out, config.process_id) if config.process_id is not None else None
+    place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
     join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
     console.quiet = not is_first()
-    return place or hold_place(config.out, jax.process_index())
+    return place or lock_run_folder(config.out, jax.process_index())
 
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
@@ -83,7 +83,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
             check_dimensions(bits // 2, N)
     tables = kind_of_tables(config, N)
     check_fit(config, text, tables)
-    agree("choice of --tables, as they have other memory,", tables)
+    check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
     about = {
@@ -101,11 +101,11 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
-    job = Job(config, folder, text, training, mesh, tables, about, dev_counts)
+    job = ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
     for name in wanted_models(config):
         if tables != "sharded" or name["method"] == "explicit":
             yield name, functools.partial(measure_model, job, name)
-    meet("rows")
+    barrier("rows")
     training.forget()  # the best model is read again
     if is_first():
         shutil.rmtree(contexts_folder(folder.path), ignore_errors=True)

@@ -37,7 +37,7 @@ from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import RADIUS, TrainingText
 from jexplicit.runs.devices import within_memory
 from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
-from jexplicit.runs.processes import agree, is_first, meet
+from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
 
@@ -72,14 +72,14 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
         text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
     else:
         if not is_first():
-            meet("tokens")
+            barrier("tokens")
         corpus = read_corpus(config)
         name, sha256, of_all = corpus.name, corpus.sha256, corpus.sha256
         with stage("tokenising", "documents") as progress:
             text = cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
         if is_first():
-            meet("tokens")
-    agree("text", of_all)
+            barrier("tokens")
+    check_equal_across_processes("text", of_all)
     _keep(folder, text.tokenizer, name, {"corpus_sha256": sha256, "tokenizer_sha256": text.tokenizer.sha256})
     return text, {"corpus": name, "corpus_sha256": sha256}
 

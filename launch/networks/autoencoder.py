@@ -37,7 +37,7 @@ from jexplicit.nn.studies.autoencoders import (
 )
 from jexplicit.runs.progress import stage
 from launch.networks.config import AutoencoderConfig, Training, checked
-from launch.networks.data import Data, Part, open_pictures
+from launch.networks.data import Data, SplitData, open_pictures
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS
 from launch.networks.training import RESULTS, flags_of, load_variables, solved_row, train_network
 
@@ -55,7 +55,7 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     if config.anomaly >= images.outputs:
         raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
     data, anomalies = without_class(everything, config.anomaly)
-    few = Part(*(part[: config.memories] for part in data.train))
+    few = SplitData(*(part[: config.memories] for part in data.train))
     D, k, key = data.outputs, config.bottleneck, jax.random.key(config.seed)
     solved, span = linear_autoencoder(jnp.asarray(data.train.X), k), pseudo_inverse_autoencoder(jnp.asarray(few.X))
     for name, f, part in (("linear, solved", solved, data), ("span of the memories", span, data._replace(train=few))):
@@ -113,7 +113,7 @@ def recalled_pictures(config: AutoencoderConfig, memories: Array, f: Map) -> dic
 def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
     """Examples as their own targets without one class, and that class's test examples."""
     normal = [part.Y.argmax(axis=1) != anomaly for part in data[:3]]
-    parts = (Part(part.X[kept], part.X[kept]) for part, kept in zip(data[:3], normal, strict=True))
+    parts = (SplitData(part.X[kept], part.X[kept]) for part, kept in zip(data[:3], normal, strict=True))
     labels, about = data.labels[data.labels != anomaly], {**data.about, "anomaly": anomaly}
     return Data(*parts, labels=labels, outputs=data.train.X.shape[1], about=about), data.test.X[~normal[2]]
 

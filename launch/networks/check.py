@@ -21,7 +21,7 @@ from jexplicit.nn.objectives import objective
 from jexplicit.nn.studies.checklist import Verdict, all_examples_verdict, one_example_verdict
 from jexplicit.runs.progress import console
 from launch.networks.config import CheckConfig, Training, checked
-from launch.networks.data import Data, Part, open_pictures
+from launch.networks.data import Data, SplitData, open_pictures
 from launch.networks.diagnostics import CURVES
 from launch.networks.training import RESULTS, flags_of, row_of, train_network
 
@@ -53,7 +53,7 @@ def attempt(folder: RunFolder, flags: Training, data: Data, network: FullyConnec
     """Train a step's network on the squared error, with the verdict in its row; a loss that is not finite fails too."""
     Y, one = data.train.Y, name == "one example"
     if one:
-        example = Part(*(part[:1] for part in data.train))
+        example = SplitData(*(part[:1] for part in data.train))
         data = Data(example, example, example, data.labels[:1], data.outputs, data.about)
 
     def verdict(row: Row, _: Any) -> Row:

@@ -10,7 +10,7 @@ from jexplicit.runs.progress import console, stage
 from launch.networks.config import Pictures
 
 
-class Part(NamedTuple):
+class SplitData(NamedTuple):
     """Inputs and targets of the train, dev or test examples."""
 
     X: np.ndarray
@@ -25,9 +25,9 @@ class Data(NamedTuple):
     about: fields of the rows of all models on these examples.
     """
 
-    train: Part
-    dev: Part
-    test: Part
+    train: SplitData
+    dev: SplitData
+    test: SplitData
     labels: np.ndarray
     outputs: int
     about: dict[str, Any]
@@ -44,13 +44,20 @@ def open_pictures(config: Pictures, command: str) -> tuple[Images, Data]:
 def raw_data(images: Images, command: str = "") -> Data:
     """Positive pixel features and one-hot labels; dev is the last tenth of the training images."""
     train, test = (
-        Part(pixel_features(X, images.levels), one_hot(labels, images.outputs))
+        SplitData(pixel_features(X, images.levels), one_hot(labels, images.outputs))
         for X, labels in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
     )
     kept = len(train.X) - max(1, len(train.X) // 10)
     about = {"command": command, "data": images.name, "sha256": images.sha256, "outputs": images.outputs}
     labels = images.train_labels[:kept].astype(np.int64)
-    return Data(Part(train.X[:kept], train.Y[:kept]), Part(train.X[kept:], train.Y[kept:]), test, labels, images.outputs, about)
+    return Data(
+        SplitData(train.X[:kept], train.Y[:kept]),
+        SplitData(train.X[kept:], train.Y[kept:]),
+        test,
+        labels,
+        images.outputs,
+        about,
+    )
 
 
 def centred_data(images: Images, command: str = "") -> Data:
@@ -58,7 +65,7 @@ def centred_data(images: Images, command: str = "") -> Data:
     data = raw_data(images, command)
     mean = data.train.X.mean(axis=0)
     scale = float((data.train.X - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
-    train, dev, test = (Part((X - mean) / scale, Y) for X, Y in data[:3])
+    train, dev, test = (SplitData((X - mean) / scale, Y) for X, Y in data[:3])
     return data._replace(train=train, dev=dev, test=test)
 
 

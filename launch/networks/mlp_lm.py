@@ -102,7 +102,7 @@ def open_text(config: Text, command: str) -> TextData:
         cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
     tokenizer = cached.tokenizer
     streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
-    parts = [data.Part(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
+    parts = [data.SplitData(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
     about = {
         "command": command,
         "corpus": corpus.name,

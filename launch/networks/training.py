@@ -24,7 +24,7 @@ from jexplicit.nn.training import train
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.networks.config import Descent, Training
-from launch.networks.data import Data, Part
+from launch.networks.data import Data, SplitData
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS, watch
 
 _ratio_records = 200  # per run, approximately
@@ -159,10 +159,10 @@ def train_network(
     return [row]
 
 
-def subset(part: Part, most: int) -> Part:
+def subset(part: SplitData, most: int) -> SplitData:
     """At most this many examples, evenly spaced: always the same ones."""
     every = -(-len(part.X) // most)
-    return Part(part.X[::every], part.Y[::every])
+    return SplitData(part.X[::every], part.Y[::every])
 
 
 def load_variables(folder: RunFolder, name: str) -> dict[str, Any]:

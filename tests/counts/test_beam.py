@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jexplicit.counts.beam import Part, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
+from jexplicit.counts.beam import DocumentShard, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
 from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables
@@ -77,7 +77,7 @@ def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypa
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
     (tmp_path / "train").mkdir()
-    parts = [*file_parts("train", files, size=500), Part("train", 99, [])]
+    parts = [*file_parts("train", files, size=500), DocumentShard("train", 99, [])]
     done = [tokenise_part(part, tokenizer, tmp_path, radius=K) for part in reversed(parts)]
     write_stream_index(tmp_path / "train", [shard for shard, _ in done], tokenizer)
     stream, expected = read_shards(tmp_path / "train"), encode_documents(tokenizer, documents)
@@ -92,7 +92,7 @@ def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypa
 def test_a_part_tried_again_gives_the_same_file_and_dev_is_not_counted(tmp_path):
     tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     (tmp_path / "dev").mkdir()
-    part = Part("dev", 1, ["to be", "", "or not"])
+    part = DocumentShard("dev", 1, ["to be", "", "or not"])
     (shard, counts), again = (
         tokenise_part(part, tokenizer, tmp_path, radius=None),
         tokenise_part(part, tokenizer, tmp_path, radius=None),

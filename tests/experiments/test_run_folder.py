@@ -90,9 +90,8 @@ def test_an_experiment_is_named_after_the_folder_of_its_launcher(module, name):
 
 
 def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
-    program = (
-        f"from jexplicit.runs.processes import hold_place; place = hold_place({str(tmp_path)!r}, 0); print('held'); input()"
-    )
+    lock = f"from jexplicit.runs.processes import lock_run_folder; lock = lock_run_folder({str(tmp_path)!r}, 0)"
+    program = f"{lock}; print('held'); input()"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-uc", program], env=environment, **pipes) as other:

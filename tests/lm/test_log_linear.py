@@ -27,11 +27,11 @@ from jexplicit.lm.fits.log_linear import (
     Smoothing,
     implied_slope,
     initial_exponents,
-    left_out_rows,
+    leave_one_out_positions,
+    leave_one_out_rows,
     log_linear_model,
     offset_positions,
     offset_rows,
-    own_rows,
 )
 from jexplicit.lm.tables.reader import log_probabilities
 
@@ -150,7 +150,7 @@ def slow_left_out(C, x, y, smoothing):
 def test_left_out_rows_have_one_pair_less(smoothing, eos):
     X, Y = windows(DOCUMENTS, K, eos=eos)
     some = slice(0, 150)
-    rows = left_out_rows(COUNTS, X[some], Y[some], eos=eos, smoothing=smoothing)
+    rows = leave_one_out_rows(COUNTS, X[some], Y[some], eos=eos, smoothing=smoothing)
     assert len(rows.tables) == K and rows.tables[0].shape == (150, N) and rows.eos == eos
     np.testing.assert_array_equal(rows.log_p, rows_of(eos=eos).log_p)
     ones = 0
@@ -168,15 +168,15 @@ def test_a_context_seen_once_falls_back_when_it_is_left_out():
     at = np.array([[1]]), np.array([2])
     P_cont = np.array([1, 1, 3, 1]) / 6  # <pad> and 1 once each; 2 after <pad>, 1 and 2; 3 after 2
     for smoothing in ("kneser-ney", "modified-kneser-ney"):
-        rows = left_out_rows(counts, *at, smoothing=smoothing)
+        rows = leave_one_out_rows(counts, *at, smoothing=smoothing)
         np.testing.assert_allclose(probabilities(rows)[0][0], P_cont, rtol=0, atol=ATOL)
-    rows = left_out_rows(counts, *at, smoothing="add-alpha")
+    rows = leave_one_out_rows(counts, *at, smoothing="add-alpha")
     np.testing.assert_allclose(probabilities(rows)[0][0], 1 / 4, rtol=0, atol=ATOL)
 
 
 def test_left_out_add_alpha_is_that_of_the_smaller_counts():
     X, Y = windows(DOCUMENTS, K)
-    rows = probabilities(left_out_rows(COUNTS, X[:5], Y[:5], smoothing="add-alpha"))
+    rows = probabilities(leave_one_out_rows(COUNTS, X[:5], Y[:5], smoothing="add-alpha"))
     for m in range(5):
         less = tuple(C - (np.eye(N)[X[m, k]][:, None] * np.eye(N)[Y[m]]).astype(C.dtype) for k, C in enumerate(COUNTS))
         again = probabilities(offset_rows(less, features="cat", smoothing="add-alpha"))
@@ -186,12 +186,12 @@ def test_left_out_add_alpha_is_that_of_the_smaller_counts():
 def test_every_position_reads_its_own_left_out_rows():
     X, Y = windows(DOCUMENTS, K)
     X, Y, exponents = X[:70], Y[:70], np.array([0.9, 0.8, 0.4, 0.2])  # more than a block
-    rows = left_out_rows(COUNTS, X, Y)
+    rows = leave_one_out_rows(COUNTS, X, Y)
     tables = [np.asarray(table, np.float64) for table in rows.of_features]
     expected = [
         log_softmax(exponents[0] * tables[0][0] + sum(exponents[k] * tables[k][m] for k in (1, 2, 3)))[Y[m]] for m in range(70)
     ]
-    found = log_probabilities(rows.of_features, exponents, own_rows(70, K), Y)
+    found = log_probabilities(rows.of_features, exponents, leave_one_out_positions(70, K), Y)
     np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
 
 

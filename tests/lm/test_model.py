@@ -15,7 +15,7 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.core.model import (
-    NOTHING,
+    NO_TOKEN,
     Constant,
     Features,
     LanguageModel,
@@ -130,4 +130,4 @@ def test_the_context_of_a_history_ends_where_its_document_begins():
     assert context_of(jnp.array([5, 6, 7, 1]), 3).tolist() == [5, 6, 7]
     assert context_of(jnp.array([5, 0, 7, 1]), 3).tolist() == [5, 0, 0]
     assert context_of(jnp.array([0, 6, 7, 1]), 3).tolist() == [0, 0, 0]
-    assert context_of(jnp.array([5, 6, NOTHING, NOTHING]), 4).tolist() == [5, 6, 0, 0]
+    assert context_of(jnp.array([5, 6, NO_TOKEN, NO_TOKEN]), 4).tolist() == [5, 6, 0, 0]

@@ -16,7 +16,7 @@ from reference import log_linear as log_linear_loop
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.fits.mixtures.moments import moments_of, place_rows, position_slopes
 from jexplicit.lm.tables import placing, reader
-from jexplicit.lm.tables.placing import Positions, only_read, place, prepare
+from jexplicit.lm.tables.placing import Positions, place, prepare, prune_rows
 from jexplicit.lm.tables.reader import add_compensated, log_probabilities
 from jexplicit.lm.tables.storage import Dense, Gathered, Sparse, SparseRows, ranges, sparse_row
 from jexplicit.runs.devices import data_mesh
@@ -172,7 +172,7 @@ def test_every_position_has_a_place_of_its_own_and_every_entry_is_read_once(monk
 
 def test_tables_of_only_the_rows_that_are_read_are_read_alike():
     tables, read, Y, whole = problem(positions=12)
-    few, fewer = only_read(tables, read)
+    few, fewer = prune_rows(tables, read)
     for table, r in zip(few, read.rows.T, strict=True):
         rows = len(table.rows.start) - 1 if isinstance(table, Sparse) else len(table.rows)
         assert rows == len(set(r.tolist()) - {-1})

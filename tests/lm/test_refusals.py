@@ -27,7 +27,7 @@ from jexplicit.lm.fits.column_weights import shift_tokens
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import initial_state, make_batch, training_step
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.log_linear import left_out_rows, log_linear_model, offset_rows
+from jexplicit.lm.fits.log_linear import leave_one_out_rows, log_linear_model, offset_rows
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
 from jexplicit.lm.fits.mixtures.pair_exponents import fit_pair_exponents, pairs_of_text
@@ -224,10 +224,10 @@ CASES: list[tuple[Any, str]] = [
     *each(NO_HISTORIES, lambda g, h: mixture_rows(g.text, history=h), "choose none, document, window:W"),
     # exponents
     *each((0, 4, -1), lambda g, R: offset_rows(g.counts, features="cat", radius=R), OF_THREE),
-    (lambda g: left_out_rows(g.counts, *g.absent), "not counted"),
-    (lambda g: left_out_rows(g.counts, np.array([[1]]), np.array([0])), "not counted"),  # an end that is not predicted
-    (lambda g: left_out_rows(g.counts, g.X, g.Y, smoothing="noise"), "noise for rows of the whole text"),
-    (lambda g: left_out_rows(g.counts, *contexts(g.stream, 4)), "offsets 1..3: count with a radius"),
+    (lambda g: leave_one_out_rows(g.counts, *g.absent), "not counted"),
+    (lambda g: leave_one_out_rows(g.counts, np.array([[1]]), np.array([0])), "not counted"),  # an end that is not predicted
+    (lambda g: leave_one_out_rows(g.counts, g.X, g.Y, smoothing="noise"), "noise for rows of the whole text"),
+    (lambda g: leave_one_out_rows(g.counts, *contexts(g.stream, 4)), "offsets 1..3: count with a radius"),
     *each(
         (3, 5), lambda g, n: log_linear_model(offset_rows(g.counts, features="cat"), np.ones(n)), "give mu and one per table"
     ),

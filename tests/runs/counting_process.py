@@ -8,7 +8,7 @@ from jexplicit.counts.stream import Saving
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.files import save_arrays
-from jexplicit.runs.processes import agree, gather_over_processes, is_first, join, part_of_process
+from jexplicit.runs.processes import check_equal_across_processes, gather_over_processes, is_first, join, part_of_process
 
 
 def main(coordinator: str, processes: str, number: str, shards: str, saved: str, out: str, seconds: str) -> None:
@@ -16,7 +16,7 @@ def main(coordinator: str, processes: str, number: str, shards: str, saved: str,
     join(coordinator, int(processes), int(number), seconds=60)
     mesh = data_mesh(2)
     stream = read_shards(shards)
-    agree("shards", stream.sha256)
+    check_equal_across_processes("shards", stream.sha256)
     counts = count(
         stream, radius=2, vocab_size=stream.vocab_size, mesh=mesh, chunk=50, saving=Saving(Path(saved), float(seconds))
     )

@@ -17,7 +17,14 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import count
 from jexplicit.runs import processes
 from jexplicit.runs.files import load_arrays
-from jexplicit.runs.processes import agree, gather_over_processes, hold_place, join, part_of_process, sum_over_processes
+from jexplicit.runs.processes import (
+    check_equal_across_processes,
+    gather_over_processes,
+    join,
+    lock_run_folder,
+    part_of_process,
+    sum_over_processes,
+)
 
 N = 7
 PROGRAM = Path(__file__).with_name("counting_process.py")
@@ -86,7 +93,7 @@ def test_of_one_process_nothing_changes():
     table = np.arange(4).reshape(2, 2)
     assert part_of_process(3, 8) == (3, 8)
     assert sum_over_processes((table,))[0] is table and gather_over_processes(table) is table
-    agree("anything", "x")
+    check_equal_across_processes("anything", "x")
 
 
 @pytest.mark.parametrize(
@@ -106,12 +113,12 @@ def test_a_process_that_cannot_join_says_why(arguments, message):
 LATE = """
 import sys, time
 import numpy as np
-from jexplicit.runs.processes import gather_over_processes, join, meet
+from jexplicit.runs.processes import barrier, gather_over_processes, join
 join(sys.argv[1], 2, int(sys.argv[2]))
 time.sleep(35 * int(sys.argv[2]))  # reading, say; what gathers then connects the processes, which XLA tries for 30 s on a CPU
 assert gather_over_processes(np.arange(2)).tolist() == [0, 1, 0, 1]
-meet("end")
-meet("end")  # names of barriers may be used again
+barrier("end")
+barrier("end")  # names of barriers may be used again
 print("met")
 """
 
@@ -136,7 +143,7 @@ def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypa
 
 
 def test_processes_that_slurm_starts_join_by_themselves():
-    program = "from jexplicit.runs.processes import join, meet; import jax; join('auto', None, None); meet('end'); print("
+    program = "from jexplicit.runs.processes import barrier, join; import jax; join('auto', None, None); barrier('end'); print("
     program += "jax.process_index(), jax.process_count())"
     node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
     given, port = {f"SLURM_{name}": value for name, value in node.items()}, str(free_port())
@@ -147,21 +154,21 @@ def test_processes_that_slurm_starts_join_by_themselves():
 def test_processes_meet_before_each_collective(monkeypatch):
     called = []
     monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(processes, "meet", lambda what: called.append("meet"))
+    monkeypatch.setattr(processes, "barrier", lambda what: called.append("barrier"))
     monkeypatch.setattr(processes, "_sum", lambda table: called.append("sum") or table)
     monkeypatch.setattr(processes.multihost_utils, "process_allgather", lambda x: called.append("gather") or np.stack([x, x]))
-    agree("anything", "x")
+    check_equal_across_processes("anything", "x")
     sum_over_processes([np.zeros(2, np.int32), np.zeros(2, np.int32)])
     gather_over_processes(np.zeros(2, np.int64))
-    assert called == ["meet", "gather", "meet", "sum", "sum", "meet", "gather", "gather"]
+    assert called == ["barrier", "gather", "barrier", "sum", "sum", "barrier", "gather", "gather"]
 
 
 LOCKING = """
 import sys
-from jexplicit.runs.processes import hold_place
+from jexplicit.runs.processes import lock_run_folder
 for process_id in map(int, sys.stdin):
     try:
-        hold_place(sys.argv[1], process_id).close()
+        lock_run_folder(sys.argv[1], process_id).close()
         print("free", flush=True)
     except ValueError as error:
         print(*str(error).split(), flush=True)
@@ -177,19 +184,19 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
             print(process_id, file=asked, flush=True)
             return answers.readline().strip()
 
-        first, second = hold_place(tmp_path, 0), hold_place(tmp_path, 1)
-        assert hold_place(tmp_path, 1) is second is not first
+        first, second = lock_run_folder(tmp_path, 0), lock_run_folder(tmp_path, 1)
+        assert lock_run_folder(tmp_path, 1) is second is not first
         refused = lock_elsewhere(1)
         assert "process 1 of another run is active in" in refused and "choose another --out" in refused
         assert lock_elsewhere(2) == "free"
         second.close()
         assert lock_elsewhere(1) == "free"
-        assert hold_place(tmp_path, 1) is not second
+        assert lock_run_folder(tmp_path, 1) is not second
         assert lock_elsewhere(1) == "free"  # nothing refers to that lock any more
         assert "process 0 of another run" in lock_elsewhere(0)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
-        hold_place(tmp_path / "file" / "run", 0)
+        lock_run_folder(tmp_path / "file" / "run", 0)
 
 
 def test_a_coordinator_that_never_answers_is_given_up_in_time():

@@ -14,7 +14,7 @@ from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.tables.storage import SparseRows
 
 
-class Level(NamedTuple):
+class BackoffLevel(NamedTuple):
     """The contexts of one number of tokens, and the n-grams that they begin.
 
     keys: [R] sorted `shorter context * N + token`: context r.
@@ -37,7 +37,7 @@ def search(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return place, keys[place] == wanted
 
 
-def backed_off_log_p(levels: Sequence[Level], base: np.ndarray, contexts: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+def backed_off_log_p(levels: Sequence[BackoffLevel], base: np.ndarray, contexts: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """`log P(i|h)` for contexts of the last level, by the recursion of ARPA."""
     if not levels:
         return base[outputs]
@@ -52,7 +52,7 @@ def backed_off_log_p(levels: Sequence[Level], base: np.ndarray, contexts: np.nda
     return log_p
 
 
-def context_tokens(levels: Sequence[Level], N: int) -> np.ndarray:
+def context_tokens(levels: Sequence[BackoffLevel], N: int) -> np.ndarray:
     """[R, n] the tokens of every context of the last level, the nearest first."""
     tokens = [levels[-1].keys % N]
     parent = levels[-1].keys // N
@@ -62,11 +62,11 @@ def context_tokens(levels: Sequence[Level], N: int) -> np.ndarray:
     return np.stack(tokens[::-1], axis=1).astype(np.int32)
 
 
-def backoff_chain(model: LanguageModel) -> tuple[np.ndarray, list[Level]]:
+def backoff_chain(model: LanguageModel) -> tuple[np.ndarray, list[BackoffLevel]]:
     """`log p` without context, and the levels with `log P(i|h)` and `-log Z(h)` in nats."""
     (base, rows, children), N = _chain_rows(model), model.vocab_size
     base = base - np.logaddexp.reduce(base)
-    levels: list[Level] = []
+    levels: list[BackoffLevel] = []
     for n, (start, outputs, values) in enumerate(rows):
         keys = np.arange(N) if n == 0 else _keys(children[n - 1].start, children[n - 1].tokens, N)
         entries = _keys(start, outputs, N)
@@ -75,7 +75,7 @@ def backoff_chain(model: LanguageModel) -> tuple[np.ndarray, list[Level]]:
         context, output = np.divmod(entries, N)
         lower = backed_off_log_p(levels, base, keys[context] // N, output)
         log_Z = np.log1p(np.bincount(context, np.exp(lower) * np.expm1(values), minlength=len(keys)))
-        levels.append(Level(keys, entries, lower + values - log_Z[context], 0.0 - log_Z))
+        levels.append(BackoffLevel(keys, entries, lower + values - log_Z[context], 0.0 - log_Z))
     return base, levels
 
 
@@ -125,7 +125,7 @@ def _weighed(table: SparseRows, a: float) -> SparseRows:
     return SparseRows(start.astype(np.int64), outputs.astype(np.int64), a * values.astype(np.float64))
 
 
-def prefix_keys(levels: Sequence[Level], N: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def prefix_keys(levels: Sequence[BackoffLevel], N: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Which n-gram of the level before every context spells, from the second level on: as keys of its entries.
 
     Returns:
@@ -141,13 +141,13 @@ def prefix_keys(levels: Sequence[Level], N: int) -> list[tuple[np.ndarray, np.nd
     return keys
 
 
-def seen_once(levels: Sequence[Level], N: int) -> list[np.ndarray]:
+def seen_once(levels: Sequence[BackoffLevel], N: int) -> list[np.ndarray]:
     """Which contexts of every level have `<pad>` once at most."""
     pairs = zip(levels, levels[1:], strict=False)
     return [np.ones(N, bool), *(above.keys[level.keys // N] % N != PAD for above, level in pairs)]
 
 
-def complete_chain(base: np.ndarray, levels: Sequence[Level]) -> list[Level]:
+def complete_chain(base: np.ndarray, levels: Sequence[BackoffLevel]) -> list[BackoffLevel]:
     """The chain with the n-grams that a file needs and rows leave out, as they back off to the same: those that contexts spell,
     and at the start of a document those of longer contexts."""
     levels, N = list(levels), len(base)
@@ -166,7 +166,7 @@ def complete_chain(base: np.ndarray, levels: Sequence[Level]) -> list[Level]:
     return levels
 
 
-def fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
+def fold_starts(levels: Sequence[BackoffLevel], N: int) -> list[BackoffLevel]:
     """Contexts that reach the start of a document, with what their longer forms say: `<pad>` once instead of many times.
 
     A model has contexts w `<pad>` `<pad>` ..., a row for each; in the file `<s>` w stands for all of them.

@@ -9,7 +9,7 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.arpa.chain import Level, backed_off_log_p, context_tokens, search
+from jexplicit.lm.arpa.chain import BackoffLevel, backed_off_log_p, context_tokens, search
 from jexplicit.lm.arpa.parser import NEVER, ArpaFile, Order
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.core.model import Constant, LanguageModel
@@ -102,7 +102,7 @@ def _check_once(file: ArpaFile, order: Order, keys: np.ndarray, places: np.ndarr
         )
 
 
-def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> tuple[list[Level], list[Children]]:
+def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> tuple[list[BackoffLevel], list[Children]]:
     """The levels of contexts, each numbered as jexplicit.lm.rows.ngrams does it, and how they are found."""
     read, lines = [], []
     for order in orders[1:]:  # nearest token first, the output last; contexts that no text has are left out
@@ -123,7 +123,7 @@ def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) 
         order = np.argsort(entries, kind="stable")
         _check_once(file, lines[n][0], entries[order], lines[n][1][order])
         log_p = lines[n][0].log_p[lines[n][1]][order]
-        levels.append(Level(keys[n], entries[order], log_p, _weights(orders[n], keys[: n + 1], renamed, N)))
+        levels.append(BackoffLevel(keys[n], entries[order], log_p, _weights(orders[n], keys[: n + 1], renamed, N)))
     return levels, children
 
 
@@ -140,7 +140,7 @@ def _weights(order: Order, keys: list[np.ndarray], renamed: np.ndarray, N: int) 
     return weights
 
 
-def _check_sums(file: ArpaFile, levels: list[Level], context: np.ndarray, lower: np.ndarray, words: list[str]) -> None:
+def _check_sums(file: ArpaFile, levels: list[BackoffLevel], context: np.ndarray, lower: np.ndarray, words: list[str]) -> None:
     """Refuse contexts whose probabilities do not sum to 1: the softmax would give others than the file does."""
     level = levels[-1]
     seen, backed_off = (np.bincount(context, 10**log_p, minlength=len(level.keys)) for log_p in (level.log_p, lower))

@@ -11,7 +11,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.arpa.chain import (
-    Level,
+    BackoffLevel,
     backoff_chain,
     complete_chain,
     context_tokens,
@@ -63,7 +63,9 @@ def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokeniz
         raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
 
 
-def _sections(base: np.ndarray, levels: list[Level], words: list[str], *, eos: bool) -> list[tuple[int, Iterator[list[str]]]]:
+def _sections(
+    base: np.ndarray, levels: list[BackoffLevel], words: list[str], *, eos: bool
+) -> list[tuple[int, Iterator[list[str]]]]:
     """The number of n-grams of every order, and blocks of their lines."""
     N, orders = len(base), max(2, len(levels) + 1)  # KenLM reads no file of order 1, but one without bigrams
     levels = fold_starts(complete_chain(base, levels), N)
@@ -75,7 +77,7 @@ def _sections(base: np.ndarray, levels: list[Level], words: list[str], *, eos: b
     return [*sections, *[(0, iter(()))] * (orders - len(sections))]
 
 
-def _weights(levels: list[Level], words: list[str]) -> list[np.ndarray]:
+def _weights(levels: list[BackoffLevel], words: list[str]) -> list[np.ndarray]:
     """The back-off weights of n-grams, which are those of the contexts that they spell: of the unigrams, and of every level."""
     N = len(words)
     once, weights = seen_once(levels, N), [levels[0].weight if levels else np.zeros(N)]
@@ -99,7 +101,9 @@ def _unigram_lines(base: np.ndarray, weight: np.ndarray, words: list[str], *, eo
     return [unk, start, end, *others]
 
 
-def _lines(levels: list[Level], kept: np.ndarray, weight: np.ndarray, words: list[str], *, last: bool) -> Iterator[list[str]]:
+def _lines(
+    levels: list[BackoffLevel], kept: np.ndarray, weight: np.ndarray, words: list[str], *, last: bool
+) -> Iterator[list[str]]:
     """The lines of the n-grams `kept` of the last level, a block at a time."""
     level, N = levels[-1], len(words)
     tokens, inside, outputs = context_tokens(levels, N)[:, ::-1], list(words), list(words)

@@ -31,7 +31,7 @@ from jexplicit.lm.tables.storage import Dense
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
 SMALLEST_WINDOW = 32
-NOTHING = -1  # in a history: no token, before the start of the text
+NO_TOKEN = -1  # in a history: no token, before the start of the text
 
 
 def window_of(history: str) -> int | None:
@@ -281,7 +281,7 @@ class LanguageModel:
 
         Args:
             context: [K] token ids, nearest first; `<pad>` from the start of the document on.
-            history: [W] token ids, nearest first, borders of documents ignored and `NOTHING` before the start of the text; for
+            history: [W] token ids, nearest first, borders of documents ignored and `NO_TOKEN` before the start of the text; for
                 models that read the past.
         """
         return sum_rows(self.weights(context), self.read(context, history))
@@ -372,5 +372,5 @@ def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
         >>> context_of(jnp.array([5, 0, 7]), 3).tolist()
         [5, 0, 0]
     """
-    nearest = jnp.where(history[:K] == NOTHING, PAD, history[:K])
+    nearest = jnp.where(history[:K] == NO_TOKEN, PAD, history[:K])
     return jnp.where(jnp.cumsum(nearest == PAD) > 0, PAD, nearest)

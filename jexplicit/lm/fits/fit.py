@@ -19,12 +19,12 @@ from jexplicit.data.corpus.held_out import duplicated_mask
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.names import Method as Method
-from jexplicit.lm.evaluation import Text, log_probabilities, read_text
+from jexplicit.lm.evaluation import EncodedText, log_probabilities, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
-from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows, reads_words, row_kinds, rows_radius, with_history
+from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows, reads_words, rows_radius, select_specs, with_history
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.mixtures.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
@@ -218,7 +218,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin = time.perf_counter()
     shape: Any = {"smoothing": options.smoothing}
-    kinds = row_kinds(options.rows), "confidence" in options.rows
+    kinds = select_specs(options.rows), "confidence" in options.rows
     rest, held = text.parts(options.calibration_positions)
     held_out = read_text(held, rows_radius(options.rows), eos=text.eos)
 
@@ -266,7 +266,13 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
 
 
 def _exponents_of_pairs(
-    text: TrainingText, options: Options, watch: Watch, rows: tuple[Any, ...], start: np.ndarray, held_out: Text, m: np.ndarray
+    text: TrainingText,
+    options: Options,
+    watch: Watch,
+    rows: tuple[Any, ...],
+    start: np.ndarray,
+    held_out: EncodedText,
+    m: np.ndarray,
 ) -> tuple[np.ndarray, float, dict[str, Any]]:
     """The exponents for minimal pairs of the held-out text, from those of the text, and the loss that they have on it."""
     most = options.calibration_positions // _positions_of_a_pair
@@ -288,7 +294,7 @@ def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch)
     return FitResult(*train_language_model(start, text, options, watch))
 
 
-def _new_positions(rest: TrainingText, held_out: Text) -> np.ndarray:
+def _new_positions(rest: TrainingText, held_out: EncodedText) -> np.ndarray:
     """The held-out positions in passages that the rest of the text does not have too; all where most are such copies."""
     new = np.flatnonzero(~duplicated_mask(held_out.past.stream, rest.in_memory)[held_out.past.places])
     return new if 2 * len(new) > len(held_out.Y) else np.arange(len(held_out.Y))

@@ -90,7 +90,7 @@ def offset_positions(rows: OffsetRows, X: Integer[np.ndarray, "M K"]) -> Positio
     return Positions(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape))
 
 
-def left_out_rows(
+def leave_one_out_rows(
     counts: Counts,
     X: Integer[np.ndarray, "M K"],
     Y: Integer[np.ndarray, " M"],
@@ -101,7 +101,7 @@ def left_out_rows(
     """Cat's rows as they would be without position m itself, for positions of the counted text: tables [M, N] of a row each.
 
     Each pair (x_k, y) is seen once less. Discounts and the distribution that rows fall back to stay those of the whole text.
-    With `own_rows` for positions, exponents can be fitted on the counted text.
+    With `leave_one_out_positions` for positions, exponents can be fitted on the counted text.
 
     Args:
         counts: C_1 .. C_K' of the text, K' >= K.
@@ -116,7 +116,7 @@ def left_out_rows(
     Example:
         >>> from jexplicit import count
         >>> counts = count(np.array([0, 1, 2, 1, 2, 2, 0]), radius=1, vocab_size=3)
-        >>> rows = left_out_rows(counts, np.array([[1]]), np.array([2]), smoothing="add-alpha")
+        >>> rows = leave_one_out_rows(counts, np.array([[1]]), np.array([2]), smoothing="add-alpha")
         >>> np.round(np.exp(rows.tables[0][0] + rows.log_p[0]), 2)  # token 1 was followed by 2 twice: once now
         array([0.25, 0.25, 0.5 ], dtype=float32)
 
@@ -139,8 +139,8 @@ def left_out_rows(
     return OffsetRows(log_p, tuple(tables), "cat", eos)
 
 
-def own_rows(M: int, K: int) -> Positions:
-    """What position m reads from `left_out_rows`: log p, then row m of every table."""
+def leave_one_out_positions(M: int, K: int) -> Positions:
+    """What position m reads from `leave_one_out_rows`: log p, then row m of every table."""
     rows = np.broadcast_to(np.arange(M)[:, None], (M, K + 1)) * (np.arange(K + 1) > 0)
     return Positions(rows, np.broadcast_to(np.arange(K + 1), (M, K + 1)))
 

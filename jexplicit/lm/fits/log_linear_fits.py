@@ -15,11 +15,11 @@ from jexplicit.lm.fits.log_linear import (
     OffsetRows,
     implied_slope,
     initial_exponents,
-    left_out_rows,
+    leave_one_out_positions,
+    leave_one_out_rows,
     log_linear_model,
     offset_positions,
     offset_rows,
-    own_rows,
 )
 from jexplicit.lm.fits.mixtures.calibration import Calibration, fit_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model
@@ -66,9 +66,11 @@ def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows
     X, Y = contexts(text.in_memory, K, eos=text.eos)
     m = draw_positions(options, len(Y))
     with watch.stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
-        own = left_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
+        own = leave_one_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
         start = initial_exponents(rows)
-        return fit_exponents(own.of_features, own_rows(len(m), K), Y[m], start, mesh=text.mesh, progress=progress)
+        return fit_exponents(
+            own.of_features, leave_one_out_positions(len(m), K), Y[m], start, mesh=text.mesh, progress=progress
+        )
 
 
 def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:

@@ -30,7 +30,7 @@ from jexplicit.lm.core.model import LanguageModel, token_model
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.runs.devices import check_memory, data_mesh, full_precision
 
-Blocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
+TableBlocks = tuple[Float[Array, "N N"], ...]  # one table for Sum, K for Cat
 Info = dict[str, Float[Array, ""]]  # loss, in nats per position, and kkt_residual
 
 _pseudo_count = 0.01  # of the curvature where nothing was counted; 0.01 .. 1 converge alike, the small ones slightly faster
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
     """What the loss depends on, in floats and divided by M: co-occurrences per block (Sum's offsets are added up), positions
     per context ([N, 1] at K = 1), and 1/M itself."""
 
-    counts: Blocks
+    counts: TableBlocks
     contexts: Float[Array, "N J"]
     position: Float[Array, ""]
 
@@ -68,7 +68,7 @@ class Problem(NamedTuple):
 class State(NamedTuple):
     """Tables, and the optimiser's state, which holds the loss and the gradient there."""
 
-    blocks: Blocks
+    blocks: TableBlocks
     optimizer: Any
 
 
@@ -210,7 +210,7 @@ def make_problem(model: LanguageModel, counts: Counts, pairs: Integer[np.ndarray
     return Problem(tuple(jnp.asarray(C_b / M, dtype) for C_b in C), jnp.asarray(n / M, dtype), jnp.asarray(1 / M, dtype))
 
 
-def initial_state(problem: Problem, blocks: Blocks, *, memory: int = 4) -> tuple[State, Info]:
+def initial_state(problem: Problem, blocks: TableBlocks, *, memory: int = 4) -> tuple[State, Info]:
     """The state of a minimisation that starts from these tables, and what the loss is there."""
     loss, gradient = loss_and_gradient(problem, blocks)
     optimizer = tree_set(_lbfgs(problem, memory).init(blocks), value=loss, grad=gradient)
@@ -233,7 +233,7 @@ def minimization_step(problem: Problem, state: State, *, memory: int = 4) -> tup
 
 @jax.jit
 @full_precision
-def loss_and_gradient(problem: Problem, blocks: Blocks) -> tuple[Float[Array, ""], Blocks]:
+def loss_and_gradient(problem: Problem, blocks: TableBlocks) -> tuple[Float[Array, ""], TableBlocks]:
     """Loss in nats per position, and its gradient: expected less observed co-occurrences, `E_1 * (W E_2) - C_1`.
 
     The loss is infinite where a partition function leaves the range of the dtype. Source: paper, Eq. 1.
@@ -279,7 +279,7 @@ def _unfused(f: Callable[..., Any], x: Array, *more: Array) -> Any:
 
 
 @jax.custom_vjp
-def _loss(problem: Problem, blocks: Blocks) -> Array:
+def _loss(problem: Problem, blocks: TableBlocks) -> Array:
     return loss_and_gradient(problem, blocks)[0]
 
 
@@ -304,7 +304,7 @@ def _lbfgs(problem: Problem, memory: int) -> optax.GradientTransformationExtraAr
     return optax.chain(optax.GradientTransformation(lbfgs.init, update), optax.scale(-1.0), line_search)
 
 
-def _info(problem: Problem, loss: Array, gradient: Blocks) -> Info:
+def _info(problem: Problem, loss: Array, gradient: TableBlocks) -> Info:
     return {"loss": loss, "kkt_residual": jnp.asarray(sum(_total(jnp.abs(G)) for G in gradient) / problem.radius)}
 
 

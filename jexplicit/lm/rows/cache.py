@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import HISTORY, NOTHING, pytree, static
+from jexplicit.lm.core.model import HISTORY, NO_TOKEN, pytree, static
 from jexplicit.lm.tables.storage import SparseRows, ranges
 
 _targets_at_once = 128
@@ -75,7 +75,7 @@ class CacheRows:
 
     def read(self, context, history=None):
         if self.within_documents and history is not None:
-            history = jnp.where(jnp.cumsum(history == PAD) > 0, NOTHING, history)
+            history = jnp.where(jnp.cumsum(history == PAD) > 0, NO_TOKEN, history)
         return [recent_row(history, self.log_base, cache, self.letters) for cache in self.caches]
 
     def log_tables(self, X: np.ndarray, past: Any = None) -> list[tuple[Any, np.ndarray, Any]]:
@@ -97,7 +97,7 @@ def recent_row(history: Any, log_base: Any, cache: Cache, letters: Any = None) -
     log_base = jnp.asarray(log_base)
     N, length = len(log_base), min(cache.length, len(history) + cache.length - cache.reach)
     recent = history[:length]
-    counted = (recent != PAD) & (recent != NOTHING)
+    counted = (recent != PAD) & (recent != NO_TOKEN)
     if cache.word:
         counted &= _same_part(history, jnp.asarray(letters), length)
     for t in range(cache.match):

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, Integer
 from numpy.typing import DTypeLike
 
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
-from jexplicit.counts.contexts import Level, count_contexts, quotient_and_rest, starts_of, sum_runs
+from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.core.model import TableRows, pytree, static
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
@@ -198,13 +198,13 @@ def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_s
     """
     n = [np.zeros(4, np.int64) for _ in offsets[1:]]
 
-    def nearest() -> Iterator[tuple[int, Level]]:
+    def nearest() -> Iterator[tuple[int, ContextLevel]]:
         for first, (one, *longer) in map(read_levels, ranges):
             for level, of_level in zip(longer, n, strict=True):
                 of_level += counts_of_counts(level.counts)
             yield first, one
 
-    def longer() -> Iterator[tuple[int, list[Level]]]:
+    def longer() -> Iterator[tuple[int, list[ContextLevel]]]:
         for first, levels in map(read_levels, ranges):
             yield first, levels[1:]
 
@@ -213,9 +213,9 @@ def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_s
 
 
 def _smoothed_levels(
-    one: Level,
+    one: ContextLevel,
     n: Sequence[Int[np.ndarray, "4"]],
-    parts: Iterable[tuple[int, list[Level]]],
+    parts: Iterable[tuple[int, list[ContextLevel]]],
     offsets: tuple[int, ...],
     sizes: Sequence[int],
     N: int,
@@ -235,7 +235,7 @@ def _smoothed_levels(
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
     totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
 
-    def smooth(n: int, level: Level, P_lower: Callable[[slice, Level], np.ndarray]) -> list[np.ndarray]:
+    def smooth(n: int, level: ContextLevel, P_lower: Callable[[slice, ContextLevel], np.ndarray]) -> list[np.ndarray]:
         P = []
         for c in _blocks(level):
             block = level.part(c)
@@ -250,7 +250,7 @@ def _smoothed_levels(
     of_one, pairs = np.zeros(sizes[0], np.int64), [array(_small(size)) for size in sizes[1:2]]  # parts may share a nearest id
     children = [_RowsInParts(array, _small(size)) for size in sizes[2:]]
 
-    def add_part(first: int, levels: list[Level]) -> None:
+    def add_part(first: int, levels: list[ContextLevel]) -> None:
         shorter, P = one, P_one
         for n, size in enumerate(sizes[1:], start=1):
             level = levels.pop(0)  # and so no level is kept for longer than it is needed
@@ -305,19 +305,19 @@ def _on_device(array: ArrayParts | ArrayFile) -> Array:
     return jax.device_put(array.map(), may_alias=True)
 
 
-def _blocks(level: Level) -> list[slice]:
+def _blocks(level: ContextLevel) -> list[slice]:
     """The contexts of a level, a few at a time: what is computed of their pairs stays near the caches."""
     later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
     cuts = np.unique([0, *later, len(level.contexts)]).tolist()
     return [slice(*block) for block in pairwise(cuts)]
 
 
-def _shorter_P(keys: np.ndarray, P: np.ndarray, shorter_of: np.ndarray, N: int, c: slice, block: Level) -> np.ndarray:
+def _shorter_P(keys: np.ndarray, P: np.ndarray, shorter_of: np.ndarray, N: int, c: slice, block: ContextLevel) -> np.ndarray:
     """`P(i|h')` of every pair (h, i) of contexts c: what occurred after h occurred after h' too, and has a key there."""
     return P[np.searchsorted(keys, block.keys(shorter_of[c], N))]
 
 
-def _smoothed(level: Level, P_lower: np.ndarray, D: Float[np.ndarray, "3"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _smoothed(level: ContextLevel, P_lower: np.ndarray, D: Float[np.ndarray, "3"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred, and `log γ(h)` of every context."""
     taken = D[np.minimum(level.counts, 3) - 1]
     once, twice = (sum_runs(level.counts == c, level.start) for c in (1, 2))

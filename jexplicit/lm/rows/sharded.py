@@ -24,7 +24,7 @@ from jexplicit.lm.core.model import Features, LanguageModel, RowsByOffset, Token
 from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_rows
 from jexplicit.lm.rows.explicit import encode_noise, solve_tables
 from jexplicit.lm.tables.storage import Gathered
-from jexplicit.runs.devices import AXIS, each_row
+from jexplicit.runs.devices import AXIS, map_rows
 
 _NEVER = -1e30  # the logit of a column without an output; finite, for a device may own no other
 _EVERYWHERE, _COLUMNS = PartitionSpec(), PartitionSpec(None, AXIS)
@@ -123,7 +123,7 @@ def compiled_log_partition(mesh: Mesh):
             m = row.max()
             return m, jnp.exp(row - m).sum()
 
-        m, s = each_row(one, X, mesh, cpu=64, elsewhere=4096)
+        m, s = map_rows(one, X, mesh, cpu=64, elsewhere=4096)
         highest = jax.lax.pmax(m, AXIS)
         return highest + jnp.log(jax.lax.psum(s * jnp.exp(m - highest), AXIS))
 

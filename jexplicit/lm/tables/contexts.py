@@ -10,7 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Integer
 
 from jexplicit.data.contexts import pad_to
-from jexplicit.runs.devices import AXIS, data_mesh, everywhere, on_cpu
+from jexplicit.runs.devices import AXIS, data_mesh, on_cpu, replicate
 from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 _contexts_per_call = 1 << 15  # of one device, at most
@@ -39,7 +39,7 @@ def map_contexts(
     blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
     call = blocks * block * mesh.size
     apply = compiled_map(one, mesh, block)
-    tables, out = everywhere(tables, mesh), []
+    tables, out = replicate(tables, mesh), []
     for start in range(0, max(1, len(X)), call):
         part = np.zeros((call, X.shape[1]), np.int32)
         part[: len(X) - start] = X[start : start + call]

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import pad_to
 from jexplicit.lm.tables.contexts import few_sizes
 from jexplicit.lm.tables.storage import Dense, Gathered, Sparse, add_entries, take_dense, take_rows
-from jexplicit.runs.devices import AXIS, everywhere, on_cpu
+from jexplicit.runs.devices import AXIS, on_cpu, replicate
 
 _cells = 1 << 19  # of all rows of a block on a CPU
 _most_positions = 4096  # of a block
@@ -83,7 +83,7 @@ class Shared(NamedTuple):
     row: Any
 
 
-class Blocks(NamedTuple):
+class PositionBlocks(NamedTuple):
     """Positions by blocks of B, split over the devices; the features in the order of `PlacedPositions`.
 
     rows, exponents: [n, B, G].
@@ -107,7 +107,7 @@ class PlacedPositions(NamedTuple):
     """
 
     shared: Shared
-    blocks: Blocks
+    blocks: PositionBlocks
     used: Any
     order: Int[np.ndarray, " M"]
     features: Int[np.ndarray, " G"]
@@ -134,7 +134,7 @@ def prepare(tables: Sequence[Any], N: int, mesh: Mesh) -> PreparedTables:
         dense.append(rows)
         R += len(rows)
     whole = np.concatenate(dense, dtype=np.result_type(*(dense[1:] or dense)))
-    return PreparedTables(everywhere(whole, mesh), tuple(found))
+    return PreparedTables(replicate(whole, mesh), tuple(found))
 
 
 def _long_rows(table: Sparse, most: int) -> tuple[Float[np.ndarray, "L_and_base N"], Int[np.ndarray, " L"]]:
@@ -151,11 +151,11 @@ def _long_rows(table: Sparse, most: int) -> tuple[Float[np.ndarray, "L_and_base 
     return whole, long
 
 
-def only_read(tables: Sequence[Any], positions: Positions) -> tuple[tuple[Any, ...], Positions]:
+def prune_rows(tables: Sequence[Any], positions: Positions) -> tuple[tuple[Any, ...], Positions]:
     """The tables with those rows alone that the positions read, on the host.
 
     Example:
-        >>> few, read = only_read([Dense(np.arange(6.0).reshape(3, 2))], Positions(np.array([[2], [2]]), np.array([[0], [0]])))
+        >>> few, read = prune_rows([Dense(np.arange(6.0).reshape(3, 2))], Positions(np.array([[2], [2]]), np.array([[0], [0]])))
         >>> few[0].rows.tolist(), read.rows.tolist()
         ([[4.0, 5.0]], [[0], [0]])
     """
@@ -257,7 +257,7 @@ def place(
     def in_blocks(x: np.ndarray, fill: int) -> Array:
         return split(pad_to(x, D * used * B, fill).reshape(D * used, B, *x.shape[1:]))
 
-    blocks = Blocks(
+    blocks = PositionBlocks(
         in_blocks(rows[:, features], 0),
         in_blocks(positions.exponents[:, features], 0),
         in_blocks(Y, -1),
@@ -268,7 +268,7 @@ def place(
     shared = Shared(prepared.dense, tuple(gathered), *pools, *(pad_to(x, Q, 0) for x in per_segment))
     m, block = np.arange(M), np.arange(M) // B
     order = (block // used * n + block % used) * B + m % B
-    return PlacedPositions(everywhere(shared, mesh), blocks, np.int32(used), order, features, int(np.sum(kind < 1)), mesh)
+    return PlacedPositions(replicate(shared, mesh), blocks, np.int32(used), order, features, int(np.sum(kind < 1)), mesh)
 
 
 def _by_class(table: Any) -> Gathered:

@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.tables.placing import (
     WIDTH,
-    Blocks,
     PlacedPositions,
+    PositionBlocks,
     Positions,
     PreparedTables,
     Shared,
@@ -33,7 +33,7 @@ _segments = 8  # that are added at once, for each position of a block
 _whole, _split = PartitionSpec(), PartitionSpec(AXIS)
 
 
-def block_rows(shared: Shared, block: Blocks) -> Float[Array, "B G N"]:
+def block_rows(shared: Shared, block: PositionBlocks) -> Float[Array, "B G N"]:
     """All rows of a block's positions, on one device; the features in the order of `PlacedPositions`."""
     (B, G), N = block.rows.shape, shared.dense.shape[1]
     T = G - len(shared.gathered)
@@ -44,7 +44,7 @@ def block_rows(shared: Shared, block: Blocks) -> Float[Array, "B G N"]:
 
 
 @full_precision
-def block_logits(shared: Shared, block: Blocks, exponents: Float[Array, " S"], dense: int) -> Float[Array, "B N"]:
+def block_logits(shared: Shared, block: PositionBlocks, exponents: Float[Array, " S"], dense: int) -> Float[Array, "B N"]:
     """`sum_g a_g row_g` of a block's positions, on one device; rows of the first `dense` features alone are held apart."""
     a, T = exponents[block.exponents], block.rows.shape[1] - len(shared.gathered)
     rows = [shared.dense.at[block.rows[:, g]].get(mode="promise_in_bounds") for g in range(dense)]
@@ -54,7 +54,7 @@ def block_logits(shared: Shared, block: Blocks, exponents: Float[Array, " S"], d
     return _add_segments(shared, block, functools.reduce(jnp.add, parts), a[:, :T])
 
 
-def _add_segments(shared: Shared, block: Blocks, whole: Array, weights: Float[Array, "B T"] | None = None) -> Array:
+def _add_segments(shared: Shared, block: PositionBlocks, whole: Array, weights: Float[Array, "B T"] | None = None) -> Array:
     """Add a block's entries to its rows [B T, N], or with weights to its logits [B, N]."""
     if not len(shared.first):
         return whole
@@ -115,7 +115,7 @@ def read_log_probabilities(
     return map_positions(log_p_of_targets, placed, exponents)
 
 
-def log_p_of_targets(shared: Shared, block: Blocks, a: Array, dense: int) -> Array:
+def log_p_of_targets(shared: Shared, block: PositionBlocks, a: Array, dense: int) -> Array:
     """log p of the targets of a block of positions, in nats: [B]."""
     logits = block_logits(shared, block, a, dense)
     return jnp.take_along_axis(logits, block.y[:, None], axis=1)[:, 0] - jax.nn.logsumexp(logits, axis=1)
@@ -135,7 +135,7 @@ def map_positions(f: Callable[..., Any], placed: PlacedPositions, exponents: Flo
 def compiled_map(f: Callable[..., Any], dense: int, mesh: Mesh) -> Any:
     """`f` of all blocks of placed positions, compiled once for each function, dense part and mesh."""
 
-    def run(shared: Shared, blocks: Blocks, used: Array, a: Array) -> Any:
+    def run(shared: Shared, blocks: PositionBlocks, used: Array, a: Array) -> Any:
         def of_block(b: Any) -> Any:
             return f(shared, jax.tree.map(lambda part: part[b], blocks), a, dense)
 
@@ -161,7 +161,7 @@ def sum_positions(
 def compiled_sums(f: Callable[..., Array], mesh: Mesh) -> Any:
     """Compiled sums, and what their additions round away."""
 
-    def run(shared: Shared, blocks: Blocks, used: Array, a: Array) -> Array:
+    def run(shared: Shared, blocks: PositionBlocks, used: Array, a: Array) -> Array:
         def of_block(b: Any) -> Array:
             return f(shared, jax.tree.map(lambda part: part[b], blocks), a)
 

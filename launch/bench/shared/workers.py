@@ -20,7 +20,7 @@ from jexplicit.counts.stream import Saving, check_stream, feed
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.runs.devices import use_devices, within_memory
 from jexplicit.runs.host import parse_bytes, peak_bytes
-from jexplicit.runs.processes import join, meet, part_of_process, sum_over_processes
+from jexplicit.runs.processes import barrier, join, part_of_process, sum_over_processes
 
 _join_seconds = 600  # all settings start at the same time, on few cores
 _process_id = 0  # of this process among those of its setting
@@ -146,7 +146,7 @@ def answer(setting: Setting, path: str, whole: bool, saving: Saving | None) -> A
     mesh = _mesh(setting)
     stream = np.load(path) if path.endswith(".npy") else read_shards(path)
     stream = stream[:] if whole else stream
-    meet("start")
+    barrier("start")
     start, cpu = time.perf_counter(), time.process_time()
     check_stream(stream)
     first, last = part_of_process(1, len(stream))

@@ -13,7 +13,7 @@ from jexplicit.nn.names import Activation, NormName, OptimizerName, SamplerName,
 from jexplicit.nn.networks import FullyConnected
 from launch.networks.comparisons.variants import Variant
 from launch.networks.config import CompareConfig
-from launch.networks.data import Data, Part
+from launch.networks.data import Data, SplitData
 
 SATURATION = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
 SMALLEST_CLASS = 0.02  # examples of the rarest class, relative to the most frequent one
@@ -109,4 +109,4 @@ def _with_output(variables: dict[str, Any], output: Any) -> dict[str, Any]:
 
 
 def _chosen(data: Data, m: np.ndarray) -> Data:
-    return data._replace(train=Part(data.train.X[m], data.train.Y[m]), labels=data.labels[m])
+    return data._replace(train=SplitData(data.train.X[m], data.train.Y[m]), labels=data.labels[m])

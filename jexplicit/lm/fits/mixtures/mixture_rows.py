@@ -45,7 +45,7 @@ CACHES = (
 NEAR = (0, 1, 2, 3, 4, 6)  # tokens that caches of a window match
 
 
-class RowKind(NamedTuple):
+class RowSpec(NamedTuple):
     """Rows that a mixture may have.
 
     about: what they are.
@@ -92,7 +92,7 @@ def register_rows(name: str, count: Callable[[TrainingText], Rows], kind: type, 
             f"{kind.__name__} without log_tables(X, past), by which exponents are fitted: write it, or a TableRows"
         )
     register_types(kind, *parts)
-    ROWS[name] = RowKind(
+    ROWS[name] = RowSpec(
         (kind.__doc__ or name).partition("\n")[0], partial(_build_registered, name, count), radius, registered=kind
     )
 
@@ -122,7 +122,7 @@ def mixture_rows(
         >>> [name for kind in mixture_rows(text, ("contexts-4",)) for name in kind.names]
         ['unigram', 'context 1', 'context 2', 'context 3', 'context 4']
     """
-    wanted = row_kinds(names)
+    wanted = select_specs(names)
     groups = [offsets for kind in wanted for offsets in kind.groups]
 
     def count() -> tuple[Any, ...]:
@@ -141,10 +141,10 @@ def reads_words(names: Sequence[str]) -> bool:
 
 def rows_radius(names: Sequence[str]) -> int:
     """The tokens of a context that rows read, at most."""
-    return max([1, *(kind.radius for kind in row_kinds(names))])
+    return max([1, *(kind.radius for kind in select_specs(names))])
 
 
-def row_kinds(names: Sequence[str]) -> tuple[RowKind, ...]:
+def select_specs(names: Sequence[str]) -> tuple[RowSpec, ...]:
     """The kinds of rows of some names.
 
     Raises:
@@ -380,17 +380,17 @@ def chain_rows(chain: Ngrams, f: np.ndarray, *, confidence: bool = False) -> tup
 CONFIDENCE = "confidence"
 CHAIN_OF_EIGHT = tuple(range(1, 9))
 ROWS = {
-    "offsets": RowKind("single tokens, 1 to 8 back", _build_offsets, RADIUS),
-    "contexts-4": RowKind("contexts of 1 to 4 tokens", partial(_build_contexts, CHAIN), 4, (CHAIN,)),
-    "contexts-8": RowKind("contexts of 1 to 8 tokens", partial(_build_contexts, CHAIN_OF_EIGHT), 8, (CHAIN_OF_EIGHT,)),
-    "gaps": RowKind("pairs of tokens with a gap", partial(_build_last, GAPS), 4, GAPS),
-    "gaps-of-three": RowKind("three tokens with a gap", partial(_build_last, GAPS_OF_THREE), 4, GAPS_OF_THREE),
-    "skips": RowKind("contexts that leave out the nearest token, or two", _build_skips, 6, SKIPS),
-    "classes": RowKind("classes of tokens: contexts of them, and which one is next", _build_classes, 4),
-    "coarse": RowKind("which class is next after three, frequent tokens being classes of their own", _build_coarse, 3),
-    "repeats": RowKind("the nearest 4 and 16 tokens, which may come again", _build_repeats, max(REPEATS)),
-    "words": RowKind("of characters: the part of the word, and the words before", partial(_build_words, ()), WORD_RADIUS),
-    "word-classes": RowKind(
+    "offsets": RowSpec("single tokens, 1 to 8 back", _build_offsets, RADIUS),
+    "contexts-4": RowSpec("contexts of 1 to 4 tokens", partial(_build_contexts, CHAIN), 4, (CHAIN,)),
+    "contexts-8": RowSpec("contexts of 1 to 8 tokens", partial(_build_contexts, CHAIN_OF_EIGHT), 8, (CHAIN_OF_EIGHT,)),
+    "gaps": RowSpec("pairs of tokens with a gap", partial(_build_last, GAPS), 4, GAPS),
+    "gaps-of-three": RowSpec("three tokens with a gap", partial(_build_last, GAPS_OF_THREE), 4, GAPS_OF_THREE),
+    "skips": RowSpec("contexts that leave out the nearest token, or two", _build_skips, 6, SKIPS),
+    "classes": RowSpec("classes of tokens: contexts of them, and which one is next", _build_classes, 4),
+    "coarse": RowSpec("which class is next after three, frequent tokens being classes of their own", _build_coarse, 3),
+    "repeats": RowSpec("the nearest 4 and 16 tokens, which may come again", _build_repeats, max(REPEATS)),
+    "words": RowSpec("of characters: the part of the word, and the words before", partial(_build_words, ()), WORD_RADIUS),
+    "word-classes": RowSpec(
         "of characters: the same with classes of the words", partial(_build_words, WORD_CLASSES), WORD_RADIUS
     ),
 }

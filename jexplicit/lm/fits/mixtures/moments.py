@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.tables.placing import (
-    Blocks,
     PlacedPositions,
+    PositionBlocks,
     Positions,
     Shared,
     check_exponents,
@@ -90,12 +90,14 @@ def position_slopes(
 
 
 @full_precision
-def _loss_and_slopes(shared: Shared, block: Blocks, a: Array, dense: int) -> tuple[Float[Array, " B"], Float[Array, "B G"]]:
+def _loss_and_slopes(
+    shared: Shared, block: PositionBlocks, a: Array, dense: int
+) -> tuple[Float[Array, " B"], Float[Array, "B G"]]:
     return _position_moments(block_rows(shared, block), block, a)[:2]
 
 
 @full_precision
-def block_sums(shared: Shared, block: Blocks, a: Float[Array, " S"]) -> Float[Array, " sums"]:
+def block_sums(shared: Shared, block: PositionBlocks, a: Float[Array, " S"]) -> Float[Array, " sums"]:
     """Sums of loss, gradient and Hessian."""
     W, S = block_rows(shared, block), len(a)
     loss, gradient, p, mean = _position_moments(W, block, a)
@@ -106,7 +108,9 @@ def block_sums(shared: Shared, block: Blocks, a: Float[Array, " S"]) -> Float[Ar
     return jnp.concatenate([loss.sum()[None], jnp.einsum("bg,bgs->s", gradient, which), hessian.ravel()])
 
 
-def _position_moments(W: Float[Array, "B G N"], block: Blocks, a: Float[Array, " S"]) -> tuple[Array, Array, Array, Array]:
+def _position_moments(
+    W: Float[Array, "B G N"], block: PositionBlocks, a: Float[Array, " S"]
+) -> tuple[Array, Array, Array, Array]:
     """Loss [B] and expected less observed rows [B, G], 0 for what fills up a block; probabilities and expected rows."""
     logits = jnp.einsum("bgn,bg->bn", W, a[block.exponents])
     y, weight = jnp.maximum(block.y, 0), (block.y >= 0).astype(W.dtype)

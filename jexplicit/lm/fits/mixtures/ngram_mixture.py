@@ -17,12 +17,12 @@ from jaxtyping import Bool, Float, Int
 
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, exponents_per_row
-from jexplicit.lm.evaluation import Text, read_tables
+from jexplicit.lm.evaluation import EncodedText, read_tables
 from jexplicit.lm.fits.mixtures.calibration import Calibration, default_ridge, fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import Ngrams
-from jexplicit.lm.tables.placing import Positions, only_read
+from jexplicit.lm.tables.placing import Positions, prune_rows
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
@@ -112,16 +112,16 @@ class HeldOutRows(NamedTuple):
         return HeldOutRows(self.names + more.names, self.tables + more.tables, Positions(rows, exponents), self.Y)
 
 
-def held_out_rows(rows: tuple[Any, ...], held_out: Text, m: np.ndarray) -> HeldOutRows:
+def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray) -> HeldOutRows:
     """Read what positions m of a text need of rows of another one."""
     model = LanguageModel(rows, starting_exponents(rows))
     tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m))
-    return HeldOutRows(tuple(exponent_names(rows)), *only_read(tables, positions), held_out.Y[m])
+    return HeldOutRows(tuple(exponent_names(rows)), *prune_rows(tables, positions), held_out.Y[m])
 
 
 def fit_mixture(
     rows: tuple[Any, ...],
-    held_out: Text,
+    held_out: EncodedText,
     m: np.ndarray,
     *,
     ridge: float | None = None,
