@@ -18,28 +18,24 @@
 
 # %%
 # If the package is missing, install it: from the clone around this notebook, or from a wheel beside it.
-import importlib.util
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
 
-if importlib.util.find_spec("jexplicit") is None:
+try:
+    importlib.metadata.version("jexplicit")
+except ModuleNotFoundError:
     here = Path.cwd()
-    projects = [folder / "pyproject.toml" for folder in here.parents]
-    clones = [str(p.parent) for p in projects if p.is_file() and 'name = "jexplicit"' in p.read_text()]
-    wheels = sorted(map(str, here.glob("jexplicit-*.whl")))
-    if clones:
-        source = ["--editable", clones[0]]
-        sys.path.append(clones[0])  # for this kernel; the next one finds the clone by itself
-    elif wheels:
-        source = [wheels[-1]]
-    else:
+    clones = [str(folder) for folder in (here, *here.parents) if (folder / "jexplicit" / "__init__.py").is_file()]
+    found = ["--editable", clones[0]] if clones else sorted(map(str, here.glob("jexplicit-*.whl")))[-1:]
+    if not found:
+        remedy = f"put the wheel that `make dist` writes into {here}; in Colab, upload it under Files"
         raise ModuleNotFoundError(
-            "jexplicit is missing. Open this notebook in a clone of its repository, or put the wheel that `make dist` writes "
-            f"there (dist/jexplicit-*.whl) into {here}; in Colab, upload it under Files. Then run this cell again."
-        )
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *source], check=True)
-    importlib.invalidate_caches()
+            f"jexplicit is missing: open this notebook in a clone of its repository, or {remedy}"
+        ) from None
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *found], check=True)
+    sys.path += clones[:1]  # for this kernel; the next one finds the clone by itself
 
 # %%
 import os

@@ -1,10 +1,11 @@
 """The notebooks: scripts that start alike, kept with the outputs of these very cells; and the program that keeps them."""
 
 import contextlib
-import importlib.util
+import importlib.metadata
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
@@ -59,29 +60,39 @@ def test_every_kept_notebook_has_a_script():
 
 
 @pytest.mark.parametrize(
-    ("project", "wheel", "expected"),
+    ("place", "wheel", "expected"),
     [
-        ("jexplicit", True, ["--editable", "{folder}"]),  # the clone around the notebook
-        ("another", True, ["{folder}/notebooks/jexplicit-0.2.0-py3-none-any.whl"]),  # the wheel beside the notebook
-        ("another", False, None),
+        ("clone/notebooks", True, ["--editable", "{folder}/clone"]),  # the clone around the notebook
+        (
+            "clone",
+            False,
+            ["--editable", "{folder}/clone"],
+        ),  # its root, where Python finds the folder of the package
+        ("content", True, ["{folder}/content/jexplicit-0.2.0-py3-none-any.whl"]),  # the wheel beside the notebook
+        ("content", False, None),
         ("", False, []),  # it is installed
     ],
 )
-def test_the_first_cell_installs_what_there_is(project, wheel, expected, tmp_path, monkeypatch):
+def test_the_first_cell_installs_what_there_is(place, wheel, expected, tmp_path, monkeypatch):
     given = []
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
-    monkeypatch.chdir(tmp_path / "notebooks")
+    for folder in ("clone/notebooks", "clone/jexplicit", "content"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "clone/jexplicit/__init__.py").touch()
+    monkeypatch.chdir(tmp_path / place)
+    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr(subprocess, "run", lambda command, check: given.extend(command[command.index("--quiet") + 1 :]))
     if wheel:
         Path("jexplicit-0.2.0-py3-none-any.whl").touch()
-    if project:
-        monkeypatch.setattr("sys.path", [])
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    if place:
+        monkeypatch.setattr(importlib.metadata, "version", missing)
     nothing = pytest.raises(ModuleNotFoundError, match="clone of its repository.*make dist.*Colab")
     with contextlib.nullcontext() if expected is not None else nothing:
         exec(compile(FIRST_CELL, "first cell", "exec"), {})
     assert given == [argument.format(folder=tmp_path) for argument in expected or []]
+
+
+def missing(name):
+    raise importlib.metadata.PackageNotFoundError(name)
 
 
 def test_a_notebook_runs_at_full_size_on_embedded_data_and_its_output_is_stable(tmp_path, monkeypatch):
