@@ -12,8 +12,9 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.evaluation import evaluate, score
+from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import save_model
 
@@ -73,6 +74,17 @@ class TextModel(NamedTuple):
         if not (stream != PAD).any():
             raise ValueError(f"no token in {len(texts)} texts: give some text")
         return evaluate(self.model, stream).perplexity
+
+    def explain(self, text: str) -> Attribution:
+        """What every row of the model contributes to the prediction of each token of a text, see `jexplicit.explain`.
+
+        Raises:
+            ValueError: no token to predict; a network, whose logits are no sum over its tokens.
+        """
+        read = read_text(encode_documents(self.tokenizer, [text]), self.model.radius, eos=self.model.eos)
+        if not len(read.Y):
+            raise ValueError("no token in the text: give some text")
+        return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
         """The likeliest next tokens of a document that begins with a prompt, with their probabilities.

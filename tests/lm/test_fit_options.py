@@ -73,3 +73,19 @@ def test_scores_of_a_mixture_do_not_depend_on_the_order_of_texts_unless_its_hist
     for one, same in ((model, True), (going_on, False)):
         ahead, back = one.score(texts), one.score(texts[::-1])[::-1]
         assert all(np.allclose(p, q, atol=1e-6) for p, q in zip(ahead, back, strict=True)) == same  # of float32 log p
+
+
+@pytest.mark.parametrize("method", ["cold", "warm"])
+def test_training_without_a_dev_text_keeps_the_best_epoch_on_a_held_out_part(method):
+    model = jexplicit.fit(TEXTS, method, tokenizer="word", epochs=2, batch_size=32, learning_rate=0.1)
+    assert model.about["epochs"] == 2 and np.isfinite(model.perplexity(TEXTS))
+
+
+def test_a_model_explains_a_text_by_itself():
+    for options in ({"rows": ("offsets",)}, {"rows": ("offsets",), "history": "all"}):
+        model = jexplicit.fit(TEXTS, tokenizer="word", **options)
+        why = model.explain("the cat sat")
+        assert why.evidence.shape == (3, len(model.model.names))
+        np.testing.assert_allclose(why.log_probability, model.score(["the cat sat"])[0], atol=1e-5)  # float32
+    with pytest.raises(ValueError, match="no token in the text"):
+        model.explain(" ")

@@ -49,7 +49,8 @@ def fit(
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
         eos: predict the end of a document too.
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
-        watch: progress, events and checkpoints; default, none.
+        watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
+            texts.
         options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.Options`: smoothing, sweeps, bits, seed, ...
 
     Returns:
@@ -83,6 +84,9 @@ def fit(
     text = TrainingText(stream, N, **shape)
     if tables == "sparse":
         text = TrainingText(stream, N, sparse_counts=text.sparse_counts(K), **shape)
+    if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
+        text, held_out = text.parts(settings.calibration_positions)
+        watch = (watch or Watch())._replace(dev=held_out)
     model, info = fit_model(method, text, settings, watch)
     about = {
         "method": method,
