@@ -333,15 +333,17 @@ def noise_model_rows(C: np.ndarray, f: np.ndarray) -> np.ndarray:
 
 
 def single_discount(counts: list[int]) -> float:
-    """Chen & Goodman 1999, Eq. 17; 1/2 where nothing was counted once."""
+    """Chen & Goodman 1999, Eq. 17; 1/2 where nothing was counted once, or nothing twice."""
     n1, n2 = counts.count(1), counts.count(2)
-    return n1 / (n1 + 2 * n2) if n1 else 0.5
+    return n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
 
 
 def modified_discounts(counts: list[int]) -> list[float]:
     """Chen & Goodman 1999, Eq. 26: what is taken from counts of 0, 1, 2 and 3+; the single discount stands in where it has no
-    estimate or none above 0."""
+    estimate or none above 0; KenLM's fallback where nothing was counted once, or nothing twice."""
     Y, n = single_discount(counts), [0, *(counts.count(c) for c in (1, 2, 3, 4))]
+    if not (n[1] and n[2]):
+        return [0.0, 0.5, 1.0, 1.5]
     D = [0.0]
     for c in (1, 2, 3):
         estimate = c - (c + 1) * Y * n[c + 1] / n[c] if all(n[1:]) else 0

@@ -237,10 +237,10 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
         return init_synapses(key, genome, rules, sizes)
 
     @jax.jit
-    def step(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
+    def step(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array]:
         return learn(genome, rules, state, jnp.asarray(x, genome.nu.dtype), jnp.asarray(y, genome.nu.dtype))
 
-    def update(x: Array, y: Array, state: Synapses) -> tuple[Synapses, Array]:
+    def update(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array]:
         if is_concrete(x):
             check_scale(x)
         return step(x, y, state)
@@ -248,7 +248,7 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
     return Learner(init, update, jax.jit(functools.partial(predict, genome, rules)))
 
 
-def check_scale(x: Array) -> None:
+def check_scale(x: Any) -> None:
     """Raise ValueError for inputs so small that a learned rule does not learn from them."""
     scale = float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(x, jnp.float32)))))
     if not scale >= _least_scale:

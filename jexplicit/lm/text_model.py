@@ -81,9 +81,10 @@ class TextModel(NamedTuple):
         Raises:
             ValueError: no token to predict; a network, whose logits are no sum over its tokens.
         """
-        read = read_text(encode_documents(self.tokenizer, [text]), self.model.radius, eos=self.model.eos)
-        if not len(read.Y):
+        stream = encode_documents(self.tokenizer, [text])
+        if len(stream) < 2:
             raise ValueError("no token in the text: give some text")
+        read = read_text(stream, self.model.radius, eos=self.model.eos)
         return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:

@@ -272,7 +272,7 @@ def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, capsys):
 
 @pytest.mark.parametrize("method", ["bigram", "mixture"])
 def test_the_estimator_is_the_command(method, tmp_path):
-    options = {"calibration_positions": 300, "features": "sum" if method == "mixture" else "cat"}
+    options = {"calibration_positions": 300, "history": "all"} if method == "mixture" else {}
     model = jexplicit.fit(folder() / "train.txt", method, tokenizer="word", **options)
     row = by_model(finished())[("mixture", "cat", 8, "all") if method == "mixture" else ("bigram", "none", 1)]
     # the same rows and exponents; the command spreads sums over devices, and float32 sums in another order on other tables

@@ -80,8 +80,8 @@ def test_shorter_contexts_have_continuation_counts_and_the_longest_plain_ones():
     Y = np.array([2, 2, 2, 2, 3, 3])
     pair, single = smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=6), smoothed_ngrams(X, Y, offsets=(1,), vocab_size=6)
     np.testing.assert_allclose([pair.lower, single.lower], 1 / 6, rtol=1e-6)  # all in one context, or in none and counted so
-    # plain counts 4 and 2: D = 1/2 without a count of 1, and 1 + (4 - 1/2) / (2/2 * 1/6)
-    np.testing.assert_allclose(np.exp(single.rows[0].values), [22, 10], rtol=1e-6)
+    # plain counts 4 and 2: D = 3/2 and 1 without a count of 1, and 1 + (4 - 3/2) / (5/2 * 1/6)
+    np.testing.assert_allclose(np.exp(single.rows[0].values), [7, 3.4], rtol=1e-6)
     # continuations 1 and 2: D = 1 / (1 + 2), and 1 + (1 - 1/3) / (2/3 * 1/6)
     np.testing.assert_allclose(np.exp(pair.rows[0].values), [7, 16], rtol=1e-6)
 

@@ -226,10 +226,9 @@ def table_with(pairs):
         ({1: 6, 2: 3, 3: 3, 4: 2}, [1 / 2, 1 / 2, 5 / 3]),
         # none counted four times: D = 2 / (2 + 2 * 1) for all
         ({1: 2, 2: 1, 3: 5, 7: 1}, [1 / 2, 1 / 2, 1 / 2]),
-        # none counted twice: D = 1
-        ({1: 2, 3: 5, 4: 1}, [1, 1, 1]),
-        # none counted once
-        ({2: 2, 3: 5, 4: 1}, [1 / 2, 1 / 2, 1 / 2]),
+        # none counted twice, or once: KenLM's fallback
+        ({1: 2, 3: 5, 4: 1}, [1 / 2, 1, 3 / 2]),
+        ({2: 2, 3: 5, 4: 1}, [1 / 2, 1, 3 / 2]),
         # D = 4 / (4 + 2 * 2) = 1/2; 3 - 4 D 3/1 < 0 is no discount, and D stands in; 1 - 2 D 2/4, 2 - 3 D 1/2
         ({1: 4, 2: 2, 3: 1, 4: 3}, [1 / 2, 5 / 4, 1 / 2]),
     ],

@@ -53,7 +53,7 @@ def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -
         >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
         >>> model = ngram_model(text.ngrams((1, 2)), text.target_counts)
         >>> round(float(np.exp(next_token(model, np.array([2]))[3])), 3)  # two times of three, discounted
-        0.508
+        0.754
 
     Source: Chen & Goodman 1999, Sec. 4.
     """

@@ -244,7 +244,7 @@ CASES: list[tuple[Any, str]] = [
     (lambda g: fit_model("mixture", g.text, Options(calibration="pairs")), "without a tokenizer: give TrainingText"),
     (lambda g: pairs_of_text(g.words, g.words.stream[:6]), "minimal pairs of held-out text: give more text"),
     (lambda g: pairs_of_text(g.short, g.short.stream), "and 0 minimal pairs .* of four words or more, or use calibration"),
-    (lambda g: fit(WORDS, "ngram", calibration="pairs"), "calibration='pairs' with method 'ngram': only a mixture"),
+    (lambda g: fit(WORDS, "ngram", calibration="pairs"), "option calibration, which method 'ngram' does not use"),
     *each(
         OTHERS, lambda g, m: fit_model(m, g.text, Options(calibration="pairs")), "calibration 'pairs' with method '{}': only a"
     ),
