@@ -80,3 +80,31 @@ def test_every_name_can_be_printed_as_json(monkeypatch, encoding):
     name = "caf\N{LATIN SMALL LETTER E WITH ACUTE} b\ud83d"
     print(json_line({"id": name}), file=out, flush=True)
     assert json.loads(out.buffer.getvalue().decode(encoding)) == {"id": name}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 2**63}, "seed 9223372036854775808: use an integer of 63 bits"),
+        ({"length": 2.5}, "length 2.5: generate a whole"),
+    ],
+)
+def test_numbers_that_generation_cannot_take_are_refused(options, message):
+    model = jexplicit.fit(TEXTS, "bigram", tokenizer="word")
+    assert message in refusal(model.generate, "the", **{"length": 2} | options)
+    assert model.generate("the", 2, seed=2**63 - 1)
+
+
+def test_texts_that_are_no_strings_are_named():
+    assert refusal(jexplicit.fit(TEXTS, "bigram", tokenizer="word").score, ["the cat", None]).startswith("text 1 is None")
+
+
+def test_an_animation_is_refused_and_the_orientation_of_a_photograph_is_followed(tmp_path):
+    frames = [Image.fromarray(np.full((4, 4), level, np.uint8)) for level in (1, 2)]
+    frames[0].save(tmp_path / "a.png", save_all=True, append_images=frames[1:])
+    assert "has 2 frames" in refusal(read_png, tmp_path / "a.png")
+    exif = Image.Exif()
+    exif[274] = 6  # to be turned by a quarter clockwise
+    stored = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    Image.fromarray(stored).save(tmp_path / "b.png", exif=exif)
+    np.testing.assert_array_equal(read_png(tmp_path / "b.png"), np.rot90(stored, -1))

@@ -4,6 +4,7 @@ An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimension
 and the values. Images are read as bytes; colours, and images of several sizes, are refused.
 """
 
+import math
 import os
 import zipfile
 import zlib
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, ImageOps
 
 from jexplicit.data.inputs import open_input
 
@@ -77,7 +78,7 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
             f"{path} has the magic number {magic}, {what}; expected {expected}: check that images and labels are not swapped"
         )
     shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
-    values, wanted = len(content) - header, int(np.prod(shape, dtype=np.int64))
+    values, wanted = len(content) - header, math.prod(shape)
     if len(shape) < dimensions or values != wanted:
         what = "is truncated" if len(shape) < dimensions or values < wanted else "has extra bytes"
         raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
@@ -113,7 +114,9 @@ def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
                     f"{path} is an image of mode {image.mode}{' with transparency' * transparent}: only grey images of 8 bits "
                     f"are read; convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
                 )
-            return np.asarray(image.convert("L"))
+            if (frames := getattr(image, "n_frames", 1)) > 1:
+                raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
+            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises SyntaxError for a broken PNG
         raise ValueError(f"{path} cannot be read as a PNG ({error}): write it again") from error
 

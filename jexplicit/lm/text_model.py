@@ -123,6 +123,8 @@ class TextModel(NamedTuple):
         Raises:
             ValueError: those of `jexplicit.generate`.
         """
+        if not isinstance(seed, jax.Array) and not (isinstance(seed, int) and abs(seed) < 2**63):
+            raise ValueError(f"seed {seed}: use an integer of 63 bits, or a jax.random key")
         key = seed if isinstance(seed, jax.Array) else jax.random.key(seed)
         options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         return generate_text(key, self.model, self.tokenizer, prompt, length, **options)
@@ -156,7 +158,10 @@ def check_file_name(path: str | os.PathLike) -> None:
         raise ValueError(f"{path}: give a file name that ends in .safetensors, .arpa or .arpa.gz")
 
 
-def _documents(texts: Sequence[str]) -> list[str]:
+def _documents(texts: Sequence[Any]) -> list[str]:
     if isinstance(texts, str):
         raise ValueError(f"a text of {len(texts)} characters instead of documents: pass a list of documents, [text]")
-    return list(texts)
+    texts = list(texts)
+    if others := [n for n, text in enumerate(texts) if not isinstance(text, str)]:
+        raise ValueError(f"text {others[0]} is {texts[others[0]]!r} of type {type(texts[others[0]]).__name__}: pass strings")
+    return texts
