@@ -5,6 +5,7 @@ A view is a function `Results -> lines of Markdown`, which also draws its figure
 """
 
 import itertools
+import textwrap
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_
 from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.experiments.tables import Column, markdown_table, rich_table
 
+_characters = 80  # of the names below bars, in a line
 _few = 12  # points of a line with markers, and values on a log axis with one tick each
 
 View = Callable[[Results], list[str]]
@@ -286,7 +288,8 @@ class Bars(NamedTuple):
             bars = ax.bar(at, middle, width, yerr=error if error.any() else None, **style)
             if self.form:
                 ax.bar_label(bars, fmt=f"{{:{self.form}}}", fontsize=7, rotation=90, padding=2)
-        ax.set_xticks(range(len(places)), [str(place) for place in places], fontsize=8)
+        width = max(6, _characters // len(places))  # so that names do not overlap
+        ax.set_xticks(range(len(places)), [textwrap.fill(str(place), width) for place in places], fontsize=8)
         ax.grid(axis="x", visible=False)
 
 
