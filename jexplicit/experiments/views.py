@@ -5,8 +5,8 @@ A view is a function `Results -> lines of Markdown`, which also draws its figure
 """
 
 import itertools
-import textwrap
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
