@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jexplicit.counts.dense import count
+from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts, distinct_contexts
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt
@@ -143,7 +144,7 @@ def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
 def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     """A model of every kind, fitted on a text."""
     text, options = TrainingText(x, N), Options(radius=radius, bits=64)
-    sparse = TrainingText(x, N, sparse_counts=text.sparse_counts(radius))
+    sparse = TrainingText(x, N, sparse_counts=count_sparse(x, radius=radius, vocab_size=N))
     fitted = {name: fit_model(name.split(",")[0], sparse if name == SPARSE else text, options).model for name in KINDS}
     rows = mixture_rows(text) if MIXTURES else ()
     for name, history in MIXTURES.items():

@@ -157,6 +157,7 @@ class Constant(TableRows):
     names = property(lambda self: (self.name,))
     tokens = (None,)
     radius = 1
+    vocab_size = property(lambda self: len(self.row))
     row_tables = property(lambda self: (Dense(jnp.asarray(self.row)[None]),))
 
     def index(self, context):

@@ -36,6 +36,7 @@ class BackOffChain(TableRows):
     names = property(lambda self: tuple(name for kind in self.kinds for name in kind.names))
     tokens = property(lambda self: tuple(token for kind in self.kinds for token in kind.tokens))
     radius = property(lambda self: self.longer.radius)
+    vocab_size = property(lambda self: self.unigram.vocab_size)
     normalised = True
     row_tables = property(lambda self: tuple(table for kind in self.kinds for table in kind.row_tables))
 
