@@ -1,7 +1,6 @@
 """The command line of a launcher: flags from a frozen dataclass, presets, and actionable error messages."""
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import logging
@@ -51,8 +50,7 @@ def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Seque
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
         tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)  # ends the process
-    near = difflib.get_close_matches(name, commands, n=1) or commands
-    console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(near)}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(commands)}", soft_wrap=True)
     return 2
 
 
