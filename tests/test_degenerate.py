@@ -244,7 +244,7 @@ REFUSED = [
     (lambda: icl.half_mse(jnp.zeros((1, 5)), jnp.zeros((1, 1))), "one of each"),
     (lambda: icl.squared_error(jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.zeros((1, 1))), "at least one pair"),
     (lambda: icl.kalman_filter(SAME, 0.0, 1.0), "not finite"),
-    (lambda: icl.mesa_conjugate_gradients(SAME, np.inf, steps=2), "finite numbers above 0"),
+    (lambda: icl.mesa_conjugate_gradients(SAME, np.inf, steps=2), "above 0 and finite"),
 ]
 FITS_OF = (
     lambda H, Y: jexplicit.iterative_scaling_sweeps(H, Y, jnp.zeros((3, 2), "f4"), sweeps=1),

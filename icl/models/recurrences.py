@@ -215,5 +215,5 @@ def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
     if jnp.shape(penalty) not in ((), (d,)):
         raise ValueError(f"penalty {jnp.shape(penalty)} for keys of {d} coordinates: give one number, or one per coordinate")
     if is_concrete(penalty) and not np.all((np.asarray(penalty) > 0) & np.isfinite(penalty)):
-        raise ValueError(f"penalty {penalty}: use finite numbers above 0; without one, the first tokens have no solution")
+        raise ValueError(f"penalty {penalty}: use numbers above 0 and finite; without one, the first tokens have no solution")
     return jnp.broadcast_to(jnp.asarray(penalty, stream.K.dtype), (d,))

@@ -197,4 +197,4 @@ def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Ar
     G = jnp.linalg.solve(A, features.T @ target)
     if not _determined(A, G):
         raise ValueError(f"{examples} examples do not determine G: draw more different tasks, with inputs of the order of 1")
-    return G * jnp.eye(d, dtype=target.dtype) if scalar else G.reshape(d, d)
+    return G[0] * jnp.eye(d, dtype=target.dtype) if scalar else G.reshape(d, d)

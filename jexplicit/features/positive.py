@@ -63,8 +63,8 @@ def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) ->
 def _check_norms(lowest: float, norms: Array) -> None:
     if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
         raise ValueError(
-            f"features down to {lowest}: rows of equal norm need features >= 0 with finite sums; split them by "
-            "positive_parts, or scale them"
+            f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; "
+            "split them by positive_parts, or scale them"
         )
     if not float(norms.min()) > 0:
         raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
