@@ -136,8 +136,7 @@ def test_layers_are_solved_after_unit_rows():
     assert jexplicit.accuracy(logits, Y.argmax(axis=1)) == 1
 
 
-def test_a_document_is_begun_as_the_message_says(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_a_document_is_begun_as_the_message_says():
     model = jexplicit.fit(TEXTS, "bigram", tokenizer="word").model
     assert "[[]]" in refusal(jexplicit.generate, jax.random.key(0), model, [], 2)
     assert jexplicit.generate(jax.random.key(0), model, [[]], 2).shape == (1, 2)

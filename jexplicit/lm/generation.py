@@ -49,7 +49,7 @@ def next_token(
 def generate(
     key: Any,
     model: LanguageModel,
-    prompt: Integer[np.ndarray, " n"] | Sequence[int] | Sequence[Integer[np.ndarray, " _"]],
+    prompt: Integer[np.ndarray, " n"] | Sequence[int] | Sequence[Integer[np.ndarray, " _"] | Sequence[int]],
     length: int,
     *,
     temperature: float = 1.0,
