@@ -8,6 +8,7 @@ The batch is the *last* axis of all arrays, so that one task and a batch share t
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -61,7 +62,8 @@ class Tasks:
     scales: d factors, one for each coordinate of x; default, none.
 
     Raises:
-        ValueError: a size below 1, an unknown kind of inputs, or a number of scales other than d.
+        ValueError: a size below 1, a range, scale or noise that is negative or not finite, an unknown kind of inputs, or a
+            number of scales other than d.
 
     Example:
         >>> tasks = Tasks(dim=3, context=5)
@@ -83,6 +85,10 @@ class Tasks:
     def __post_init__(self):
         if min(self.dim, self.context, self.outputs) < 1:
             raise ValueError(f"dim {self.dim}, context {self.context}, outputs {self.outputs}: use at least 1 for each")
+        numbers = {"input_range": self.input_range, "weight_scale": self.weight_scale, "noise": self.noise}
+        for name, value in numbers.items():
+            if isinstance(value, float | int) and not 0 <= value < math.inf:
+                raise ValueError(f"{name} {value}: use a finite number of at least 0")
         if self.inputs not in get_args(Inputs):
             raise ValueError(f"inputs {self.inputs!r}: choose one of {', '.join(get_args(Inputs))}")
         if self.scales is not None and len(self.scales) != self.dim:
@@ -145,10 +151,15 @@ def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[
         y: ŷ, predictions of a batch.
         y_q: their targets.
 
+    Raises:
+        ValueError: different shapes, or no tasks.
+
     Example:
         >>> float(half_mse(jnp.array([[1.0, 3.0]]), jnp.zeros((1, 2))))  # (1² + 3²)/(2 · 2)
         2.5
     """
+    if y.shape != y_q.shape or not y.size:
+        raise ValueError(f"predictions {y.shape}, targets {y_q.shape}: give one of each for at least one task")
     return jnp.sum((y - y_q) ** 2) / (2 * y.shape[-1])
 
 

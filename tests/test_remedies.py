@@ -4,6 +4,9 @@ import io
 import json
 import re
 
+import jax
+import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from PIL import Image
@@ -97,3 +100,43 @@ def test_an_animation_is_refused_and_the_orientation_of_a_photograph_is_followed
     stored = np.arange(6, dtype=np.uint8).reshape(2, 3)
     Image.fromarray(stored).save(tmp_path / "b.png", exif=exif)
     np.testing.assert_array_equal(read_png(tmp_path / "b.png"), np.rot90(stored, -1))
+
+
+def test_features_without_a_factor_are_fitted_as_the_message_says():
+    identity = jax.tree_util.Partial(lambda X: X)
+    targets = jnp.eye(2, dtype="f4")[jnp.arange(20) % 2]
+    plain = jnp.asarray(np.random.default_rng(0).random((20, 3)), "f4")
+
+    def least_squares(X):
+        return jexplicit.gram_least_squares(jexplicit.gram_matrix(jexplicit.split_examples(X, targets), identity))
+
+    for X in (plain + 1e6, plain * 1e-30):
+        assert "standardise" in refusal(least_squares, X)
+        wide = np.asarray(X, np.float64)
+        assert np.isfinite(least_squares(jnp.asarray((wide - wide.mean(axis=0)) / wide.std(axis=0), "f4")).U).all()
+
+
+def test_targets_and_labels_are_read_after_what_the_messages_say(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in a user's program
+    logits = jnp.array([[1.0, 0.0], [0.0, 2.0]])
+    for one_hot in (jnp.eye(2), 3 * jnp.eye(2)):
+        assert "Y.argmax(axis=1)" in refusal(jexplicit.accuracy, logits, one_hot)
+        assert jexplicit.accuracy(logits, one_hot.argmax(axis=1)) == 1
+    assert "divide each row" in refusal(jexplicit.mean_loss, logits, 3 * jnp.eye(2))
+    assert "jax.nn.one_hot" in refusal(jexplicit.mean_loss, logits, jnp.array([0, 1]))
+    assert jexplicit.mean_loss(logits, jax.nn.one_hot(jnp.array([0, 1]), 2)) == jexplicit.mean_loss(logits, jnp.eye(2))
+
+
+def test_layers_are_solved_after_unit_rows():
+    H = Y = jnp.eye(2)[jnp.arange(12) % 2]
+    layers = [jexplicit.SoftmaxLayer()] * 2
+    assert "unit_rows" in refusal(jexplicit.solve_layers, H, Y, layers)
+    solved = jexplicit.solve_layers(jexplicit.unit_rows(H), Y, layers)
+    logits = jexplicit.stack_logits(solved.params, jexplicit.unit_rows(H))
+    assert jexplicit.accuracy(logits, Y.argmax(axis=1)) == 1
+
+
+def test_a_document_is_begun_as_the_message_says():
+    model = jexplicit.fit(TEXTS, "bigram", tokenizer="word").model
+    assert "[[]]" in refusal(jexplicit.generate, jax.random.key(0), model, [], 2)
+    assert jexplicit.generate(jax.random.key(0), model, [[]], 2).shape == (1, 2)

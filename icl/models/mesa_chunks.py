@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.linear_systems import solve_rows
-from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, per_token
+from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, finite, per_token
 from jexplicit.runs.devices import full_precision
 
 
@@ -74,7 +74,7 @@ def mesa_conjugate_gradients(
         X = solve_rows(product, Q, steps)
         return (D * (X @ K.T)) @ V + d * (X @ G.T)
 
-    return jax.vmap(outputs)(chunks, decay, *moments).reshape(number * chunk, -1)[:T]
+    return finite(jax.vmap(outputs)(chunks, decay, *moments).reshape(number * chunk, -1)[:T])
 
 
 def _moments_before(chunks: Stream, decay: Float[Array, "n C"]) -> tuple[Float[Array, "n d d"], Float[Array, "n m d"]]:

@@ -142,7 +142,7 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
         return (S, W), W @ q
 
     start = identity / jnp.sqrt(Lambda)[None], zero_weights(stream)
-    return lax.scan(step, start, (*stream, gamma))[1]
+    return finite(lax.scan(step, start, (*stream, gamma))[1])
 
 
 @full_precision
@@ -177,7 +177,7 @@ def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken =
         return ((P - jnp.outer(g, k @ P)) / gamma, W), W @ q
 
     start = jnp.diag(1 / diagonal(stream, penalty)), zero_weights(stream)
-    return lax.scan(step, start, (*stream, gamma))[1]
+    return finite(lax.scan(step, start, (*stream, gamma))[1])
 
 
 def zero_weights(stream: Stream) -> Float[Array, "m d"]:
@@ -200,11 +200,20 @@ def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tu
     return tuple(jnp.broadcast_to(jnp.asarray(value, K.dtype), (len(K),)) for value in numbers.values())
 
 
+def finite(outputs: Array) -> Array:
+    """The outputs of a layer that solves for its weights, which must be finite; under jit, vmap and grad nothing is checked."""
+    if is_concrete(outputs) and not bool(jnp.isfinite(outputs).all()):
+        raise ValueError(
+            "outputs that are not finite: give finite numbers, with keys of norm 1, and raise the penalty or the noise"
+        )
+    return outputs
+
+
 def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
     """The diagonal of Λ; checks its shape and, outside jit, its sign."""
     d = stream.K.shape[1]
     if jnp.shape(penalty) not in ((), (d,)):
         raise ValueError(f"penalty {jnp.shape(penalty)} for keys of {d} coordinates: give one number, or one per coordinate")
-    if is_concrete(penalty) and not np.all(np.asarray(penalty) > 0):
-        raise ValueError(f"penalty {penalty}: use numbers above 0; without one, the first tokens have no solution")
+    if is_concrete(penalty) and not np.all((np.asarray(penalty) > 0) & np.isfinite(penalty)):
+        raise ValueError(f"penalty {penalty}: use numbers above 0 and finite; without one, the first tokens have no solution")
     return jnp.broadcast_to(jnp.asarray(penalty, stream.K.dtype), (d,))

@@ -13,6 +13,7 @@ For independent symmetric coordinates of variance s and kurtosis κ, and C = c²
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, Tasks
@@ -38,7 +39,7 @@ def optimal_rate(tasks: Tasks) -> Any:
     """The η of the best single layer, `N / (s (κ + d + N - 2) + v/c²)`.
 
     Raises:
-        ValueError: inputs without independent symmetric coordinates.
+        ValueError: inputs without independent symmetric coordinates; inputs or weights that are all 0.
 
     Example:
         >>> round(optimal_rate(Tasks(dim=10, context=10)) / 10, 6)
@@ -47,6 +48,8 @@ def optimal_rate(tasks: Tasks) -> Any:
     Source: this package; Gaussian inputs: Zhang et al. 2024, Theorem 4.1 (with L = s I).
     """
     d, N, s = tasks.dim, tasks.context, tasks.variance
+    if is_concrete(tasks) and not (np.all(s) and np.all(tasks.weight_scale)):
+        raise ValueError(f"input_range {tasks.input_range}, weight_scale {tasks.weight_scale}: use numbers above 0")
     return N / (s * (tasks.kurtosis + d + N - 2) + tasks.noise**2 / tasks.weight_scale**2)
 
 
@@ -137,10 +140,18 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
         True
     """
     L, C, SCS, N, v = moments
-    G = jnp.linalg.solve((SCS + v / N * L).T, (C @ L).T).T
-    if is_concrete(G) and not jnp.isfinite(G).all():
-        raise ValueError("E[S C S] cannot be inverted: draw more contexts, or drop inputs that are constant")
+    A = SCS + v / N * L
+    G = jnp.linalg.solve(A.T, (C @ L).T).T
+    if not _determined(A, G):
+        raise ValueError(
+            "E[S C S] cannot be inverted: draw more contexts, drop inputs that are 0, or scale them to the order of 1"
+        )
     return G
+
+
+def _determined(A: Array, G: Array) -> bool:
+    """Whether equations with matrix A determine their solution G; under jit, vmap and grad nothing is checked."""
+    return not is_concrete(A, G) or (bool(jnp.isfinite(G).all()) and int(jnp.linalg.matrix_rank(A)) == len(A))
 
 
 @full_precision
@@ -163,7 +174,7 @@ def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Ar
         scalar: whether to fit G = η I only.
 
     Raises:
-        ValueError: fewer examples than parameters.
+        ValueError: fewer examples than parameters, or examples that do not determine them.
 
     Example:
         >>> from icl import sample_tasks
@@ -179,6 +190,11 @@ def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Ar
     target = batch.y_q.reshape(-1)
     if scalar:
         feature = jnp.einsum("ib,mbi->mb", batch.x_q, moment).reshape(-1)
-        return feature @ target / (feature @ feature) * jnp.eye(d, dtype=target.dtype)
-    features = jnp.einsum("ib,mbj->mbij", batch.x_q, moment).reshape(-1, d * d)
-    return jnp.linalg.solve(features.T @ features, features.T @ target).reshape(d, d)
+        features = feature[:, None]
+    else:
+        features = jnp.einsum("ib,mbj->mbij", batch.x_q, moment).reshape(-1, d * d)
+    A = features.T @ features
+    G = jnp.linalg.solve(A, features.T @ target)
+    if not _determined(A, G):
+        raise ValueError(f"{examples} examples do not determine G: draw more different tasks, with inputs of the order of 1")
+    return G[0] * jnp.eye(d, dtype=target.dtype) if scalar else G.reshape(d, d)

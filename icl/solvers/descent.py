@@ -8,10 +8,12 @@ All but the line search are functions of one sequence; batch them by `jax.vmap`.
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, initial_weights, vmap_tasks
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per step
@@ -25,6 +27,8 @@ def squared_error(W: Float[Array, "m d"], X: Float[Array, "N d"], Y: Float[Array
         >>> float(squared_error(jnp.zeros((1, 2)), jnp.ones((4, 2)), jnp.full((4, 1), 3.0)))
         4.5
     """
+    if (len(X), len(W)) != Y.shape or not len(X):
+        raise ValueError(f"W {W.shape}, X {X.shape}, Y {Y.shape}: wanted [m, d], [N, d] and [N, m], of at least one pair")
     return jnp.sum((X @ W.T - Y) ** 2) / (2 * len(X))
 
 
@@ -119,7 +123,8 @@ def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
     For Gaussian weights and noise, the penalty noise variance / weight variance gives the Bayes-optimal prediction.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; a penalty that is negative, infinite, or 0 where XᵀX has no inverse. Under jit, vmap
+            and grad only shapes are checked.
 
     Example:
         >>> one = Sequence(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones(2), jnp.zeros(1))
@@ -129,7 +134,10 @@ def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
     initial_weights(sequence)  # checks the shapes
     X, Y, x_q, _ = sequence
     A = X.T @ X + penalty * jnp.eye(X.shape[1], dtype=X.dtype)
-    return Y.T @ X @ jnp.linalg.solve(A, x_q)
+    y = Y.T @ X @ jnp.linalg.solve(A, x_q)
+    if is_concrete(y, penalty) and not (0 <= penalty < np.inf and bool(jnp.isfinite(y).all())):
+        raise ValueError(f"penalty {penalty}: use a finite number above 0, and finite numbers of the order of 1")
+    return y
 
 
 def line_search(
@@ -141,6 +149,9 @@ def line_search(
         batch: tasks, batch last.
         steps: of descent.
         rates: the grid. The paper uses `paper_rates()`, and searches on the tasks of its reported losses.
+
+    Raises:
+        ValueError: no rate, or none with a finite loss.
 
     Example:
         >>> from icl import Tasks, sample_tasks
@@ -157,6 +168,8 @@ def line_search(
         return jnp.mean(jnp.sum((y - batch.y_q) ** 2, axis=0)) / 2
 
     losses = lax.map(loss, rates)
+    if is_concrete(losses) and not bool(jnp.isfinite(losses).any()):
+        raise ValueError(f"no finite loss at {len(rates)} rates: give smaller rates, and at least one task")
     return rates[jnp.nanargmin(losses)], losses
 
 

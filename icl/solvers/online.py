@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, per_token, zero_weights
+from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, finite, per_token, zero_weights
 from icl.models.streams import Streams
 from jexplicit.runs.devices import full_precision
 
@@ -127,7 +127,7 @@ def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
     K, V, Q = stream
     H, G = (jnp.cumsum(A[:, :, None] * K[:, None], axis=0) for A in (K, V))
     X = jnp.linalg.solve(H + jnp.diag(diagonal(stream, penalty))[None], Q[..., None])
-    return (G @ X)[..., 0]
+    return finite((G @ X)[..., 0])
 
 
 @full_precision
@@ -141,7 +141,7 @@ def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Ar
         memory: a, one number or one per token.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, or outputs that are not finite (without noise, of repeated keys).
 
     Example:
         >>> one = Stream(jnp.ones((2, 1)), jnp.array([[2.0], [4.0]]), jnp.ones((2, 1)))
@@ -159,4 +159,4 @@ def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Ar
         W = a * (W + jnp.outer(v - W @ k, g))
         return (a**2 * (P - jnp.outer(g, k @ P)) + (1 - a**2) * prior, W), W @ q
 
-    return lax.scan(step, (prior, zero_weights(stream)), (*stream, sigma, a))[1]
+    return finite(lax.scan(step, (prior, zero_weights(stream)), (*stream, sigma, a))[1])

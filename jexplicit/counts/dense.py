@@ -166,7 +166,7 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
     """The radius K <= K' to use; default, all K' counted offsets.
 
     Raises:
-        ValueError: a radius that was not counted; no counts, or such that are NaN or all zero.
+        ValueError: a radius that was not counted; no counts, or such that are NaN, negative, fractions or all zero.
     """
     if not len(counts):
         raise ValueError("no counts: count a text first, with jexplicit.counts.dense.count")
@@ -176,6 +176,9 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
     if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
         raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
+    for C in counts[:K] if is_concrete(counts[0]) else ():
+        if C.shape != (len(C),) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
+            raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")
     return K
 
 

@@ -36,7 +36,7 @@ def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
         parts: `Counts`, or `SparseCounts`; an empty tuple is the counts of no text.
 
     Raises:
-        ValueError: counts of different radius or vocabulary.
+        ValueError: counts of different radius or vocabulary; counts that are no integers, or negative.
 
     Example:
         >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
@@ -48,10 +48,15 @@ def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
         return parts[0] if parts else ()
     K, N = len(parts[0]), parts[0][0].shape[0]
     for counts in parts:
-        if (len(counts), counts[0].shape[0]) != (K, N):
+        if (len(counts), *counts[0].shape) != (K, *parts[0][0].shape):
             raise ValueError(
                 f"counts of {K} offsets and vocabulary {N} do not merge with {len(counts)} offsets and vocabulary "
                 f"{counts[0].shape[0]}: count both with the same radius and tokenizer"
+            )
+        if not all(np.issubdtype(C.dtype, np.integer) and C.shape == counts[0].shape and C.min() >= 0 for C in counts):
+            found = ", ".join(f"{C.dtype} {C.shape} from {C.min()}" for C in counts)
+            raise ValueError(
+                f"counts of {found}: pass tables of integers of at least 0, all of one shape, as they were counted"
             )
     trees = [MergeTree(N) for _ in range(K)]
     for counts in parts:

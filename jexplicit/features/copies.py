@@ -43,13 +43,15 @@ def draw_copies(key: Any, images: UInt8[np.ndarray, "M height width"]) -> UInt8[
         images: [M, height, width] grey levels.
 
     Raises:
-        ValueError: not a JAX random key.
+        ValueError: not a JAX random key; grey levels that are no integers 0 .. 255.
 
     Example:
         >>> draw_copies(jax.random.key(0), np.zeros((5, 8, 8), np.uint8)).shape
         (5, 8, 8)
     """
     check_key(key)
+    if not np.issubdtype(images.dtype, np.integer) or (images.size and not 0 <= images.min() <= images.max() <= 255):
+        raise ValueError(f"images of {images.dtype}: give grey levels as integers 0 .. 255")
     keys = jax.random.split(key, len(images))
     blocks = [np.zeros((0, *images.shape[1:]), np.uint8)]
     for m in range(0, len(images), _images_per_call):

@@ -46,7 +46,7 @@ def fit_axes(
         progress: called with (images done, total images).
 
     Raises:
-        ValueError: fewer than 1 dimension; images that are all alike.
+        ValueError: fewer than 1 dimension; no images, or other grey levels than these; images that are all alike.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import check_key
+from jexplicit.runs.checks import check_key, is_concrete
 from jexplicit.runs.devices import full_precision
 
 _terms = 7  # of the two Taylor series: errors below 6e-8 up to a quarter turn
@@ -42,13 +42,20 @@ def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Ar
     Returns:
         [M, 2n] features, with errors of 1e-6 in float32.
 
+    Raises:
+        ValueError: products XW that are not finite, or so large that their type has no fraction of a turn; under jit, vmap and
+            grad nothing is checked.
+
     Example:
         >>> fourier_features(jnp.zeros((1, 2)), jnp.ones((2, 4))).tolist()
         [[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]
 
     Source: Rahimi & Recht, Random features for large-scale kernel machines, 2007.
     """
-    return jnp.concatenate(cos_sin(X @ W), axis=1) / math.sqrt(W.shape[1])
+    Z = X @ W
+    if is_concrete(Z) and not float(jnp.abs(Z).max(initial=0)) * float(jnp.finfo(Z.dtype).eps) < 1:
+        raise ValueError(f"phases up to {float(jnp.abs(Z).max())}: scale X to the order of 1")
+    return jnp.concatenate(cos_sin(Z), axis=1) / math.sqrt(W.shape[1])
 
 
 def cos_sin(x: Array) -> tuple[Array, Array]:

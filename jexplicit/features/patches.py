@@ -55,7 +55,8 @@ def patch_filters(
         clusters: cluster directions of whitened patches, instead of random patches.
 
     Raises:
-        ValueError: a patch larger than an image; fewer than 1 filter; too few patches with any contrast.
+        ValueError: no images, or other grey levels than these; a patch larger than an image; fewer than 1 filter; too few
+            patches with any contrast; a noise too small to whiten them.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -64,6 +65,7 @@ def patch_filters(
 
     Source: Coates & Ng, The importance of encoding versus training with sparse coding and vector quantization, 2011.
     """
+    check_levels(images, levels)
     M, height, width = images.shape
     if not 2 <= size <= min(height, width) or number < 1:
         raise ValueError(
@@ -87,6 +89,8 @@ def whitened_filters(patches: Float[np.ndarray, "M P"], number: int, *, seed: in
     """Random patches, or their cluster directions, as filters of unit norm in the whitened space."""
     mean, covariance = patches.mean(axis=0), np.cov(patches.T)
     variances, axes = np.linalg.eigh(covariance)
+    if not variances[0] + noise > 0:
+        raise ValueError(f"noise {noise}: patches of this covariance cannot be whitened; use a number above 0, e.g. 0.01")
     V = (axes / np.sqrt(variances + noise)) @ axes.T
     if clusters:
         directions = spherical_kmeans((patches - mean) @ V, number, seed=seed)
@@ -117,17 +121,27 @@ def patch_features(
         progress: called with (images done, total images).
 
     Raises:
-        ValueError: more cells along a side than positions of a patch.
+        ValueError: no images, or other grey levels than these; more cells along a side than positions of a patch; a threshold
+            that is NaN.
 
     Example:
         >>> filters = Filters(jnp.ones((9, 4), "f4"), jnp.zeros(4, "f4"))
         >>> patch_features(np.zeros((5, 8, 8), np.uint8), 17, filters, grid=2, threshold=1.0).shape
         (5, 32)
     """
+    if np.isnan(threshold):
+        raise ValueError("threshold NaN: use a number")
     positions = min(images.shape[1:]) - filters.size() + 1
     if not 1 <= grid <= positions:
         raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
     return of_images(lambda X: _pooled_responses(X, filters, threshold, grid), images, levels, progress)
+
+
+def check_levels(images: np.ndarray, levels: int) -> None:
+    """Refuse no images, fewer than 2 grey levels, and grey levels that are not among them."""
+    if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
+        span = f" from {images.min()} to {images.max()}" if images.size else ""
+        raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
 
 
 def of_images(
@@ -137,6 +151,7 @@ def of_images(
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
     """f of grey levels between 0 and 1, [m, height, width] -> [m, D], in batches of some hundred images."""
+    check_levels(images, levels)
     blocks = []
     for m in range(0, len(images), _images_per_call):
         blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))

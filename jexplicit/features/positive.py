@@ -3,6 +3,7 @@
 Signed numbers are split into `relu(x)` and `relu(-x)`; rows are scaled to norm K.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -11,15 +12,22 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import check_key, is_concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.checks import as_float
 
 
 def positive_parts(x: Float[Array, "... D"], threshold: float = 0.0) -> Float[Array, "... DD"]:
     """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative; at t = 0 no information is lost.
 
+    Raises:
+        ValueError: a threshold that is NaN.
+
     Example:
         >>> positive_parts(jnp.array([1.0, -2.0])).tolist()
         [1.0, 0.0, 0.0, 2.0]
     """
+    if is_concrete(threshold) and bool(jnp.isnan(threshold)):
+        raise ValueError("threshold NaN: use a number")
+    x = as_float(x)  # -x of unsigned integers wraps
     return jnp.concatenate([jax.nn.relu(x - threshold), jax.nn.relu(-x - threshold)], axis=-1)
 
 
@@ -34,15 +42,18 @@ def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) ->
         floor: mass spread evenly over a row, relative to its features; above 0.
 
     Raises:
-        ValueError: a negative or non-finite feature, a row of zeros, a floor or K that is not above 0; under jit, vmap and grad
-            features are not checked.
+        ValueError: no features, a negative or non-finite one, a row of zeros, a floor or K that is not above 0 and finite;
+            under jit, vmap and grad features are not checked.
 
     Example:
         >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
         [[1.25, 0.75]]
     """
-    if not floor > 0 or not K > 0:
-        raise ValueError(f"floor {floor}, K {K}: both must be above 0")
+    if not 0 < floor < math.inf or not 0 < K < math.inf:
+        raise ValueError(f"floor {floor}, K {K}: both must be above 0 and finite")
+    if 0 in H.shape:
+        raise ValueError(f"features {H.shape}: give at least one example and one feature")
+    H = as_float(H)
     norms = H.sum(axis=1, keepdims=True)
     if is_concrete(H):
         _check_norms(float(H.min()), norms)
@@ -52,7 +63,8 @@ def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) ->
 def _check_norms(lowest: float, norms: Array) -> None:
     if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
         raise ValueError(
-            f"features down to {lowest}: rows of equal norm need finite features >= 0; split them by positive_parts"
+            f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; "
+            "split them by positive_parts, or scale them"
         )
     if not float(norms.min()) > 0:
         raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
@@ -81,11 +93,23 @@ def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold
         W: [P, n] directions.
         threshold: in standard deviations; above 0 the features are sparse.
 
+    A row of equal numbers has no feature above 0.
+
+    Raises:
+        ValueError: a number that is not finite, or so large or small that its square is not; under jit, vmap and grad nothing
+            is checked.
+
     Example:
         >>> W = random_directions(jax.random.key(0), 4, 3)
         >>> random_features(jnp.arange(8, dtype="f4").reshape(2, 4), W).shape
         (2, 6)
     """
-    z = (X - X.mean(axis=1, keepdims=True)) @ W
+    X = as_float(X)
+    centred = X - X.mean(axis=1, keepdims=True)
+    size, rounding = jnp.abs(X).max(axis=1, keepdims=True, initial=0), jnp.finfo(X.dtype).eps * X.shape[1] ** 0.5
+    flat = jnp.abs(centred).max(axis=1, keepdims=True, initial=0) <= rounding * size
+    z = jnp.where(flat, 0, centred) @ W
     spread = jnp.sqrt(jnp.mean(z**2, axis=1, keepdims=True))
+    if is_concrete(z) and not bool((jnp.isfinite(spread) & ((spread > 0) == (z != 0).any(axis=1, keepdims=True))).all()):
+        raise ValueError("rows without a finite standard deviation: give finite numbers, of the order of 1")
     return positive_parts(z / jnp.where(spread > 0, spread, 1), threshold)

@@ -19,7 +19,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.features.descriptors import unit_roots
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.checks import as_float
 
 _finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
 _width = 0.8  # standard deviation of their envelopes, in pixels, and of the windows, in cells
@@ -103,8 +105,6 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
     return zero, jnp.concatenate(first), jnp.concatenate(second)
 
 
-@jax.jit
-@full_precision
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
     """Square roots of the averages, as rows: orders 0 and 1 with a norm of 1, and order 2 with a norm of 1, over √2.
 
@@ -112,11 +112,23 @@ def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float
         X: grey levels between 0 and 1.
         bank: `wavelets` of images of this size.
 
+    Raises:
+        ValueError: no images; grey levels that are negative or not finite (not checked under jit, vmap and grad).
+
     Example:
         >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
         >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
         (5, 36)
     """
+    X = as_float(X)
+    if not len(X) or (is_concrete(X) and not (float(X.min()) >= 0 and bool(jnp.isfinite(X).all()))):
+        raise ValueError(f"images {X.shape}: give at least one, of finite grey levels of at least 0")
+    return _scattering_pools(X, bank)
+
+
+@jax.jit
+@full_precision
+def _scattering_pools(X: Array, bank: Wavelets) -> Array:
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
     return unit_roots([jnp.concatenate([zero, first], axis=1), second])
 

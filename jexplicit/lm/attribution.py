@@ -82,6 +82,8 @@ def attribute_positions(model: LanguageModel, X: Array, read: Array, Y: Array) -
         rows = jnp.stack(model.read(x, history if model.history else None))
         rows = model.weights(x).astype(rows.dtype)[:, None] * rows
         log_p = jax.nn.log_softmax(rows.sum(axis=0))
-        return rows[:, y], rows[:, y] - rows @ jnp.exp(log_p), log_p[y]
+        p = jnp.exp(log_p)
+        mean = jnp.where(p == 0, 0, rows) @ p  # a row of -inf has no weight in it
+        return rows[:, y], rows[:, y] - mean, log_p[y]
 
     return map_rows(one, (X, read, Y), cpu=16, elsewhere=1024)

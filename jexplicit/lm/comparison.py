@@ -34,10 +34,18 @@ def paired_difference(
         other: the same of the other model, whatever its tokenizer.
         sizes: bytes of each document.
 
+    Raises:
+        ValueError: no documents, unequal numbers of them, a loss that is not finite, or a size that is not above 0.
+
     Example:
         >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
         Difference(mean=0.25, standard_error=0.25)
     """
+    if not nll.shape == other.shape == sizes.shape or not len(nll):
+        raise ValueError(f"{nll.shape}, {other.shape} losses, {sizes.shape} sizes: give one of each for at least one document")
+    if not (np.isfinite(nll) & np.isfinite(other) & (sizes > 0)).all():
+        raise ValueError("losses that are not finite, or documents of 0 bytes: leave these documents out, of both models")
+    nll, other = nll.astype(np.float64), other.astype(np.float64)
     d, n, in_all = nll - other, len(nll), sizes.sum()
     mean = d.sum() / in_all
     variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan

@@ -29,7 +29,7 @@ from jexplicit.lm.core.model import (
     has_unit_exponents,
     is_token_model,
 )
-from jexplicit.lm.core.softmax import negative_log_likelihood_from_counts
+from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
@@ -131,7 +131,8 @@ def evaluate(
         progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
-        ValueError: no position to predict, a token id that the model does not have, or counts of another text.
+        ValueError: no position to predict, a token id that the model does not have, counts of another text, a sample below 1,
+            or a loss that is NaN.
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
@@ -141,9 +142,12 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
+    if sample is not None and (sample < 1 or sample % 1):
+        raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if model.radius == 1 and is_token_model(model):
         C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
-        return Evaluation(negative_log_likelihood_from_counts(model.tables[0], C), int(C.sum(dtype=np.int64)))
+        nll = negative_log_likelihood_from_counts(model.tables[0], C)
+        return Evaluation(known_loss(nll), int(C.sum(dtype=np.int64)))
     X, Y, times, past = _positions_of(model, stream, sample, seed)
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
@@ -155,7 +159,7 @@ def evaluate(
     else:
         log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
         nll = -np.sum(n * log_p.astype(np.float64))
-    return Evaluation(float(nll), int(n.sum(dtype=np.int64)))
+    return Evaluation(known_loss(nll), int(n.sum(dtype=np.int64)))
 
 
 def score(
@@ -304,6 +308,8 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
             f"pass [{len(Y)}, {model.radius}], the nearest token first (jexplicit.contexts(stream, {model.radius}))"
         )
     for ids in (X, Y) if len(Y) else ():
+        if ids.dtype.kind not in "iu":
+            raise ValueError(f"token ids of {ids.dtype}: pass integers")
         check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
 
 

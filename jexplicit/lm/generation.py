@@ -40,7 +40,7 @@ def next_token(
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
     """
-    prompt = np.asarray(prompt, np.int64)
+    prompt = _as_ids(prompt)
     _check_ids("prompt", prompt, model.vocab_size)
     possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
     return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
@@ -49,7 +49,7 @@ def next_token(
 def generate(
     key: Any,
     model: LanguageModel,
-    prompt: Integer[np.ndarray, " n"] | Sequence[int] | Sequence[Integer[np.ndarray, " _"]],
+    prompt: Integer[np.ndarray, " n"] | Sequence[int] | Sequence[Integer[np.ndarray, " _"] | Sequence[int]],
     length: int,
     *,
     temperature: float = 1.0,
@@ -88,10 +88,12 @@ def generate(
     """
     check_key(key)
     several = not isinstance(prompt, np.ndarray | jax.Array) and (not len(prompt) or any(np.ndim(p) for p in prompt))
-    prompts = [np.asarray(p, np.int64).reshape(-1) for p in (prompt if several else [prompt])]
+    prompts = [_as_ids(p).reshape(-1) for p in (prompt if several else [prompt])]
     _check(model, prompts, length, temperature, top_k, top_p, banned)
     allowed = np.ones(model.vocab_size, bool)
     allowed[list(banned) + ([] if model.eos else [PAD])] = False
+    if first is not None and len(first) != len(prompts):
+        raise ValueError(f"first tokens of {len(first)} prompts, and {len(prompts)} prompts: give one of each, None for all")
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     history = np.stack([_history_of(p, _length(model)) for p in prompts])
@@ -205,6 +207,13 @@ def _history_of(prompt: np.ndarray, W: int) -> np.ndarray:
     return text[-W:][::-1]
 
 
+def _as_ids(ids: Any) -> np.ndarray:
+    known = np.asarray(ids)
+    if known.size and known.dtype.kind not in "iu":
+        raise ValueError(f"a prompt of {known.dtype}: give token ids, which are integers (text: generate_text)")
+    return known.astype(np.int64)
+
+
 def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
     if len(ids) and not 0 <= int(np.min(ids)) <= int(np.max(ids)) < N:
         span = f"{int(np.min(ids))} .. {int(np.max(ids))}"
@@ -212,16 +221,16 @@ def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
 
 
 def _check(model: LanguageModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
-    if length < 1:
-        raise ValueError(f"length {length}: generate at least one token")
+    if length < 1 or length % 1:
+        raise ValueError(f"length {length}: generate at least one token, a whole number")
     if not 0 <= temperature < np.inf:
         raise ValueError(f"temperature {temperature}: use 0 (always the likeliest token) or more, and finite")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top-k {top_k}: keep at least one token")
+    if top_k is not None and (top_k < 1 or top_k % 1):
+        raise ValueError(f"top-k {top_k}: keep at least one token, a whole number")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top-p {top_p}: keep a probability in (0, 1]")
     if not prompts:
-        raise ValueError("no prompts: give at least one, empty for the start of a document")
+        raise ValueError("no prompts: give at least one, [[]] for the start of a document")
     for prompt in prompts:
         _check_ids("prompt", prompt, model.vocab_size)
     if banned and not 0 <= min(banned) <= max(banned) < model.vocab_size:

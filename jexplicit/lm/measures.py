@@ -35,15 +35,20 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
         nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
         sizes: of the text.
 
+    Raises:
+        ValueError: a log-likelihood that is NaN.
+
     Example:
         >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
         >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
         {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
     """
     names = "bits_per_byte", "bits_per_character", "word_perplexity"
+    if np.isnan(nll):
+        raise ValueError("a log-likelihood that is NaN: check the model")
     if sizes is None or not sizes.bytes:
         return dict.fromkeys(names)
-    bits, exponent = nll / math.log(2), nll / sizes.words
+    bits, exponent = nll / math.log(2), nll / sizes.words if sizes.words else math.inf  # white space has no words
     return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, _exp(exponent)), strict=True))
 
 

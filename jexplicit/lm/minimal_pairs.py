@@ -53,10 +53,17 @@ def preferences(
 def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
     """Accuracy and ties of some pairs, from their `preferences`.
 
+    Raises:
+        ValueError: no pairs, or a difference that is NaN.
+
     Example:
         >>> judgement(np.array([1.0, -0.5, 0.0, 2.0]))
         Judgement(accuracy=0.625, ties=0.25, pairs=4)
     """
+    if not len(differences) or np.isnan(differences).any():
+        raise ValueError(
+            f"{len(differences)} differences, of which some may be NaN: give at least one pair that a model can score"
+        )
     ties = np.abs(differences) < _tie
     right = (differences > 0) & ~ties
     return Judgement(float(np.mean(right + ties / 2)), float(ties.mean()), len(differences))

@@ -57,12 +57,17 @@ def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) ->
 
     The explicit solution assumes slope 1 (paper, Sec. 2.2).
 
+    Raises:
+        ValueError: fewer than two different counts above 0, or a mean that is not finite.
+
     Example:
         >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
         1.0
     """
     seen = f > 0
     x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
+    if len(np.unique(x)) < 2 or not np.isfinite(y).all():
+        raise ValueError(f"{len(np.unique(x))} different counts of outputs: a line needs two, and finite means; use more text")
     slope, intercept = np.polyfit(x, y, 1)
     return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
 

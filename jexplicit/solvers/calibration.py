@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 from scipy.optimize import minimize_scalar
 
-from jexplicit.solvers.metrics import check_not_nan
+from jexplicit.solvers.checks import check_labels, check_logits
 
 _most = 100.0  # upper bound of the temperature: the logits are uninformative beyond it
 
@@ -30,7 +30,7 @@ def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bi
     The confidence of an example is its largest probability; bins divide [0, 1] evenly.
 
     Raises:
-        ValueError: no examples, fewer than 1 bin, or a logit that is NaN.
+        ValueError: no examples, fewer than 1 bin, a logit that is NaN or infinite, or labels that are not M numbers 0 .. N - 1.
 
     Example:
         >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # confidence 1/2, accuracy 3/4
@@ -38,9 +38,10 @@ def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bi
 
     Source: Guo et al., On calibration of modern neural networks, 2017, Sec. 2.
     """
-    if not len(logits) or bins < 1:
-        raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each")
-    check_not_nan(logits)
+    if not len(logits) or bins < 1 or bins % 1:
+        raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
+    check_logits(logits)
+    check_labels(labels, logits.shape)
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == np.asarray(labels)
     place = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -53,7 +54,7 @@ def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"],
     """Expected calibration error: `sum over bins of |accuracy - confidence| share`, with the bins of `reliability`.
 
     Raises:
-        ValueError: no examples, or fewer than 1 bin.
+        ValueError: those of `reliability`.
 
     Example:
         >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # confidence and accuracy are 1/2
@@ -70,7 +71,7 @@ def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -
     even if all of a few predictions are correct.
 
     Raises:
-        ValueError: no examples, or logits that are not finite.
+        ValueError: no examples, logits that are not finite, or labels that are not M numbers 0 .. N - 1.
 
     Example:
         >>> logits = jnp.array([[8.0, 0.0]] * 4)  # 3 of 4 are correct; with the pseudo-example, odds of 7 to 3
@@ -79,10 +80,12 @@ def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -
     """
     if not len(logits) or not bool(jnp.isfinite(logits).all()):
         raise ValueError(f"{len(logits)} examples: give at least one, with finite logits")
+    check_logits(logits)
+    check_labels(labels, logits.shape)
     z, rows = np.asarray(logits, np.float64), np.arange(len(logits))
     z = z - z.max(axis=1, keepdims=True)
     any_class = 1 / (len(z) + 1)
-    wanted = (1 - any_class) * z[rows, np.asarray(labels)] + any_class * z.mean(axis=1)
+    wanted = (1 - any_class) * z[rows, np.asarray(labels, int)] + any_class * z.mean(axis=1)
 
     def loss(log_temperature: float) -> float:
         scaled = np.exp(-log_temperature)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.checks import as_float, check_targets
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
@@ -49,6 +50,16 @@ def curvature_bound_sweep(U: Float[Array, "D N"], problem: CurvatureProblem) -> 
     return U + 2 * jax.scipy.linalg.cho_solve((factor, True), ascent), loss
 
 
+def no_factor(t: Any, ridge: Any) -> str:
+    """Why HᵀH has no Cholesky factor, and what helps; t: mean square or variance of a feature."""
+    if 1e-30 < float(t) < 1e30:
+        return f"HᵀH cannot be factorised with ridge {float(ridge)}: raise the ridge, or standardise the features"
+    return (
+        f"HᵀH cannot be factorised with ridge {float(ridge)}: check that the features, of variance {float(t):g}, are finite "
+        "and not all constant; standardise them"
+    )
+
+
 def curvature_bound_sweeps(
     H: Float[Array, "M D"],
     Y: Float[Array, "M N"],
@@ -74,8 +85,9 @@ def curvature_bound_sweeps(
         U, an intercept of zeros, and the losses with the ridge.
 
     Raises:
-        ValueError: shapes that do not fit, a feature that is not finite, a ridge that is too small or not above 0, fewer than
-            0 sweeps. Under jit, vmap and grad only shapes are checked.
+        ValueError: shapes that do not fit, no examples, a feature that is not finite, features that are all 0, targets that are
+            no distributions, a ridge that is too small or not above 0, fewer than 0 sweeps. Under jit, vmap and grad only
+            shapes are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -85,13 +97,17 @@ def curvature_bound_sweeps(
 
     Source: Böhning, Multinomial logistic regression algorithm, 1992.
     """
+    if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape:
+        raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
+    H, Y = as_float(H), as_float(Y)
     start = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype) if U is None else U
     if len(H) != len(Y) or start.shape != (H.shape[1], Y.shape[1]):
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {start.shape}: expected [M, D], [M, N] and [D, N]")
+    check_targets(Y, Y.shape)
     if is_concrete(ridge) and not 0 < ridge < jnp.inf:
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     problem = curvature_problem(H, Y, ridge)
     if is_concrete(problem) and not bool(jnp.isfinite(problem.factor).all()):
-        raise ValueError(f"HᵀH cannot be factorised with ridge {ridge}: check that the features are finite, or raise the ridge")
+        raise ValueError(no_factor(problem.penalty / ridge, ridge))
     solution, losses = run_sweeps(curvature_bound_sweep, start, problem, sweeps=sweeps, **options)
     return SoftmaxFit(solution, jnp.zeros_like(start[0]), losses)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.checks import as_float
 
 
 def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
@@ -35,8 +36,8 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
         U, of the same shape and structure as F; logits are `H @ U`, in nats.
 
     Raises:
-        ValueError: K < 1; a negative, infinite or NaN co-occurrence; an output that never occurs. Under jit, vmap and grad
-            nothing is checked.
+        ValueError: K < 1; no co-occurrences, or a negative, infinite or NaN one; an output that never occurs. Under jit, vmap
+            and grad nothing is checked.
 
     Example:
         >>> U = explicit_solution(jnp.array([[3.0, 1.0], [1.0, 1.0]]), K=1)
@@ -45,6 +46,7 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
 
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
     """
+    F = jax.tree.map(as_float, F)
     if is_concrete(F, K):
         check_cooccurrences(F, K)
     column = column_sums(F)
@@ -53,8 +55,10 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
 
 def check_cooccurrences(F: Any, K: float | Float[Array, ""]) -> None:
     """Refuse K < 1, a negative, infinite or NaN co-occurrence, and an output that never occurs."""
-    if not 1 <= K < jnp.inf:
+    if jnp.ndim(K) or not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
+    if not sum(block.size for block in jax.tree.leaves(F)):
+        raise ValueError("no co-occurrences: give a table [D, N] of at least one feature and one output")
     column = column_sums(F)
     lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN if any block has a NaN
     if not lowest >= 0 or not bool(jnp.isfinite(column).all()):
@@ -81,7 +85,8 @@ def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[
         Y: [M, N] targets, one-hot or a distribution per row.
 
     Raises:
-        ValueError: a negative or non-finite feature; under jit, vmap and grad nothing is checked.
+        ValueError: no examples, unequal numbers of them, a negative or non-finite feature or target; under jit, vmap and grad
+            only shapes are checked.
 
     Example:
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
@@ -89,6 +94,10 @@ def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[
 
     Source: paper, Eq. 2.
     """
+    if jnp.ndim(H) != 2 or jnp.ndim(Y) != 2 or len(H) != len(Y) or 0 in H.shape:
+        raise ValueError(
+            f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N], of at least one example"
+        )
     if is_concrete(H):
         lowest, highest = float(jnp.min(H)), float(jnp.max(H))
         if not 0 <= lowest <= highest < np.inf:
@@ -96,11 +105,17 @@ def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[
                 f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
                 "split signed features into relu(x) and relu(-x)"
             )
-    return H.T @ Y
+    if is_concrete(Y) and not bool(((Y >= 0) & jnp.isfinite(Y)).all()):
+        raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
+    return as_float(H).T @ as_float(Y)
 
 
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
     """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm, for features that are not unit-normalised.
+
+    Raises:
+        ValueError: no examples, a feature that is not finite, or norms beyond the range of the dtype; under jit, vmap and grad
+            values are not checked.
 
     Example:
         >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()
@@ -108,7 +123,12 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
     Source: paper, Sec. 2.1.
     """
-    return jnp.abs(H).sum(axis=1).mean()
+    K = jnp.abs(as_float(H)).sum(axis=1).mean()
+    if is_concrete(K) and not bool(jnp.isfinite(K)):
+        raise ValueError(
+            f"a mean norm of {K} of features {H.shape}: give at least one example, of finite features of the order of 1"
+        )
+    return K
 
 
 @jax.jit

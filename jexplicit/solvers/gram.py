@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from jexplicit.runs.devices import AXIS, full_precision
+from jexplicit.solvers.checks import as_float
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 
@@ -47,7 +48,7 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         mesh: devices to split them over; default, the first only.
 
     Raises:
-        ValueError: no examples, unequal numbers of them, or a block below 1.
+        ValueError: no examples, unequal numbers of them, targets that are not finite, or a block below 1.
 
     Example:
         >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
@@ -57,17 +58,20 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         raise ValueError(
             f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give equally many of both, at least 1, in blocks"
         )
+    if not np.isfinite(np.asarray(Y)).all():
+        raise ValueError("targets that are not finite: give one-hot rows or a distribution per row")
     devices = mesh.size if mesh else 1
     number = -(-len(X) // (devices * block))
     m = -(-len(X) // (devices * number))
 
     def cut(part: Any) -> Array:
         rows = np.asarray(part)
+        rows = rows if np.issubdtype(rows.dtype, np.inexact) else np.asarray(as_float(rows))  # sums of integers would wrap
         padded = np.pad(rows, [(0, devices * number * m - len(rows)), *[(0, 0)] * (rows.ndim - 1)])
         whole = padded.reshape(devices, number, m, *rows.shape[1:])
         return jax.device_put(whole, NamedSharding(mesh, PartitionSpec(AXIS)) if mesh else None)
 
-    return ExampleBlocks(cut(X), cut(Y), cut(np.ones(len(X), X.dtype)))
+    return ExampleBlocks(cut(X), cut(Y), cut(np.ones(len(X), as_float(X[:1]).dtype)))
 
 
 def gram_matrix(

@@ -20,7 +20,8 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.explicit import dense_cooccurrence
+from jexplicit.solvers.checks import as_float, check_targets
+from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
@@ -69,9 +70,9 @@ def iterative_scaling_sweeps(
         options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
 
     Raises:
-        ValueError: a negative or non-finite feature; features that are all 0; shapes that do not fit; a feature that never
-            co-occurs with an output, as its parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only
-            shapes are checked.
+        ValueError: a negative or non-finite feature; features that are all 0, or whose sums are beyond the range of the dtype;
+            targets that are no distributions; shapes that do not fit; a feature that never co-occurs with an output, as its
+            parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only shapes are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -82,11 +83,15 @@ def iterative_scaling_sweeps(
 
     Source: Darroch & Ratcliff 1972; Curran & Clark 2003.
     """
-    if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]):
-        raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
+    if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]) or (offsets is not None and offsets.shape != Y.shape):
+        shapes = f"H {H.shape}, Y {Y.shape}, U {U.shape}" + ("" if offsets is None else f", offsets {offsets.shape}")
+        raise ValueError(f"{shapes}: expected [M, D], [M, N], [D, N] and offsets as Y")
+    check_targets(Y, Y.shape)
+    H, Y = as_float(H), as_float(Y)
     F, n = dense_cooccurrence(H, Y), H.sum(axis=1)
     if is_concrete(H, F):
         _check_pairs(H, F)
+        priming_number(H)  # refuses norms beyond the range of the dtype
     K = n.max()
     h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
     if slack is None:

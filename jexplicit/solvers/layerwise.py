@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
@@ -52,8 +53,8 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
         layers: from the input up.
 
     Raises:
-        ValueError: no layer; a negative or non-finite feature, K < 1, or an output that never occurs, in any layer. Under jit,
-            vmap and grad values are not checked.
+        ValueError: no layer; a co-occurrence of 0 below the last layer; a negative or non-finite feature, K < 1, or an output
+            that never occurs, in any layer. Under jit, vmap and grad values are not checked.
 
     Example:
         >>> H, Y = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.eye(2)
@@ -70,7 +71,13 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
         K = jnp.maximum(1, priming_number(H)) if layer.K is None else layer.K
         U = layer.solve(H, Y, K)
         params, numbers = [*params, U], [*numbers, K]
-        H = layer.activation(H @ U)
+        if len(params) < len(layers):
+            if is_concrete(U) and not bool(jnp.isfinite(U).all()):
+                raise ValueError(
+                    f"layer {len(params)} has weights that are not finite, as of co-occurrences of 0, and the next one no "
+                    "inputs: make its features positive (jexplicit.unit_rows)"
+                )
+            H = layer.activation(H @ U)
     return StackSolution(tuple(params), tuple(numbers))
 
 
@@ -89,6 +96,8 @@ def stack_logits(
         >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
         [[1.5, 1.5]]
     """
+    if not len(params):
+        raise ValueError("no decoder: give at least one")
     for U in params[:-1]:
         H = activation(H @ U)
     return H @ params[-1]

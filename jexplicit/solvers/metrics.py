@@ -7,47 +7,46 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.runs.checks import is_concrete
+from jexplicit.solvers.checks import check_labels, check_logits, check_targets
 
 
 def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
     """Mean negative log-likelihood of targets Y, one-hot or a distribution per row, in nats: a float, an array under jit.
 
     Raises:
-        ValueError: a logit that is NaN; under jit, vmap and grad nothing is checked.
+        ValueError: no examples, a logit that is NaN or infinite, targets of another shape or that are no distribution; under
+            jit, vmap and grad only shapes are checked. A logit of -inf is a probability of 0.
 
     Example:
         >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
         0.6931
     """
-    return _measure(-jnp.mean(jnp.sum(Y * jax.nn.log_softmax(logits), axis=1)), logits)
+    check_logits(logits)
+    check_targets(Y, logits.shape)
+    nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(logits))  # 0 log 0 = 0
+    return _measure(-jnp.mean(jnp.sum(nats, axis=1)), logits)
 
 
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
     """The fraction of rows whose largest logit is that of their label: a float, an array under jit.
 
     Raises:
-        ValueError: a logit that is NaN; under jit, vmap and grad nothing is checked.
+        ValueError: no examples, a logit that is NaN or infinite, labels that are not M numbers 0 .. N - 1; under jit, vmap and
+            grad only shapes are checked.
 
     Example:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
         0.5
     """
+    check_logits(logits)
+    check_labels(labels, logits.shape)
     guesses = jnp.argmax(logits, axis=1)
     return _measure(jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype)), logits)
 
 
 def _measure(value: Array, logits: Array) -> Any:
     """A measure of logits as a number; an array under jit, vmap and grad."""
-    if not is_concrete(value, logits):
-        return value
-    check_not_nan(logits)
-    return float(value)
-
-
-def check_not_nan(logits: Array) -> None:
-    """Raise ValueError where logits are NaN, whose largest is none."""
-    if share := float(jnp.isnan(logits).mean()):
-        raise ValueError(f"{share:.1%} of the logits are NaN: check the features and the parameters for NaN and infinity")
+    return float(value) if is_concrete(value, logits) else value
 
 
 def recall_by_class(guesses: Integer[Array, " M"], labels: Integer[Array, " M"], classes: int) -> Float[Array, " classes"]:

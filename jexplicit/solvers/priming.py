@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.checks import as_float, check_labels
 from jexplicit.solvers.explicit import column_sums
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
@@ -61,7 +62,8 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
         K: [S] priming numbers, at least 1.
 
     Raises:
-        ValueError: K < 1, or a co-occurrence that is not above 0; under jit and vmap nothing is checked.
+        ValueError: no examples or no K; shapes that do not fit; K < 1; a feature below 0 or not finite; a co-occurrence that is
+            not above 0 and finite; labels that are not M numbers 0 .. N - 1. Under jit and vmap only shapes are checked.
 
     Example:
         >>> F = jnp.array([[8.0, 1.0], [2.0, 1.0]])
@@ -70,12 +72,19 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
 
     Source: paper, Sec. 3.2.1 and Fig. 2 right.
     """
+    H, F = as_float(H), as_float(F)
+    if H.ndim != 2 or F.shape[:1] != H.shape[1:] or 0 in H.shape or not K.size:
+        raise ValueError(f"H {H.shape}, F {F.shape}, K {K.shape}: expected [M, D], [D, N] and [S], none of them empty")
+    check_labels(labels, (len(H), F.shape[1]))
+    if is_concrete(H) and not (float(H.min()) >= 0 and bool(jnp.isfinite(H).all())):
+        raise ValueError(f"features between {float(H.min())} and {float(H.max())}: the scan needs finite features >= 0")
     if is_concrete(F, K):
         if not 1 <= float(K.min()) <= float(K.max()) < jnp.inf:
             raise ValueError(f"priming numbers between {float(K.min())} and {float(K.max())}: use finite numbers of at least 1")
-        if not float(F.min()) > 0:
+        if not 0 < float(F.min()) <= float(F.max()) < jnp.inf:
             raise ValueError(
-                f"a co-occurrence of {float(F.min())}: the scan takes logarithms; add 1 to the grey levels or smooth F"
+                f"co-occurrences between {float(F.min())} and {float(F.max())}: the scan takes logarithms; add 1 to the grey "
+                "levels or smooth F"
             )
     K = K.astype(H.dtype)
     return PrimingScan(K, _correct(H, F, labels, K).astype(H.dtype) / len(H))

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.curvature_bound import no_factor
 from jexplicit.solvers.gram import ExampleBlocks, Gram
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
@@ -139,7 +140,11 @@ def gram_softmax_sweeps(
     factor, penalty = _factorise(gram, ridge, 2.0)
     mean = gram.h / gram.M
     problem = StreamedProblem(blocks, features, mean, factor, penalty)
-    state = (start.U, start.intercept + mean @ start.U) if start else (jnp.zeros_like(gram.HY), jnp.log(gram.y / gram.M))
+    state = (
+        (start.U, start.intercept + mean @ start.U)
+        if start
+        else (jnp.zeros_like(gram.HY), jnp.log(jnp.where(gram.y > 0, gram.y, 1) / gram.M))
+    )
     (U, intercept), losses = run_sweeps(streamed_sweep, state, problem, sweeps=sweeps, **options)
     return SoftmaxFit(U, intercept - mean @ U, losses)
 
@@ -186,7 +191,10 @@ def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[A
         >>> streamed_logits(fit, np.array([[2.0]]), jax.tree_util.Partial(lambda x: x)).tolist()
         [[2.5, -2.0]]
     """
-    return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + block]), features) for m in range(0, len(X), block)])
+    if block < 1:
+        raise ValueError(f"blocks of {block} examples: use at least 1")
+    starts = range(0, max(len(X), 1), block)  # of no examples, one empty block
+    return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + block]), features) for m in starts])
 
 
 @jax.jit
@@ -201,7 +209,7 @@ def _factorise(gram: Gram, ridge: float, times: float) -> tuple[Array, Array]:
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     factor, penalty = _covariance_factor(gram, jnp.asarray(ridge, gram.M.dtype), jnp.asarray(times, gram.M.dtype))
     if not bool(jnp.isfinite(factor[-1, -1])):
-        raise ValueError(f"HᵀH cannot be factorised with ridge {ridge}: check that the features are finite, or raise the ridge")
+        raise ValueError(no_factor(penalty / ridge, ridge))
     return factor, penalty
 
 

@@ -49,8 +49,8 @@ def run_sweeps(
     checkpoints: folder for checkpoints, from which sweeps resume; checkpoint_seconds: time between them.
     on_sweep: called with (sweeps done, loss); progress: with (sweeps done, total sweeps).
     """
-    if sweeps < 0:
-        raise ValueError(f"{sweeps} sweeps: use at least 0")
+    if sweeps < 0 or sweeps % 1:
+        raise ValueError(f"{sweeps} sweeps: use a whole number of at least 0")
     if not is_concrete(state, problem):
         state, before = jax.lax.scan(lambda state, _: sweep(state, problem), state, length=sweeps)
         return state, jnp.append(before, sweep(state, problem)[1])

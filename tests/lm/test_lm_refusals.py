@@ -179,7 +179,7 @@ CASES: list[tuple[Any, str]] = [
         ({"prompt": np.array([1, N])}, f"ids 1 .. {N}: {HAS_N}"),
         ({"prompt": np.array([-1, 2])}, f"ids -1 .. 2: {HAS_N}"),
         ({"prompt": [np.array([1]), np.array([2, N])]}, f"ids 2 .. {N}: {HAS_N}"),
-        ({"prompt": []}, "no prompts: give at least one, empty for the start of a document"),
+        ({"prompt": []}, r"no prompts: give at least one, \[\[\]\] for the start of a document"),
         ({"banned": (1, N)}, f"banned.*{N}.*{HAS_N}"),
         ({"banned": (-1,)}, f"banned.*-1.*{HAS_N}"),
         ({"banned": tuple(range(N))}, "every token is banned"),

@@ -338,6 +338,9 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
         features: "sum" or "cat".
         eos: whether `<pad>` is predicted as the end of a document.
 
+    Raises:
+        ValueError: no table, or tables of different shapes.
+
     Example:
         >>> model = token_model([jnp.eye(2), 2 * jnp.eye(2)], "cat", False)
         >>> model.logits(jnp.array([0, 1])).tolist()
@@ -345,6 +348,8 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
 
     Source: paper, Eq. 1 and Sec. 3.1.2.
     """
+    if len({table.shape for table in tables}) != 1:
+        raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
     different = list({id(table): table for table in tables}.values())
     index = tuple(next(n for n, other in enumerate(different) if other is table) for table in tables)
     kind = TokenTables(tuple(different), index)

@@ -15,7 +15,9 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.lm.core.names import Smoothing as Smoothing
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
+from jexplicit.solvers.checks import as_float
 
 SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
 
@@ -47,9 +49,9 @@ def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
 
     Source: paper, Sec. 3.1.1.
     """
-    if f.size < 2 or f.min() < 0 or f.sum() == 0:
+    f = np.asarray(f, np.float64)
+    if f.size < 2 or not f.min() >= 0 or not 0 < f.sum() < np.inf:
         raise ValueError(f"token counts {f}: the noise model needs at least two tokens and non-negative counts, not all zero")
-    f = f.astype(np.float64)
     p = 1 - f / f.sum()
     return Noise(q=f / (f + 1), one_minus_q=1 / (f + 1), p=p / p.sum())
 
@@ -67,6 +69,7 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
     Source: paper, Eq. 2 and 4.
     """
+    C = as_float(C)
     q, one_minus_q, p = (jnp.asarray(v, C.dtype) for v in noise)
     return q[:, None] * C + p[:, None] * (one_minus_q @ C)[None, :]
 
@@ -87,6 +90,7 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
     Source: paper, Eq. 4.
     """
+    U = as_float(U)
     q, one_minus_q, p = (jnp.asarray(v, U.dtype) for v in noise)
     return q[:, None] * U + one_minus_q[:, None] * (p @ U)[None, :]
 
@@ -129,12 +133,18 @@ def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array
     Returns:
         [N, I] rows that are positive and sum to 1.
 
+    Raises:
+        ValueError: counts that are no whole numbers of at least 0; under jit, vmap and grad nothing is checked.
+
     Example:
         >>> kneser_ney(jnp.array([[4.0, 0.0], [1.0, 1.0], [0.0, 2.0]])).tolist()
         [[0.9375, 0.0625], [0.5, 0.5], [0.125, 0.875]]
 
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
     """
+    C = as_float(C)
+    if is_concrete(C) and not bool(((C >= 0) & (C % 1 == 0)).all()):
+        raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
     n = jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)])
     D = jnp.concatenate([jnp.zeros(1, C.dtype), discounts_of(n, modified=modified)])
     P_cont, total = unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)), C.sum(axis=1)

@@ -7,6 +7,7 @@ times for Sum. The loss needs one partition function per *different* context,
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.data.contexts import distinct_contexts
+from jexplicit.data.contexts import check_token_ids, distinct_contexts
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.tables.contexts import map_contexts as map_contexts
 
@@ -78,7 +79,7 @@ def negative_log_likelihood(
         ordered: False where all tables are the same (Sum), so that the order of a context does not matter.
 
     Raises:
-        ValueError: no position to predict.
+        ValueError: no position to predict; contexts of another width or number; a token id without a row; a loss that is NaN.
 
     Example:
         >>> tables = [jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))]
@@ -89,9 +90,21 @@ def negative_log_likelihood(
     """
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
+    if X.shape != (len(Y), len(tables)):
+        wanted = f"[{len(Y)}, {len(tables)}], the nearest token first"
+        raise ValueError(f"contexts {X.shape} for {len(Y)} targets and {len(tables)} tables: pass {wanted}")
+    for ids in (X, Y):
+        check_token_ids(ids, len(tables[0]))
     distinct, n = distinct_contexts(X, ordered=ordered)
     log_Z = log_partition(tables, distinct, mesh=mesh, progress=progress)
-    return float(n @ log_Z.astype(np.float64) - target_logits(tables, X, Y).sum(dtype=np.float64))
+    return known_loss(n @ log_Z.astype(np.float64) - target_logits(tables, X, Y).sum(dtype=np.float64))
+
+
+def known_loss(nll: Any) -> float:
+    """A loss as a number, which is not NaN."""
+    if np.isnan(nll):
+        raise ValueError("a loss that is NaN: the model has rows with NaN or with -inf alone; fit it from smoothed counts")
+    return float(nll)
 
 
 def negative_log_likelihood_from_counts(U: Float[Array, "N I"], C: Integer[np.ndarray, "N I"]) -> float:
