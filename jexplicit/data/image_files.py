@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, read_input
+from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -256,7 +256,7 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             content: Any = np.load(file, allow_pickle=False)
             arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
     except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
