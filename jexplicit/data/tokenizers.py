@@ -166,8 +166,11 @@ class Tokenizer:
         return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the tokenizer to a file."""
-        Path(path).write_bytes(self.file_content())
+        """Write the tokenizer to a file; ValueError if it cannot be written."""
+        try:
+            Path(path).write_bytes(self.file_content())
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written ({error.strerror}): choose another place") from error
 
     def file_content(self) -> bytes:
         """The content of a saved file: a line with the kind and the hash of the model, then the model."""
