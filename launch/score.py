@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.inputs import decode_lines, expand_paths
+from jexplicit.data.inputs import expand_paths, file_lines
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
@@ -96,11 +96,12 @@ def read_documents(config: Config) -> Iterator[Document]:
         if path != _stdin:
             for file in expand_paths(path):
                 yield from locate_documents(file, documents=config.documents, **fields)
-        elif config.field is None:
-            yield from line_documents(decode_lines(sys.stdin.buffer, "standard input"), _stdin, config.documents)
+            continue
+        lines = file_lines("standard input", content=sys.stdin.buffer.read())
+        if config.field is None:
+            yield from line_documents(lines, _stdin, config.documents)
         else:
-            records = json_records(decode_lines(sys.stdin.buffer, "standard input"), "standard input")
-            yield from record_documents(records, "standard input", **fields)
+            yield from record_documents(json_records(lines, "standard input"), "standard input", **fields)
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
+from jexplicit.data.inputs import is_input, read_input
 from jexplicit.experiments.folder import write_json
 
 _folder = resources.files("icl.blur") / "genomes"  # a JSON file per genome
@@ -53,12 +54,13 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
         True
     """
     text, shipped = str(name), shipped_genomes()
-    if text not in shipped and not Path(text).is_file():
+    if text not in shipped and not is_input(text):
         raise ValueError(
             f"genome {text!r}: neither a file nor one of {', '.join(shipped)}; launch.blur train writes a genome.json"
         )
     try:
-        content = json.loads((_folder / f"{text}.json" if text in shipped else Path(text)).read_text())
+        data = (_folder / f"{text}.json").read_bytes() if text in shipped else read_input(text)
+        content = json.loads(data)  # also in UTF-16, with byte-order mark or not
         rules = Rules(**content["rules"])
         leaves = {**Genome._field_defaults, **content["genome"]}
         genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in leaves.items()})

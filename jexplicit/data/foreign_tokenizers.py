@@ -100,7 +100,12 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         unk = getattr(self._tokenizer.model, "unk_token", None) or "<unk>"
         pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
         super().__init__(tokens, pad=pad, unk=own.get(unk))
-        self._leaves_out = not all(self._tokenizer.encode(sample, add_special_tokens=False).ids for sample in _RARE)
+        try:
+            self._leaves_out = not all(self._tokenizer.encode(sample, add_special_tokens=False).ids for sample in _RARE)
+        except Exception as error:  # as above
+            raise ValueError(
+                f"a tokenizer.json that cannot encode unknown text ({error}): give its model an unk token"
+            ) from error
 
     def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
         return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]

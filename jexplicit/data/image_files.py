@@ -4,19 +4,18 @@ An idx file is two zero bytes, a type (8: unsigned bytes), a number of dimension
 and the values. Images are read as bytes; colours, and images of several sizes, are refused.
 """
 
+import io
 import math
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.inputs import open_input
+from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -45,7 +44,7 @@ class Parts(NamedTuple):
 def read_parts(path: str | os.PathLike) -> Parts:
     """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files."""
     path = Path(path).expanduser()
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return read_npz(path)
     return read_png_folders(path) if (path / "train").is_dir() else read_idx_folder(path)
 
@@ -62,11 +61,7 @@ def read_idx_folder(folder: Path) -> Parts:
 
 def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "..."]:
     """The array in an idx file of unsigned bytes, compressed or not; dimensions: 3 for images, 1 for labels."""
-    try:
-        with open_input(path) as file:
-            content = file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): it is truncated or damaged; download it again") from error
+    content = read_input(path)
     header = 4 + 4 * dimensions
     magic, expected = int.from_bytes(content[:4], "big"), _unsigned_bytes << 8 | dimensions
     if magic == _unsigned_bytes << 8 | 4:
@@ -86,8 +81,8 @@ def read_idx(path: str | os.PathLike, *, dimensions: int) -> UInt8[np.ndarray, "
 
 
 def _idx_file(folder: Path, file: str) -> Path:
-    for path in (folder / file, folder / f"{file}.gz"):
-        if path.is_file():
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file() and path.name.lower() in (file, *(file + ending for ending in COMPRESSED)):
             return path
     raise ValueError(
         f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or PNGs as "
@@ -107,7 +102,7 @@ _TO_WHITE = (  # a conversion alone would drop the transparency, and show what l
 def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
     """The grey levels of a PNG of 1 or 8 bits, 0 .. 255, without palette or transparency; black and white are 0 and 255."""
     try:
-        with Image.open(path, formats=["PNG"]) as image:
+        with Image.open(io.BytesIO(read_input(path)), formats=["PNG"]) as image:
             transparent = image.mode.endswith("A") or "transparency" in image.info
             if transparent or image.mode not in ("L", "1"):
                 raise ValueError(
@@ -117,8 +112,11 @@ def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
             if (frames := getattr(image, "n_frames", 1)) > 1:
                 raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
             return np.asarray(ImageOps.exif_transpose(image).convert("L"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow raises SyntaxError for a broken PNG
-        raise ValueError(f"{path} cannot be read as a PNG ({error}): write it again") from error
+    except Exception as error:  # Pillow raises SyntaxError, struct.error and others for a broken PNG
+        if type(error) is ValueError and str(path) in str(error):
+            raise
+        why = "none is in it" if isinstance(error, UnidentifiedImageError) else error
+        raise ValueError(f"{path} cannot be read as a PNG ({why}): write it again") from error
 
 
 def read_png_folders(folder: Path) -> Parts:
@@ -143,9 +141,11 @@ def read_png_folders(folder: Path) -> Parts:
 
 def png_files(folder: Path) -> list[Path]:
     """The PNGs in a folder and its subfolders, in the order of their paths."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".png" and not path.name.startswith("."))
+    files = [path for path in map(Path, folder_files(folder)) if path.suffix.lower() in Image.registered_extensions()]
     if not files:
         raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
+    if other := next((path for path in files if path.suffix.lower() != ".png"), None):
+        raise ValueError(f"{other} is no PNG: convert it, with Pillow, or remove it: {_TO_GREY}")
     return files
 
 
@@ -166,7 +166,10 @@ def size(shape: Sequence[int]) -> str:
 
 def _subfolders(folder: Path) -> list[str]:
     """Names of the folders in a folder, in numerical order if all are numbers."""
-    names = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."] if folder.is_dir() else []
+    inside = [path for path in folder.iterdir() if not is_left_out(path)] if folder.is_dir() else []
+    if loose := [path for path in inside if path.suffix.lower() in Image.registered_extensions() and path.is_file()]:
+        raise ValueError(f"{loose[0]} has no label: put it in a folder of its label, {folder}/LABEL/{loose[0].name}")
+    names = [path.name for path in inside if path.is_dir()]
     if not names:
         raise ValueError(f"{folder} holds no folder: put the PNGs there as {folder}/LABEL/*.png")
     return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
@@ -201,6 +204,8 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
     """Refuse images whose grey levels are not the integers 0 .. levels - 1, such as images in [0, 1]."""
     if not X.size:
         return
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"{name} are of type {X.dtype}: give integers 0 .. {levels - 1}")
     low, high, integers = X.min(), X.max(), X.dtype.kind in "iu"
     if not 0 <= low <= high < levels:
         wrong = high if low >= 0 else low
@@ -221,12 +226,15 @@ def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str,
     for path in (Path(path).expanduser() for path in paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
+        before = len(found)
         if path.is_dir() or path.suffix.lower() == ".png":
             files = png_files(path) if path.is_dir() else [path]
             pngs += range(len(found), len(found) + len(files))
             found += [(str(file), read_png(file)) for file in files]
         else:
             found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path, levels))]
+        if len(found) == before:
+            raise ValueError(f"{path} holds no image: leave it out, or write it again")
     if any((found[n][1] >= levels).any() for n in pngs):
         for n in pngs:
             found[n] = found[n][0], ((levels - 1) / 255 * found[n][1]).round().astype(np.uint8)
@@ -234,25 +242,28 @@ def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str,
 
 
 def _images_in(path: Path, levels: int) -> np.ndarray:
-    if path.suffix in (".npy", ".npz"):
+    if path.suffix.lower() in (".npy", ".npz"):
         arrays = _load(path)
         key = "x_test" if "x_test" in arrays else next(iter(arrays), "")
         if len(arrays) > 1 and key != "x_test" or not arrays:
             raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
         X = arrays[key]
         return grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
-    if "-ubyte" in path.name:
+    if "-ubyte" in path.name.lower() or input_head(path).startswith(b"\0\0\x08"):
         return read_idx(path, dimensions=3)
     raise ValueError(f"{path} is no file of images: name PNGs, folders of PNGs, .npy, .npz or idx files (*-idx3-ubyte)")
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             content: Any = np.load(file, allow_pickle=False)
-            return {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
+    except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
         raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
+    if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
+    return arrays
 
 
 def _label_bytes(Y: np.ndarray, name: str) -> np.ndarray:

@@ -4,6 +4,7 @@ The kind of a file is determined by its name as given, in any case, and by its f
 """
 
 import bz2
+import contextlib
 import functools
 import glob
 import gzip
@@ -11,7 +12,7 @@ import importlib.util
 import io
 import lzma
 import os
-import stat
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,27 +21,57 @@ from typing import Any, Literal
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Kind = Literal["json", "csv", "tsv", "parquet", "text"]
 
-_compressed = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _kinds: dict[str, Kind] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-_refused = {
-    b"PK\x03\x04": "is a zip archive: decompress it (unzip)",
+_utf_32 = "is UTF-32 text: convert it (iconv -f utf-32 -t utf-8)"
+_utf_16 = "is UTF-16 text: convert it (iconv -f utf-16 -t utf-8)"
+_zip = "is a zip archive: decompress it (unzip), or save a .docx or .xlsx as text"
+_html = "is a page of HTML, such as a message of a server: download the file again, or name it .html to read its source"
+_refused = {  # by the first bytes, in lower case
+    b"pk\x03\x04": _zip,
+    b"pk\x05\x06": _zip,
     b"7z\xbc\xaf": "is a 7z archive: decompress it (7z x)",
-    b"\xff\xfe": "is UTF-16 text: convert it (iconv -f utf-16 -t utf-8)",
-    b"\xfe\xff": "is UTF-16 text: convert it (iconv -f utf-16 -t utf-8)",
+    b"\x1f\x8b": "is compressed twice: decompress it (gunzip)",
+    b"\x1f\x9d": "is compressed by compress: decompress it (uncompress)",
+    b"\x04\x22m\x18": "is compressed by LZ4: decompress it (lz4 -d)",
+    b"\xff\xfe\0\0": _utf_32,
+    b"\0\0\xfe\xff": _utf_32,
+    b"\xff\xfe": _utf_16,
+    b"\xfe\xff": _utf_16,
+    b"%pdf-": "is a PDF: convert it to text (pdftotext)",
+    b"{\\rtf": "is rich text: save it as plain text",
+    b"\xd0\xcf\x11\xe0": "is a file of Word or Excel: save it as plain text or .csv",
+    b"\x89png": "is an image, not text",
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: fetch it (git lfs pull)",
+    b"mmap lm http://kheafield": "is a binary file of KenLM: give the ARPA file that it was made from",
+    b"<!doctype html": _html,
+    b"<html": _html,
 }
-_left_out = ("_SUCCESS", "_committed_", "_started_", "_metadata", "_common_metadata")  # written by Spark beside its parts
-_damaged = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_left_out = (  # written beside the files of a folder by Spark and Hadoop, macOS and Windows
+    *("_SUCCESS", "_committed_", "_started_", "_metadata", "_common_metadata", "_temporary", "_delta_log", "_spark_metadata"),
+    *("__MACOSX", "Thumbs.db", "desktop.ini", "."),
+)
+DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
 
 def kind_of(path: str) -> Kind:
-    """The kind of a file by its name: a format of records, or plain text."""
+    """The kind of a file, a format of records or plain text: by its name, or without an ending by its first bytes."""
     name, ending = os.path.splitext(path.lower())
-    return _kinds.get(os.path.splitext(name)[1] if ending in _compressed else ending, "text")
+    ending = os.path.splitext(name)[1] if ending in COMPRESSED else ending
+    if ending in _kinds or not is_input(path):
+        return _kinds.get(ending, "text")
+    with contextlib.suppress(ValueError):  # of a damaged file: where it is read
+        head = input_head(path)
+        if head.startswith(b"PAR1"):
+            return "parquet"
+        return "json" if not ending and _json_start.match(head) else "text"
+    return "text"
 
 
 def is_compressed(path: str) -> bool:
@@ -49,47 +80,77 @@ def is_compressed(path: str) -> bool:
 
 
 def is_pipe(path: str) -> bool:
-    """Whether a path is not a regular file, such as /dev/stdin."""
-    return os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode)
+    """Whether a path is neither a regular file nor a folder, such as /dev/stdin."""
+    return is_input(path) and not os.path.isfile(path)
 
 
-def open_input(path: str | os.PathLike) -> io.BufferedIOBase:
-    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd); those of a pipe are kept in memory for repeated reading."""
+def is_input(path: str | os.PathLike) -> bool:
+    """Whether a path is a file or a pipe."""
+    return os.path.exists(path) and not os.path.isdir(path)
+
+
+def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
+    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd); those of a pipe are kept in memory for repeated reading.
+
+    content: of an input that has a name only, such as standard input.
+    """
     path = str(path)
     try:
-        head = pipe_bytes(path)[:4] if is_pipe(path) else _head(path)
-        for magic, what in _refused.items():
-            if head.startswith(magic):
-                raise ValueError(f"{path} {what}")
-        source = io.BytesIO(pipe_bytes(path)) if is_pipe(path) else path
+        content = pipe_bytes(path) if content is None and is_pipe(path) else content
+        head = _head(path) if content is None else content[:6]
+        source = path if content is None else io.BytesIO(content)
         opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
-        if opener is None and path.lower().endswith(_compressed):
+        if opener is None and path.lower().endswith(COMPRESSED):
             raise _not_whole(path, f"it begins with {head!r}")
         return (opener or _open_plain)(source)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
 
 
-def file_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
+def read_input(path: str | os.PathLike) -> bytes:
+    """The whole content of an input; see `open_input`."""
+    with open_input(path) as file, refuse_damaged(path):
+        return file.read()
+
+
+def input_head(path: str | os.PathLike, content: bytes | None = None) -> bytes:
+    """The first bytes of an input, at most 512; see `open_input`."""
+    with open_input(path, content) as file, refuse_damaged(path):
+        return file.read(512)
+
+
+@contextlib.contextmanager
+def refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
+    """ValueErrors for those of decompression."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise _not_whole(str(path), error) from error
+
+
+def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
+    """Refuse what is no text by the first bytes of a file, decompressed."""
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n").lower()
+    what = next((what for magic, what in _refused.items() if start.startswith(magic)), None)
+    if head[257:262] == b"ustar":
+        what = "is a tar archive: unpack it (tar xf)"
+    if what and not (what == _html and ".htm" in str(path).lower()):
+        raise ValueError(f"{path} {what}")
+
+
+def file_lines(path: str, start: int = 0, stop: int | None = None, *, content: bytes | None = None) -> Iterator[str]:
     """Lines of a UTF-8 file with their ends, without byte-order mark; or those that begin at bytes start .. stop - 1."""
-    with open_input(path) as file:
-        try:
-            if start:
-                file.seek(start - 1)
-                start += len(file.readline()) - 1  # of the line that begins in the previous range
-            yield from decode_lines(file, path, start, stop)
-        except _damaged as error:
-            raise _not_whole(path, error) from error
-
-
-def decode_lines(file: Any, name: str, start: int = 0, stop: int | None = None) -> Iterator[str]:
-    """The lines of a binary file opened at byte `start`; see `file_lines`."""
-    for line in file:
-        if stop is not None and start >= stop:
-            return
-        text = _decoded(name, line, start)
-        yield text if start else text.removeprefix("\ufeff")
-        start += len(line)
+    refuse_other_formats(path, input_head(path, content))
+    with open_input(path, content) as file, refuse_damaged(path):
+        if start:
+            file.seek(start - 1)
+            start += len(file.readline()) - 1  # of the line that begins in the previous range
+        for line in file:
+            if stop is not None and start >= stop:
+                return
+            text = _decoded(path, line, start)
+            yield text if start else text.removeprefix("\ufeff")
+            start += len(line)
 
 
 def list_files(paths: Paths) -> list[str]:
@@ -112,7 +173,7 @@ def expand_paths(paths: Paths) -> list[str]:
 
 def path_list(paths: Paths) -> list[str]:
     """One path or several as a list of strings."""
-    return [str(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    return [os.path.expanduser(str(path)) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
 
 def file_stamp(path: str) -> list[Any]:
@@ -161,25 +222,34 @@ _openers: dict[bytes, Any] = {
 
 def _expand(path: str) -> list[str]:
     if os.path.isdir(path):
-        return _folder_files(path)
+        return folder_files(path)
     if os.path.exists(path):  # before the glob: a file may be named notes[1].txt
         return [path]
     if not glob.has_magic(path):
         raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")
-    matches = sorted(glob.glob(path, recursive=True))
+    matches = [match for match in sorted(glob.glob(path, recursive=True)) if not is_left_out(match)]
     if not matches:
         raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
-    return [file for match in matches for file in (_folder_files(match) if os.path.isdir(match) else [match])]
+    return [file for match in matches for file in (folder_files(match) if os.path.isdir(match) else [match])]
 
 
-def _folder_files(folder: str) -> list[str]:
-    found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(place, name) for name in files if not name.startswith((".", *_left_out))]
+def folder_files(folder: str | os.PathLike) -> list[str]:
+    """The files of a folder and its subfolders, sorted, without hidden ones and those that systems write beside."""
+    found: list[str] = []
+    seen = {os.path.realpath(folder)}  # a link to a folder may lead back
+    for place, folders, files in os.walk(folder, followlinks=True):
+        inside = {os.path.realpath(os.path.join(place, name)): name for name in folders if not is_left_out(name)}
+        folders[:] = [name for real, name in inside.items() if real not in seen]
+        seen.update(inside)
+        found += [os.path.join(place, name) for name in files if not is_left_out(name)]
     if not found:
         raise ValueError(f"no file in folder {folder!r}: name a folder that holds text files")
     return sorted(found)
+
+
+def is_left_out(path: str | os.PathLike) -> bool:
+    """Whether a file or folder is hidden, or one that systems write beside others."""
+    return os.path.basename(path).startswith(_left_out)
 
 
 def _decoded(name: str, line: bytes, start: int) -> str:

@@ -1,7 +1,7 @@
 """Minimal pairs: an acceptable and an unacceptable sentence with a minimal grammatical difference.
 
-Files are JSON lines with `sentence_good` and `sentence_bad`, and optionally `UID` (the paradigm; default, the name of the
-file), `field` and `linguistics_term`, as in BLiMP.
+Files are records (jexplicit.data.records), such as JSON lines, with `sentence_good` and `sentence_bad`, and optionally `UID`
+(the paradigm; default, the name of the file), `field` and `linguistics_term`, as in BLiMP.
 
 Pairs without labels, rules or word lists are sentences of a text and corruptions of them, by one of five edits, in turn: swap
 with the next word, move, delete, insert, or replace a word. New words are drawn from the unigram distribution of the text, and
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.data.inputs import Paths, file_lines, list_files
-from jexplicit.data.records import Record, json_records
+from jexplicit.data.inputs import Paths, list_files
+from jexplicit.data.records import Record, file_records
 
 WAYS = ("swap", "move", "drop", "insert", "replace")
 _word = re.compile(r"[^\W_][\w'’-]*")
@@ -38,12 +38,12 @@ class MinimalPair(NamedTuple):
 
 
 def read_pairs(paths: Paths) -> list[MinimalPair]:
-    """The pairs of JSON lines files, globs and folders."""
+    """The pairs of files of records, globs and folders."""
     return [pair for path in list_files(paths) for pair in _file_pairs(path)]
 
 
 def _file_pairs(path: str) -> list[MinimalPair]:
-    pairs = [_pair(record, path) for record in json_records(file_lines(path), path)]
+    pairs = [_pair(record, path) for record in file_records(path)]
     if not pairs:
         raise ValueError(f"{path} has no pair: give JSON lines with sentence_good and sentence_bad")
     return pairs

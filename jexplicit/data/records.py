@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jexplicit.data.inputs import file_lines, kind_of, open_input
+from jexplicit.data.inputs import DAMAGED, file_lines, kind_of, open_input
 
 _batch = 1024  # records of a Parquet file in memory
 
@@ -26,13 +26,13 @@ class Record(NamedTuple):
 def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Record]:
     """The records of a file, in order, without blank lines; optionally only some fields of a Parquet file.
 
-    Formats: JSON (`.jsonl`, `.ndjson`, `.json`: objects in lines or in one array), a table with a header (`.csv`, with commas
-        or semicolons; `.tsv`, without quotes), or `.parquet`; all may be compressed.
+    Formats: JSON (`.jsonl`, `.ndjson`, `.json`, or no ending: objects in lines, in one array or indented), a table with a
+        header (`.csv`, with commas, semicolons, tabs or bars; `.tsv`, without quotes), or Parquet; all may be compressed.
     """
     kind = kind_of(path)
     if kind == "parquet":
         return _parquet_records(path, fields)
-    return json_records(file_lines(path), path) if kind == "json" else _table_records(path, kind)
+    return _table_records(path, kind) if kind in ("csv", "tsv") else json_records(file_lines(path), path)
 
 
 def text_of(record: Record, path: str, field: str) -> str:
@@ -53,7 +53,7 @@ def value_of(record: Record, path: str, field: str) -> Any:
 
 def check_field(path: str, field: str | None) -> None:
     """Refuse a file of records without a given field, or whose first record does not have it, before it is read."""
-    first = next(file_records(path), None)
+    first = next(file_records(path, [] if field is None else [field]), None)
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
     if field is None:
@@ -62,14 +62,17 @@ def check_field(path: str, field: str | None) -> None:
 
 
 def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects."""
+    """The records of JSON lines, `{"field": value, ...}` each, of one array of such objects, or of indented objects."""
+    lines = iter(lines)
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     first = next(numbered, None)
     if first is None:
         return
     if first[1].lstrip().startswith("["):
-        whole = _parsed("".join([first[1], *(line for _, line in numbered)]), name, first[0])
+        whole = _parsed(first[1] + "".join(lines), name, first[0])
         objects: Iterable[tuple[int, Any]] = enumerate(whole, 1)
+    elif first[1].strip() == "{":
+        objects = _indented(first[1] + "".join(lines), name, first[0])
     else:
         objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([first], numbered))
     for n, fields in objects:
@@ -78,10 +81,24 @@ def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
         yield Record(n, fields)
 
 
+def _indented(text: str, name: str, n: int) -> Iterator[tuple[int, Any]]:
+    """Objects of several lines each, one after the other, with their first lines."""
+    place = 0
+    while place < len(text):
+        line = n + text.count("\n", 0, place)
+        try:
+            value, end = json.JSONDecoder(parse_int=_integer).raw_decode(text, place)
+        except (ValueError, RecursionError):
+            value, end = _parsed(text[place:], name, line), len(text)
+        yield line, value
+        place = end + len(text[end:]) - len(text[end:].lstrip())
+
+
 def _parsed(text: str, name: str, n: int) -> Any:
     try:
         return json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError) as error:
+        n += getattr(error, "lineno", 1) - 1
         raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
 
 
@@ -96,7 +113,7 @@ def _table_records(path: str, kind: str) -> Iterator[Record]:
     head = next((line for line in lines if line.strip()), "")
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
     if kind == "csv":
-        style = {"delimiter": ";" if ";" in head and "," not in head else ",", "strict": True}
+        style = {"delimiter": next((mark for mark in ",;\t|" if mark in head), ","), "strict": True}
     reader = csv.reader(itertools.chain([head], lines), **style)
     names: list[str] | None = None
     line = 1
@@ -107,12 +124,12 @@ def _table_records(path: str, kind: str) -> Iterator[Record]:
                 if twice := next((name for name in names if names.count(name) > 1), None):
                     raise ValueError(f"{path} has two columns {twice!r}: rename one")
             elif row and names is not None:
-                if len(row) > len(names):
+                if len(row) != len(names):
                     raise ValueError(
                         f"{path}, line {line}, has {len(row)} values for {len(names)} fields: the delimiter is "
-                        f"{style['delimiter']!r}; quote values that contain it"
+                        f"{style['delimiter']!r}; quote values that contain it or a line break"
                     )
-                yield Record(line, dict(zip(names, row, strict=False)))
+                yield Record(line, dict(zip(names, row, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {line}, cannot be read as a table ({error}): check how it was written") from error
@@ -124,19 +141,21 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
     import pyarrow
     import pyarrow.parquet
 
-    n = 0
+    n, opened = 0, open_input(path)
     try:
-        with open_input(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
+        with opened, pyarrow.parquet.ParquetFile(opened) as file:
             names = file.schema_arrow.names
+            if twice := next((name for name in fields or () if names.count(name) > 1), None):
+                raise pyarrow.ArrowInvalid(f"two columns {twice!r}")
             columns = None if fields is None else [name for name in dict.fromkeys(fields) if name in names]
             for batch in file.iter_batches(_batch, columns=columns):
                 for row in batch.to_pylist():
                     yield Record(n := n + 1, row if row else dict.fromkeys(names))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, ValueError, ArithmeticError, *DAMAGED) as error:
         raise ValueError(
-            f"{path} is not a complete Parquet file ({str(error).splitlines()[0]}): write or download it again"
+            f"{path} is not a complete Parquet file ({str(error).partition(chr(10))[0]}): write or download it again"
         ) from error
 
 

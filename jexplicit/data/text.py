@@ -4,6 +4,7 @@ Lines can also be read by ranges of bytes.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
@@ -13,6 +14,7 @@ from jexplicit.data.inputs import Paths, file_lines, file_stamp, is_compressed, 
 from jexplicit.data.records import Record, check_field, file_records, text_of, value_of
 
 Unit = Literal["line", "paragraph", "file"]
+_plain_name = re.compile(r"\.txt(\.\w+)?$")
 
 
 def text_corpus(
@@ -52,6 +54,9 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
     records = [file for file in files if kind_of(file) != "text"]
     for file in records:
         check_field(file, field)
+    other = [file for file in sorted(set(files) - set(records)) if not _plain_name.search(file.lower())]
+    if records and other:
+        raise ValueError(f"{other[0]} is no file of records: name those only, such as *.jsonl, or name plain text .txt")
     if field is not None and not records:
         raise ValueError(f"{files[0]} is plain text, which has no field {field!r}: omit the field, or give .jsonl, .csv, ...")
     if documents != "line" and len(records) == len(files):

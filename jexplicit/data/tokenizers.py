@@ -25,6 +25,7 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.foreign_tokenizers import FOREIGN, UNK_ID, ForeignTokenizer
+from jexplicit.data.inputs import is_input, read_input
 
 KINDS = "bpe", "word", "char"
 Progress = Callable[[int, int], None]
@@ -165,8 +166,11 @@ class Tokenizer:
         return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the tokenizer to a file."""
-        Path(path).write_bytes(self.file_content())
+        """Write the tokenizer to a file; ValueError if it cannot be written."""
+        try:
+            Path(path).write_bytes(self.file_content())
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written ({error.strerror}): choose another place") from error
 
     def file_content(self) -> bytes:
         """The content of a saved file: a line with the kind and the hash of the model, then the model."""
@@ -177,9 +181,9 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
         """Read a saved tokenizer; ValueError if it is missing or incomplete."""
         try:
-            header, _, model = Path(path).read_bytes().partition(b"\n")
-        except OSError as error:
-            raise ValueError(f"no tokenizer at {path} ({error.strerror}): check the path, or train one") from error
+            header, _, model = read_input(path).partition(b"\n")
+        except ValueError as error:
+            raise ValueError(f"no tokenizer at {path} ({error}): check the path, or train one") from error
         mark, kind, digest = (header.decode("latin1").split(" ") + ["", ""])[:3]
         if mark != _FILE_MARK or digest != hashlib.sha256(model).hexdigest():
             raise ValueError(f"{path} is not a tokenizer file, or is damaged: train the tokenizer again")
@@ -219,11 +223,11 @@ class Tokenizer:
 def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
     """An existing tokenizer: of a run or shards, any SentencePiece model, or a Hugging Face `tokenizer.json`."""
     place = Path(path).expanduser()
-    file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if f.is_file()), None)
+    file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
     if file is None:
         remedy = "choose bpe, word or char, or give a run folder, a SentencePiece model or a tokenizer.json"
         raise ValueError(f"no tokenizer at {path}: {remedy}")
-    data = file.read_bytes()
+    data = read_input(file).removeprefix(b"\xef\xbb\xbf")
     if data.startswith(_FILE_MARK.encode()):
         return Tokenizer.load(file)
     try:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
+from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.experiments.results import read_config, read_rows
 from jexplicit.lm.arpa.reading import read_arpa
@@ -58,9 +59,12 @@ def import_model(path: str | os.PathLike) -> TextModel:
         saved = import_model("model.arpa")
         saved.perplexity(["words between spaces"])
     """
-    if is_arpa(path):
+    refuse_other_formats(path, head := input_head(path))
+    if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
         return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})
+    if is_pipe(str(path)) or is_compressed(str(path)):
+        raise ValueError(f"{path}: a .safetensors file is neither read from a pipe nor compressed: write it to a file")
     model, tokenizer, about = read_model_file(Path(path))
     if tokenizer is None:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
@@ -97,7 +101,7 @@ def load_model(
     path = Path(path).expanduser()
     wanted = {"method": method, "features": features, "radius": radius, "history": history}
     wanted = {name: value for name, value in wanted.items() if value is not None}
-    if path.is_file():
+    if is_input(path):
         saved = import_model(path)
         if other := {name: saved.about.get(name) for name, value in wanted.items() if saved.about.get(name) != value}:
             raise ValueError(f"{path} holds one model, with {_worded(other)}: leave out {', '.join(wanted)}, or pass its run")

@@ -187,14 +187,16 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
         if _checksum(metadata["jexplicit"], tensors) != metadata.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
         header = json.loads(metadata["jexplicit"])
+        if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
+            raise ValueError("its header is incomplete")
     if unknown := sorted(_types_of(header["model"]) - set(_known)):
         remedy = "import what registers it (jexplicit.register_rows) before the file is read"
         raise ValueError(f"{path} has a {', '.join(unknown)}, which is not registered here: {remedy}")
     _check_numbers(path, tensors)
     with _one_line_errors(path):
         model = _rebuild(header["model"], tensors)
-    tokenizer = Tokenizer(model=tensors["tokenizer"].tobytes(), kind=header["tokenizer"]) if header["tokenizer"] else None
-    return model, tokenizer, header["about"]
+        kind = header["tokenizer"]
+        return model, Tokenizer(tensors["tokenizer"].tobytes(), kind) if kind else None, dict(header["about"])
 
 
 @contextlib.contextmanager
@@ -202,7 +204,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
     """What libraries raise for a file that is damaged or no model."""
     try:
         yield
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         remedy = "fit or export the model again (python -m launch.export)"
         raise ValueError(f"{path} is no model that can be read ({error}): {remedy}") from error
 

@@ -154,7 +154,7 @@ def check_file_name(path: str | os.PathLike) -> None:
         ...
         ValueError: model.pt: give a file name that ends in .safetensors, .arpa or .arpa.gz
     """
-    if not is_arpa(path) and Path(path).suffix != ".safetensors":
+    if not is_arpa(path) and Path(path).suffix.lower() != ".safetensors":
         raise ValueError(f"{path}: give a file name that ends in .safetensors, .arpa or .arpa.gz")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.markup import escape
 
+from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.runs.compiled import keep_compiled
 from jexplicit.runs.progress import console
@@ -87,7 +88,7 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
 
     keep_compiled()
     wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
-    if not Path(run).expanduser().is_file() and (wanted or not best):
+    if not is_input(Path(run).expanduser()) and (wanted or not best):
         yield from (load_row(run, row) for row in model_rows(run, **wanted))
         return
     saved = load_model(run)

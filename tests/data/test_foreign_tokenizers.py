@@ -154,3 +154,10 @@ def test_what_is_no_tokenizer_is_refused(files, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'jexplicit\[tokenizers\]'"):
         open_tokenizer(files / "word_level.json")
+
+
+def test_a_tokenizer_that_fails_at_unknown_text_is_refused(tmp_path):
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "[UNK]"))
+    model.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="tokenizer.json.* cannot encode unknown text"):
+        open_tokenizer(tmp_path)

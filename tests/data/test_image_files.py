@@ -1,5 +1,6 @@
 """PNGs and NumPy's files: what was written comes back, and what would be misread is refused."""
 
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -165,3 +166,36 @@ def test_files_without_images_are_named(tmp_path, name):
     np.save(tmp_path / "flat.npy", X["test"].reshape(-1))
     with pytest.raises(ValueError, match=f"{name}.*(name PNGs|save the images alone|give grey images)"):
         read_grey_images([str(tmp_path / name)])
+
+
+def test_images_are_not_skipped_and_names_are_of_any_case(tmp_path):
+    folder = write_folders(tmp_path / "shapes")
+    write_png(folder / "train" / "loose.png", X["train"][0])
+    with pytest.raises(ValueError, match="loose.png has no label: put it in a folder of its label"):
+        read_parts(folder)
+    (folder / "train" / "loose.png").unlink()
+    Image.fromarray(X["train"][0]).save(folder / "train" / "9" / "a.jpg")
+    with pytest.raises(ValueError, match="a.jpg is no PNG: convert it"):
+        read_parts(folder)
+    np.savez(tmp_path / "a.npz", **arrays())
+    (tmp_path / "a.npz").rename(tmp_path / "a.NPZ")
+    assert len(read_parts(tmp_path / "a.NPZ").train_images) == 6
+
+
+@pytest.mark.parametrize("array", [np.full((2, 5, 4), "a"), np.zeros((2, 5, 4), "M8[s]"), np.zeros((0, 5, 4), np.uint8)])
+def test_arrays_that_are_no_images_are_refused(tmp_path, array):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ValueError, match="a.npy (are of type|holds no image)"):
+        read_grey_images([str(tmp_path / "a.npy")])
+
+
+def test_what_libraries_raise_for_damaged_arrays_is_one_error(tmp_path):
+    np.save(tmp_path / "a.npy", X["train"])
+    data = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(data.replace(b"{'descr", b"{{'desc"))
+    with pytest.raises(ValueError, match="a.npy cannot be read"):
+        read_grey_images([str(tmp_path / "a.npy")])
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("a.txt", "text")
+    with pytest.raises(ValueError, match="holds a.txt, which is no array"):
+        read_grey_images([str(tmp_path / "a.npz")])

@@ -112,9 +112,9 @@ def test_damaged_and_missing_files_and_folders_are_named(tmp_path, monkeypatch):
     write(tmp_path)
     path = tmp_path / f"{FILES['train_images']}.gz"
     data = path.read_bytes()
-    for damaged, said in ((data[:-20], "truncated or damaged"), (IMAGES, "is not a whole gzip file")):
+    for damaged in (data[:-20], IMAGES):
         path.write_bytes(damaged)
-        refused(rf"train-images.*{said}")
+        refused("train-images.*is not a whole gzip file")
     path.write_bytes(data)
     (tmp_path / f"{FILES['test_labels']}.gz").unlink()
     refused("t10k-labels-idx1-ubyte")

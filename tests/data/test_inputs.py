@@ -89,3 +89,51 @@ def test_a_name_that_is_no_text_is_refused_before_anything_is_read(tmp_path):
         file.write(TEXT)
     with pytest.raises(ValueError, match="is not UTF-8: rename the file"):
         read_documents(path)
+
+
+OTHER_FORMATS = [
+    (b"PK\x03\x04..", "is a zip archive"),
+    (b"%PDF-1.4\n", "is a PDF"),
+    (b"\xef\xbb\xbf\n<!DOCTYPE html>", "is a page of HTML"),
+    ("to be".encode("utf-32"), "is UTF-32 text"),
+    ("to be".encode("utf-16"), "is UTF-16 text"),
+    (gzip.compress(TEXT), "is compressed twice"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+    (b"a.txt".ljust(257, b"\0") + b"ustar", "is a tar archive"),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), OTHER_FORMATS)
+def test_other_formats_are_named_compressed_or_not(tmp_path, data, said):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
+    with pytest.raises(ValueError, match=f"a.jsonl.gz {said}"):
+        read_documents(tmp_path / "a.jsonl.gz", field="text")
+
+
+def test_the_source_of_a_page_is_text_where_the_name_says_so(tmp_path):
+    (tmp_path / "a.html").write_text("<html>\n")
+    assert read_documents(tmp_path / "a.html") == ["<html>"]
+
+
+def test_without_an_ending_the_first_bytes_tell_records(tmp_path):
+    (tmp_path / "blob").write_bytes(b'{"text": "one"}\n')
+    (tmp_path / "blob.GZ").write_bytes(gzip.compress(b'[{"text": "two"}]'))
+    assert read_documents(tmp_path, field="text") == ["one", "two"]
+
+
+def test_what_is_no_record_in_a_folder_of_records_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
+    (tmp_path / "README.md").write_text("About")
+    with pytest.raises(ValueError, match="README.md is no file of records: name those only"):
+        read_documents(tmp_path, field="text")
+
+
+def test_files_of_systems_are_left_out_and_links_followed_once(tmp_path):
+    for name in ("in/Thumbs.db", "in/__MACOSX/a.txt", "in/_temporary/0/a.txt", "in/.hidden/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0")
+    (tmp_path / "in/sub").symlink_to(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/a.txt").write_bytes(TEXT)
+    (tmp_path / "other/back").symlink_to(tmp_path / "in")
+    assert read_documents(tmp_path / "in") == read_documents(f"{tmp_path}/in/*") == ["to be", "or not"]

@@ -8,6 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from jexplicit.data.pairs import read_pairs
 from jexplicit.data.records import file_records
 from jexplicit.data.text import file_documents, locate_documents, read_documents, text_corpus
 
@@ -150,3 +151,38 @@ def test_lines_of_any_ranges_are_the_lines_of_the_file(tmp_path):
         bounds = [*range(0, size, step), size]
         parts = [list(file_documents(str(path), *span)) for span in pairwise(bounds)]
         assert sum(parts, []) == whole
+
+
+def test_indented_objects_are_records_with_their_lines(tmp_path):
+    (tmp_path / "a.json").write_text('{\n "text": "one"\n}\n\n{\n "text": "two"\n}\n')
+    found = list(locate_documents(str(tmp_path / "a.json"), field="text"))
+    assert [(document.text, document.line) for document in found] == [("one", 1), ("two", 5)]
+    (tmp_path / "a.json").write_text('{\n "text": "one"\n}\n{\n "text": \n')
+    with pytest.raises(ValueError, match="a.json, line 6, is not JSON"):
+        read_documents(tmp_path / "a.json", field="text")
+    (tmp_path / "a.json").write_text('[{"text": "one"},\n{"text": "two}]')
+    with pytest.raises(ValueError, match="a.json, line 2, is not JSON"):
+        read_documents(tmp_path / "a.json", field="text")
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_the_header_of_a_csv_tells_its_delimiter(tmp_path, mark):
+    (tmp_path / "a.Csv").write_text(f"id{mark}text\n1{mark}one\n")
+    assert read_documents(tmp_path / "a.Csv", field="text") == ["one"]
+
+
+def test_a_parquet_column_that_stands_twice_and_a_date_out_of_range(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="a.parquet .*two columns 'text'"):
+        read_documents(tmp_path / "a.parquet", field="text")
+    times = pa.array([2**62], pa.timestamp("us"))
+    pq.write_table(pa.table({"text": ["a"], "time": times}), tmp_path / "b.parquet")
+    assert read_documents(tmp_path / "b.parquet", field="text") == ["a"]
+
+
+def test_minimal_pairs_are_records_of_any_format(tmp_path):
+    (tmp_path / "p.csv").write_text("sentence_good,sentence_bad\nhe runs,he run\n")
+    (tmp_path / "q.json").write_text('{\n"sentence_good": "he runs",\n"sentence_bad": "he run"\n}')
+    assert [pair[:3] for pair in read_pairs(tmp_path)] == [("he runs", "he run", name) for name in "pq"]

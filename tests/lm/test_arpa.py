@@ -4,6 +4,7 @@ Tolerance: up to five log10 probabilities and weights of at most 10, each a floa
 right to 5e-7 each, and so are our float32 rows: sums agree to SUM.
 """
 
+import bz2
 import gzip
 import math
 import re
@@ -250,3 +251,25 @@ def test_missing_files_damaged_gzip_and_other_tokenizers(good, tmp_path):
         read_arpa(tmp_path / "lm.arpa", Tokenizer("\n".join(f"w{i}" for i in range(2, 9)).encode(), "words"))
     with pytest.raises(ValueError, match="does not have 'w12' of the tokenizer"):
         read_arpa(tmp_path / "lm.arpa", Tokenizer("\n".join(f"w{i}" for i in range(2, 13)).encode(), "words"))
+
+
+@pytest.mark.parametrize("name", ["m.ARPA", "m.lm", "m", "m.arpa.bz2"])
+def test_a_file_is_read_by_its_first_bytes_whatever_its_name(name, good, tmp_path):
+    data = good.encode()
+    (tmp_path / "m.arpa").write_bytes(data)
+    (tmp_path / name).write_bytes(bz2.compress(data) if name.endswith(".bz2") else data)
+    for one, other in zip(
+        load_model(tmp_path / name).score(["a b"]), load_model(tmp_path / "m.arpa").score(["a b"]), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_binary_files_of_kenlm_text_after_the_end_and_no_unigrams_are_refused(good, tmp_path):
+    for data, said in [
+        (b"mmap lm http://kheafield.com/code format version 5\n\0", "is a binary file of KenLM: give the ARPA file"),
+        (good.encode() + b"more\n", "'more' after .*end"),
+        (b"\\data\\\nngram 1=0\n\n\\1-grams:\n\n\\end\\\n", "instead of `ngram 1="),
+    ]:
+        (tmp_path / "m.arpa").write_bytes(data)
+        with pytest.raises(ValueError, match=said):
+            load_model(tmp_path / "m.arpa")

@@ -1,5 +1,6 @@
 """Rows of one's own in mixtures: counted and fitted by name, saved and loaded, and refused with what to do instead."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import random_documents, stream_of
+from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm import model_files
@@ -150,3 +152,12 @@ def test_rows_are_counted_as_they_are_registered(registry, kind, radius):
     register_rows("far", count_far, kind, radius=radius)
     with pytest.raises(ValueError, match=f"counted as FarRows, radius 6, and registered as {kind.__name__}, radius {radius}"):
         mixture_rows(small_text(), ("far",))
+
+
+@pytest.mark.parametrize("header", ["[]", "{}", "[" * 100_000, '{"model": 3, "tokenizer": "bpe", "about": {}}'])
+def test_a_header_that_describes_no_model_is_one_error(header, tmp_path):
+    digest = hashlib.sha256(header.encode() + b"x" + bytes(4)).hexdigest()
+    metadata = {"jexplicit": header, "sha256": digest}
+    save_file({"x": np.zeros(1, np.float32)}, tmp_path / "m.safetensors", metadata=metadata)
+    with pytest.raises(ValueError, match="m.safetensors is no model that can be read"):
+        load_model(tmp_path / "m.safetensors")

@@ -36,11 +36,11 @@ class ArpaFile:
                 raise self.error(f"{first[:40]!r} instead of \\data\\", remedy, 1)
             text = self._next()
         self.counts: list[int] = []
-        while match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", text := self._next()):
+        while match := re.fullmatch(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})", text := self._next()):
             if int(match[1]) != len(self.counts) + 1:
                 raise self.error(f"{text!r}: orders count 1, 2, ...", "write the file again")
             self.counts.append(int(match[2]))
-        if not self.counts:
+        if not any(self.counts[:1]):
             raise self.error(f"{text[:40]!r} instead of `ngram 1=...`", "write the file again")
         self._header = text
 
@@ -64,8 +64,8 @@ class ArpaFile:
         """The file's last line."""
         if self._header != "\\end\\":
             raise self.error(f"{self._header[:40]!r} instead of \\end\\", self._remedy(len(self.counts)))
-        for _ in self._lines:  # to the end of a compressed file, which has its checksum
-            pass
+        if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
+            raise self.error(f"{text[:40]!r} after \\end\\", "remove what is not of the model")
 
     def _numbered(self, lines: Iterator[str]) -> Iterator[tuple[int, str]]:
         """The lines that are not blank; `line` is the number of the last one."""

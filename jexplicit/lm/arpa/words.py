@@ -12,12 +12,12 @@ _reserved = ("<s>", "</s>", "<unk>", "<UNK>")
 
 
 def is_arpa(path: str | os.PathLike) -> bool:
-    """Whether a path names an ARPA file, .arpa or .arpa.gz.
+    """Whether a path names an ARPA file, .arpa or .arpa.gz, in any case.
 
     >>> is_arpa("lm.arpa.gz"), is_arpa("lm.safetensors")
     (True, False)
     """
-    return str(path).endswith(_suffixes)
+    return str(path).lower().endswith(_suffixes)
 
 
 def arpa_words(tokenizer: Tokenizer) -> list[str]:

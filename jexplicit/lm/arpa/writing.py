@@ -49,7 +49,7 @@ def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokeniz
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(partial, "wb", compresslevel=5) if path.suffix == ".gz" else open(partial, "wb") as file:
+        with gzip.open(partial, "wb", compresslevel=5) if path.suffix.lower() == ".gz" else open(partial, "wb") as file:
             file.write(b"\\data\\\n")
             file.writelines(f"ngram {n + 1}={size}\n".encode() for n, (size, _) in enumerate(sections))
             for n, (_, lines) in enumerate(sections):
