@@ -1,6 +1,7 @@
 """The options of a method: it uses those that it lists, and `fit` refuses others."""
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,8 @@ def test_the_options_that_the_message_names_fit():
 
 
 def test_scores_of_a_mixture_do_not_depend_on_the_order_of_texts_unless_its_history_is_all():
-    texts, shape = TEXTS[:4], {"tokenizer": "word", "rows": ("offsets",)}
+    texts = TEXTS[:4]
+    shape: Any = {"tokenizer": "word", "rows": ("offsets",)}
     model, going_on = jexplicit.fit(TEXTS, **shape), jexplicit.fit(TEXTS, **shape, history="all")
     assert (model.about["history"], going_on.about["history"]) == ("document", "all")
     for one, same in ((model, True), (going_on, False)):
@@ -82,8 +84,8 @@ def test_training_without_a_dev_text_keeps_the_best_epoch_on_a_held_out_part(met
 
 
 def test_a_model_explains_a_text_by_itself():
-    for options in ({"rows": ("offsets",)}, {"rows": ("offsets",), "history": "all"}):
-        model = jexplicit.fit(TEXTS, tokenizer="word", **options)
+    for history in ("document", "all"):
+        model = jexplicit.fit(TEXTS, tokenizer="word", rows=("offsets",), history=history)
         why = model.explain("the cat sat")
         assert why.evidence.shape == (3, len(model.model.names))
         np.testing.assert_allclose(why.log_probability, model.score(["the cat sat"])[0], atol=1e-5)  # float32
