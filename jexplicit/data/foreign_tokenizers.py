@@ -67,11 +67,11 @@ class SentencePieceTokenizer(ForeignTokenizer):
 
     def encode_foreign(self, texts: Sequence[str]) -> list[list[int]]:
         found = self._processor.encode(list(texts))
-        return [self._by_word(text) if self._unk in ids else ids for text, ids in zip(texts, found, strict=True)]
+        return [self._by_word(text, ids) if self._unk in ids else ids for text, ids in zip(texts, found, strict=True)]
 
-    def _by_word(self, text: str) -> list[int]:
+    def _by_word(self, text: str, ids: list[int]) -> list[int]:
         """The ids of a text with one for each unknown word: a model of words has one for a run of them."""
-        ids, pieces = self._processor.encode(text), self._processor.encode(text, out_type=str)
+        pieces = self._processor.encode(text, out_type=str)
         times = [
             max(1, len(piece.replace("▁", " ").split())) if i == self._unk else 1 for i, piece in zip(ids, pieces, strict=True)
         ]

@@ -101,22 +101,24 @@ _TO_WHITE = (  # a conversion alone would drop the transparency, and show what l
 
 def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
     """The grey levels of a PNG of 1 or 8 bits, 0 .. 255, without palette or transparency; black and white are 0 and 255."""
+    content = read_input(path)
     try:
-        with Image.open(io.BytesIO(read_input(path)), formats=["PNG"]) as image:
-            transparent = image.mode.endswith("A") or "transparency" in image.info
-            if transparent or image.mode not in ("L", "1"):
-                raise ValueError(
-                    f"{path} is an image of mode {image.mode}{' with transparency' * transparent}: only grey images of 8 bits "
-                    f"are read; convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
-                )
-            if (frames := getattr(image, "n_frames", 1)) > 1:
-                raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
-            return np.asarray(ImageOps.exif_transpose(image).convert("L"))
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            image.load()
+            mode, frames, transparent = image.mode, getattr(image, "n_frames", 1), "transparency" in image.info
+            upright = ImageOps.exif_transpose(image)
     except Exception as error:  # Pillow raises SyntaxError, struct.error and others for a broken PNG
-        if type(error) is ValueError and str(path) in str(error):
-            raise
         why = "none is in it" if isinstance(error, UnidentifiedImageError) else error
         raise ValueError(f"{path} cannot be read as a PNG ({why}): write it again") from error
+    transparent |= mode.endswith("A")
+    if transparent or mode not in ("L", "1"):
+        raise ValueError(
+            f"{path} is an image of mode {mode}{' with transparency' * transparent}: only grey images of 8 bits are read; "
+            f"convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
+        )
+    if frames > 1:
+        raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
+    return np.asarray(upright.convert("L"))
 
 
 def read_png_folders(folder: Path) -> Parts:

@@ -102,6 +102,7 @@ def default_ridge(M: int) -> float:
 
     In all it weighs as much as 1.5 positions, so that few positions do not fix many exponents; more if there are fewer than 17.
     """
+    M = max(M, 1)  # no position is refused where they are read
     return max(1e-4, 1.5 / M, 25 / M**2)
 
 

@@ -158,8 +158,6 @@ def fit_rows(
     """The same as `fit_mixture`, of rows that have been read."""
     start = np.array([_guess(name) for name in read.names])
     positions, Y, M = read.positions, read.Y, len(read.Y)
-    if not M:
-        raise ValueError("no held-out positions: hold out more of the text")
     ridge = default_ridge(M) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
