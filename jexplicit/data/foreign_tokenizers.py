@@ -111,11 +111,11 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encoded = super().encode(texts)
+        encoded = [np.zeros(0, np.int32)] * len(texts) if self._leaves_out else super().encode(texts)
         with_unknown = [n for n, ids in enumerate(encoded) if self._leaves_out or UNK_ID in ids]
         found = self._tokenizer.encode_batch([texts[n] for n in with_unknown], add_special_tokens=False)
         for n, one in zip(with_unknown, found, strict=True):
-            encoded[n] = self._by_word(texts[n], encoded[n], one.offsets)
+            encoded[n] = self._by_word(texts[n], self.ids[np.array(one.ids, np.int64)], one.offsets)
         return encoded
 
     def _by_word(self, text: str, ids: np.ndarray, offsets: list[tuple[int, int]]) -> np.ndarray:
