@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from jexplicit.nn.names import Activation
+from jexplicit.nn.parts.names import Activation
 
 Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -50,7 +50,7 @@ import optax
 
 import jexplicit as jx
 from jexplicit.nn.networks import SoftmaxStack
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.solvers.layerwise import random_decoders

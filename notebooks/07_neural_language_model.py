@@ -52,8 +52,8 @@ from jexplicit.data.text import read_documents
 from jexplicit.lm.fits.network_starts import direct_start
 from jexplicit.nn.diagnostics import hockey_stick
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
 from jexplicit.nn.studies.learning_rate import range_test, sweep_schedule
 from jexplicit.nn.training import train

@@ -48,8 +48,8 @@ import numpy as np
 import jexplicit as jx
 from jexplicit.nn.diagnostics import hidden_layers
 from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
 from jexplicit.nn.studies.autoencoders import (

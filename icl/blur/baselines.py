@@ -29,9 +29,9 @@ from icl.blur.descent import sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.learning import accuracies_of, check_updates, seeded_learners, trajectory
 from icl.blur.rules import init_synapses, normalise
-from jexplicit.nn.activations import activation
-from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.nn.optimizers import make_optimizer
+from jexplicit.nn.parts.activations import activation
+from jexplicit.nn.parts.names import Activation, OptimizerName
 from jexplicit.runs.devices import full_precision, map_rows
 
 GRID_OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam")

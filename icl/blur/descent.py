@@ -30,8 +30,8 @@ from jaxtyping import Array, Float
 from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.rules import Synapses, init_synapses, learn, transpose_synapses
-from jexplicit.nn.activations import activation
-from jexplicit.nn.names import Activation
+from jexplicit.nn.parts.activations import activation
+from jexplicit.nn.parts.names import Activation
 from jexplicit.runs.devices import full_precision
 
 Loss = Literal["squared_error", "cross_entropy"]

@@ -32,7 +32,7 @@ from jaxtyping import Array, Float
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from icl.blur.ridge import ridge_update
-from jexplicit.nn.activations import activation
+from jexplicit.nn.parts.activations import activation
 from jexplicit.runs.devices import full_precision
 
 _eps = 1e-5  # added to the variance of a normalisation

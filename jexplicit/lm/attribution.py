@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.evaluation import Past, check_positions, histories
-from jexplicit.lm.rows.network import NetworkRows
+from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
 
@@ -62,7 +62,7 @@ def explain(
         >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
         [[0.347]]
     """
-    if any(isinstance(kind, NetworkRows) for kind in model.rows):
+    if any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
     check_positions(model, X, Y)
     if model.history and past is None:

@@ -31,6 +31,7 @@ from jexplicit.lm.core.model import (
 )
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
 from jexplicit.lm.rows.explicit import with_targets
+from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
 from jexplicit.lm.tables.reader import read_log_probabilities
@@ -229,6 +230,8 @@ def log_probabilities(
     if kind := _only_kind(model):
         logits = kind.target_logits(X, Y)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
+    if isinstance(kind := model.rows[0], SequenceRows) and past is not None:
+        return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
     if not _has_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
         return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)

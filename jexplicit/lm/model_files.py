@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,14 +26,16 @@ from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
-from jexplicit.lm.rows.network import NetworkRows
+from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
 from jexplicit.lm.rows.words import WordView
 from jexplicit.lm.tables.storage import SparseRows
+from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack
+from jexplicit.nn.transformer import Transformer
 
 _format = 2
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
@@ -51,8 +54,11 @@ _types = (
     CacheRows,
     RepeatRows,
     NetworkRows,
+    SequenceRows,
     MLPLanguageModel,
     TokenStack,
+    Transformer,
+    LSTM,
     SparseRows,
     Children,
     Cache,
@@ -142,7 +148,7 @@ def _fields(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple):
         return cast(Any, value)._asdict()
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.metadata.get("saved", True)}
-    if isinstance(value, MLPLanguageModel | TokenStack):
+    if isinstance(value, nn.Module):
         fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k not in ("name", "parent")}
     return fields
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.nn.activations import activation, is_flat
-from jexplicit.nn.objectives import Objective
+from jexplicit.nn.parts.activations import activation, is_flat
+from jexplicit.nn.parts.objectives import Objective
 
 
 class LayerValues(NamedTuple):

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jexplicit.nn.activations import activation
-from jexplicit.nn.initializers import initializer
-from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
+from jexplicit.nn.parts.activations import activation
+from jexplicit.nn.parts.initializers import initializer
+from jexplicit.nn.parts.names import Activation, Direct, InitializerName, NormName, look_up
 
 _groups = 8  # of GroupNorm, at most: gcd(_groups, width)
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
@@ -77,7 +77,7 @@ class FullyConnected(_Layers):
         & Hinton 2016). group: of an example over each of gcd(8, width) groups of units (Wu & He 2018).
     residual: hidden layers of equal input and output width add their input to their output.
     dropout: share of hidden outputs set to 0 at random in training, the others scaled by 1/(1 - share) (Srivastava et al.
-    2014). weights: initializer of the weights (jexplicit.nn.initializers); biases start at 0. weight_scale: factor on the
+    2014). weights: initializer of the weights (jexplicit.nn.parts.initializers); biases start at 0. weight_scale: factor on the
     random weights of the hidden layers. output_scale: factor on the last layer's random weights; small values give a first
     softmax loss near log N.
     """

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import optax
 
-from jexplicit.nn.names import look_up
+from jexplicit.nn.parts.names import look_up
 
 Rate = float | jax.Array | optax.Schedule
 

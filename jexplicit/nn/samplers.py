@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Int, Integer
 
-from jexplicit.nn.names import look_up
+from jexplicit.nn.parts.names import look_up
 from jexplicit.nn.training import epoch_order
 
 Order = Callable[[int, int], Int[np.ndarray, " M"]]

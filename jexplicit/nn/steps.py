@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from jexplicit.nn.diagnostics import update_to_data
 from jexplicit.nn.networks import network_outputs
-from jexplicit.nn.objectives import Objective
+from jexplicit.nn.parts.objectives import Objective
 
 Batch = tuple[Any, Any]
 

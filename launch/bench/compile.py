@@ -47,7 +47,7 @@ from jexplicit.lm.tables import placing
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
 from jexplicit.lm.tables.reader import compiled_map, compiled_sums, log_p_of_targets
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
 from jexplicit.runs.devices import AXIS
 from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep

@@ -18,7 +18,7 @@ from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, groups, melt, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
-from jexplicit.nn.names import OptimizerName
+from jexplicit.nn.parts.names import OptimizerName
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import stage
 from launch.blur.config import LearnersConfig, TasksConfig, check

@@ -26,7 +26,7 @@ from jexplicit.experiments.folder import RunFolder, environment, write_json
 from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Bars, Lines, Section, Table
-from jexplicit.nn.names import Activation
+from jexplicit.nn.parts.names import Activation
 from jexplicit.runs.progress import stage
 from launch.blur.config import TasksConfig
 from launch.blur.data import describe_data

@@ -11,10 +11,10 @@ import numpy as np
 import optax
 
 from jexplicit.experiments.rows import Row, where
-from jexplicit.nn.initializers import initializer
 from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
+from jexplicit.nn.parts.initializers import initializer
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import train
 from jexplicit.runs.progress import stage

@@ -1,6 +1,7 @@
 """Networks trained by gradients: neural language models, fully connected networks and autoencoders, and their diagnostics.
 
 python -m launch.networks mlp-lm --train names.txt --tokenizer char --out runs/names
+python -m launch.networks transformer-lm --preset shakespeare-cpu --train input.txt --out runs/transformer
 python -m launch.networks fcnn --out runs/fcnn
 python -m launch.networks autoencoder --out runs/autoencoder
 python -m launch.networks compare normalisation --out runs/normalisation
@@ -11,11 +12,14 @@ import sys
 
 from jexplicit.experiments.command import Command, run_subcommand
 from launch.networks import config as configs
+from launch.networks.presets import PRESETS
 
 COMMANDS = {
-    name: Command(config, f"launch.networks.{module}", configs.PRESETS[name])
+    name: Command(config, f"launch.networks.{module}", PRESETS[name])
     for name, config, module in (
         ("mlp-lm", configs.MLPConfig, "mlp_lm"),
+        ("transformer-lm", configs.TransformerConfig, "sequence_lm"),
+        ("lstm-lm", configs.LSTMConfig, "sequence_lm"),
         ("fcnn", configs.FCNNConfig, "fcnn"),
         ("autoencoder", configs.AutoencoderConfig, "autoencoder"),
         ("lr-search", configs.RateConfig, "lr_search"),

@@ -19,8 +19,8 @@ from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, groups, mean_std, means, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Images, Section, Table, picture, pivot_table
-from jexplicit.nn.activations import activation
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
+from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.studies.autoencoders import (
     LinearAutoencoder,
     add_noise,

@@ -17,7 +17,7 @@ from jexplicit.experiments.rows import Row, only
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Section, Table
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.studies.checklist import Verdict, all_examples_verdict, one_example_verdict
 from jexplicit.runs.progress import console
 from launch.networks.config import CheckConfig, Training, checked

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from jexplicit.data.corpora import Split
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from jexplicit.experiments.command import Preset
-from jexplicit.nn.names import (
+from jexplicit.nn.parts.names import (
     Activation,
     Direct,
     InitializerName,
@@ -142,6 +142,76 @@ class MLPConfig(Text, Training):
     """Number of documents to generate."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig(groups.Text, Run):
+    """A language model that reads windows of text, trained by AdamW with warm-up and cosine decay."""
+
+    GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
+
+    corpus: str = "docs"
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
+    test: tuple[str, ...] = ()
+    """Text that nothing is chosen on, read once at the end."""
+    split: Split = "blocks"
+    """How the training text is split without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
+    of the characters is held out."""
+    limit: Limit = None
+    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    eos: bool = False
+    """Also predict the end of each document."""
+    window: Annotated[int, Bounds(at_least=32)] = 64
+    """W, the tokens that the network reads; a document does not see the one before."""
+    width: PositiveInt = 128
+    """Width of the embeddings and of every layer."""
+    layers: PositiveInt = 4
+    """Number of layers."""
+    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
+    """Share of the outputs of every layer that training sets to 0 at random."""
+    tied: bool = True
+    """Whether the output weights are the embeddings."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the products; parameters have float32. auto: bfloat16 on accelerators, float32 on a CPU."""
+    steps: Annotated[int, Bounds(at_least=2)] = 2000
+    """Updates in all."""
+    batch_size: PositiveInt = 12
+    """Windows in a batch."""
+    accumulate: PositiveInt = 1
+    """Batches whose gradients are averaged for an update."""
+    learning_rate: PositiveFloat = 1e-3
+    """Highest learning rate; it decays to a tenth."""
+    warmup: NonNegativeInt = 100
+    """Updates before the highest learning rate."""
+    weight_decay: NonNegativeFloat = 0.1
+    """Weight decay of matrices, which is multiplied by the learning rate."""
+    evaluations: PositiveInt = 8
+    """How often the dev loss is computed; the parameters of the best evaluation are kept."""
+    devices: PositiveInt | None = None
+    """Devices that share a batch. Default: all accelerators, or one CPU."""
+    samples: NonNegativeInt = 4
+    """Number of texts to generate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(SequenceConfig):
+    """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
+
+    heads: PositiveInt = 4
+    """Attention heads; the width is a multiple of them."""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
+    learned: a vector for each place in the window is added to the embeddings."""
+    remat: bool = False
+    """Compute each layer again in the backward pass, which saves memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMConfig(SequenceConfig):
+    """An LSTM language model, trained by AdamW with warm-up and cosine decay."""
+
+    width: PositiveInt = 256
+    layers: PositiveInt = 1
+
+
 @dataclass(frozen=True)
 class FCNNConfig(Pictures, Training):
     """A fully connected network on images, next to the explicit solution."""
@@ -265,46 +335,11 @@ class CheckConfig(Pictures, Descent):
     """Distribution of the initial weights; with zeros the checklist fails."""
 
 
-_digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
-_small: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
-_starts: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "log-linear")}
-_text: dict[str, Any] = {**_small, **_starts, "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
-_docs: dict[str, Any] = {**_starts, "vocab_size": 514, "embedding": 30, "batch_size": 1024, "epochs": 8}
-_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
-_check: dict[str, Any] = {"width": 64, "widths": (128,), "depths": (2,), "learning_rate": 1e-3, "steps": 300}
-_compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
-PRESETS: dict[str, dict[str, Preset]] = {
-    "mlp-lm": {
-        "tiny": Preset(
-            MLPConfig("runs/mlp_tiny", **_text), "30 documents by character, four starts; half a minute on 2 cores."
-        ),
-        "docs": Preset(
-            MLPConfig("runs/mlp_docs", **_docs),
-            "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. Dev perplexity with "
-            "--epochs 3: log-linear model 26.0, cold start 20.4, log-linear start 23.7.",
-        ),
-    },
-    "fcnn": {
-        "tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_small), "200 of the 8x8 digits; 15 s on 2 CPU cores."),
-        "mnist": Preset(FCNNConfig("runs/fcnn_mnist", data="mnist"), "MNIST; 1 minute on 2 CPU cores. Test accuracy: 97.9 %."),
-    },
-    "autoencoder": {
-        "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
-        "memories": Preset(
-            AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
-            "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
-        ),
-    },
-    "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_small), _digits)},
-    "compare": {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)},
-    "check": {"tiny": Preset(CheckConfig("runs/check_tiny", limit=200, **_check), _digits)},
-}
-
-
 def checked(config: Any) -> Any:
     """The configuration to run, where --train implies --corpus text."""
     check(config)
-    return replace(config, corpus="text" if config.train else "docs") if isinstance(config, Text) else config
+    text = isinstance(config, Text | SequenceConfig)
+    return replace(config, corpus="text" if config.train else "docs") if text else config
 
 
 @refuses
@@ -316,6 +351,15 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
         yield bool(config.dev) != bool(config.test), both
         groups.check_text(config)
+    if isinstance(config, SequenceConfig):
+        groups.check_text(config)
+        yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
+        yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
+    if isinstance(config, TransformerConfig):
+        size, least = config.width // config.heads, "the width is a multiple of the heads"
+        yield config.width % config.heads, f"--width {config.width} with --heads {config.heads}: {least}"
+        rotary = f"--positions rotary with {size} numbers in a head: give an even number, --width / --heads"
+        yield config.positions == "rotary" and size % 2, rotary
     if isinstance(config, MLPConfig):
         starts, solved = " ".join(config.starts), {"explicit", "log-linear"} & set(config.starts)
         direct = f"--starts {starts} with --direct {config.direct}: add --direct tokens"

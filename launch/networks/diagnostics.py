@@ -11,7 +11,7 @@ from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Section, Table
 from jexplicit.nn.diagnostics import hidden_layers, layer_statistics
-from jexplicit.nn.objectives import Objective
+from jexplicit.nn.parts.objectives import Objective
 from launch.networks.data import Data
 
 _watched, _bins = 256, 60  # examples; of a histogram

@@ -16,8 +16,8 @@ from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.views import Lines
 from jexplicit.nn.networks import init_variables, network_outputs
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.studies.learning_rate import grid_search, range_test, sweep_schedule

@@ -31,8 +31,8 @@ from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_s
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.nn.names import Direct
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack, init_variables
+from jexplicit.nn.parts.names import Direct
 from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
 from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.progress import stage

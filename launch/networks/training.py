@@ -13,11 +13,11 @@ from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
-from jexplicit.nn import objectives
 from jexplicit.nn.diagnostics import hockey_stick, leaf_names
-from jexplicit.nn.names import ObjectiveName
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.parts import objectives
+from jexplicit.nn.parts.names import ObjectiveName
 from jexplicit.nn.samplers import sampler, shorter_epochs
 from jexplicit.nn.steps import Scores, initial_state, record_ratios, scorer, training_step, variables_of
 from jexplicit.nn.training import train

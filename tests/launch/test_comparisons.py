@@ -11,7 +11,7 @@ from jexplicit.data.images import read_images
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import Results
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
 from launch.networks import __main__ as networks

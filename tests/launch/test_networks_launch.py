@@ -1,25 +1,31 @@
 """launch.networks, end to end on small data: one run of each subcommand, what it refuses, and that it resumes exactly."""
 
+import dataclasses
 import functools
 import json
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from run_folders import interrupted, rows, without_costs
 
+from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.experiments.bounds import check_bounds
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import Results
+from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.generation import next_token
 from jexplicit.nn import training
 from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.checkpoints import load_checkpoint
 from launch.networks import __main__ as networks
 from launch.networks import config as networks_config
-from launch.networks import mlp_lm
+from launch.networks import mlp_lm, sequence_lm
 from launch.networks import training as networks_training
 from launch.networks.data import centred_data
+from launch.networks.presets import PRESETS
 
 SETTINGS = "model start optimizer initializer sampler objective steps seconds".split()
 SCORES = "train_loss dev_loss test_loss dev_perplexity test_accuracy".split()
@@ -107,6 +113,76 @@ def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, te
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4".split()
+
+
+@pytest.fixture(scope="module")
+def unseen(text):
+    path = text.with_name("unseen.txt")
+    path.write_text(text.read_text()[::-1])
+    return path
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory, text, unseen):
+    flags = ["--test", unseen, "--heads", "2", "--accumulate", "2", "--dropout", "0.1", "--samples", "1", "--eos"]
+    return run(tmp_path_factory, "transformer-lm", "--train", text, *SEQUENCES, *flags)
+
+
+def test_a_transformer_has_its_costs_and_serves_as_a_language_model(transformer, text, capsys):
+    """Its row by hand: 3 evaluations of 2 updates of 2 batches of 4 windows of 32 tokens."""
+    (row,) = rows(transformer)
+    assert row["trained_tokens"] == 6 * 2 * 4 * 32 and row["vocab_size"] == 5
+    assert row["flops"] == 6 * 2 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
+    assert row["parameters"] == 5 * 8 + 12 * 8**2 + 3 * 8
+    events = read_events(transformer, "epoch")
+    assert [event["step"] for event in events] == [0, 2, 4, 6] and events[-1]["flops"] == row["flops"]
+    assert row["window_loss"] == min(event["dev_loss"] for event in events)
+    assert row["test_positions"] > 9 * row["dev_positions"] > 0  # all lines, and a tenth of them
+    assert not list((transformer / "checkpoints").glob("*.partial")) and "curves" in pictures(transformer)
+    model = load_model(transformer)
+    stream = model.tokenizer.encode("abc")
+    (log_p,) = model.score(["abc"])
+    np.testing.assert_allclose(log_p[1], next_token(model.model, stream[:1])[stream[1]], rtol=1e-4)
+
+
+def test_a_transformer_resumes_to_the_same_bits(tmp_path, text, unseen, transformer, monkeypatch):
+    flags = ["--train", str(text), "--test", str(unseen), *SEQUENCES, "--heads", "2", "--accumulate", "2", "--dropout", "0.1"]
+    out, make_step = tmp_path / "run", sequence_lm.training_step
+    monkeypatch.setattr(training, "_steps_between_checks", 1)
+    monkeypatch.setattr(sequence_lm, "train", functools.partial(training.train, checkpoint_seconds=0.0))
+    monkeypatch.setattr(sequence_lm, "training_step", lambda *a, **o: interrupted(make_step(*a, **o), 7))
+    assert networks.main(["transformer-lm", "--out", str(out), *flags, "--samples", "1", "--eos"]) == 130
+    monkeypatch.setattr(sequence_lm, "training_step", make_step)
+    assert networks.main(["transformer-lm", "--out", str(out), "--resume"]) == 0
+    assert without_costs(out) == without_costs(transformer)
+
+
+def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text):
+    one, two = (
+        run(tmp_path_factory, "lstm-lm", "--train", text, *SEQUENCES, "--samples", "0", "--devices", devices)
+        for devices in (1, 2)
+    )
+    (row,), (other,) = rows(one), rows(two)
+    assert row["dev_loss"] == pytest.approx(other["dev_loss"], rel=1e-5)  # the order of sums
+    assert row["dev_positions"] == len("".join(split_documents(text.read_text().splitlines())[1]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--heads", "3"], "--width 8 with --heads 3: the width is a multiple of the heads"),
+        (["--heads", "8"], "--positions rotary with 1 numbers in a head: give an even number"),
+        (["--warmup", "6"], "--warmup 6 of 6 steps: warm up for fewer"),
+        (["--window", "20000"], "windows of 20000: give a longer text, or use shorter windows"),
+        (["--devices", "3"], "--batch-size 4 on 3 devices: give a multiple of 3"),
+    ],
+)
+def test_sequences_refuse(tmp_path, text, flags, message, capsys):
+    assert networks.main(["transformer-lm", "--out", str(tmp_path / "run"), "--train", str(text), *SEQUENCES, *flags]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.slow
 def test_a_network_on_images_and_balanced_batches(tmp_path_factory):
     flags = "--hidden 8 --epochs 3 --limit 200 --sampler balanced --norm batch".split()
@@ -183,8 +259,10 @@ def test_pixels_that_never_change_stay_finite():
 
 @pytest.mark.parametrize("name", sorted(networks.COMMANDS))
 def test_every_preset_is_a_valid_configuration(name):
-    assert "tiny" in networks_config.PRESETS[name]
-    for preset in networks_config.PRESETS[name].values():
+    assert "tiny" in PRESETS[name]
+    for preset in PRESETS[name].values():
         check_bounds(preset.config)
-        networks_config.checked(preset.config)
+        config: Any = preset.config
+        files = {"train": ("input.txt",)} if getattr(config, "corpus", "docs") == "text" else {}
+        networks_config.checked(dataclasses.replace(config, **files))
         assert preset.note and isinstance(preset.config, networks.COMMANDS[name].config)

@@ -31,7 +31,9 @@ from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.tables import contexts as table_contexts
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
+from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import data_mesh
 
 # what is a model fitted with: method, options
@@ -61,9 +63,12 @@ KINDS = {
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "explicit, sharded tables": ("explicit", {"radius": 2}),
     "network (flax)": ("network", {}),
+    "transformer": ("transformer", {}),
+    "LSTM": ("lstm", {}),
 }
+NETWORKS = ("network (flax)", "transformer", "LSTM")
 CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
-CLAIMS = {(kind, what): "yes" for kind in KINDS for what in CAPABILITIES} | {("network (flax)", "explain"): "raises"}
+CLAIMS = {(kind, what): "yes" for kind in KINDS for what in CAPABILITIES} | {(kind, "explain"): "raises" for kind in NETWORKS}
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
@@ -96,6 +101,10 @@ def fitted(kind: str) -> LanguageModel:
     if method == "network":
         network = MLPLanguageModel(vocab_size=N, embedding=3, hidden=(5,), direct="tokens")
         return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
+    if method in ("transformer", "lstm"):
+        sizes: Any = {"vocab_size": N, "width": 8, "layers": 2, "window": 32}
+        network = Transformer(heads=2, **sizes) if method == "transformer" else LSTM(**sizes)
+        return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 32), int)))
     counts: dict[str, Any] = {}
     if kind == "explicit, sparse tables":
         counts = {"sparse_counts": count_sparse(train, radius=2, vocab_size=N)}

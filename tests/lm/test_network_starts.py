@@ -17,7 +17,7 @@ from jexplicit.lm.generation import generate
 from jexplicit.lm.rows.explicit import explicit_language_model
 from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.networks import Direct, MLPLanguageModel, init_variables, network_outputs
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import scorer
 from jexplicit.solvers.explicit import explicit_solution
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step
 from jexplicit.nn.studies.autoencoders import (
     LinearAutoencoder,

@@ -14,7 +14,7 @@ from jexplicit.nn.diagnostics import (
     update_to_data,
 )
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, init_variables
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
 RNG = np.random.default_rng(0)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.nn.activations import ACTIVATIONS
-from jexplicit.nn.initializers import initializer, standard_scale
-from jexplicit.nn.names import InitializerName
+from jexplicit.nn.parts.activations import ACTIVATIONS
+from jexplicit.nn.parts.initializers import initializer, standard_scale
+from jexplicit.nn.parts.names import InitializerName
 
 SHAPE = n_in, n_out = 300, 200
 

@@ -13,9 +13,9 @@ import optax
 import pytest
 from jax.test_util import check_grads
 
-from jexplicit.nn.activations import ACTIVATIONS, is_flat
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, init_variables, network_outputs
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.activations import ACTIVATIONS, is_flat
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, scorer, variables_of
 
 pytestmark = pytest.mark.usefixtures("promotion")

@@ -10,12 +10,12 @@ import optax
 import pytest
 
 from jexplicit.nn import optimizers
-from jexplicit.nn.activations import ACTIVATIONS
 from jexplicit.nn.diagnostics import hidden_layers
-from jexplicit.nn.names import OptimizerName, ScheduleName
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.objectives import OBJECTIVES, objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.parts.activations import ACTIVATIONS
+from jexplicit.nn.parts.names import OptimizerName, ScheduleName
+from jexplicit.nn.parts.objectives import OBJECTIVES, objective
 
 RNG = np.random.default_rng(0)
 Z = RNG.normal(size=(5, 3)) * 3

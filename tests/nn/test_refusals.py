@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-from jexplicit.nn.activations import activation
 from jexplicit.nn.diagnostics import hockey_stick
-from jexplicit.nn.initializers import initializer
 from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule, optax_optimizer
+from jexplicit.nn.parts.activations import activation
+from jexplicit.nn.parts.initializers import initializer
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler, shorter_epochs
 from jexplicit.nn.steps import scorer
 from jexplicit.nn.studies.autoencoders import (

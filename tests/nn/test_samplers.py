@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.nn.names import SamplerName
+from jexplicit.nn.parts.names import SamplerName
 from jexplicit.nn.samplers import sampler, shorter_epochs
 from jexplicit.nn.training import train
 

@@ -13,7 +13,7 @@ import reference
 from sklearn.naive_bayes import MultinomialNB
 
 from jexplicit.nn.networks import SoftmaxStack, init_variables, network_outputs
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, random_decoders, solve_layers, stack_logits

@@ -11,7 +11,7 @@ import pytest
 import reference
 
 from jexplicit.nn.networks import SoftmaxStack
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step
 from jexplicit.solvers.explicit import explicit_solution, priming_number
 from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan

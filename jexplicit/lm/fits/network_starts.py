@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.smoothing import with_unseen_outputs
-from jexplicit.nn.objectives import objective
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import scorer
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import explicit_solution

@@ -2,15 +2,22 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.lm.core.model import LanguageModel, pytree, static
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, pytree, static
+from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack, network_outputs
+from jexplicit.nn.sequences import stream_log_probabilities
+from jexplicit.nn.transformer import Transformer
+
+_overlaps = 4  # windows that read a token of a text
 
 
 @pytree
 class NetworkRows:
-    """The logits of a network, as one row.
+    """The logits of a network of K tokens, as one row.
 
     variables: parameters and running statistics of the network.
     network: the flax module, [B, K] token ids -> [B, N] logits.
@@ -31,21 +38,58 @@ class NetworkRows:
         return [network_outputs(self.network, self.variables, context[None])[0]]
 
 
-def network_model(network: MLPLanguageModel | TokenStack, variables: Any, *, context: int, eos: bool = True) -> LanguageModel:
+@pytree
+class SequenceRows:
+    """The logits of a network that reads the last W tokens of a document, as one row.
+
+    variables: parameters of the network.
+    network: the flax module, [B, T] token ids -> [B, T, N] logits; causal, and a `<pad>` begins a document.
+    """
+
+    variables: Any
+    network: Transformer | LSTM = static()
+
+    names = property(lambda self: ("network",))
+    tokens = property(lambda self: (None,))
+    radius = 1
+    history = property(lambda self: self.network.window)
+    vocab_size = property(lambda self: self.network.vocab_size)
+
+    def read(self, context, history: Any = None):
+        """The row after the tokens of a history, nearest first, up to the `<pad>` that its document begins with."""
+        W = self.history
+        known = jnp.where(history == NO_TOKEN, PAD, history)
+        n = jnp.argmax(jnp.append(known == PAD, True))  # tokens of the document
+        tokens = jnp.roll(known[::-1], -jnp.maximum(W - n - 1, 0))  # the document comes first, from its `<pad>` on
+        logits = network_outputs(self.network, self.variables, tokens[None])[0]
+        return [logits[jnp.minimum(n, W - 1)]]
+
+    def stream_log_probabilities(self, stream: Any, **options: Any) -> np.ndarray:
+        """`log p` of every token of a stream but its first; each sees at least three quarters of a window of its document."""
+        W = self.history
+        stride = -(-W // _overlaps)
+        return stream_log_probabilities(self.network, self.variables, stream, window=W, stride=stride, **options)
+
+
+def network_model(
+    network: MLPLanguageModel | TokenStack | Transformer | LSTM, variables: Any, *, context: int = 0, eos: bool = True
+) -> LanguageModel:
     """The language model of a network.
 
     Args:
-        network: a flax module, [B, K] token ids -> [B, N] logits.
+        network: a flax module, [B, K] token ids -> [B, N] logits; or [B, T] -> [B, T, N], with a `window`.
         variables: of the network.
-        context: K, the tokens that it reads.
+        context: K, the tokens that it reads, of a network of K tokens.
         eos: whether it predicts the end of a document.
 
     Example:
-        >>> import jax, jax.numpy as jnp
+        >>> import jax
         >>> from jexplicit.nn.networks import init_variables
         >>> network = MLPLanguageModel(vocab_size=4, embedding=2, hidden=(3,))
         >>> model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
         >>> model.logits(jnp.array([1, 3])).shape
         (4,)
     """
-    return LanguageModel((NetworkRows(variables, network, context),), np.ones(1, np.float32), "none", eos)
+    sequence = isinstance(network, Transformer | LSTM)
+    kind = SequenceRows(variables, network) if sequence else NetworkRows(variables, network, context)
+    return LanguageModel((kind,), np.ones(1, np.float32), "none", eos)

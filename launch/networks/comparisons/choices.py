@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.nn.names import Activation, NormName, OptimizerName, SamplerName, ScheduleName
 from jexplicit.nn.networks import FullyConnected
+from jexplicit.nn.parts.names import Activation, NormName, OptimizerName, SamplerName, ScheduleName
 from launch.networks.comparisons.variants import Variant
 from launch.networks.config import CompareConfig
 from launch.networks.data import Data, SplitData

@@ -17,8 +17,8 @@ from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Bars, Lines, Section, Table, picture, pivot_table
 from jexplicit.nn.diagnostics import hidden_layers
 from jexplicit.nn.networks import init_variables, network_outputs
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.studies.gradient_noise import gradient_noise
 from jexplicit.nn.studies.trajectories import SURFACES, trajectory
 from jexplicit.runs.progress import stage

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.nn.names import ObjectiveName, SamplerName, ScheduleName
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.parts.names import ObjectiveName, SamplerName, ScheduleName
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
 from launch.networks.data import Data

@@ -16,7 +16,7 @@ import jax
 import optax
 from jaxtyping import Array, Float
 
-from jexplicit.nn.names import look_up
+from jexplicit.nn.parts.names import look_up
 
 Objective = Callable[[Array, Array], Array]
 """`(z, y) -> J` [B], per example, in nats for the cross-entropies. Targets y are [B, N]; the softmax also takes labels [B]."""

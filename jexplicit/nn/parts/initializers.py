@@ -22,8 +22,8 @@ import numpy as np
 from jax.nn.initializers import variance_scaling, zeros
 from jaxtyping import Array
 
-from jexplicit.nn.activations import ACTIVATIONS
-from jexplicit.nn.names import look_up
+from jexplicit.nn.parts.activations import ACTIVATIONS
+from jexplicit.nn.parts.names import look_up
 
 GAINS: dict[str, float] = {
     "linear": 1.0,

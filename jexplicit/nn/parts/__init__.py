@@ -1,0 +1,1 @@
+"""Parts of a network and their names: nonlinearities, initial weights and losses."""

@@ -1,0 +1,101 @@
+"""The presets of launch.networks, by subcommand."""
+
+from typing import Any, get_args
+
+from jexplicit.experiments.command import Preset
+from jexplicit.nn.parts.names import Activation
+from launch.networks.config import (
+    AutoencoderConfig,
+    CheckConfig,
+    CompareConfig,
+    FCNNConfig,
+    LSTMConfig,
+    MLPConfig,
+    RateConfig,
+    TransformerConfig,
+)
+
+_digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
+_small: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
+_starts: dict[str, Any] = {"direct": "tokens", "starts": ("cold", "output", "explicit", "log-linear")}
+_text: dict[str, Any] = {**_small, **_starts, "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
+_docs: dict[str, Any] = {**_starts, "vocab_size": 514, "embedding": 30, "batch_size": 1024, "epochs": 8}
+_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
+_check: dict[str, Any] = {"width": 64, "widths": (128,), "depths": (2,), "learning_rate": 1e-3, "steps": 300}
+_network: Any = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1}
+_training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
+_characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
+_larger: Any = {"window": 256, "width": 192, "heads": 6, "dropout": 0.1, "batch_size": 16}
+_subwords: Any = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
+_a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0.2, "batch_size": 64}
+_compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
+PRESETS: dict[str, dict[str, Preset]] = {
+    "mlp-lm": {
+        "tiny": Preset(
+            MLPConfig("runs/mlp_tiny", **_text), "30 documents by character, four starts; half a minute on 2 cores."
+        ),
+        "docs": Preset(
+            MLPConfig("runs/mlp_docs", **_docs),
+            "docs in 514 subwords, four starts trained equally long, 3 minutes each on 2 CPU cores. Dev perplexity with "
+            "--epochs 3: log-linear model 26.0, cold start 20.4, log-linear start 23.7.",
+        ),
+    },
+    "transformer-lm": {
+        "tiny": Preset(
+            TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training),
+            "30 documents; 20 s on 2 cores.",
+        ),
+        "shakespeare-cpu": Preset(
+            TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),
+            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU (there: 1.88).",
+        ),
+        "shakespeare": Preset(
+            TransformerConfig(out="runs/transformer_shakespeare", steps=5000, evaluations=20, **_larger, **_characters),
+            "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
+        ),
+        "shakespeare-gpu": Preset(
+            TransformerConfig(
+                out="runs/transformer_shakespeare_gpu", positions="learned", steps=5000, evaluations=20, **_a100, **_characters
+            ),
+            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for an A100 (there: 1.4697).",
+        ),
+        "babylm": Preset(
+            TransformerConfig(out="runs/transformer_babylm", **_subwords),
+            "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words.",
+        ),
+    },
+    "lstm-lm": {
+        "tiny": Preset(LSTMConfig(out="runs/lstm_tiny", **_network, **_training), "30 documents; 20 s on 2 cores."),
+        "shakespeare": Preset(
+            LSTMConfig(
+                out="runs/lstm_shakespeare",
+                window=128,
+                width=512,
+                dropout=0.3,
+                batch_size=32,
+                steps=5000,
+                evaluations=20,
+                **_characters,
+            ),
+            "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
+        ),
+        "babylm": Preset(
+            LSTMConfig(out="runs/lstm_babylm", **_subwords | {"width": 512}),
+            "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words.",
+        ),
+    },
+    "fcnn": {
+        "tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_small), "200 of the 8x8 digits; 15 s on 2 CPU cores."),
+        "mnist": Preset(FCNNConfig("runs/fcnn_mnist", data="mnist"), "MNIST; 1 minute on 2 CPU cores. Test accuracy: 97.9 %."),
+    },
+    "autoencoder": {
+        "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
+        "memories": Preset(
+            AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
+            "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
+        ),
+    },
+    "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_small), _digits)},
+    "compare": {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)},
+    "check": {"tiny": Preset(CheckConfig("runs/check_tiny", limit=200, **_check), _digits)},
+}

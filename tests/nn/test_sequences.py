@@ -1,0 +1,264 @@
+"""Transformers and LSTMs: outputs against NumPy loops, causality, documents, FLOPs, batches, loss, scores and optimiser.
+
+Tolerances: 1e-11 in float64 for sums of a few dozen products; 2e-5 in float32, and for attention, whose softmax JAX takes in
+float32; Adam's first steps amplify rounding, 1e-4.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jexplicit.nn.lstm import LSTM
+from jexplicit.nn.networks import init_variables
+from jexplicit.nn.sequences import (
+    sequence_loss,
+    sequence_optimizer,
+    stream_log_probabilities,
+    window_batch,
+    window_order,
+)
+from jexplicit.nn.steps import initial_state, training_step
+from jexplicit.nn.transformer import Transformer
+from jexplicit.runs.devices import data_mesh, replicate
+
+pytestmark = pytest.mark.usefixtures("promotion")
+
+RNG = np.random.default_rng(0)
+SIZES: Any = {"vocab_size": 7, "width": 8, "layers": 2, "window": 12}
+X = RNG.integers(1, 7, (2, 10))
+X[0, 4] = 0  # a document begins
+NETWORKS = {
+    "rotary": Transformer(heads=2, **SIZES),
+    "learned": Transformer(heads=2, positions="learned", tied=False, **SIZES),
+    "lstm": LSTM(**SIZES),
+    "untied lstm": LSTM(tied=False, **SIZES),
+}
+
+
+@pytest.fixture
+def promotion():
+    """flax's LayerNorm and JAX's attention mix float32 with other types."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@functools.cache
+def variables(name: str, precision: str = "float32") -> Any:
+    """Random ones, larger than initial ones, so that attention is not uniform."""
+    made = init_variables(NETWORKS[name].clone(precision=precision), jax.random.key(0), X)
+    return jax.tree.map(lambda leaf: 3 * leaf, made)
+
+
+def outputs(name: str, X: np.ndarray, precision: str = "float32") -> np.ndarray:
+    network = NETWORKS[name].clone(precision=precision)
+    return np.asarray(jax.jit(network.apply)(variables(name, precision), X))
+
+
+def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-6) * scale
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def slow_transformer(params: Any, tokens: np.ndarray, *, heads: int, layers: int, learned: bool) -> np.ndarray:
+    """Logits of one window, position by position and head by head."""
+    E = params["embedding"]["embedding"]
+    x = [E[w] + (params["positions"][t] if learned else 0) for t, w in enumerate(tokens)]
+    d = len(x[0])
+    h = d // heads
+    begin = [max([s for s in range(t + 1) if tokens[s] == 0], default=0) for t in range(len(tokens))]
+
+    def turned(vector: np.ndarray, t: int) -> np.ndarray:
+        out = vector.copy()
+        for n in range(h // 2 if not learned else 0):
+            angle = t * 10_000 ** (-2 * n / h)
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            out[[n, n + h // 2]] = turn @ vector[[n, n + h // 2]]
+        return out
+
+    for layer in range(1, layers + 1):
+        own = params[f"layer_{layer}"]
+        qkv = [norm(v, own["norm_1"]["scale"]) @ own["qkv"]["kernel"] for v in x]
+        added = []
+        for t in range(len(x)):
+            a = np.zeros(d)
+            for n in range(heads):
+                part = [slice(i * d + n * h, i * d + (n + 1) * h) for i in range(3)]
+                q, past = turned(qkv[t][part[0]], t), range(begin[t], t + 1)
+                weights = np.exp([q @ turned(qkv[s][part[1]], s) / np.sqrt(h) for s in past])
+                a[n * h : (n + 1) * h] = sum(w * qkv[s][part[2]] for w, s in zip(weights / weights.sum(), past, strict=True))
+            added.append(a @ own["attention"]["kernel"])
+        x = [v + a for v, a in zip(x, added, strict=True)]
+        for t, v in enumerate(x):
+            z = norm(v, own["norm_2"]["scale"]) @ own["hidden"]["kernel"]
+            gelu = 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+            x[t] = v + gelu @ own["output"]["kernel"]
+    U = params["output"]["kernel"] if "output" in params else E.T
+    return np.array([norm(v, params["norm"]["scale"]) @ U for v in x])
+
+
+def slow_lstm(params: Any, tokens: np.ndarray, *, layers: int) -> np.ndarray:
+    """Logits of one window, position by position."""
+    E = params["embedding"]["embedding"]
+    x = [E[w] for w in tokens]
+    for layer in range(1, layers + 1):
+        cell, out = params[f"layer_{layer}"]["cell"], []
+        c = h = np.zeros(len(x[0]))
+        for t, v in enumerate(x):
+            if tokens[t] == 0:
+                c = h = np.zeros(len(v))
+            gates = {g: v @ cell[f"i{g}"]["kernel"] + h @ cell[f"h{g}"]["kernel"] + cell[f"h{g}"]["bias"] for g in "ifgo"}
+            c = sigmoid(gates["f"]) * c + sigmoid(gates["i"]) * np.tanh(gates["g"])
+            h = sigmoid(gates["o"]) * np.tanh(c)
+            out.append(h)
+        x = out
+    return np.array(x) @ (params["output"]["kernel"] if "output" in params else E.T)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_are_those_of_a_loop(name):
+    params = jax.tree.map(np.asarray, variables(name, "float64")["params"])
+    found = outputs(name, X, "float64")
+    for b, tokens in enumerate(X):
+        if "lstm" in name:
+            expected = slow_lstm(params, tokens, layers=2)
+        else:
+            expected = slow_transformer(params, tokens, heads=2, layers=2, learned=name == "learned")
+        np.testing.assert_allclose(found[b], expected, rtol=1e-11 if "lstm" in name else 2e-5, atol=1e-6 * ("lstm" not in name))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_future_changes_nothing_and_neither_does_another_document(name):
+    base = outputs(name, X)
+    other = X.copy()
+    other[:, 7:] = RNG.integers(1, 7, (2, 3))
+    np.testing.assert_array_equal(outputs(name, other)[:, :7], base[:, :7])
+    assert not np.array_equal(outputs(name, other)[:, 7:], base[:, 7:])
+    other = X.copy()
+    other[0, :4] = other[0, :4] % 6 + 1  # the document before
+    np.testing.assert_array_equal(outputs(name, other)[0, 4:], base[0, 4:])
+    assert not np.array_equal(outputs(name, other)[0, :4], base[0, :4])
+
+
+def test_rotary_positions_are_relative():
+    shifted = np.concatenate([np.array([[3], [3]]), X], axis=1)[:1]  # its document begins at 5, in the place of 4
+    np.testing.assert_allclose(outputs("rotary", shifted)[0, 5:], outputs("rotary", X)[0, 4:], rtol=2e-5, atol=2e-5)
+    assert np.abs(outputs("learned", shifted)[0, 5:] - outputs("learned", X)[0, 4:]).max() > 1e-3
+
+
+def test_layers_computed_again_have_the_same_gradient_and_narrow_products_float32_logits():
+    network = NETWORKS["rotary"]
+    loss = lambda variables, network: sequence_loss(True)(network.apply(variables, X[:, :-1]), jnp.asarray(X[:, 1:])).sum()  # noqa: E731
+    one, again = (jax.grad(loss)(variables("rotary"), network.clone(remat=remat)) for remat in (False, True))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), one, again)
+    for name in ("rotary", "lstm"):
+        narrow = outputs(name, X, "bfloat16")
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(variables(name, "bfloat16"))}
+        assert {narrow.dtype} == dtypes == {np.dtype("float32")}
+        np.testing.assert_allclose(narrow, outputs(name, X), atol=0.1 * np.abs(outputs(name, X)).max())  # 8 bits
+
+
+@pytest.mark.parametrize("name", ["rotary", "lstm"])
+def test_flops_are_three_times_two_for_every_weight_that_is_multiplied(name):
+    """By hand; and within a tenth of what XLA counts of the products (three passes of two operations)."""
+    network = NETWORKS[name]
+    params, W = variables(name)["params"], network.window
+    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)  # the tied embedding is multiplied, too
+    attention = 12 * network.layers * network.width * W if name == "rotary" else 0
+    assert network.flops_per_token() == 6 * matrices + attention
+
+
+def test_a_pass_takes_every_window_once():
+    order, W = window_order(103, 10, 9), 10
+    starts = order(0, 1)
+    assert sorted(starts % W) == [starts[0] % W] * 9 and sorted(starts // W) == list(range(9))
+    assert not np.array_equal(starts, order(0, 2)) and np.array_equal(starts, order(0, 1))
+    parts = window_order(103, 10, 4)
+    assert not set(parts(0, 1)) & set(parts(0, 2)) and set(parts(0, 1)) | set(parts(0, 2)) < set(starts)
+    assert len(window_order(103, 10, 25)(0, 1)) == 25
+    assert max(max(window_order(103, 10, 25)(seed, 1)) for seed in range(50)) + W + 1 <= 103
+    with pytest.raises(ValueError, match="20 tokens and windows of 10"):
+        window_order(20, 10, 1)
+
+
+def test_batches_are_windows_and_the_loss_leaves_ends_of_documents_out():
+    stream = np.arange(100, dtype=np.uint8)
+    A, B = window_batch(stream, 5)(np.array([3, 90]))
+    assert A.tolist() == [[3, 4, 5, 6, 7], [90, 91, 92, 93, 94]] and np.array_equal(A + 1, B)
+    z, Y = jnp.zeros((1, 4, 7)).at[0, 0, 3].set(2.0), jnp.array([[3, 0, 1, 0]])
+    first = np.log(np.exp(2) + 6) - 2
+    np.testing.assert_allclose(sequence_loss(True)(z, Y), [(first + 3 * np.log(7)) / 4], rtol=1e-6)
+    np.testing.assert_allclose(sequence_loss(False)(z, Y), [(first + np.log(7)) / 2], rtol=1e-6)
+    assert sequence_loss(False)(z, jnp.zeros((1, 4), int)).tolist() == [0]
+
+
+@pytest.mark.parametrize(("name", "devices"), [("rotary", 1), ("lstm", 1), ("rotary", 8)])
+@pytest.mark.parametrize("stride", [1, 5, 12])
+def test_every_token_is_predicted_once_after_at_least_window_less_stride(name, devices, stride):
+    W, stream = 12, np.concatenate([[0], RNG.integers(1, 7, 40)])
+    options: Any = {"window": W, "stride": stride, "mesh": data_mesh(devices)}
+    found = stream_log_probabilities(NETWORKS[name], variables(name), stream, **options)
+    assert len(found) == 40
+    for t in (0, 7, 11, 12, 13, 29, 39):  # predictions of stream[t + 1]
+        window = 0 if t < W else (t - W) // stride + 1
+        tokens = stream[window * stride : t + 1]
+        assert len(tokens) > W - stride or t < W
+        log_p = jax.nn.log_softmax(outputs(name, tokens[None])[0, -1])
+        np.testing.assert_allclose(found[t], log_p[stream[t + 1]], rtol=2e-5, atol=2e-5)
+
+
+def test_strides_and_short_streams():
+    with pytest.raises(ValueError, match="a stride of 13 in windows of 12"):
+        stream_log_probabilities(NETWORKS["lstm"], variables("lstm"), X[0], window=12, stride=13)
+    assert len(stream_log_probabilities(NETWORKS["lstm"], variables("lstm"), np.array([0, 3]), window=12, stride=3)) == 1
+
+
+def after(name: str, steps: int, accumulate: int, devices: int = 1, **options: Any) -> Any:
+    """Parameters after updates on the same windows, in one batch or in several."""
+    network, mesh = NETWORKS[name], data_mesh(devices)
+    optimizer = sequence_optimizer(0.01, 10, warmup=2, decay=0.1, accumulate=accumulate, **options)
+    step = training_step(network, sequence_loss(True), optimizer)
+    state = replicate(initial_state(variables(name), optimizer), mesh)
+    windows = np.random.default_rng(1).integers(1, 7, (steps, 16, 11))
+    for batch in windows:
+        for part in np.split(batch, accumulate):
+            state, _ = step(state, window_batch(part.ravel(), 10, mesh)(np.arange(0, part.size, 11)))
+    return state.params
+
+
+def test_accumulated_batches_and_devices_take_the_step_of_one():
+    one = after("rotary", 3, 1)
+    for other in (after("rotary", 3, 2), after("rotary", 3, 1, devices=8)):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), one, other)
+
+
+def test_the_rate_warms_up_and_decays_and_only_matrices_decay():
+    """With gradients of 0 a step changes matrices by the factor 1 - rate * decay alone."""
+    optimizer = sequence_optimizer(0.1, 10, warmup=4, decay=0.5)
+    params: Any = {"matrix": jnp.ones((2, 2)), "scale": jnp.ones(2)}
+    updates: Any
+    state, rates = optimizer.init(params), []
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(11):
+            updates, state = optimizer.update(jax.tree.map(jnp.zeros_like, params), state, params)
+            assert (updates["scale"] == 0).all()
+            rates.append(-float(updates["matrix"][0, 0]) / 0.5)
+    expected = [0.1 * k / 4 for k in range(4)] + [0.01 + 0.09 * (1 + np.cos(np.pi * k / 6)) / 2 for k in range(7)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_gradients_are_clipped_to_norm_1():
+    huge = {"a": jnp.full((2, 2), 1e6)}
+    for scale in (1e6, 1e3):  # clipped to the same gradient
+        optimizer = sequence_optimizer(0.1, 10, warmup=0, decay=0.0)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimizer.update({"a": jnp.full((2, 2), scale)}, optimizer.init(huge), huge)
+        mu = optax.tree.get(state, "mu")["a"]
+        np.testing.assert_allclose(mu, 0.1 * 0.5, rtol=1e-5)
