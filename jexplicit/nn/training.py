@@ -23,8 +23,8 @@ class TrainingResult(NamedTuple):
 
     params: of the epoch with the lowest dev loss; the initial parameters count as epoch 0.
     best_epoch: number of this epoch.
-    history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` since the start, and from epoch 1
-        `train_loss` (mean over the batches of the epoch, nats per position).
+    history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start, and from
+        epoch 1 `train_loss` (mean over the batches of the epoch, nats per position).
     """
 
     params: Any
@@ -132,7 +132,7 @@ def train(
 
 def _epochs(history: History) -> list[dict[str, float]]:
     """The entries of whole epochs."""
-    names = ("epoch", "dev_loss", "train_loss", "seconds")
+    names = ("epoch", "dev_loss", "train_loss", "seconds", "cpu_seconds")
     return [{name: e[name] for name in names if name in e} for e in history if "dev_loss" in e]
 
 

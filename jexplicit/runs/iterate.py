@@ -12,6 +12,7 @@ from jexplicit.runs.checkpoints import load_latest, save_latest
 
 Entry = dict[str, Any]
 History = Sequence[Mapping[str, Any]]
+_clocks = {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
 
 
 def iterate(
@@ -29,8 +30,8 @@ def iterate(
     steps of an uninterrupted run.
 
     Args:
-        step: `(state, history) -> (state, entry)`; the entry is a JSON object, to which `seconds` since the start are added. A
-            step that donates its state must return one of the same shapes.
+        step: `(state, history) -> (state, entry)`; the entry is a JSON object, to which `seconds` and `cpu_seconds` (of all
+            cores) since the start are added. A step that donates its state must return one of the same shapes.
         state: pytree of arrays; an empty vector in it may grow.
         done: whether a history is complete.
         checkpoints: folder for checkpoints, from which the iteration resumes. The last one has the final state.
@@ -52,11 +53,11 @@ def iterate(
     history: list[Entry] = []
     if checkpoints is not None and (found := load_latest(checkpoints, _tree(state, history))):
         state, history = found["state"], json.loads(found["history"].tobytes())
-    before = history[-1]["seconds"] if history else 0.0
-    start = saved = time.perf_counter()
+    before = {name: history[-1].get(name, 0.0) if history else 0.0 for name in _clocks}
+    started, saved = {name: clock() for name, clock in _clocks.items()}, time.perf_counter()
     while not done(history):
         state, entry = step(state, history)
-        history.append({**entry, "seconds": before + time.perf_counter() - start})
+        history.append({**entry, **{name: before[name] + clock() - started[name] for name, clock in _clocks.items()}})
         if callback:
             callback(history[-1])
         due = time.perf_counter() - saved > checkpoint_seconds

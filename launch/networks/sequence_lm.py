@@ -120,6 +120,7 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
             "train_tokens": len(text.streams["train"]),
         },
         **{"trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds},
+        "cpu_seconds": last["cpu_seconds"],
         "tokens_per_second": trained / result.seconds,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
         "bytes": model.nbytes,

@@ -95,7 +95,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(trained, tmp_path):
     resumed = resumed_after(2, functools.partial(run, evaluate=summary), tmp_path)
     for a, b in zip(jax.tree.leaves(resumed[::2]), jax.tree.leaves(trained[::2]), strict=True):
         np.testing.assert_array_equal(a, b)
-    histories = [[{**entry, "seconds": 0} for entry in one.history] for one in (resumed, trained)]
+    histories = [[{**entry, "seconds": 0, "cpu_seconds": 0} for entry in one.history] for one in (resumed, trained)]
     assert histories[0] == histories[1] and [entry["step"] for entry in resumed.history] == [0, 3, 6, 7]
 
 

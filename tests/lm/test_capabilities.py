@@ -292,7 +292,7 @@ def test_neither_devices_nor_the_size_of_a_call_change_a_score(kind, monkeypatch
 
 
 def test_every_method_is_in_the_table():
-    assert {method for method, _ in KINDS.values()} == {*METHODS, "network"}
+    assert {method for method, _ in KINDS.values()} == {*METHODS, "network", "transformer", "lstm"}
 
 
 def page() -> str:
