@@ -200,7 +200,8 @@ RESULTS = Table(
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
     "training by formula, without evaluations.",
 )
-CURVE = Lines("curves", "step", "dev_loss", "name", rows=_curve, axes={"ylabel": "dev loss in windows"}, size=(6.4, 4.2))
+_axes = {"xlabel": "CPU seconds", "ylabel": "dev loss in windows"}
+CURVE = Lines("curves", "cpu_seconds", "dev_loss", "name", rows=_curve, axes=_axes, size=(6.4, 4.2))
 VIEWS = [RESULTS, CURVE, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment(
     "networks", SequenceConfig, measure, VIEWS, check=checked, title="launch.networks: language models of windows"
