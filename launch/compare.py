@@ -37,7 +37,7 @@ class Config(Reading, ModelChoices):
     GROUPS: ClassVar = {"run": "run", "text": "text"}
 
     run: tuple[str, ...]
-    """Run folders of launch.lm or launch.networks mlp-lm, and exported .safetensors files. Of a run folder, the model with the
+    """Run folders of launch.lm or launch.networks, and exported .safetensors files. Of a run folder, the model with the
     lowest dev perplexity is compared; with --method, --features, --radius or --history, all models that match."""
     text: tuple[str, ...]
     """Text to compare on: files (compressed or not), pipes, globs or folders; plain text, or records (see --field)."""

@@ -83,7 +83,7 @@ def load_model(
     """Load a language model of a run folder, or of an exported file.
 
     Args:
-        path: the folder of a run of `launch.lm` or `launch.networks mlp-lm`, a file of `export_model`, or an ARPA file.
+        path: the folder of a run of `launch.lm` or `launch.networks`, a file of `export_model`, or an ARPA file.
         method: how the model was fitted; default, that of the run's lowest dev perplexity.
         features: of the model wanted; default likewise.
         radius: K of the model wanted; default likewise.
@@ -125,7 +125,7 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
         raise ValueError(f"no run at {path}: pass the folder of a run of launch.lm, or an exported .safetensors or .arpa file")
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
-        raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks mlp-lm")
+        raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks")
     candidates = [row for row in rows if all(row[name] in values for name, values in wanted.items())]
     if not candidates:
         words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})

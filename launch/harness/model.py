@@ -31,7 +31,7 @@ class JexplicitModel(LM):
     """A model of a run, or of an exported file.
 
     Args:
-        run: run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file.
+        run: run folder of launch.lm or launch.networks, or an exported .safetensors file.
         method, features, radius, history: which of its models; default, the one with the lowest dev perplexity.
         seed: of texts that are sampled.
         batch_size, max_batch_size, device: of lm_eval's command line; they change nothing here.

@@ -13,7 +13,7 @@ class Config(ModelChoices):
     GROUPS: ClassVar = {"run": "run"}
 
     run: str
-    """Run folder of launch.lm or launch.networks mlp-lm, or an exported .safetensors file. All its models are judged, or only
+    """Run folder of launch.lm or launch.networks, or an exported .safetensors file. All its models are judged, or only
     those that match --method, --features, --radius and --history."""
     pairs: tuple[str, ...]
     """Minimal pairs: JSON lines files, globs or folders."""

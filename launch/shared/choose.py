@@ -26,7 +26,7 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder of launch.lm or launch.networks mlp-lm, an exported .safetensors file, or any n-gram model in an .arpa or
+    """Run folder of launch.lm or launch.networks, an exported .safetensors file, or any n-gram model in an .arpa or
     .arpa.gz file, whose tokens are separated by white space."""
     method: Method | str | None = None
     """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
