@@ -109,7 +109,7 @@ def grid_curves(
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
     at_once: bool = False,
-    batches: Int[np.ndarray, "seeds steps batch"] | None = None,
+    batches: Int[np.ndarray, "seeds updates batch"] | None = None,
 ) -> PyTree[Float[np.ndarray, "grid seeds steps"]]:
     """`descent_curve` by `optimizer(point)` at every point of a grid [points, ...], for several networks and parts of `test`.
 
