@@ -107,7 +107,7 @@ def _accuracy(learners: np.ndarray) -> Row:
 
 def _name(row: Row) -> str:
     equal = row.get("equal") or "updates"
-    return f"sgd, equal {equal}" if row.get("baseline") in ("sgd", EQUAL_COST) else learner_name(row)
+    return f"sgd at equal {equal}" if row.get("baseline") in ("sgd", EQUAL_COST) else learner_name(row)
 
 
 def equal_lines(results: Results) -> list[Row]:

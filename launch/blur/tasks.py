@@ -256,8 +256,8 @@ _bars = functools.partial(Bars, rows={"n": (10, 100)}, axes=_axes, size=(14, 4.5
 _fields = {"depth": "hidden layers", "width": "width"}
 views = [
     SUMMARY,
-    Section("New tasks", [NEW], note=_new),
     _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
+    Section("New tasks", [NEW], note=_new),
     *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], {"n": n}) for n in (10, 100)),
     Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], note=_about),
 ]
