@@ -18,7 +18,7 @@ import numpy as np
 from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
-from icl.blur.judging.suite import Task, known_from, select_tasks, task_sets
+from icl.blur.judging.suite import SUITE, Task, known_from, select_tasks, task_sets
 from icl.blur.learning import learning_curves
 from icl.names import RATES
 from jexplicit.experiments.experiment import Experiment, Part
@@ -238,7 +238,14 @@ def _columns(lines: Sequence[Row]) -> list[Column]:
     return columns
 
 
-TASKS = Table(_columns, lambda results: pivot([row for row in results.rows if "task" in row], ["task", "known_from"], "n"))
+def _by_task(results: Results) -> list[Row]:
+    """A line for each task, in the order of the suite."""
+    order = [task.name for task in SUITE]
+    rows = sorted((row for row in results.rows if "task" in row), key=lambda row: order.index(row["task"]))
+    return pivot(rows, ["task", "known_from"], "n")
+
+
+TASKS = Table(_columns, _by_task)
 _about = (
     "Accuracies are means over learners ± their standard deviation, in % of test examples. A baseline is SGD, momentum or "
     "Adam, plain or normalised over the minibatch, with the learning rate and hidden activation that are best on dev for this "

@@ -43,16 +43,21 @@ def test_descent_at_equal_cost_is_a_loop_over_the_minibatches_of_the_rule():
 
 def test_wins_are_counted_with_and_without_the_tasks_that_the_rule_knows(tmp_path):
     """By hand: of four tasks, two new ones, one won and one lost; transcribed rows have rounded differences alone."""
-    found = [("a/8", None, 0.9, 0.8), ("b/8", None, 0.6, 0.8), ("c/8", "design", 0.9, 0.8), ("d/8", "meta-training", 0.8, 0.8)]
+    found = [
+        ("iris/128", None, 0.9, 0.8),
+        ("moons/256", None, 0.6, 0.8),
+        ("wine/32", "design", 0.9, 0.8),
+        ("digits@4/16", "meta-training", 0.8, 0.8),
+    ]
     fields = {"genome": "digits", "n": 10, "spread": 0.0, "baseline_spread": 0.0, "baseline": "sgd"}
     rows = [
         {**fields, "task": task, "known_from": known, "rule_accuracy": ours, "best_baseline": theirs}
-        | ({"wins": ours > theirs, "tie": ours == theirs} if task != "c/8" else {"difference": 0.2})
+        | ({"wins": ours > theirs, "tie": ours == theirs} if task != "wine/32" else {"difference": 0.2})
         for task, known, ours, theirs in found
     ]
     results = Results(tmp_path, {}, rows)
-    assert "| digits | 10 | 4 | 2 | 1 | 1 | +2.5 | +5.0 | -20.0 | b/8 |" in tasks.SUMMARY(results)
-    assert "| digits | 10 | 2 | 1 | 0 | 1 | -5.0 | -5.0 | -20.0 | b/8 |" in tasks.NEW(results)
-    assert any(line.startswith("| c/8 | design | 90.0 ± 0.0 | +20.0 |") for line in tasks.TASKS(results))
+    assert "| digits | 10 | 4 | 2 | 1 | 1 | +2.5 | +5.0 | -20.0 | moons/256 |" in tasks.SUMMARY(results)
+    assert "| digits | 10 | 2 | 1 | 0 | 1 | -5.0 | -5.0 | -20.0 | moons/256 |" in tasks.NEW(results)
+    assert any(line.startswith("| wine/32 | design | 90.0 ± 0.0 | +20.0 |") for line in tasks.TASKS(results))
     kept = [{"genome": "digits", "n": 10, "tasks": 9, "wins": 3, "ties": 2, "mean": 0.1, "median": 0.0}]
     assert "| digits | 10 | 9 | 3 | 2 | 4 | +10.0 | +0.0 |" in tasks.SUMMARY(Results(tmp_path, {}, kept))
