@@ -1,5 +1,7 @@
 """What a learned rule is compared with on equal terms: the cost of an update by hand, and classifiers of the same examples."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +46,7 @@ def test_products_are_counted_as_often_as_they_run():
 
 
 def test_the_count_is_the_compiler_s_where_there_is_neither_loop_nor_anything_else():
-    analysis = jax.jit(lambda A, B: (A @ B).T @ A).lower(A, B).compile().cost_analysis()
+    analysis: Any = jax.jit(lambda A, B: (A @ B).T @ A).lower(A, B).compile().cost_analysis()
     assert analysis["flops"] == matrix_flops(lambda A, B: (A @ B).T @ A, A, B) == product(2, 3, 5) + product(5, 2, 3)
 
 
