@@ -109,15 +109,18 @@ def grid_curves(
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
     at_once: bool = False,
+    batches: Int[np.ndarray, "seeds updates batch"] | None = None,
 ) -> PyTree[Float[np.ndarray, "grid seeds steps"]]:
     """`descent_curve` by `optimizer(point)` at every point of a grid [points, ...], for several networks and parts of `test`.
 
-    Minibatches are those of `icl.blur.learning_curves`. at_once: train points in parallel on a CPU too (by default in turn,
-    where the weights of one network fit the cache). The optimizer must be a function of a module, which compiles once.
+    Minibatches are those of `icl.blur.learning_curves`, or `batches`, rows of `train`. at_once: train points in parallel on a
+    CPU too (by default in turn, where the weights of one network fit the cache). The optimizer must be a function of a module,
+    as it then compiles once.
     """
     activation(hidden_activation)
     check_updates(at, steps)
-    sizes, keys, batches = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
+    sizes, keys, drawn = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
+    batches = drawn if batches is None else jnp.asarray(batches)
     layers = _initial_layers(sizes, hidden_activation, keys)
     network = (normalised, hidden_activation, at)
     found = _grid_curves(optimizer, network, at_once, grid, layers, batches, train, test)

@@ -108,7 +108,7 @@ class MetaTrainingConfig(Design, LearnersConfig):
 @dataclass(frozen=True)
 class TrainConfig(MetaTrainingConfig):
     """Meta-train a genome, and compare its learners with gradient descent at many learning rates, with and without
-    normalisation."""
+    normalisation, and at equal FLOPs, and with classifiers of scikit-learn on the same examples."""
 
     GROUPS: ClassVar = {"far": "measurements"}
 

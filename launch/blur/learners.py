@@ -11,6 +11,7 @@ import numpy as np
 from icl.blur.baselines import descent_curves
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
+from icl.blur.judging.flops import descent_flops, rule_flops
 from icl.blur.learning import learning_curves
 from jexplicit.experiments.experiment import Part
 from jexplicit.experiments.figures import plain_ticks
@@ -32,8 +33,9 @@ FIELDS = (
 REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)
 """Numbers of updates that have rows."""
 ACCURACY = "test accuracy"
+TUNING = 1000
+"""Networks for the choice of a learning rate have seeds from here on."""
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
-_tuning = 1000  # networks for the choice of a learning rate have seeds from here on
 
 
 def ready(config: Any) -> None:
@@ -73,7 +75,8 @@ def learners(folder: RunFolder, config: LearnersConfig, rule: LearnedRule, place
         mean, spread = curves.accuracy.mean(axis=0), curves.accuracy.std(axis=0)
         size = [float(value) if np.isfinite(value) else None for value in curves.size.mean(axis=0)]
         folder.log(event="curve", **key, accuracy=mean.round(5).tolist(), spread=spread.round(5).tolist(), size=size)
-        rows = _accuracy_rows(mean, spread, place)
+        flops = rule_flops(*rule[:2], layer_sizes(place), options["batch_size"])
+        rows = _accuracy_rows(mean, spread, place, options["batch_size"], flops)
         return [{**design_of(rule), "learners": config.learners, **r, "synapse_size": size[r["step"]]} for r in rows]
 
     return part(measure, **key)
@@ -95,12 +98,14 @@ def descent(
         return np.concatenate([run(hidden_activation=activation, **options) for activation in activations])
 
     def measure(normalised: bool, **key: Any) -> list[dict[str, Any]]:
-        dev, test = curves("dev", _tuning, normalised), curves("test", 0, normalised)
+        dev, test = curves("dev", TUNING, normalised), curves("test", 0, normalised)
         chosen = dev.mean(axis=1).argmax(axis=0)  # [n + 1]
         best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
         mean, spread, every = best.mean(axis=1), best.std(axis=1), test.mean(axis=1).round(4).tolist()
         folder.log(event="descent", **key, rates=rates, curves=every, best=mean.tolist(), spread=spread.tolist())
-        rows = _accuracy_rows(mean, spread, place)
+        B = learner_options(config, sets)["batch_size"]
+        flops = descent_flops(layer_sizes(place), B, normalised=normalised)
+        rows = _accuracy_rows(mean, spread, place, B, flops)
         for row in rows:
             activation, rate = divmod(int(chosen[row["step"]]), len(rates))
             row |= {"normalisation": network_of(normalised), "learning_rate": rates[rate]}
@@ -122,16 +127,31 @@ def place_of(sets: Sets, hidden: Sequence[int]) -> Row:
     return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
 
 
+def layer_sizes(place: Place) -> tuple[int, ...]:
+    """n_0 (inputs) .. n_L (outputs)."""
+    sets, hidden = place
+    return (sets.inputs, *hidden, sets.outputs)
+
+
+def examples_seen(updates: int, batch_size: int, sets: Sets) -> int:
+    """Different training examples in the first minibatches, which are epochs over all of them."""
+    return min(updates * batch_size, len(sets.train.X))
+
+
 def network_of(normalised: bool) -> str:
     """The field `normalisation` of networks trained by descent."""
     return "forward" if normalised else "none"
 
 
-def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place) -> list[dict[str, Any]]:
-    """A row for each reported number of updates, the last one included."""
+def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place, batch_size: int, flops: int) -> list[dict[str, Any]]:
+    """A row for each reported number of updates, the last one included, with its examples and its FLOPs of so many updates."""
     network, last = place_of(*place), len(mean) - 1
     shown = sorted({n for n in REPORTED_STEPS if n < last} | {last})
-    return [{**network, "step": n, "test_accuracy": float(mean[n]), "spread": float(spread[n])} for n in shown]
+    return [
+        {**network, "step": n, "test_accuracy": float(mean[n]), "spread": float(spread[n])}
+        | {"examples": examples_seen(n, batch_size, place[0]), "flops": n * flops}
+        for n in shown
+    ]
 
 
 # --- views ---------------------------------------------------------------------------------------------------------------
@@ -164,7 +184,7 @@ def percent(value: float, among: Sequence[float] = ()) -> str:
 def accuracy_lines(rows: Sequence[Row]) -> list[Row]:
     """A line for each place and learner: accuracies by number of updates, bold where the best of all learners there."""
     lines = []
-    for place, here in groups(where(rows, step=_shown, momentum=None), place_name).items():
+    for place, here in groups(where(rows, step=_shown, momentum=None, equal=None), place_name).items():
         curves = {name: {row["step"]: row["test_accuracy"] for row in own} for name, own in groups(here, learner_name).items()}
         for name, curve in curves.items():
             among = {n: [other[n] for other in curves.values()] for n in curve if all(n in other for other in curves.values())}

@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "cmaes-small": _train("cmaes_small", "200 generations, one baseline; 40 minutes.", _cmaes, _cmaes_small),
     },
     "transfer": {
-        "tiny": _transfer("transfer_tiny", "`digits` elsewhere, and a genome at two depths; under a minute.", _tiny_places),
+        "tiny": _transfer("transfer_tiny", "`digits` elsewhere, and a genome at two depths; a minute or two.", _tiny_places),
         "poster": _transfer("poster_elsewhere", "poster's genome at 28x28 and in 256 and 512-256; an hour.", _full, _elsewhere),
         "poster-small": _transfer("poster_elsewhere_small", "poster-small's genome; half an hour.", _small, _elsewhere_small),
         "class-split": _transfer("classes", "class-split's genome on 0 to 4 and 5 to 9; 15 minutes.", _full, _classes),

@@ -7,7 +7,7 @@ task what identifies its data and network, and rows.
 import functools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
-from icl.blur.judging.suite import Task, select_tasks, task_sets
+from icl.blur.judging.suite import SUITE, Task, known_from, select_tasks, task_sets
 from icl.blur.learning import learning_curves
 from icl.names import RATES
 from jexplicit.experiments.experiment import Experiment, Part
@@ -140,7 +140,7 @@ def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, ba
     options: Any = {"steps": UPDATES[-1], "at": UPDATES, **learner_options(config, sets)}
     curves = learning_curves(*rule[:2], task.hidden, sets.train, sets.test, **options)
     network = {**place_of(sets, task.hidden), **design_of(rule), "width": task.width, "depth": task.depth}
-    network |= {"outputs": sets.outputs, "learners": config.learners}
+    network |= {"outputs": sets.outputs, "learners": config.learners, "known_from": known_from(rule, task)}
     rows = []
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
         best = max(where(baselines, n=n), key=lambda row: row["test_accuracy"])
@@ -171,6 +171,21 @@ def difference(row: Row) -> float:
     return row["difference"] if "difference" in row else row["rule_accuracy"] - row["best_baseline"]
 
 
+def wins(row: Row) -> bool:
+    """Whether the rule is better than the best baseline; transcribed rows have rounded differences alone."""
+    return row["wins"] if "wins" in row else difference(row) > _tie
+
+
+def ties(row: Row) -> bool:
+    """Whether the rule and the best baseline have equal accuracies."""
+    return row["tie"] if "tie" in row else abs(difference(row)) <= _tie
+
+
+def new_tasks(rows: Sequence[Row]) -> list[Row]:
+    """The rows of tasks that neither the meta-training nor the design of the rule has seen."""
+    return [row for row in rows if "task" in row and not row.get("known_from")]
+
+
 def summaries(rows: Sequence[Row], by: str) -> list[Row]:
     """For each value of a field: wins, ties, mean and worst difference, and the task with the worst."""
     if kept := [row for row in rows if "mean" in row]:  # transcribed results have these instead
@@ -178,24 +193,25 @@ def summaries(rows: Sequence[Row], by: str) -> list[Row]:
     lines = []
     for (value,), own in sorted(groups(rows, [by]).items()):
         found, worst = list(map(difference, own)), min(own, key=difference)
-        counts = {"tasks": len(own), "wins": sum(row["wins"] for row in own), "ties": sum(row["tie"] for row in own)}
+        counts = {"tasks": len(own), "wins": sum(map(wins, own)), "ties": sum(map(ties, own))}
         statistics = {"mean": fmean(found), "median": median(found), "worst": min(found), "worst_task": worst["task"]}
         lines.append({"genome": own[0]["genome"], by: value, **counts, **statistics})
     return lines
 
 
-def summary(by: str, heading: str) -> Table:
-    """Wins, ties and differences in points by a field."""
+def summary(by: str, heading: str, of: Callable[[Sequence[Row]], Sequence[Row]] = list) -> Table:
+    """Wins, ties, losses and differences in points by a field, of some rows."""
     columns = [Column("genome", lambda line: Path(line["genome"]).name), Column(heading, by)]
     columns += [Column(name, name) for name in ("tasks", "wins", "ties")]
+    columns += [Column("losses", lambda line: line["tasks"] - line["wins"] - line["ties"] if "ties" in line else None)]
     columns += [Column(f"{name} difference", name, "+.1f", 100) for name in ("mean", "median", "worst")]
-    return Table([*columns, Column("on", "worst_task")], lambda results: summaries(results.rows, by))
+    return Table([*columns, Column("on", "worst_task")], lambda results: summaries(of(results.rows), by))
 
 
 def shares(results: Results) -> list[Row]:
-    """The share of the tasks that the rule wins by number of updates: of all, and by number of hidden layers."""
+    """The share of the tasks that the rule wins by number of updates: of all, of new ones, and by number of hidden layers."""
     depths = {f"{depth} hidden layers": where(results.rows, depth=depth) for depth in (1, 2, 3)}
-    parts = {"all tasks": results.rows, **depths}
+    parts = {"all tasks": results.rows, "new to the rule": new_tasks(results.rows), **depths}
     return [{**x, "tasks": name, "share": x["wins"] / x["tasks"]} for name, rows in parts.items() for x in summaries(rows, "n")]
 
 
@@ -215,20 +231,32 @@ def _accuracy(row: Row) -> str:
 
 
 def _columns(lines: Sequence[Row]) -> list[Column]:
-    columns = [Column("task", "task")]
+    columns = [Column("task", "task"), Column("known from", "known_from")]
     for n in (n for n in (10, 100) if n in lines[0]):
         columns += [Column(f"rule, n = {n}", cell(n, _accuracy)), Column("difference", cell(n, difference), "+.1f", 100)]
         columns += [Column("best baseline", cell(n, "baseline"))]
     return columns
 
 
-TASKS = Table(_columns, lambda results: pivot([row for row in results.rows if "task" in row], ["task"], "n"))
+def _by_task(results: Results) -> list[Row]:
+    """A line for each task, in the order of the suite."""
+    order = [task.name for task in SUITE]
+    rows = sorted((row for row in results.rows if "task" in row), key=lambda row: order.index(row["task"]))
+    return pivot(rows, ["task", "known_from"], "n")
+
+
+TASKS = Table(_columns, _by_task)
 _about = (
     "Accuracies are means over learners ± their standard deviation, in % of test examples. A baseline is SGD, momentum or "
     "Adam, plain or normalised over the minibatch, with the learning rate and hidden activation that are best on dev for this "
     "task and number of updates; the best of the six is chosen on *test*, which favours the baselines."
 )
+_new = (
+    "Tasks that are new to the rule: without those on data of its meta-training (other images of them) and those whose results "
+    "were inspected while its update was designed."
+)
 SUMMARY = summary("n", "updates n")
+NEW = summary("n", "updates n", new_tasks)
 _lines = functools.partial(Lines, axes={"ylabel": "share of the tasks"}, size=(6.5, 3.6))
 _axes = {"xlabel": "", "ylabel": "rule less best baseline, points"}
 _bars = functools.partial(Bars, rows={"n": (10, 100)}, axes=_axes, size=(14, 4.5), finish=_finish)
@@ -236,8 +264,9 @@ _fields = {"depth": "hidden layers", "width": "width"}
 views = [
     SUMMARY,
     _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
+    Section("New tasks", [NEW], note=_new),
     *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], {"n": n}) for n in (10, 100)),
     Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], note=_about),
 ]
-EXPERIMENT = Experiment("blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on unseen tasks")
+EXPERIMENT = Experiment("blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on small tasks")
 run = EXPERIMENT.run

@@ -19,7 +19,7 @@ from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.meta import MetaRecipe, SearchResult, Stage, meta_train
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder, environment
-from jexplicit.experiments.rows import Results, Row
+from jexplicit.experiments.rows import Results, Row, groups, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Section, Table
 from jexplicit.runs.progress import console, stage
@@ -37,6 +37,7 @@ from launch.blur.learners import (
     ready,
     stability,
 )
+from launch.blur.opponents import EQUAL, opponents
 from launch.blur.presets import PRESETS
 
 _starts = {"random": random_genome, "backprop": near_backprop_genome, "ridge": ridge_genome}
@@ -51,6 +52,8 @@ def measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
     save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
     for optimizer in config.baselines:
         yield from descent(folder, config, optimizer, place, config.rates, experiment="train")
+    if config.baselines:
+        yield from opponents(config, rule, place, config.rates, experiment="train")
 
 
 def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: Sets) -> LearnedRule:
@@ -164,11 +167,14 @@ META = Section(
 
 
 def _digits(results: Results) -> list[Row]:
-    """Two shipped genomes, from runs of transfer, and descent from a run of train."""
-    return accuracy_lines([row for row in results.rows if bool(row.get("baseline")) == (row["experiment"] == "train")])
+    """Two shipped genomes, from runs of transfer, and descent at the best rate of that run and of a run of train."""
+    learned = where(results.rows, experiment="transfer", baseline=None)
+    baselines = [row for row in results.rows if row.get("baseline") and not row.get("equal")]
+    best = [max(own, key=lambda row: row["test_accuracy"]) for own in groups(baselines, ["baseline", "step"]).values()]
+    return accuracy_lines([*learned, *best])
 
 
 DIGITS = ACCURACIES._replace(rows=_digits)
-views = [Section("Learners", [ACCURACIES, learning, stability], note=ABOUT), META]
+views = [Section("Learners", [ACCURACIES, learning, stability], note=ABOUT), Section("On equal terms", [EQUAL]), META]
 EXPERIMENT = Experiment("blur", TrainConfig, measure, views, PRESETS["train"], ready, title="Learned update rules")
 run = EXPERIMENT.run

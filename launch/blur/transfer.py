@@ -26,6 +26,7 @@ from launch.blur.learners import (
     percent,
     ready,
 )
+from launch.blur.opponents import EQUAL, opponents
 from launch.blur.presets import PRESETS
 from launch.blur.train import META, find_genome
 
@@ -46,6 +47,7 @@ def measure(config: TransferConfig, folder: RunFolder) -> Iterator[Part]:
         key: Any = {"experiment": "transfer", "where": name}
         yield learners(folder, config, rule, place, **key, genome=config.genome)
         yield from descent(folder, config, "sgd", place, _rates, **key)
+        yield from opponents(config, rule, place, _rates, classify=name == "same" or place[0] is not sets, **key)
     for depth in config.train_depths:
         name = f"depth {depth}"
         rule = find_genome(folder, name, dataclasses.replace(config, widths=hidden[:1] * depth), sets)
@@ -86,6 +88,7 @@ _curves = Lines(
 _curves = _curves._replace(axes={"ylabel": ACCURACY, "ylim": (0, 1)}, finish=lambda axes: [by_updates(ax) for ax in axes.flat])
 views = [
     Section("A genome in other networks", [ACCURACIES, _curves], {"experiment": "transfer"}, ABOUT),
+    Section("On equal terms", [EQUAL], {"experiment": "transfer"}),
     Section("Depth", [DEPTHS, _depths], {"experiment": "depth"}, "Test accuracy in % after 10 updates (after 50 in brackets)."),
     META,
 ]

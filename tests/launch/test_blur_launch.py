@@ -10,16 +10,18 @@ import pytest
 from outlines import check_report
 
 from icl.blur.genome_files import load_genome, shipped_genomes
+from icl.blur.judging.classifiers import CLASSIFIERS
 from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.experiments.results import read_events, read_rows
-from jexplicit.experiments.rows import Results, where
+from jexplicit.experiments.rows import Results, only, where
 from launch.bench import __main__ as bench
 from launch.blur import __main__ as blur
 from launch.blur import ablation, tasks, train
 from launch.blur.ablation import compare_seeds, designs
 from launch.blur.config import AblationConfig, check, hidden_layers
 from launch.blur.learners import FIELDS
+from launch.blur.opponents import EQUAL_COST, equal_lines
 from launch.blur.presets import PRESETS
 from launch.blur.tasks import mean_and_spread, task_rates
 from launch.blur.train import make_evolution_recipe
@@ -127,6 +129,32 @@ def test_a_task_has_the_best_of_six_baselines_beside_the_rule(run):
         assert row["tie"] == (abs(row["rule_accuracy"] - row["best_baseline"]) <= 1e-9)
         assert row["rule_accuracy"] == row["test_accuracy"] and row["spread"] == row["baseline_spread"] == 0  # one learner
     assert max(row["rule_accuracy"] for row in where(rows, task="iris/128")) > 0.6  # it learns: three classes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "transfer"])
+def test_opponents_have_at_most_the_cost_of_the_rule_and_its_examples(run, name):
+    """SGD makes as many updates as fit into the FLOPs of the rule; with its examples too, those are 8 n."""
+    rows = read_rows(run(name))
+    places = {row.get("where") for row in rows if row["experiment"] == name}
+    for place in places:
+        own, sgd, equal = (
+            {row["step"]: row for row in where(rows, experiment=name, where=place, **fields)}
+            for fields in ({"baseline": None}, {"baseline": "sgd"}, {"baseline": EQUAL_COST, "equal": "FLOPs"})
+        )
+        assert set(equal) == {1, 2}
+        for n, row in equal.items():
+            update = sgd[1]["flops"]
+            assert sgd[n]["flops"] == n * update and own[n]["flops"] == n * own[1]["flops"]
+            assert own[n]["flops"] - update < row["flops"] == row["updates"] * update <= own[n]["flops"]
+            again = only(rows, experiment=name, where=place, baseline=EQUAL_COST, equal="FLOPs and examples", step=n)
+            assert own[n]["examples"] == sgd[n]["examples"] == again["examples"] == 8 * n
+            assert row["examples"] == 8 * row["updates"] and again["updates"] == row["updates"]
+    for classifier in CLASSIFIERS:
+        found = where(rows, baseline=classifier)
+        assert {row["examples"] for row in found} == {8, 16} and {row["equal"] for row in found} == {"examples"}
+        assert {row.get("where") for row in found} == places - {"hidden 4x3"}  # the data of the first place
+    assert {"nearest neighbour", "sgd at equal FLOPs"} <= set(equal_lines(Results(run(name), {}, rows))[0])
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl.blur.data import Examples, Sets, image_sets
+from icl.blur.genome_files import LearnedRule
 from icl.blur.judging.points import PLANES, mixture, plane
 from icl.names import TASK_GROUPS
 from jexplicit.data.images import Images, one_hot, read_images
@@ -37,6 +38,9 @@ DATA: dict[str, tuple[str, ...]] = {
     "mixtures": tuple(MIXTURES),
 }
 """Names of the data by group; NAME@SIDE are images of this side."""
+
+DESIGNED_ON = ("wine", "breast_cancer", "xor")
+"""Data whose results were inspected while the ridge rule was designed."""
 
 _drawn = 2000  # points of a figure or mixture
 _mnist = 4000, 1000  # images to learn from (train and dev), and for testing
@@ -80,6 +84,15 @@ def select_tasks(names: Sequence[str] = TASK_GROUPS) -> tuple[Task, ...]:
     if not names:
         raise ValueError(f"no tasks: name at least one of {', '.join(DATA)}, or of their data and tasks")
     return tuple(task for task in SUITE if {task.name, task.data, groups[task.data]} & set(names))
+
+
+def known_from(rule: LearnedRule, task: Task) -> str | None:
+    """Whether a rule knows the data of a task from its meta-training (of the same kind, even if of other images), or from the
+    design of the ridge update; None for tasks that are new to it."""
+    kind = task.data.partition("@")[0]
+    if kind == rule.provenance.get("data", {}).get("name"):
+        return "meta-training"
+    return "design" if rule.rules.update == "ridge" and kind in DESIGNED_ON else None
 
 
 def task_sets(data: str, *, seed: int = 0, data_dir: str | os.PathLike | None = None) -> Sets:
