@@ -77,6 +77,10 @@ def _paper(part: int, *methods: str) -> Column:
 
 
 _fitted = Column("fitted numbers", "scalars", "d")
+_test = (
+    Column("test nats", "test_loss", ".4f"),
+    Column("±", "test_loss_se", ".4f"),
+)
 RESULTS = Table(
     [
         Column("model", label),
@@ -87,6 +91,8 @@ RESULTS = Table(
         Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
         Column("bits per byte", "bits_per_byte", ".3f"),
         Column("word perplexity", "word_perplexity", ",.1f"),
+        Column("test", "test_perplexity", ".1f"),
+        *_test,
         _fitted,
         Column("held out", "held_out_perplexity", ",.1f"),
         Column("positions", "train_positions", ","),
@@ -97,7 +103,20 @@ RESULTS = Table(
     _beside_paper,
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
-per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness.""",
+per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
+measured once, of the models that dev chose: ± is the standard error of its nats over documents.""",
+)
+TESTS = Table(
+    [
+        Column("model", label),
+        Column("file", "file"),
+        Column("documents", "test_documents", ","),
+        Column("positions", "test_positions", ","),
+        Column("perplexity", "test_perplexity", ".1f"),
+        *_test,
+    ],
+    lambda results: results.events("test", "method", "features", "radius", "history", "file"),
+    note="The test text by file, each of which is a text of its own.",
 )
 
 
@@ -323,6 +342,7 @@ COMPARED = Table(COLUMNS, lambda results: [row for row in results.rows if "model
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,
+    TESTS,
     PERPLEXITY,
     _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, LOSS_CURVES, COMPUTE])),
     _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS, BITS])),
