@@ -58,7 +58,7 @@ class Models(Text, Run):
     tables of explicit frozen, and one fitted number per output token. cold, warm: trained by gradient descent from random
     tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
     and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
-    without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
+    without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
     --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with the positive parts
     of word vectors made from counts."""
     bits: tuple[PositiveInt, ...] = (64, 256, 1024)

@@ -100,12 +100,12 @@ def measure_tests(job: ModelRun, held: HeldBack) -> None:
     for row in chosen_models(job.folder.rows()) if held.files else ():
         if "test_loss" in row:
             continue
-        model = load_row(job.folder.path, row).model if held.counted is None else _fit_again(job, held.counted, row)
+        name = {field: row[field] for field in ("method", "features", "radius", "history", "bits") if field in row}
+        model = load_row(job.folder.path, row).model if held.counted is None else _fit_again(job, held.counted, name)
         losses = []
         for file, stream in held.files.items():
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
                 losses.append(document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
-            name = {field: row[field] for field in ("method", "features", "radius", "history", "bits") if field in row}
             documents = int(np.count_nonzero(stream == PAD)) - 1
             job.folder.log(event="test", **name, file=file, **test_fields(losses[-1:], documents))
         documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in held.files.values())
@@ -125,10 +125,10 @@ def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, A
     }
 
 
-def _fit_again(job: ModelRun, stream: np.ndarray, row: Row) -> LanguageModel:
-    """The model of a row, of all text before the test."""
+def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> LanguageModel:
+    """The model of a name, of all text before the test."""
     N, training = job.training.vocab_size, job.training
     shape: Any = {"eos": training.eos, "mesh": training.mesh, "letters": training.letters, "tokenizer": training.tokenizer}
     if job.tables == "sparse":
         shape["sparse_counts"] = count_sparse(stream, radius=most_offsets(job.config), vocab_size=N)
-    return fit_model(row["method"], TrainingText(stream, N, **shape), options_of(job.config, row), Watch(stage=stage)).model
+    return fit_model(name["method"], TrainingText(stream, N, **shape), options_of(job.config, name), Watch(stage=stage)).model
