@@ -54,8 +54,8 @@ def read_corpus(config: Config) -> Corpus[list[str]]:
         options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
         corpus = sources.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
         if config.split == "dev-test":  # a ninth of what is left is a tenth of all
-            parts = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
-            corpus = Corpus(corpus.name, *parts, corpus.source)
+            train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
+            corpus = Corpus(corpus.name, train, dev, corpus.source)
         return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
 
