@@ -145,6 +145,9 @@ for name, (start,) in {"warm": warm, "cold": cold}.items():
     print(f"{name}: {done.epochs} epochs, test accuracy {curve[done.best_epoch]:.4f}")
 
 # %% [markdown]
+# On the 8x8 digits the cold start ends with more test images right than the warm one, after four times as many epochs: here an
+# explicit start saves epochs, not accuracy.
+#
 # The columns of $U$, one for each class, minus their mean over the classes: before training, after it, and from a cold start.
 # Red pixels are evidence for the class, blue ones against it.
 
@@ -163,9 +166,9 @@ plt.show()
 # ## Without backpropagation
 #
 # Iterative scaling adds $\log (F / H^\top P) / K$ to $U$ in every sweep, where $P$ are the predicted probabilities. It has no
-# learning rate, and every sweep lowers the loss. On features of whitened patches, which are not trained either, it beats every
-# layer on pixels. A bound on the curvature in place of the logarithm, with steps $2 (H^\top H)^{-1} (F - H^\top P)$, needs only
-# a few sweeps.
+# learning rate, and every sweep lowers the loss ($F - H^\top P$ is minus its gradient). On features of whitened patches, which
+# are not trained either, it beats every layer on pixels. A bound on the curvature in place of the logarithm, with steps
+# $2 (H^\top H)^{-1} (F - H^\top P)$, needs only a few sweeps.
 
 # %%
 size, sweeps = (6, 60) if mnist else (3, 20 if TINY else 150)

@@ -85,6 +85,7 @@ def shown(tmp_path_factory):
     (folder / "input.txt").write_text("\n\n".join(SHORT.values())[:20_000])
     for name in ("essay.txt", "new.txt"):
         (folder / name).write_text("The list is sorted.\nReturn the value of the function.\n")
+    (folder / "names.txt").write_text("anna\nben\nclara\n")
     reviews = [{"id": n, "body": f"the {word} was as good as the last one"} for n, word in enumerate(("film", "book") * 20)]
     (folder / "reviews.jsonl").write_text("".join(json.dumps(review) + "\n" for review in reviews))
     (folder / "scans").mkdir()

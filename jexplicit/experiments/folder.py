@@ -112,6 +112,14 @@ class RunFolder:
         for row in rows:
             self.log(event="row", **row)
         self._rows += json.loads(json.dumps(list(rows)))
+        self._write_rows()
+
+    def extend_row(self, row: dict[str, Any], **fields: Any) -> None:
+        """Add fields to one of `rows()`, such as what is measured after all rows."""
+        self._rows[self._rows.index(row)] |= fields
+        self._write_rows()
+
+    def _write_rows(self) -> None:
         if is_first():
             write_json(self.path / "results.json", {"rows": self._rows})
 

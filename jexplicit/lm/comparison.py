@@ -1,4 +1,4 @@
-"""Whether one language model is better than another on the same text: a paired comparison by document.
+"""Whether one language model is better than another on the same text: a paired comparison by document; and how sure a mean is.
 
 With d_n the difference of two models' negative log-likelihoods of document n, and b_n its bytes, the difference per byte is the
 ratio r = Σ d_n / Σ b_n, and its standard error that of a ratio of sums over independent documents,
@@ -8,7 +8,10 @@ ratio r = Σ d_n / Σ b_n, and its standard error that of a ratio of sums over i
 Documents differ far more than models do, so s is much smaller than the standard error of either model's own mean. Neighbouring
 lines are not quite independent; where they depend on one another, s is too small.
 
-Source: Cochran 1977, Sampling Techniques, Sec. 2.11.
+A model's own mean loss, L = Σ l_n / Σ m_n over documents of m_n predictions, has the standard error of its bootstrap: documents
+are drawn with replacement, and both sums are taken again.
+
+Source: Cochran 1977, Sampling Techniques, Sec. 2.11; Efron and Tibshirani 1993, An Introduction to the Bootstrap, Ch. 6.
 """
 
 from typing import NamedTuple
@@ -50,3 +53,33 @@ def paired_difference(
     mean = d.sum() / in_all
     variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan
     return Difference(float(mean), float(np.sqrt(variance)))
+
+
+def bootstrap_standard_error(
+    nll: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"], *, draws: int = 1000, seed: int = 0
+) -> float:
+    """The standard error of the mean loss `Σ nll / Σ sizes` over documents, by resampling documents; NaN of a single one.
+
+    Args:
+        nll: negative log-likelihood of each document.
+        sizes: predictions of each document.
+        draws: how often as many documents are drawn with replacement. The result has a relative error of `1/sqrt(2 draws)`.
+        seed: of the draws.
+
+    Raises:
+        ValueError: no documents, unequal numbers of them, a loss that is not finite, a size that is not above 0, or fewer than
+            two draws.
+
+    Example:
+        >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
+        0.0
+    """
+    if nll.shape != sizes.shape or not len(nll) or draws < 2:
+        raise ValueError(f"{nll.shape} losses, {sizes.shape} sizes, {draws} draws: give one of each a document, and two draws")
+    if not (np.isfinite(nll) & (sizes > 0)).all():
+        raise ValueError("losses that are not finite, or documents without predictions: leave these documents out")
+    if len(nll) == 1:
+        return float("nan")
+    rng, n, nll = np.random.default_rng(seed), len(nll), nll.astype(np.float64)
+    drawn = (rng.integers(n, size=n) for _ in range(draws))
+    return float(np.std([nll[m].sum() / sizes[m].sum() for m in drawn], ddof=1))

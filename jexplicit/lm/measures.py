@@ -13,10 +13,11 @@ Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
 
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.sizes import TextSizes
@@ -109,9 +110,52 @@ def score_documents(
         raise ValueError(f"document {n}, {text!r}, has no token: leave it out")
     if not len(documents):
         return np.zeros(0)
-    log_p = score(model, stream, separate=separate, progress=progress).astype(np.float64)
-    starts = pads[:-1] if model.eos else pads[:-1] - np.arange(len(documents))
-    return np.add.reduceat(log_p, starts)
+    return -document_losses(model, stream, separate=separate, progress=progress).nll
+
+
+class DocumentLosses(NamedTuple):
+    """The summed negative log-likelihood of every document of a text, in nats, and its predictions."""
+
+    nll: Float[np.ndarray, " n"]
+    positions: Int[np.ndarray, " n"]
+
+
+def document_losses(
+    model: LanguageModel,
+    stream: np.ndarray,
+    *,
+    separate: bool = False,
+    block: int | None = None,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> DocumentLosses:
+    """What every document of a stream loses; of a single document, every block of so many predictions.
+
+    Args:
+        model: of any kind.
+        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        separate: score each document as if it were the only one; otherwise models of the past see those before it.
+        block: predictions of a block of a single document, the last of which is shorter; default, the whole document.
+        mesh: devices to share the work.
+        progress: called with (positions done, positions in all).
+
+    Raises:
+        ValueError: a malformed stream, or a token id that the model does not have.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jexplicit.lm.core.model import token_model
+        >>> uniform = token_model([jnp.zeros((4, 4))], "cat", False)
+        >>> losses = document_losses(uniform, np.array([0, 2, 3, 0, 3, 0]))
+        >>> losses.positions.tolist(), (losses.nll / np.log(4)).tolist()
+        ([2, 1], [2.0, 1.0])
+    """
+    log_p = score(model, stream, separate=separate, mesh=mesh, progress=progress).astype(np.float64)
+    pads = np.flatnonzero(stream == PAD)
+    starts = pads[:-1] if model.eos else pads[:-1] - np.arange(len(pads) - 1)
+    if block and len(starts) == 1:
+        starts = np.arange(0, len(log_p), block)
+    return DocumentLosses(-np.add.reduceat(log_p, starts), np.diff(starts, append=len(log_p)))
 
 
 def _blocks(stream: Stream) -> Any:

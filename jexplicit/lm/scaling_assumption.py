@@ -1,4 +1,8 @@
-"""The paper's scaling assumption: the mean co-occurrence of an output grows as its count (Sec. 2.2, Eq. 11-14, Fig. 1 left)."""
+"""The paper's assumptions on real text (Sec. 2.2).
+
+The mean co-occurrence of an output grows as its count (Eq. 12-14, Fig. 1 left), and partition functions do not depend on the
+context (Eq. 11).
+"""
 
 import functools
 from typing import NamedTuple
@@ -10,7 +14,7 @@ from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.softmax import Tables, logits
+from jexplicit.lm.core.softmax import Tables, log_partition, logits
 
 
 class Scaling(NamedTuple):
@@ -50,6 +54,27 @@ def log_mean_cooccurrences(
     log_power_mean = _log_mean_exp_logits(model.tables, distinct, log_weights)
     column = K * np.maximum(f, 1)  # sum_d F[d, i]
     return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
+
+
+def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None) -> float:
+    """The standard deviation of `log Z` over contexts, in nats, which Eq. 11 assumes to be 0.
+
+    Args:
+        model: tables solved from F.
+        X: [M, K] contexts.
+        n: [M] how often each counts; default, once.
+
+    Example:
+        >>> from jexplicit.lm.core.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[1.0, 1.0], [6.0, 2.0]]))], "cat", False)  # Z = 2 and 8
+        >>> round(partition_spread(model, np.array([[0], [1]])) / np.log(2), 6)  # 1 and 3 bits
+        1.0
+
+    Source: paper, Eq. 11.
+    """
+    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
+    log_Z = log_partition(model.tables, distinct).astype(np.float64)
+    return float(np.sqrt(np.average((log_Z - np.average(log_Z, weights=n)) ** 2, weights=n)))
 
 
 def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:

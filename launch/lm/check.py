@@ -13,6 +13,7 @@ from jexplicit.runs.files import check_writable
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.lm.config import Config
+from launch.lm.testing import check_test_files
 from launch.shared.groups import check_text
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
@@ -32,6 +33,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield _beyond("--methods", config.methods, _served, "--coordinator")
         sharded = "the devices of one process share the columns; use --tables sparse"
         yield config.tables == "sharded", f"--tables sharded with --coordinator: {sharded}"
+        alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
+        yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
     else:
         alone = f"--num-processes {config.num_processes} --process-id {config.process_id}"
         yield (config.num_processes, config.process_id) != (None, None), f"{alone} without --coordinator HOST:PORT"
@@ -46,6 +49,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     if config.export is not None:
         check_file_name(check_writable(config.export, "--export"))
     check_text(config)
+    check_test_files(config)
     for name in _given:
         yield not getattr(config, name), f"--{name} without a value: give at least one"
     needs = "it needs --features cat and another smoothing than noise"
@@ -64,6 +68,12 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield letters, f"--rows {words['rows']} with --tokenizer {config.tokenizer}: these rows need --tokenizer char"
     unsplit = config.split != "blocks" and (config.dev or not config.train)
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
+    if config.split == "dev-test":
+        refused = {"--test": config.test, "--limit": config.limit, "--memory": config.memory}
+        refused |= {"--tables sharded": config.tables == "sharded", "--coordinator": config.coordinator}
+        refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
+        flags = " ".join(flag for flag, given in refused.items() if given)
+        yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
     far = "optimum" in methods and min(config.radius) > 2
     yield far, f"--methods optimum with --radius {words['radius']}: the optimum is computed at K = 1 and 2 only"
     if config.optimizer != "adagrad":

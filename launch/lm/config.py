@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from jexplicit.data.corpora import Split
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
 from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method
 from jexplicit.lm.core.options import FitOptions
 from launch.shared.groups import Run, Text
 
-# What a finished run may be continued with: more models, samples or an export.
-GROWING = ("methods", "features", "radius", "history", "bits", "samples", "export", "train_sample", "dev_sample", "paper")
+# What a finished run may be continued with: more models, samples, an export or a test text.
+_models = ("methods", "features", "radius", "history", "bits")
+GROWING = (*_models, "samples", "export", "train_sample", "dev_sample", "paper", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,15 @@ class Models(Text, Run):
     """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
     package, for millions of words without a download. text: the files of --train (implied by it). shards:DIR: what
     launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, which must be installed."""
-    split: Split = "blocks"
-    """How the training text is split without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
-    of the characters is held out."""
+    test: tuple[str, ...] = ()
+    """Test text: files as those of --train. After all models are measured, those that dev chooses are evaluated on it, once: of
+    each method and history the one with the lowest dev perplexity. Their rows have the test loss with its standard error over
+    documents (of a single one, over blocks of 1000 tokens), and the report has each file. A file is a text of its own: what a
+    history sees begins with it."""
+    split: Literal["blocks", "end", "dev-test"] = "blocks"
+    """How the training text is split without --dev. blocks: every tenth block of ten documents is dev. end: the last tenth of
+    the characters is dev. dev-test: the last tenth of the characters is test, and the tenth before it dev; before the test, the
+    chosen models are fitted again on all before it, dev included. The models that a run saves are those before."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Use at most this many training documents, and at most a tenth as many dev documents."""
     features: tuple[Features, ...] = ("sum", "cat")
@@ -52,7 +58,7 @@ class Models(Text, Run):
     tables of explicit frozen, and one fitted number per output token. cold, warm: trained by gradient descent from random
     tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
     and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
-    without gradients. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
+    without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
     --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with the positive parts
     of word vectors made from counts."""
     bits: tuple[PositiveInt, ...] = (64, 256, 1024)
@@ -61,7 +67,7 @@ class Models(Text, Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(FitOptions, Models):
-    """Fit single-layer language models in closed form from one counting pass, and evaluate them."""
+    """Fit language models from counts, in closed form or by few fitted numbers, and evaluate them."""
 
     GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
 

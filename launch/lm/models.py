@@ -26,7 +26,7 @@ from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.rows.explicit import target_counts, with_targets
-from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
+from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
@@ -154,4 +154,5 @@ def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
         path = job.folder.path / scaling_file(features, radius)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
-    return {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
+    found = {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
+    return found | {"log_partition_sd": partition_spread(model, X, times)}

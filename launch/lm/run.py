@@ -34,6 +34,7 @@ from launch.lm.check import check
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast
 from launch.lm.models import ModelRun, measure_model, wanted_models
+from launch.lm.testing import measure_tests, read_tests
 from launch.lm.text import check_fit, contexts_folder, count_or_load, kind_of_tables, read_text
 from launch.lm.views import VIEWS, repetition
 
@@ -75,6 +76,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     if "optimum" in config.methods and max(config.radius) > 2:
         console.print("  optimum: at K = 1 and 2 only, which have partition functions from counts")
     text, source = read_text(config, folder)
+    held = read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
     for bits in config.bits:  # before anything is counted
         if "bitcipher" in config.methods:
@@ -106,7 +108,8 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
         if tables != "sharded" or name["method"] == "explicit":
             yield name, functools.partial(measure_model, job, name)
     barrier("rows")
-    training.forget()  # the best model is read again
+    training.forget()  # the best models are read again
+    measure_tests(job, held)
     if is_first():
         shutil.rmtree(contexts_folder(folder.path), ignore_errors=True)
 

@@ -16,7 +16,7 @@ from jexplicit.counts.sharded import as_sparse, count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import Corpus
+from jexplicit.data.corpora import Corpus, Documents, split_at_end
 from jexplicit.data.corpus import sources
 from jexplicit.data.corpus.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.corpus.shards import read_shards
@@ -48,10 +48,14 @@ _of_tables = {  # methods that have models of such tables
 
 
 def read_corpus(config: Config) -> Corpus[list[str]]:
-    """The documents of the corpus, in memory."""
+    """The documents of the corpus, in memory; of --split dev-test those before the test text."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
-        options: Any = {"field": config.field, "documents": config.documents, "split": config.split, "keep": True}
+        split = "end" if config.split == "dev-test" else config.split
+        options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
         corpus = sources.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
+        if config.split == "dev-test":  # a ninth of what is left is a tenth of all
+            train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
+            corpus = Corpus(corpus.name, train, dev, corpus.source)
         return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
 
 

@@ -84,5 +84,6 @@ def check_text(config: Any) -> Iterator[tuple[Any, str]]:
     if config.tokenizer not in KINDS:
         make_tokenizer(config.tokenizer, [], config.vocab_size)
     unread = "without --train: it says how the files of --train and --dev are read"
-    yield not train and config.field is not None, f"--field {config.field} {unread}"
-    yield not train and config.documents != "line", f"--documents {config.documents} {unread}"
+    files = train or bool(getattr(config, "test", ()))
+    yield not files and config.field is not None, f"--field {config.field} {unread}"
+    yield not files and config.documents != "line", f"--documents {config.documents} {unread}"

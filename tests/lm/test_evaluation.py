@@ -30,7 +30,7 @@ from jexplicit.lm.rows.explicit import (
     target_counts,
     unigram_model,
 )
-from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences
+from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 7
 TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)
@@ -204,6 +204,22 @@ def test_mean_cooccurrences_at_k_1_without_noise_are_the_mean_rows_of_the_counts
     model = explicit_language_model((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
     X = np.array([[0], [1], [1], [1]])
     np.testing.assert_allclose(np.exp(log_mean_cooccurrences(model, C.sum(axis=0), X)), (C[0] + 3 * C[1]) / 4, rtol=1e-13)
+
+
+def test_the_spread_of_partition_functions_at_k_1_is_that_of_the_counts_of_tokens():
+    C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 6]], np.int32)
+    model = explicit_language_model((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
+    X, n = np.array([[0], [1], [2]]), np.array([1, 4, 2])
+    expected = np.repeat(np.log(C.sum(axis=1)), n).std()
+    np.testing.assert_allclose(partition_spread(model, X, n), expected, rtol=1e-12)
+    np.testing.assert_allclose(partition_spread(model, np.repeat(X, n, axis=0)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sum", "cat"])
+def test_the_spread_of_partition_functions_equals_the_loop_over_contexts(kind):
+    model, (X, _) = fit(3, kind), windows(TRAIN, 3)
+    log_Z = [np.log(sum(np.exp(sum(float(model.tables[k][x[k], i]) for k in range(3))) for i in range(N))) for x in X]
+    np.testing.assert_allclose(partition_spread(model, X), np.std(log_Z), rtol=1e-9)
 
 
 def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():

@@ -4,12 +4,13 @@ import json
 import math
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jexplicit import encode_documents, evaluate, score, train_tokenizer
 from jexplicit.data.sizes import TextSizes, text_sizes
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.measures import comparable_measures, positions_in_all, unknown_share
+from jexplicit.lm.measures import comparable_measures, document_losses, positions_in_all, unknown_share
 
 DOCUMENTS = ["to be or not", "to be", "what ïs"]
 
@@ -46,3 +47,22 @@ def test_what_is_not_known_or_not_representable_is_none():
     assert set(comparable_measures(1.0, None).values()) == {None}
     assert comparable_measures(1e6, TextSizes(1, 900, 300, 1))["word_perplexity"] is None
     json.dumps(comparable_measures(1e6, TextSizes(1, 900, 300, 1)), allow_nan=False)
+
+
+@pytest.mark.parametrize("eos", [False, True])
+def test_losses_of_documents_are_sums_of_their_scores_and_a_single_one_is_cut_in_blocks(eos):
+    U = jnp.asarray(np.random.default_rng(0).normal(size=(7, 7)), jnp.float32)
+    model, stream = token_model([U], "cat", eos), np.array([0, 2, 3, 2, 0, 4, 0, 5, 6, 5, 0])
+    log_p = score(model, stream).tolist()
+    expected, positions = [], []
+    for length in (3, 1, 3):  # a loop over documents, with their ends where these are predicted
+        own = [log_p.pop(0) for _ in range(length + eos)]
+        expected.append(-sum(own))
+        positions.append(len(own))
+    found = document_losses(model, stream, block=2)
+    assert found.nll == pytest.approx(expected) and found.positions.tolist() == positions and not log_p
+    one = np.array([0, 2, 3, 2, 4, 0])
+    blocks = document_losses(model, one, block=3)
+    assert blocks.positions.tolist() == ([3, 2] if eos else [3, 1])
+    assert blocks.nll.tolist() == pytest.approx([-score(model, one)[:3].sum(), -score(model, one)[3:].sum()])
+    assert document_losses(model, one).positions.tolist() == [4 + eos]

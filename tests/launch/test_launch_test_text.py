@@ -1,0 +1,174 @@
+"""launch.lm with a test text: which models are measured on it, how, once, and again in a continued run.
+
+Tolerance: a loss over the same positions, summed in another order in float32, 1e-6.
+"""
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lm_runs import DEV, SMALL, TRAIN, events, folder, run, small_text, text_flags
+from run_folders import interrupted, rows, without_costs
+
+from jexplicit import encode_documents, evaluate, load_model, score
+from jexplicit.data.corpora import Corpus
+from jexplicit.lm.checkpoints import load_row
+from launch.lm import testing
+from launch.lm.run import EXPERIMENT
+from launch.lm.testing import chosen_models
+
+ONE, OTHER = small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]
+FLAGS = [*SMALL, "--methods", "explicit", "mixture", "--features", "cat", "--history", "none", "document"]
+
+
+@functools.cache
+def files_of_test() -> list[str]:
+    for name, lines in (("one", ONE), ("other", OTHER)):
+        (folder() / f"{name}.test").write_text("\n".join(lines) + "\n")
+    return [f"{folder()}/one.test", f"{folder()}/other.test"]
+
+
+@functools.cache
+def run_with_test() -> Path:
+    out = folder() / "tested"
+    assert run(out, *text_flags(), *FLAGS, "--test", *files_of_test()) == 0
+    return out
+
+
+def of_test(row: dict) -> dict:
+    return {name: value for name, value in row.items() if name.startswith("test_")}
+
+
+def test_of_each_method_and_history_the_best_on_dev_is_measured():
+    found = rows(run_with_test())
+    measured = [row for row in found if "test_loss" in row]
+    assert [(row["method"], row["history"]) for row in measured] == [
+        *((method, "none") for method in ("unigram", "bigram", "explicit", "mixture")),
+        ("mixture", "document"),
+    ]
+    explicit = [row for row in found if row["method"] == "explicit"]
+    assert len(explicit) == 2 and sum("test_loss" in row for row in explicit) == 1
+    best = min(explicit, key=lambda row: row["dev_perplexity"])
+    assert "test_loss" in best and measured == chosen_models(found)
+
+
+def test_the_test_loss_is_that_of_all_predictions_of_all_files_each_a_text_of_its_own():
+    for row in rows(run_with_test()):
+        if "test_loss" not in row:
+            continue
+        saved = load_row(run_with_test(), row)
+        streams = [encode_documents(saved.tokenizer, lines) for lines in (ONE, OTHER)]
+        parts = [evaluate(saved.model, stream) for stream in streams]
+        positions = sum(part.positions for part in parts)
+        assert (row["test_positions"], row["test_documents"]) == (positions, len(ONE) + len(OTHER))
+        assert row["test_loss"] == pytest.approx(sum(part.nll for part in parts) / positions, rel=1e-6)
+        assert row["test_perplexity"] == pytest.approx(np.exp(row["test_loss"]))
+        own = [
+            event
+            for event in events(run_with_test(), "test")
+            if (event["method"], event["history"]) == (row["method"], row["history"])
+        ]
+        assert [event["file"] for event in own] == ["one.test", "other.test"]
+        for event, part, lines in zip(own, parts, (ONE, OTHER), strict=True):
+            assert event["test_loss"] == pytest.approx(part.loss, rel=1e-6)
+            assert (event["test_positions"], event["test_documents"]) == (part.positions, len(lines))
+
+
+def test_the_standard_error_is_that_of_a_mean_of_documents_of_equal_length():
+    """Lines of ONE have 12 words each, so it is sd / sqrt(n); 1000 draws have a relative error of 1 / sqrt(2000), times 5."""
+    own = [event for event in events(run_with_test(), "test") if event["file"] == "one.test"]
+    for event in own:
+        name = {field: event[field] for field in ("method", "features", "radius", "history")}
+        saved = load_model(run_with_test(), **name)
+        losses = -score(saved.model, encode_documents(saved.tokenizer, ONE)).reshape(len(ONE), 12).mean(axis=1)
+        assert event["test_loss_se"] == pytest.approx(losses.std() / np.sqrt(len(ONE)), rel=5 / np.sqrt(2000))
+
+
+def test_the_report_has_the_test_columns_and_a_table_of_the_files():
+    report = (run_with_test() / "report.md").read_text()
+    assert "| test | test nats | ± |" in report and "| one.test |" in report
+    (run_with_test() / "report.md").unlink()
+    assert EXPERIMENT.report(run_with_test()).read_text() == report
+
+
+def test_a_finished_run_is_tested_later_and_an_interrupted_test_goes_on(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    assert run(out, *text_flags(), *FLAGS) == 0 and not [row for row in rows(out) if "test_loss" in row]
+    with monkeypatch.context() as patch:
+        patch.setattr(testing, "document_losses", interrupted(testing.document_losses, 4))
+        assert run(out, "--resume", "--test", *files_of_test()) == 130
+    assert sum("test_loss" in row for row in rows(out)) == 1
+    assert run(out, "--resume") == 0
+    assert without_costs(out) == without_costs(run_with_test())
+    monkeypatch.setattr(testing, "document_losses", None)  # nothing is measured a second time
+    assert run(out, "--resume", "--samples", "0") == 0
+
+
+def test_more_models_are_measured_on_the_same_test_text_and_no_other(tmp_path, capsys):
+    out = shutil.copytree(run_with_test(), tmp_path / "run")
+    before = rows(out)
+    assert run(out, "--resume", "--methods", "explicit", "mixture", "ngram") == 0
+    assert rows(out)[: len(before)] == before and "test_loss" in rows(out)[-1]
+    assert run(out, "--resume", "--test", files_of_test()[0]) == 2
+    assert "was tested on another text" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
+    """As if the two last tenths had been cut off by hand; the model that is tested is that of --split end."""
+    text = "\n".join(TRAIN[:200])
+    whole = tmp_path / "play.txt"
+    whole.write_text(text)
+    flags = [*"--documents file --tokenizer char --methods ngram mixture --rows contexts-4".split()]
+    flags += "--history none window:40 --calibration-positions 300 --samples 0".split()
+    assert run(tmp_path / "tested", "--train", str(whole), "--split", "dev-test", *flags) == 0
+    assert run(tmp_path / "end", "--train", str(whole), "--split", "end", *flags) == 0
+    for row, end in zip(rows(tmp_path / "tested"), rows(tmp_path / "end"), strict=True):
+        assert row["test_loss"] == pytest.approx(end["dev_loss"], rel=1e-6)
+        assert row["test_positions"] == end["dev_positions"] and row["test_documents"] == 1
+        assert row["test_loss_se"] > 0 and row["train_tokens"] + row["dev_tokens"] == end["train_tokens"]  # over blocks
+        assert row["dev_tokens"] == pytest.approx(len(text) / 10, abs=2) and row["dev_loss"] != row["test_loss"]
+
+
+def test_test_files_may_be_records_and_the_text_of_any_corpus(tmp_path, monkeypatch):
+    records = tmp_path / "test.jsonl"
+    records.write_text("".join(json.dumps({"body": line}) + "\n" for line in ONE))
+    monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: Corpus("docs", TRAIN, DEV))
+    flags = [*SMALL, "--methods", "explicit", "--features", "cat", "--test", str(records), "--field", "body", "--samples", "0"]
+    assert run(tmp_path / "run", *flags) == 0
+    [plain, _] = [event for event in events(run_with_test(), "test") if event["method"] == "bigram"]
+    [event] = [event for event in events(tmp_path / "run", "test") if event["method"] == "bigram"]
+    assert event["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-6) and event["test_documents"] == len(ONE)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--test", "missing.txt"], "no such file: 'missing.txt'"),
+        (["--test", "{folder}/train.txt"], "is in train and in test: remove it from one"),
+        (["--test", "{folder}/dev.txt.gz"], "is in dev and in test: remove it from one"),
+        (["--test", "{folder}/blank.txt"], "holds no text"),
+        (
+            ["--test", "{folder}/one.test", *"--coordinator localhost:1 --num-processes 2 --process-id 0".split()],
+            "give it to the finished run, --resume --test FILES",
+        ),
+    ],
+)
+def test_bad_test_texts_are_refused_before_anything_is_measured(flags, message, tmp_path, capsys):
+    files_of_test()
+    (folder() / "blank.txt").write_text("\n \n")
+    given = [flag.format(folder=folder()) for flag in flags]
+    assert run(tmp_path / "run", *text_flags(), *SMALL, *given) == 2
+    assert message in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    "given", ["--test {folder}/one.test", "--limit 50", "--memory 1GB", "--methods cold", "--tables sharded"]
+)
+def test_what_is_not_fitted_again_on_dev_is_refused_with_a_test_split(given, tmp_path, capsys):
+    files_of_test()
+    flags = given.format(folder=folder()).split()
+    assert run(tmp_path / "run", "--train", f"{folder()}/train.txt", *SMALL, "--split", "dev-test", *flags) == 2
+    assert "give --train, --dev and --test FILES" in " ".join(capsys.readouterr().err.split())
