@@ -99,6 +99,17 @@ class RunFolder:
         """The lines of metrics.jsonl with this `event`, oldest first."""
         return read_events(self.path, name)
 
+    def note_data(self, what: str, **sums: str) -> None:
+        """Note the checksums of what a run reads, such as a text, and refuse to resume it on anything else."""
+        for before in self.events(what):
+            if other := [part for part in sums if before[part] != sums[part]]:
+                was = ", ".join(f"{part} {before[part][:12]} (now {sums[part][:12]})" for part in other)
+                raise ValueError(
+                    f"{self.path} was started on another {what}, {was}: restore the {what}, or choose another --out"
+                )
+        if not self.events(what):
+            self.log(event=what, **sums)
+
     def rows(self) -> list[dict[str, Any]]:
         """The rows of results.json so far."""
         return list(self._rows)

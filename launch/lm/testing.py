@@ -1,7 +1,6 @@
 """The test text of a run: after everything else it is measured once, by the models that dev chose."""
 
 import hashlib
-import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row, groups
 from jexplicit.lm.checkpoints import load_row
-from jexplicit.lm.comparison import bootstrap_standard_error
+from jexplicit.lm.comparison import loss_fields
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import label
 from jexplicit.lm.fits.fit import fit_model
@@ -114,15 +113,7 @@ def measure_tests(job: ModelRun, held: HeldBack) -> None:
 
 def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
     """The fields of a row on the test text, of the losses of its files."""
-    nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
-    loss, error = float(nll.sum() / positions.sum()), bootstrap_standard_error(nll, positions)
-    return {
-        "test_loss": loss,
-        "test_perplexity": float(np.exp(loss)),
-        "test_loss_se": None if math.isnan(error) else error,
-        "test_documents": documents,
-        "test_positions": int(positions.sum()),
-    }
+    return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
 
 
 def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> LanguageModel:

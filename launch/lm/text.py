@@ -84,20 +84,10 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
         if is_first():
             barrier("tokens")
     check_equal_across_processes("text", of_all)
-    _keep(folder, text.tokenizer, name, {"corpus_sha256": sha256, "tokenizer_sha256": text.tokenizer.sha256})
-    return text, {"corpus": name, "corpus_sha256": sha256}
-
-
-def _keep(folder: RunFolder, tokenizer: Tokenizer, name: str, now: dict[str, str]) -> None:
-    """Note whose text a run counts, and refuse to resume a run of another one."""
-    for before in folder.events("text"):
-        if other := [part for part in now if before[part] != now[part]]:
-            was = ", ".join(f"{part} {before[part][:12]} (now {now[part][:12]})" for part in other)
-            raise ValueError(f"{folder.path} was started on another text, {was}: restore the text, or choose another --out")
-    if not folder.events("text"):
-        folder.log(event="text", corpus=name, **now)
+    folder.note_data("text", corpus_sha256=sha256, tokenizer_sha256=text.tokenizer.sha256)
     if is_first():
-        save_tokenizer(folder.path, tokenizer)
+        save_tokenizer(folder.path, text.tokenizer)
+    return text, {"corpus": name, "corpus_sha256": sha256}
 
 
 def kind_of_tables(config: Config, vocab_size: int) -> str:

@@ -70,6 +70,7 @@ class TextData(NamedTuple):
 def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     """Solved models, the network from every start, and documents sampled from the best network."""
     text = open_text(config, "mlp-lm")
+    folder.note_data("text", corpus_sha256=text.data.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
     training = TrainingText(text.streams[0], text.tokenizer.vocab_size, eos=True)
     options = Options(features="cat", radius=config.context, seed=config.seed)

@@ -20,9 +20,9 @@ from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table, Texts
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.comparison import loss_fields
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.measures import comparable_measures
+from jexplicit.lm.measures import comparable_measures, document_losses
 from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
@@ -39,6 +39,8 @@ from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import on_cpu, replicate, use_devices
 from jexplicit.runs.progress import console, stage
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
+
+_block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class Text(NamedTuple):
@@ -90,6 +92,7 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
     """Train the network, save it, and sample from it."""
     mesh = use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
     text = read_text(config)
+    folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
     precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
     network = network_of(config, text.tokenizer.vocab_size, precision)
@@ -99,17 +102,19 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
-        found = {part: evaluate(model, s, progress=progress) for part, s in text.streams.items() if part != "train"}
+        found = {
+            part: document_losses(model, stream, block=_block, mesh=mesh, progress=progress)
+            for part, stream in text.streams.items()
+            if part != "train"
+        }
     key, prompts = jax.random.key(config.seed), [""] * config.samples
     length = 4 * config.window if config.tokenizer == "char" else 40
     write_json(folder.path / "samples.json", generate_text(key, model, text.tokenizer, prompts, length) if prompts else [])
     last, trained = result.history[-1], config.steps * config.accumulate * config.batch_size * config.window
     row = {
         **fields,
-        **{f"{part}_loss": own.loss for part, own in found.items()},
-        **{f"{part}_perplexity": own.perplexity for part, own in found.items()},
-        **{f"{part}_positions": own.positions for part, own in found.items()},
-        **comparable_measures(found["dev"].nll, text.sizes),
+        **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
+        **comparable_measures(float(found["dev"].nll.sum()), text.sizes),
         "train_loss": last["train_loss"],
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],
@@ -186,6 +191,7 @@ RESULTS = Table(
     [
         Column("network", "method"),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
+        Column("± dev", "dev_loss_se", ".4f"),
         Column("in windows", "window_loss", ".4f"),
         Column("dev perplexity", "dev_perplexity", ".2f"),
         Column("bits per byte", "bits_per_byte", ".3f"),

@@ -138,6 +138,7 @@ def test_a_transformer_has_its_costs_and_serves_as_a_language_model(transformer,
     events = read_events(transformer, "epoch")
     assert [event["step"] for event in events] == [0, 2, 4, 6] and events[-1]["flops"] == row["flops"]
     assert row["window_loss"] == min(event["dev_loss"] for event in events)
+    assert row["dev_perplexity"] == np.exp(row["dev_loss"]) and 0 < row["test_loss_se"] < row["dev_loss_se"] < 1
     assert row["test_positions"] > 9 * row["dev_positions"] > 0  # all lines, and a tenth of them
     assert not list((transformer / "checkpoints").glob("*.partial")) and "curves" in pictures(transformer)
     model = load_model(transformer)
@@ -156,6 +157,17 @@ def test_a_transformer_resumes_to_the_same_bits(tmp_path, text, unseen, transfor
     monkeypatch.setattr(sequence_lm, "training_step", make_step)
     assert networks.main(["transformer-lm", "--out", str(out), "--resume"]) == 0
     assert without_costs(out) == without_costs(transformer)
+
+
+def test_a_run_is_not_resumed_on_another_text(tmp_path, text, capsys):
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text())
+    flags = ["--train", str(other), *SEQUENCES, "--heads", "2", "--samples", "0"]
+    assert networks.main(["transformer-lm", "--out", str(tmp_path / "run"), *flags]) == 0
+    (tmp_path / "run" / "results.json").unlink()  # as if it had been interrupted
+    other.write_text(text.read_text().replace("a", "b"))
+    assert networks.main(["transformer-lm", "--out", str(tmp_path / "run"), "--resume"]) == 2
+    assert "was started on another text, corpus_sha256" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jexplicit.lm.comparison import bootstrap_standard_error, paired_difference
+from jexplicit.lm.comparison import bootstrap_standard_error, loss_fields, paired_difference
+from jexplicit.lm.measures import DocumentLosses
 
 RNG = np.random.default_rng(0)
 SIZES = RNG.integers(5, 300, 400)
@@ -78,3 +79,12 @@ def test_the_error_is_that_of_the_paired_comparison_with_a_model_that_loses_noth
 def test_bad_documents_are_refused(nll, sizes, draws):
     with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):
         bootstrap_standard_error(np.array(nll, float), np.array(sizes, int), draws=draws)
+
+
+def test_the_fields_of_two_texts_are_those_of_their_documents_together():
+    one, two = DocumentLosses(np.array([2.0, 4.0]), np.array([1, 3])), DocumentLosses(np.array([6.0]), np.array([4]))
+    found = loss_fields([one, two])
+    assert (found["loss"], found["positions"], found["perplexity"]) == (12 / 8, 8, np.exp(12 / 8))
+    nll, sizes = np.array([2.0, 4.0, 6.0]), np.array([1, 3, 4])
+    assert found["loss_se"] == bootstrap_standard_error(nll, sizes) > 0
+    assert loss_fields([two])["loss_se"] is None
