@@ -190,6 +190,7 @@ def _curve(results: Results) -> list[Row]:
 RESULTS = Table(
     [
         Column("network", "method"),
+        Column("seed", lambda row: row.get("seed", 0), "d"),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
         Column("± dev", "dev_loss_se", ".4f"),
         Column("in windows", "window_loss", ".4f"),
