@@ -45,8 +45,8 @@ class Recipe(NamedTuple):
     batch_size: tasks per step.
     learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
     gradient_clip: largest norm of the gradient. At 0.001, nearly every step uses the normalised gradient.
-    cooling: schedule of the learning rate over all steps (`jexplicit.nn.optimizers.make_schedule`). At the constant rate of the
-        paper, Adam's noise decides how close training comes to the best layers.
+    cooling: schedule of the learning rate over all steps (`jexplicit.nn.optimizers.make_schedule`). At a constant rate, Adam's
+        noise decides how close training comes to the best layers.
     block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
     cycle: number of steps after which the same tasks repeat; default, never.
     """

@@ -59,7 +59,7 @@ Member = tuple[Any, Row]  # parameters, and the fields of rows that do not depen
 
 @dataclass(frozen=True)
 class Flags:
-    """Does attention learn in context by gradient descent? Layers are constructed, solved in closed form, and trained."""
+    """Does attention learn in context by gradient descent? Layers are constructed, solved, and trained."""
 
     GROUPS: ClassVar = {
         "out": "run",
@@ -90,8 +90,8 @@ class Flags:
     """Learning rate of Adam at the first step. The paper's code has 0.0005 for more than three layers."""
     cooling: ScheduleName = "cosine"
     """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
-    step: a tenth after two thirds of the steps. constant: as in the papers, where Adam's noise decides how close training comes
-    to the solution."""
+    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
+    solution."""
     settings: Literal["code", "paper"] = "code"
     """Which settings to use where the paper's text and its published code differ. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
     gradients clipped to 0.001 (10 for K > 2), initial weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3.
@@ -105,7 +105,7 @@ class Flags:
     test_tasks: PositiveInt = 200_000
     """Number of fresh tasks that results are computed on."""
     solver_contexts: PositiveInt = 200_000
-    """Number of contexts whose eigenvalues the best K layers are solved for."""
+    """Number of contexts whose eigenvalues the rates of the best K layers are fitted to, by least squares."""
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
     """depths, newton: largest number of layers; the best 1, 2, .. up to it are solved."""
     devices: int | None = None

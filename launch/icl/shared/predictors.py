@@ -86,7 +86,7 @@ def spectrum(config: Flags, tasks: Tasks) -> Spectrum:
 def _solve(config: Flags, model: Model, name: str) -> tuple[Polynomial, float]:
     tasks, K = model.tasks, model.layers
     start = time.perf_counter()
-    with stage(f"closed form of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
+    with stage(f"best rates of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
         tied = {"gd": True, "gd++": model.recurrent, "closed_form": K == 1}[name]
         depth = K if tied else min(K, _deepest)
         law = spectrum(config, tasks)
