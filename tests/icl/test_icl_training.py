@@ -143,7 +143,7 @@ def test_training_reaches_the_closed_form():
     best = float(loss_of(layer, batch))
     for run in (cold, warm):
         loss = float(loss_of(jax.tree.map(lambda leaf: leaf[0], run.params), batch))
-        assert best - 1e-4 * best < loss < 1.01 * best  # paired; Adam's noise at a constant rate
+        assert best - 1e-4 * best < loss < 1.005 * best  # paired; Adam's noise
 
 
 def test_a_loss_that_is_not_finite_ends_training():
