@@ -1,4 +1,4 @@
-"""In-context learning by gradient descent: constructed, solved in closed form, and trained.
+"""In-context learning by gradient descent: constructed, solved, and trained.
 
 from icl import Tasks, descent_layers, optimal_rate, predict, sample_tasks, sequences
 

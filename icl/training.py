@@ -7,6 +7,7 @@ and are split over the devices, without communication.
 """
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -19,6 +20,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from jexplicit.nn.names import ScheduleName
+from jexplicit.nn.optimizers import make_schedule
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
 from jexplicit.runs.iterate import History, iterate
 
@@ -42,6 +45,8 @@ class Recipe(NamedTuple):
     batch_size: tasks per step.
     learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
     gradient_clip: largest norm of the gradient. At 0.001, nearly every step uses the normalised gradient.
+    cooling: schedule of the learning rate over all steps (`jexplicit.nn.optimizers.make_schedule`). At a constant rate, Adam's
+        noise decides how close training comes to the best layers.
     block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
     cycle: number of steps after which the same tasks repeat; default, never.
     """
@@ -50,6 +55,7 @@ class Recipe(NamedTuple):
     learning_rate: float = 1e-3
     b2: float = 0.98
     gradient_clip: float = 1e-3
+    cooling: ScheduleName = "cosine"
     block: int | None = None
     cycle: int | None = None
 
@@ -65,8 +71,9 @@ class TrainingResult(NamedTuple):
     """The result of `train_layers`.
 
     params: first axis of each leaf: seeds.
-    history: the dictionaries of `evaluate`, from step 0, with `step`, `seconds` and, after step 0, `training_loss`: by seed,
-        the mean loss since the previous entry.
+    history: the dictionaries of `evaluate`, from step 0, with `step`, `seconds`, `cpu_seconds` (of this process in the steps so
+        far, without evaluations: hardly changed by other work on the machine) and, after step 0, `training_loss`: by seed, the
+        mean loss since the previous entry.
     losses: [seeds, steps] losses of the training batches, each before its update.
     """
 
@@ -99,30 +106,31 @@ def blocked_gradient(
     return jax.tree.map(lambda leaf: leaf * (block / B), total)
 
 
-def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
-    """Adam on clipped gradients."""
-    return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(recipe.learning_rate, b2=recipe.b2))
+def make_optimizer(recipe: Recipe, steps: int) -> optax.GradientTransformation:
+    """Adam on clipped gradients, with a schedule over so many steps."""
+    rate = make_schedule(recipe.cooling, recipe.learning_rate, steps)
+    return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(rate, b2=recipe.b2))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _optimizer_state(recipe: Recipe, params: Any) -> Any:
-    return jax.vmap(make_optimizer(recipe).init)(params)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _optimizer_state(recipe: Recipe, steps: int, params: Any) -> Any:
+    return jax.vmap(make_optimizer(recipe, steps).init)(params)
 
 
 @functools.lru_cache(maxsize=64)
 def training_steps(
-    problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh
+    problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh, *, total: int | None = None
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
-    """The compiled function `(state, seeds' keys, first step) -> (state, losses)` of many steps; the state is donated.
+    """The compiled function `(state, seeds' keys, first step) -> (state, losses)` of `steps` of a total; the state is donated.
 
     Cached by its arguments. On a CPU the seeds of a device run one after the other, on an accelerator under vmap.
     """
-    optimizer, block = make_optimizer(recipe), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
+    optimizer, block = make_optimizer(recipe, total or steps), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
         batch = problem.sample(key, recipe.batch_size, jax.tree.leaves(state.params)[0].dtype)
         loss, gradient = blocked_gradient(state.params, batch, problem.loss, block=block)
-        with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes dtypes
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
             updates, moments = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
         return TrainingState(params, moments), loss  # pyright: ignore[reportArgumentType]
@@ -161,7 +169,7 @@ def train_layers(
         params: initial parameters, random or from a closed form; the first axis of every leaf is the seed.
         problem: tasks and their loss.
         recipe: hyperparameters.
-        steps: in total.
+        steps: in total, over which the learning rate is scheduled.
         seeds: seeds of the tasks, one per run.
         every: steps per compiled call, each followed by an evaluation.
         evaluate: `params -> dictionary` of measures to record.
@@ -192,18 +200,19 @@ def train_layers(
     filled = [*range(S), *[S - 1] * (-S % mesh.size)]  # every device has as many seeds
     params = jax.tree.map(lambda leaf: np.asarray(leaf)[filled], params)
     keys = jnp.stack([jax.random.key(seeds[n]) for n in filled])
-    state = jax.device_get(TrainingState(params, _optimizer_state(recipe, params)))
+    state = jax.device_get(TrainingState(params, _optimizer_state(recipe, steps, params)))
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # a checkpoint is restored to the same placement
 
     def step(state: tuple[TrainingState, np.ndarray], history: History) -> tuple[Any, dict[str, Any]]:
-        (layers, losses), entry = state, {"step": 0}
+        (layers, losses), entry = state, {"step": 0, "cpu_seconds": 0.0}
         if history:  # the first entry is of the start
-            done = history[-1]["step"]
+            done, cpu_seconds = history[-1]["step"], history[-1]["cpu_seconds"] - time.process_time()
             n = min(every, steps - done)
-            layers, new = training_steps(problem, recipe, n, mesh)(layers, keys, jnp.asarray(done, jnp.int32))
+            layers, new = training_steps(problem, recipe, n, mesh, total=steps)(layers, keys, jnp.asarray(done, jnp.int32))
             new = _finite(np.asarray(new)[:S], seeds, done)
             losses = np.concatenate([losses.reshape(S, done), new], axis=1).ravel()
-            entry = {"step": done + n, "training_loss": new.mean(axis=1, dtype=np.float64).tolist()}
+            entry = {"step": done + n, "cpu_seconds": cpu_seconds + time.process_time()}
+            entry["training_loss"] = new.mean(axis=1, dtype=np.float64).tolist()
             if progress:
                 progress(S * (done + n), S * steps)
         return (layers, losses), entry | dict(evaluate(_first(layers.params, S)) if evaluate else {})

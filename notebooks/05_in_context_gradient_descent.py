@@ -130,8 +130,8 @@ plt.show()
 # ## More layers: GD++
 #
 # GD++ also transforms the inputs: $x$ becomes $(I - \gamma X^\top X) x$. What it does is a polynomial in every eigenvalue of
-# $X^\top X$, so its best rates are found in seconds. The trained transformers of the paper ended with $\gamma$ = 0.179 for $N$
-# = 10 and 0.099 for $N$ = 25.
+# $X^\top X$, so its best rates are fitted in seconds to the eigenvalues of many contexts. The trained transformers of the
+# paper ended with $\gamma$ = 0.179 for $N$ = 10 and 0.099 for $N$ = 25.
 
 # %%
 for N in (10, 25):

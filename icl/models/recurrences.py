@@ -106,6 +106,9 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
     The first line keeps Λ constant while H decays; the eigenvalues of LLᵀ lie between γ and 1. It costs O(d³) per token, and is
     skipped if forgetting is the number 1. The second line costs O(d²).
 
+    Without forgetting, rounding errors grow with the number of tokens: in float32 to 2e-5 of the outputs after 100,000 white
+    keys, to 3e-4 after as many of condition number 10⁶.
+
     Args:
         penalty: the diagonal of Λ, one number or one per coordinate of the keys.
         forgetting: γ, one number or one per token.

@@ -8,7 +8,8 @@ With separate rates, K layers contain K - 1 layers: a layer with rates 0 is the 
 Chebyshev's rates. With shared η and γ the loss has a single valley, and the best rates of K - 1 layers are a start inside it.
 
 From K = 7 on a polynomial of degree 3^K has more oscillations than the spectrum has values, and a fit would overfit them, so
-deeper layers use Chebyshev's rates. Without noise the optimum is hardly better there.
+deeper layers are not searched for: they take Chebyshev's rates, or the best K - 1 layers and an idle one. Without noise the
+optimum is hardly better there.
 """
 
 import functools
@@ -35,6 +36,8 @@ def optimal_polynomials(
     law: Spectrum, tasks: Tasks, *, layers: int, tied: bool, plus_plus: bool = True, seed: int = 0
 ) -> list[Polynomial]:
     """The best 1, 2, .. K layers of GD or GD++. With separate rates, more layers are never worse.
+
+    Layers of GD++ with separate rates are searched for up to K = 6; deeper ones take Chebyshev's rates.
 
     Args:
         law: eigenvalues of the contexts, from `spectral_law`.

@@ -1,4 +1,4 @@
-"""K layers of GD and GD++ as polynomials in the eigenvalues of the context, and their rates in closed form.
+"""K layers of GD and GD++ as polynomials in the eigenvalues of the context, and Chebyshev rates.
 
 GD and GD++ act on each eigenvalue λ of XᵀX separately. Starting from a = r = 1, a layer is
 
@@ -13,7 +13,8 @@ With `η/N = γ = 4/(3 Λ) 9^l` in layer l, every eigenvalue λ = Λ sin² θ up
 
     r(λ) = a(λ) = sin(3^K θ) / (3^K sin θ).
 
-A layer thus fits eigenvalues nine times as small as the layer before; a step of Newton's iteration, two times.
+A layer thus fits eigenvalues nine times as small as the layer before; a step of Newton's iteration, two times. These rates are
+the best only as depth grows: for d = N = 10 and uniform inputs their loss is 45, 32, 11 and 2 % above the least at K = 1 to 4.
 """
 
 from typing import Any, NamedTuple

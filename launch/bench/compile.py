@@ -114,7 +114,7 @@ def _icl(layers: int, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     recipe, problem = Recipe(), Regression(Tasks(dim=10, context=10), layers, clip=10.0 if layers > 3 else None)
     made = functools.partial(init_layers, width=11, layers=1 if layers <= 2 else layers)
     params = jax.eval_shape(jax.vmap(made), _seeds)
-    state = TrainingState(params, jax.eval_shape(jax.vmap(make_optimizer(recipe).init), params))
+    state = TrainingState(params, jax.eval_shape(jax.vmap(make_optimizer(recipe, 1).init), params))
     return training_steps(problem, recipe, 1, mesh), (state, _seeds, _ints())
 
 

@@ -56,7 +56,7 @@ def _ours(task: Task):
     run = training_steps(task.regression, task.recipe, task.steps, data_mesh(1))
     add = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf[None], tree))
     params, keys, first = add(task.start), task.key[None], jnp.zeros((), jnp.int32)
-    moments = jax.vmap(make_optimizer(task.recipe).init)(params)
+    moments = jax.vmap(make_optimizer(task.recipe, task.steps).init)(params)
 
     def call() -> np.ndarray:
         state = jax.tree.map(jnp.copy, TrainingState(params, moments))  # it is donated
@@ -74,7 +74,7 @@ def _plain_sampled(task: Task):
 
 
 def _per_step(task: Task, sample: Callable[[jax.Array], Sequence]) -> Callable[[], np.ndarray]:
-    model, optimizer = task.regression, make_optimizer(task.recipe)
+    model, optimizer = task.regression, make_optimizer(task.recipe, task.steps)
 
     def loss(params: AttentionLayer, batch: Sequence) -> jax.Array:
         predictions = jax.vmap(lambda s: predict(params, s, depth=model.depth, clip=model.clip))(batch)

@@ -1,4 +1,4 @@
-"""Does attention learn in context by gradient descent? Layers are constructed, solved in closed form, and trained.
+"""Does attention learn in context by gradient descent? Layers are constructed, solved, and trained.
 
 python -m launch.icl --out runs/icl_one
 python -m launch.icl --experiment multi-step --layers 2 --out runs/icl_two
@@ -112,13 +112,14 @@ _tiny = {
 }
 _five = {"layers": 5, "recurrent": False, "seeds": 2, "steps": 50_000, "warm_steps": 5000, "learning_rate": 5e-4}
 _ten = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
-_full: dict[str, Any] = {"seeds": 5, "steps": 20_000}
+_full: dict[str, Any] = {"seeds": 5, "steps": 20_000, "cooling": "constant"}
 _waves, _copy = _full | {"wave_layers": (1, 2)}, _full | {"steps": 10_000}
 _long = "nonlinear copy softmax layernorm phase finite-data noisy"
-_garg = {"steps": 500_001, "batch_size": 64, "learning_rate": 1e-4, "function_dim": 20, "transformer": (256, 12, 8)}
+_garg = {"steps": 500_001, "batch_size": 64, "learning_rate": 1e-4, "cooling": "constant"}
+_garg |= {"function_dim": 20, "transformer": (256, 12, 8)}
 _blocks = {
     **{"seeds": 5, "steps": 50_000, "block_kinds": ("softmax", "softmax-layernorm", "linear"), "block_batch_size": 2048},
-    **{"block_rate": 5e-4, "block_scale": 0.002 / 12, "small_blocks": 12},
+    **{"block_rate": 5e-4, "block_scale": 0.002 / 12, "small_blocks": 12, "cooling": "constant"},
 }
 # Losses and times of 2 CPU cores.
 PRESETS = {

@@ -65,7 +65,7 @@ _of_layers = ["context", "predictor"]
 CURVATURE = Table(
     [
         Column("N", "context"),
-        Column("γ: closed form", cell("closed_form", "gamma"), ".4f"),
+        Column("γ: solved", cell("closed_form", "gamma"), ".4f"),
         Column("trained here", cell("trained", "gamma"), ".4f"),
         Column("steps", cell("trained", "steps")),
         Column("paper, trained", lambda line: PAPER_GAMMA.get(line["context"]), ".3f"),

@@ -66,7 +66,7 @@ class LinearFlags(Sizes):
     recurrent: bool = True
     """multi-step, out-of-distribution: whether the layers share their weights."""
     warm_steps: NonNegativeInt = 1000
-    """multi-step: number of training steps from the weights of the closed form; 0: no warm start."""
+    """multi-step: number of training steps from the weights that were solved for; 0: no warm start."""
 
 
 def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:

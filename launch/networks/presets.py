@@ -47,7 +47,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "shakespeare-cpu": Preset(
             TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),
-            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss in windows "
+            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window "
             "1.90 (there: 1.88).",
         ),
         "shakespeare": Preset(

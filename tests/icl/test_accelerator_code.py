@@ -67,7 +67,7 @@ def losses_of_meta_steps():
 def losses_of_training_steps():
     problem, recipe = Regression(Tasks(dim=2, context=3), 2), Recipe(batch_size=256)
     params = jax.vmap(lambda key: init_layers(key, 3))(jax.random.split(jax.random.key(0), 2))
-    state = TrainingState(params, jax.vmap(make_optimizer(recipe).init)(params))
+    state = TrainingState(params, jax.vmap(make_optimizer(recipe, 3).init)(params))
     return training_steps(problem, recipe, 3, data_mesh(1))(state, jax.random.split(jax.random.key(1)), jnp.asarray(0))[1]
 
 

@@ -23,6 +23,7 @@ from jexplicit.experiments.experiment import Part
 from jexplicit.experiments.figures import legend_below
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
+from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
@@ -58,7 +59,7 @@ Member = tuple[Any, Row]  # parameters, and the fields of rows that do not depen
 
 @dataclass(frozen=True)
 class Flags:
-    """Does attention learn in context by gradient descent? Layers are constructed, solved in closed form, and trained."""
+    """Does attention learn in context by gradient descent? Layers are constructed, solved, and trained."""
 
     GROUPS: ClassVar = {
         "out": "run",
@@ -86,7 +87,11 @@ class Flags:
     batch_size: PositiveInt = 2048
     """Number of fresh tasks per step."""
     learning_rate: PositiveFloat = 1e-3
-    """Learning rate of Adam. The paper's code has 0.0005 for more than three layers."""
+    """Learning rate of Adam at the first step. The paper's code has 0.0005 for more than three layers."""
+    cooling: ScheduleName = "cosine"
+    """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
+    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
+    solution."""
     settings: Literal["code", "paper"] = "code"
     """Which settings to use where the paper's text and its published code differ. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
     gradients clipped to 0.001 (10 for K > 2), initial weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3.
@@ -96,11 +101,11 @@ class Flags:
     """Learning rate of gradient descent. optimal: the best for the distribution of tasks. line-search: the best of the paper's
     250 rates on the validation tasks."""
     validation_tasks: PositiveInt = 10_000
-    """Number of tasks of the training curves, which are evaluated every 100 steps."""
+    """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
     test_tasks: PositiveInt = 200_000
     """Number of fresh tasks that results are computed on."""
     solver_contexts: PositiveInt = 200_000
-    """Number of contexts whose eigenvalues the best K layers are solved for."""
+    """Number of contexts whose eigenvalues the rates of the best K layers are fitted to, by least squares."""
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
     """depths, newton: largest number of layers; the best 1, 2, .. up to it are solved."""
     devices: int | None = None
@@ -254,7 +259,7 @@ def train_or_load(
         job: the run.
         name: of the model, in files and events.
         init: `key -> parameters` of one seed; best compiled once for all models of a size.
-        problem, recipe, every: as in `icl.train_layers`.
+        problem, recipe, every: as in `icl.train_layers`; the schedule of the learning rate is that of --cooling.
         evaluation: returns what to measure of the parameters of one seed; called only if there is something to train.
         effort: steps and seeds.
     """
@@ -287,7 +292,7 @@ def train_or_load(
         trained = train_layers(
             jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first),
             problem,
-            recipe,
+            recipe._replace(cooling=config.cooling),
             steps=steps,
             seeds=numbers,
             every=every,

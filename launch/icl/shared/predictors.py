@@ -86,7 +86,7 @@ def spectrum(config: Flags, tasks: Tasks) -> Spectrum:
 def _solve(config: Flags, model: Model, name: str) -> tuple[Polynomial, float]:
     tasks, K = model.tasks, model.layers
     start = time.perf_counter()
-    with stage(f"closed form of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
+    with stage(f"best rates of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
         tied = {"gd": True, "gd++": model.recurrent, "closed_form": K == 1}[name]
         depth = K if tied else min(K, _deepest)
         law = spectrum(config, tasks)
@@ -185,14 +185,16 @@ def trained_family(
     heads: int = 1,
     runs: Effort | None = None,
     init: Callable[[Array], Any] | None = None,
-    every: int = 100,
+    every: int | None = None,
 ) -> Family:
     """Layers of every seed, trained now or earlier in this run.
 
     start is cold, from random weights, or warm, from those of the closed form. Other defaults: the name is that of start and
-    model, problem and recipe are those of the configuration, init draws layers of attention.
+    model, problem and recipe are those of the configuration, init draws layers of attention, and evaluations are 100
+    steps apart, or 1/200 of a longer training.
     """
-    config, tasks = job.config, model.tasks
+    config, tasks, runs = job.config, model.tasks, runs or effort(job.config)
+    every = every or max(100, runs.steps // 200)
     name, regression = name or f"{start}_{model.name}", make_regression(config, tasks, model.layers)
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
     if start == "warm":
@@ -215,7 +217,7 @@ def trained_family(
 
         return measure
 
-    members = train_or_load(job, name, init, trained, recipe, evaluation, runs or effort(config), every)
+    members = train_or_load(job, name, init, trained, recipe, evaluation, runs, every)
     about = {"start": start, "heads": heads}
     return Family("trained", predict_of(trained), [(layers, {**entry, **about}) for layers, entry in members])
 
