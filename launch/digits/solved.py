@@ -38,6 +38,7 @@ from launch.digits.base import (
     Parts,
     Problem,
     Split,
+    dev_scores,
     held_out_tenth,
     keep,
     load_model,
@@ -198,9 +199,13 @@ def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], 
         params, logits, fields = _solve(problem.config, key, train, inputs.K, options)
         jax.block_until_ready(params)
     seconds = time.perf_counter() - start + inputs.seconds
-    both = logits(train.H), logits(test.H)
+    both, tenth = (logits(train.H), logits(test.H)), held_out_tenth(problem)
+    unseen = key["method"] != "solved_second" or problem.config.stop_on == "held_out"  # by a trained first layer
+    part = _solve(problem.config, key, train.rows(~tenth), inputs.K, {"sweeps": sweeps})
+    dev = part.logits(train.H[tenth])
     if key["method"] == "explicit":
-        fields = _calibrated(problem, key, both[1])
+        fields = _calibrated(problem, key, dev, both[1])
+    fields = {**fields, **(dev_scores(problem, dev) if unseen else {"dev_accuracy": None, "dev_loss": None})}
     row: Any = {"epochs": sweeps, "priming_number": inputs.K, **inputs.fields, **fields, "seconds": seconds}
     return [keep(problem, key, {**inputs.params, **params} if inputs.params else params, *both, **row)]
 
@@ -262,12 +267,9 @@ def _logistic_regression(split: Split, iterations: int) -> Model:
     return linear(fit, epochs=int(model.n_iter_.max()), backprop_free=False)
 
 
-def _calibrated(problem: Problem, key: Row, test: Array) -> Row:
+def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
     """What one temperature makes of an explicit solution: that of the solution of nine tenths on the held-out tenth."""
-    tenth = held_out_tenth(problem)
-    rest, held_out = problem.train.rows(~tenth), problem.train.rows(tenth)
-    logits = stack_logits(explicit_decoders(rest, problem.K, key["layers"]), held_out.H)
-    temperature = fit_temperature(logits, held_out.labels)
+    temperature = fit_temperature(dev, problem.train.labels[held_out_tenth(problem)])
     cooled = test / temperature
     log_reliability(problem, f"{row_name(key)}, one temperature", cooled)
     loss, error = mean_loss(cooled, problem.test.Y), calibration_error(cooled, problem.test.labels)

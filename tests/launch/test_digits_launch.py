@@ -36,7 +36,8 @@ from launch.digits.views import name
 M = 100
 FLAGS = (
     f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12 "
-    "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --logistic-iterations 5 --patience 3 --learning-rate 0.5"
+    "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --logistic-iterations 5 --patience 3 --learning-rate 0.5 "
+    "--cnn-epochs 3 --channels 4 6 --readout-epochs 3"
 ).split()
 FIRST = ("cold", "warm", "network")
 TRAINED = (("network", 2), ("cold", 1), ("cold", 2), ("warm", 1), ("warm", 2))
