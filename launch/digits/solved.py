@@ -53,7 +53,9 @@ from launch.digits.config import Config
 PIXELS = {
     "explicit": "explicit",
     "delta": "explicit",
+    "wrapped": "explicit",
     "mean_cooccurrence": "explicit",
+    "eq_14": "explicit",
     "intercept": "scaling",
     "scaling": "scaling",
     "quadratic": "quadratic",
@@ -91,10 +93,19 @@ class Model(NamedTuple):
 def pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row for every number of layers."""
     solver, sweeps = PIXELS[method], {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}
-    inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
+    train, test, K = problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K
+    if method == "wrapped":
+        train, test = (split._replace(H=wrapped(split.H)) for split in (train, test))
+        K = float(priming_number(train.H))
+    inputs = Inputs(train, test, K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
         yield key, functools.partial(_measure, problem, key, sweeps.get(solver, 0), lambda: inputs)
+
+
+def wrapped(H: Array) -> Array:
+    """Pixel features `(X + 1)/256` of bytes to which 1 was added as bytes: 255 + 1 wraps around to 0."""
+    return jnp.where(H == 1, 0, H).astype(H.dtype)
 
 
 def features(problem: Problem) -> Parts:
@@ -226,8 +237,8 @@ def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Mode
         case "delta", _:
             delta = fit_image_delta(H, labels, F, f, K).delta
             return _weighted(F, delta_intercept(F, f, K, delta), delta=delta)
-        case "mean_cooccurrence", _:
-            return _weighted(F, mean_cooccurrence_intercept(H, F, f, K))
+        case "mean_cooccurrence" | "eq_14", _:
+            return _weighted(F, mean_cooccurrence_intercept(H, F, f, K, own_norms=key["method"] != "eq_14"))
         case "intercept", _:
             return linear(fit_intercept(H, Y, F, K=K, sweeps=options["sweeps"]))
         case _, "scaling":
