@@ -19,7 +19,7 @@ from jexplicit.nn.steps import Batch, NetworkState, initial_state, training_step
 from jexplicit.nn.training import TrainingResult, train
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.layerwise import random_decoders
-from jexplicit.solvers.metrics import mean_loss
+from jexplicit.solvers.metrics import Closeness, closeness, mean_loss
 from launch.digits.base import (
     Parts,
     Problem,
@@ -94,8 +94,12 @@ def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Ro
     H, Y = np.asarray(used.H), np.asarray(used.Y)
     logits = jax.jit(functools.partial(network_outputs, model))
     measured: dict[str, float] = {}
+    solved = explicit_decoders(used, problem.K, 1) if name in ("cold_1", "warm_1") else ()
 
     def evaluate(variables: dict[str, Any]) -> float:
+        for U in solved:  # of the same images: how near training stays to it, or comes
+            near = closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, problem.train.H[tenth])
+            measured.update({f"explicit_{field}": value for field, value in near._asdict().items()})
         train = logits(variables, problem.train.H)
         measured.update(scores(problem, train, logits(variables, problem.test.H)) | dev_scores(problem, train[tenth]))
         return mean_loss(logits(variables, deciding.H), deciding.Y)
@@ -164,11 +168,12 @@ def _row(problem: Problem, row: Row, steps: int, step_flops: float) -> Row:
     best = int(np.argmin(losses[: last + 1]))
     explicit = where(problem.folder.rows(), method="explicit", layers=row["layers"])
     reached = [epoch["epoch"] for epoch in curve if explicit and epoch["test_accuracy"] >= explicit[0]["test_accuracy"]]
-    held_out = problem.config.stop_on == "held_out"
+    held_out, near = problem.config.stop_on == "held_out", [f"explicit_{field}" for field in Closeness._fields]
     return {
         **row,
         **{name: curve[best][name] for name in ("test_accuracy", "train_accuracy", "test_loss", "train_loss")},
         **{name: curve[best][name] if held_out else None for name in ("dev_accuracy", "dev_loss")},
+        **{name: curve[best][name] for name in near if name in curve[best]},
         "steps": last * steps,
         "flops": last * steps * step_flops,
         "stopped": stopped,

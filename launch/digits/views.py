@@ -50,6 +50,7 @@ def name(row: Row) -> str:
 
 COLUMNS = (
     Column("method", name),
+    Column("held-out %", "dev_accuracy", ".2f", 100),
     Column("test %", "test_accuracy", ".2f", 100),
     Column("paper", of_paper(PAPER_ACCURACY), ".2f", 100),
     Column("train %", "train_accuracy", ".2f", 100),
@@ -58,7 +59,19 @@ COLUMNS = (
     Column("epochs", epochs),
     Column("paper", of_paper(PAPER_EPOCHS)),
     Column("D", "dimensions", ",d"),
+    Column("MB", "bytes", ".2f", 1e-6),
     Column("seconds", "seconds", ".1f"),
+)
+# Models that are all fitted to the same nine tenths of the training images, and those fitted to all images after that.
+FAIR = (
+    Column("method", name),
+    Column("held-out %", "dev_accuracy", ".2f", 100),
+    Column("held-out loss, nats", "dev_loss", ".4f"),
+    Column("test %", lambda row: row.get("part_test_accuracy") or row["test_accuracy"], ".2f", 100),
+    Column("test %, all images", lambda row: row["test_accuracy"] if "part_test_accuracy" in row else None, ".2f", 100),
+    Column("fitted numbers", "parameters", ",d"),
+    Column("MB", "bytes", ".2f", 1e-6),
+    Column("TFLOP", "flops", ".2f", 1e-12),
 )
 
 
@@ -78,6 +91,28 @@ PAPER = table(method=("explicit", "wrapped", "delta", "eq_14", "mean_cooccurrenc
 SOLVED = table(method=("explicit", "scaling", "quadratic", "features"), layers=1)
 KERNEL = table(method="kernel")
 SECOND = table(method="solved_second")
+OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=("kernel", "trained_readout", "cnn", "network")))
+
+
+def by_epoch(results: Results) -> list[Row]:
+    """Epochs of single softmax layers, with how near they are to the explicit solution: powers of two, and the last one."""
+    found = [e for e in results.events("epoch", "method", "layers", "epoch") if "explicit_cosine" in e]
+    last = {method: max(e["epoch"] for e in where(found, method=method)) for method in {e["method"] for e in found}}
+    return [e for e in found if e["epoch"].bit_count() <= 1 or e["epoch"] == last[e["method"]]]
+
+
+CLOSENESS = Table(
+    (
+        Column("start", "method"),
+        Column("epoch", "epoch", "d"),
+        Column("distance", "explicit_distance", ".2f"),
+        Column("cosine", "explicit_cosine", ".3f"),
+        Column("same guess, held-out %", "explicit_agreement", ".1f", 100),
+        Column("right, held-out %", "dev_accuracy", ".2f", 100),
+        Column("held-out loss, nats", "dev_loss", ".3f"),
+    ),
+    rows=by_epoch,
+)
 
 
 def plain(axes: np.ndarray) -> None:
@@ -232,9 +267,10 @@ def about(results: Results) -> list[str]:
 VIEWS: Sequence[View] = [
     about,
     ALL,
+    OPPONENTS._replace(note="Fitted to the same nine tenths of the training images; the solved ones then to all of them."),
     methods,
     SWEEPS,
-    Section("Explicit, cold and warm", [PAPER, CURVES]),
+    Section("Explicit, cold and warm", [PAPER, CURVES, CLOSENESS]),
     Section("The priming number", [SCANNED]),
     Section(
         "Calibration",

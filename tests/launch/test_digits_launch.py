@@ -141,7 +141,8 @@ def test_a_run_leaves_files_figures_and_a_report_that_is_rebuilt_from_them(finis
     report = (finished / "report.md").read_text()
     for figure in figures:
         assert f"(figures/{figure}.png)" in report and (finished / f"figures/{figure}.png").stat().st_size > 5_000
-    assert all(f"| {name(r)} | {100 * r['test_accuracy']:.2f} |" in report for r in rows(finished))
+    for r in rows(finished):
+        assert f"| {name(r)} | {100 * r['dev_accuracy']:.2f} | {100 * r['test_accuracy']:.2f} |" in report
     assert EXPERIMENT.report(finished).read_text() == report
 
 
