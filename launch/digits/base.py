@@ -136,7 +136,7 @@ def scores(problem: Problem, train: Array, test: Array) -> dict[str, float]:
 
 def flops(function: Callable, *inputs: Any) -> float:
     """Floating-point operations of one call on arrays of these shapes, as XLA counts them in the code before it optimises."""
-    return float(jax.jit(function).lower(*inputs).cost_analysis()["flops"])
+    return float((jax.jit(function).lower(*inputs).cost_analysis() or {}).get("flops", 0.0))
 
 
 def stored(problem: Problem, row: Row) -> dict[str, int]:

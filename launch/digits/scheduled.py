@@ -20,7 +20,6 @@ from jexplicit.nn.convolutional import ConvolutionalNetwork
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.steps import initial_state
 from jexplicit.solvers.calibration import fit_temperature
-from jexplicit.solvers.metrics import mean_loss
 from jexplicit.solvers.streamed import streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.base import Parts, Problem, dev_scores, held_out_tenth, keep, make_key, save_model
@@ -49,11 +48,12 @@ def _cnn(problem: Problem, key: Row) -> list[Row]:
     config, images, H = problem.config, problem.images, problem.train.H
     height, width = images.train_images.shape[1:]
     model = make_cnn(config, (height, width), images.outputs)
-    variables = init_variables(model, jax.random.key(config.seed), H[:1])
+    start, logits = init_variables(model, jax.random.key(config.seed), H[:1]), network_logits(model)
     rates = {"epochs": config.cnn_epochs, "rate": _cnn_rate, "decay": _cnn_decay}
-    variables, fields = _trained(problem, key, model, variables, lambda drawn: H[drawn], network_logits(model), **rates)
-    train, test = (network_logits(model)(variables, split.H) for split in (problem.train, problem.test))
-    return [keep(problem, key, variables, train, test, **fields, seconds=fields["solve_seconds"])]
+    held_out = H[held_out_tenth(problem)]
+    variables, fields = _trained(problem, key, model, start, lambda drawn: H[drawn], logits, held_out, **rates)
+    fields |= dev_scores(problem, logits(variables, held_out)) | {"seconds": fields["solve_seconds"]}
+    return [keep(problem, key, variables, logits(variables, H), logits(variables, problem.test.H), **fields)]
 
 
 def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
@@ -87,15 +87,16 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
         return streamed_logits(layer(variables), Z, features)
 
     compute, tenth = jax.jit(features), held_out_tenth(problem)
+    held_out = own[tenth]
     start: Any = {"params": {"output": zeros}, "batch_stats": {}}
     rates = {"epochs": config.readout_epochs, "rate": _readout_rate, "decay": _readout_decay}
     variables, fields = _trained(
-        problem, key, FullyConnected((), N), start, lambda drawn: compute(own[drawn]), logits, **rates, inputs=own
+        problem, key, FullyConnected((), N), start, lambda drawn: compute(own[drawn]), logits, held_out, **rates
     )
-    temperature = fit_temperature(logits(variables, own[tenth]), problem.train.labels[tenth])
+    temperature = fit_temperature(logits(variables, held_out), problem.train.labels[tenth])
     fit, _ = tempered(layer(variables), temperature, 0.0)
     passes = fields["steps"] * config.batch_size
-    fields |= dev_scores(problem, streamed_logits(fit, own[tenth], features)) | {"temperature": temperature}
+    fields |= dev_scores(problem, streamed_logits(fit, held_out, features)) | {"temperature": temperature}
     fields |= {"dimensions": D, "feature_seconds": feature_seconds, "seconds": feature_seconds + fields["solve_seconds"]}
     fields["flops"] += feature_flops + 2.0 * passes * weights["W"].size
     return [keep(problem, key, linear(fit).params, *(streamed_logits(fit, Z, features) for Z in (own, test)), **fields)]
@@ -108,28 +109,25 @@ def _trained(
     variables: Any,
     inputs_of: Callable[[np.ndarray], Array],
     logits: Callable[[Any, Any], Array],
+    held_out: Array,
     *,
     epochs: int,
     rate: float,
     decay: float,
-    inputs: Any = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Variables of the epoch with the lowest loss on the held-out tenth, and fields of the row.
 
-    inputs_of: what the network reads of the training images with these numbers. logits: of variables and `inputs`.
+    inputs_of: what the network reads of the training images with these numbers. held_out: what `logits` read of the tenth.
     """
-    tenth = held_out_tenth(problem)
-    used, Y = np.flatnonzero(~tenth), np.asarray(problem.train.Y)
+    used, Y = np.flatnonzero(~held_out_tenth(problem)), np.asarray(problem.train.Y)
     steps = epochs * -(-len(used) // problem.config.batch_size)
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, max(1, steps // 20), max(2, steps))
     optimizer = optax.adamw(schedule, weight_decay=decay)
-    held_out, Y_held_out = (problem.train.H if inputs is None else inputs)[tenth], problem.train.Y[tenth]
     dev: dict[str, float] = {}
 
     def evaluate(variables: Any) -> float:
-        found = logits(variables, held_out)
-        dev.update(dev_scores(problem, found))
-        return mean_loss(found, Y_held_out)
+        dev.update(dev_scores(problem, logits(variables, held_out)))
+        return dev["dev_loss"]
 
     def on_epoch(entry: Mapping[str, float]) -> None:
         about = {"event": "epoch", "method": key["method"], "layers": key["layers"], "epoch": entry["epoch"]}
@@ -150,8 +148,6 @@ def _trained(
         epochs=epochs,
         on_epoch=on_epoch,
     )
-    best = logits(trained.params, held_out)
     about = {"epochs": trained.epochs, "best_epoch": trained.best_epoch, "learning_rate": rate, "weight_decay": decay}
     costs = {"steps": steps, "flops": steps * step_flops, "solve_seconds": trained.seconds}
-    about |= {"batch_size": problem.config.batch_size, "backprop_free": False}
-    return trained.params, about | costs | dev_scores(problem, best)
+    return trained.params, {**about, **costs, "batch_size": problem.config.batch_size, "backprop_free": False}
