@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jexplicit.nn.names import ScheduleName
+from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.nn.optimizers import make_schedule
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
 from jexplicit.runs.iterate import History, iterate

@@ -174,7 +174,7 @@ def kneser_ney(C: np.ndarray) -> np.ndarray:
     return P
 
 
-def log_mean_cooccurrences(H: np.ndarray, F: np.ndarray, K: int) -> np.ndarray:
+def log_mean_cooccurrences(H: np.ndarray, F: np.ndarray, K: float) -> np.ndarray:
     """Eq. 11-13: the K-power mean over m of the geometric means `(prod_d F[d, i]^H[m, d])^(1/K)`, as a logarithm."""
     means = []
     for i in range(F.shape[1]):

@@ -1,4 +1,4 @@
-"""Closed forms and gradient-free sweeps for one softmax layer on numeric features."""
+"""Closed forms and sweeps without backpropagation for one softmax layer on numeric features."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
 """Loss and accuracy of logits."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,34 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
 def _measure(value: Array, logits: Array) -> Any:
     """A measure of logits as a number; an array under jit, vmap and grad."""
     return float(value) if is_concrete(value, logits) else value
+
+
+class Closeness(NamedTuple):
+    """How near a softmax layer is to another one.
+
+    distance: `||U - V|| / ||V||` of the centred parameters; cosine: of the angle between them. A softmax ignores what all
+    outputs have in common, so that the mean over outputs is taken from every row first.
+    agreement: share of examples to which both give the same output.
+    """
+
+    distance: float
+    cosine: float
+    agreement: float
+
+
+def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"]) -> Closeness:
+    """How near the layer `softmax(H U)` is to `softmax(H V)`, in parameters and in what they predict for H.
+
+    Example:
+        >>> U = jnp.array([[1.0, -1.0], [2.0, 0.0]])
+        >>> closeness(2 * U + 7, U, jnp.eye(2))
+        Closeness(distance=1.0, cosine=1.0, agreement=1.0)
+    """
+    same = jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)
+    U, V = (W - W.mean(axis=1, keepdims=True) for W in (U, V))
+    sizes = jnp.linalg.norm(U), jnp.linalg.norm(V)
+    cosine = jnp.vdot(U, V) / (sizes[0] * sizes[1])
+    return Closeness(float(jnp.linalg.norm(U - V) / sizes[1]), float(cosine), float(jnp.mean(same.astype(U.dtype))))
 
 
 def recall_by_class(guesses: Integer[Array, " M"], labels: Integer[Array, " M"], classes: int) -> Float[Array, " classes"]:

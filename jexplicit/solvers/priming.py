@@ -101,20 +101,23 @@ def fit_intercept(
     return fit._replace(U=log_F + fit.U)
 
 
-def log_mean_cooccurrences(H: Float[Array, "M D"], F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
+def log_mean_cooccurrences(
+    H: Float[Array, "M D"], F: Float[Array, "D N"], K: float, *, own_norms: bool = True
+) -> Float[Array, " N"]:
     """`log <E_G[F_i]>`, with `<E_G[F_i]> = ((1/M) sum_m E_G[F_i | H_m]^K)^(1/K)` and F above 0 (paper, Eq. 12-14).
 
-    `E_G[F_i | H_m] = prod_d F[d, i]^(H[m, d]/||H_m||_1)` is the geometric mean weighted by H_m, which must not be 0.
+    `E_G[F_i | H_m] = prod_d F[d, i]^(H[m, d]/||H_m||_1)` is the geometric mean weighted by H_m, which must not be 0. The paper
+    has K in the place of every norm: the same for tokens, all of whose norms are K, but not for images (own_norms=False).
     """
-    log_means = _log_geometric_means(H, F)
+    log_means = _log_geometric_means(H, F, H.sum(axis=1) if own_norms else jnp.full(len(H), K, H.dtype))
     return (jax.nn.logsumexp(K * log_means, axis=0) - math.log(len(H))) / K
 
 
 def mean_cooccurrence_intercept(
-    H: Float[Array, "M D"], F: Float[Array, "D N"], f: Float[Array, " N"], K: float
+    H: Float[Array, "M D"], F: Float[Array, "D N"], f: Float[Array, " N"], K: float, *, own_norms: bool = True
 ) -> Float[Array, " N"]:
     """`log w_i = (1/K) log f_i - log <E_G[F_i]>`: the weights of Eq. 14 without its assumption `<E_G[F_i]> ∝ f_i`."""
-    return jnp.log(f) / K - log_mean_cooccurrences(H, F, K)
+    return jnp.log(f) / K - log_mean_cooccurrences(H, F, K, own_norms=own_norms)
 
 
 def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> DeltaFit:
@@ -126,8 +129,8 @@ def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"
 
 @jax.jit
 @full_precision
-def _log_geometric_means(H: Array, F: Array) -> Array:
-    return H @ jnp.log(F) / H.sum(axis=1)[:, None]
+def _log_geometric_means(H: Array, F: Array, norms: Array) -> Array:
+    return H @ jnp.log(F) / norms[:, None]
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""The loop of all gradient-free fits of a softmax layer: full-data sweeps, resumable, or one `scan` under tracing."""
+"""The loop of all fits of a softmax layer by sweeps over all data: resumable, or one `scan` under tracing. No learning rate."""
 
 import os
 from collections.abc import Callable

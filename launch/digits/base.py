@@ -4,7 +4,7 @@ A method is a function of a `Problem` that yields parts: the fields that identif
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,8 @@ from launch.digits.config import Config
 
 Parts = Iterator[Part]
 SCAN, PICTURES = "scan.csv", "pictures.npz"
+WITH_FEATURES = ("features", "kernel", "trained_readout")
+"""Methods whose features have weights of their own, in a checkpoint by the name of the features."""
 
 
 class Split(NamedTuple):
@@ -132,6 +134,18 @@ def scores(problem: Problem, train: Array, test: Array) -> dict[str, float]:
     }
 
 
+def flops(function: Callable, *inputs: Any) -> float:
+    """Floating-point operations of one call on arrays of these shapes, as XLA counts them in the code before it optimises."""
+    return float((jax.jit(function).lower(*inputs).cost_analysis() or {}).get("flops", 0.0))
+
+
+def stored(problem: Problem, row: Row) -> dict[str, int]:
+    """The numbers of a model that were fitted to labels, and the bytes of all that it needs to classify an image."""
+    names = [model_name(row), *([row["features"]] if row["method"] in WITH_FEATURES else [])]
+    models = [jax.tree.leaves(load_model(problem.folder.path / "checkpoints" / name)) for name in names]
+    return {"parameters": sum(leaf.size for leaf in models[0]), "bytes": sum(leaf.nbytes for leaf in sum(models, []))}
+
+
 def keep(problem: Problem, key: Row, params: Any, train: Array, test: Array, **fields: Any) -> dict[str, Any]:
     """The row of a model from its logits on the train and the test images; its parameters and guesses are saved."""
     save_model(problem, model_name(key), params)
@@ -153,8 +167,19 @@ def log_reliability(problem: Problem, name: str, test: Array) -> None:
     problem.folder.log(event="reliability", name=name, **{field: part.tolist() for field, part in curve._asdict().items()})
 
 
+def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
+    """Accuracy and loss of logits of the held-out tenth, of a model fitted to the other images; models are chosen by these."""
+    split = problem.train.rows(held_out_tenth(problem))
+    return {"dev_accuracy": accuracy(held_out, split.labels), "dev_loss": mean_loss(held_out, split.Y)}
+
+
+def most_accurate(rows: Sequence[Row]) -> Row:
+    """The row whose model has the highest accuracy on held-out training images; one trained on all of them comes last."""
+    return max(rows, key=lambda row: row.get("dev_accuracy") or 0.0)
+
+
 def held_out_tenth(problem: Problem) -> np.ndarray:
-    """Which training images choose ridges and temperatures: a drawn tenth, since labels may come in order."""
+    """Which training images choose models, epochs, ridges and temperatures: a drawn tenth, since labels may come in order."""
     chosen = np.zeros(len(problem.train.labels), bool)
     order = np.random.default_rng(problem.config.seed).permutation(len(chosen))
     chosen[order[: max(1, len(chosen) // 10)]] = True

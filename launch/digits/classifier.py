@@ -18,10 +18,11 @@ from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import console, show
 from jexplicit.solvers.layerwise import stack_logits
-from launch.digits.base import load_model, model_name, row_name
+from launch.digits.base import WITH_FEATURES, load_model, model_name, most_accurate, row_name
 from launch.digits.config import Config
 from launch.digits.kernel import kernel_logits
-from launch.digits.solved import explicit_features, first_outputs, layer_inputs
+from launch.digits.scheduled import make_cnn, network_logits
+from launch.digits.solved import explicit_features, first_outputs, layer_inputs, wrapped
 
 _images_per_call = 1000
 
@@ -40,7 +41,7 @@ class Classifier(NamedTuple):
 
 
 def load_classifier(run: str, **wanted: Any) -> Classifier:
-    """A model of a run, the most accurate one on the test images of those that `wanted` leaves.
+    """A model of a run, the most accurate one on held-out training images of those that `wanted` leaves.
 
     Args:
         run: folder of a run of launch.digits.
@@ -58,16 +59,20 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
         asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
         there = "; ".join(map(row_name, saved)) or "none that was saved"
         raise ValueError(f"{asked}: {run} has no such model; it has {there}")
-    row = max(fitting, key=lambda row: row["test_accuracy"])
+    row = most_accurate(fitting)
     params = load_model(folder / model_name(row))
-    weights = load_model(folder / row["features"]) if row["method"] in ("features", "kernel") else {}
+    weights = load_model(folder / row["features"]) if row["method"] in WITH_FEATURES else {}
 
     def logits(X: np.ndarray) -> Array:
-        if row["method"] == "kernel":
+        if row["features"] == "kernel":
             return kernel_logits(config, weights, params, X, row["levels"])
         if row["method"] == "features":
             return _logits(row, params, explicit_features(X, row["levels"], weights, config))
-        return _logits(row, params, jnp.asarray(pixel_features(X, row["levels"])))
+        H = jnp.asarray(pixel_features(X, row["levels"]))
+        H = wrapped(H) if row["method"] == "wrapped" else H
+        if row["method"] == "cnn":
+            return network_logits(make_cnn(config, (row["height"], row["width"]), row["outputs"]))(params, H)
+        return _logits(row, params, H)
 
     return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), logits)
 

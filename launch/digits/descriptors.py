@@ -24,7 +24,7 @@ def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[
     X, levels = images.train_images, images.levels
     with stage("descriptors", "images") as progress:
         bank = _fit_bank(config, X, levels)
-        axes = fit_axes(_pools(config, X.shape, bank), X, levels, dimensions=config.axes, seed=config.seed)
+        axes = fit_axes(pools(config, X.shape, bank), X, levels, dimensions=config.axes, seed=config.seed)
         weights = axes._asdict() | bank
         keys = jax.random.split(jax.random.key(config.seed), config.copies)
         both = (np.concatenate([X, *(draw_copies(key, X) for key in keys)]), images.test_images)
@@ -35,7 +35,7 @@ def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[
 def descriptors(config: Config, weights: Mapping[str, Any], X: np.ndarray, levels: int, **options: Any) -> Array:
     """Descriptors of images [M, height, width], with weights that a run keeps."""
     axes = Axes(weights["mean"], weights["axes"])
-    return describe(_pools(config, X.shape, weights), axes, X, levels, **options)
+    return describe(pools(config, X.shape, weights), axes, X, levels, **options)
 
 
 def _fit_bank(config: Config, X: np.ndarray, levels: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _fit_bank(config: Config, X: np.ndarray, levels: int) -> dict[str, Any]:
     return {"filters": [filters._asdict() for filters in bank.filters]} | second
 
 
-def _pools(config: Config, shape: tuple[int, ...], weights: Mapping[str, Any]) -> Callable[[Array], Array]:
+def pools(config: Config, shape: tuple[int, ...], weights: Mapping[str, Any]) -> Callable[[Array], Array]:
     """What is pooled from images [m, height, width]."""
     side = min(shape[1:])
     if config.descriptor == "scattering":

@@ -1,4 +1,4 @@
-"""Kernel least squares and a softmax layer on random Fourier features: the most accurate model without gradients.
+"""Kernel least squares and a softmax layer on random Fourier features: the most accurate model without backpropagation.
 
 Descriptors of some hundred numbers become thousands of cosines, a block of images at a time, and only `HᵀH` and `HᵀY` are kept
 of those. A tenth of the training images, drawn at random, chooses the ridge and a temperature for each readout; both are then
@@ -8,7 +8,7 @@ fitted to all of them.
 import functools
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,37 @@ from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
+from jexplicit.solvers.metrics import accuracy
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits.base import Parts, Problem, held_out_tenth, keep, save_model
+from launch.digits.base import Parts, Problem, dev_scores, flops, held_out_tenth, keep, read, save_model
 from launch.digits.config import Config
-from launch.digits.descriptors import descriptors, fit_descriptors
+from launch.digits.descriptors import descriptors, fit_descriptors, pools
 from launch.digits.solved import linear
 
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
+
+
+class Described(NamedTuple):
+    """Descriptors of the training images (and of copies of them) and of the test images, and the weights of all features.
+
+    seconds, flops: that they took.
+    """
+
+    train: Array
+    test: Array
+    weights: dict[str, Any]
+    seconds: float
+    flops: float
+
+
+class Readout(NamedTuple):
+    """A layer fitted to all images, and one fitted to nine tenths of them, whose temperature serves both."""
+
+    fit: SoftmaxFit
+    part: SoftmaxFit
+    temperature: float
+    seconds: float
 
 
 def kernel(problem: Problem) -> Parts:
@@ -39,22 +62,47 @@ def kernel(problem: Problem) -> Parts:
 
 
 def _both_readouts(problem: Problem, key: Row) -> list[Row]:
-    config, start = problem.config, time.perf_counter()
-    train, test, weights = fit_descriptors(config, problem.images)
-    weights["W"] = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=config.scale)
+    config, described = problem.config, describe_images(problem.config)
+    train, test, weights, feature_seconds, _ = described
     save_model(problem, "kernel", weights)
-    features = kernel_features(weights)
-    about: Any = {"dimensions": 2 * config.frequencies, "feature_seconds": time.perf_counter() - start}
+    features, own, tenth = kernel_features(weights), train[: len(problem.train.labels)], held_out_tenth(problem)
+    about: Any = {"dimensions": 2 * config.frequencies, "feature_seconds": feature_seconds}
     ridge, readouts = _fit(problem, train, features)
     about |= {"ridge": ridge, "peak_bytes": peak_bytes()}
     rows = []
-    for solver, (fit, temperature, seconds) in readouts.items():
-        fit, _ = tempered(fit, temperature, ridge)
+    for solver, (*fits, temperature, seconds) in readouts.items():
+        fit, part = (tempered(each, temperature, ridge)[0] for each in fits)
         fields = {"epochs": config.kernel_sweeps if solver == "softmax" else 0, "temperature": temperature, **about}
-        fields |= {"solve_seconds": seconds, "seconds": about["feature_seconds"] + seconds}
-        logits = (streamed_logits(fit, Z, features) for Z in (train[: len(problem.train.labels)], test))
+        fields |= {"solve_seconds": seconds, "seconds": feature_seconds + seconds}
+        fields |= {
+            "flops": described.flops + _solve_flops(config, len(train), solver),
+            **dev_scores(problem, streamed_logits(part, own[tenth], features)),
+        }
+        fields["part_test_accuracy"] = accuracy(streamed_logits(part, test, features), problem.test.labels)
+        logits = (streamed_logits(fit, Z, features) for Z in (own, test))
         rows.append(keep(problem, {**key, "solver": solver}, linear(fit).params, *logits, **fields))
     return rows
+
+
+@functools.lru_cache(maxsize=1)
+def describe_images(config: Config) -> Described:
+    """The descriptors of the images of the flags, which all readouts of a run share."""
+    images, start = read(config), time.perf_counter()
+    train, test, weights = fit_descriptors(config, images)
+    W = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=config.scale)
+    seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *images.train_images.shape[1:]), train.dtype)
+    products = 2 * weights["axes"].size  # of pooled responses and axes
+    cost = flops(pools(config, image.shape, weights), image) + products
+    return Described(train, test, {**weights, "W": W}, seconds, cost * len(train))
+
+
+def _solve_flops(config: Config, examples: int, solver: str) -> float:
+    """Of matrix products and factorisations: features, `HᵀH` by strips of its lower triangle, ridges; then the sweeps."""
+    n, D, N = config.frequencies, 2 * config.frequencies, read(config).outputs
+    H, factor, products = 2.0 * config.axes * n, D**3 / 3, 2.0 * D * N
+    squares = examples * (H + D**2 * (1 + 1 / 8) + products) + (len(config.ridges) + 1) * factor
+    passes = 1.9 * config.kernel_sweeps * examples * (solver == "softmax")  # over nine tenths, and over all
+    return squares + passes * (H + 2 * products) + 2 * factor * (solver == "softmax")
 
 
 def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
@@ -68,8 +116,8 @@ def kernel_logits(config: Config, weights: Mapping[str, Any], params: Mapping[st
     return streamed_logits(fit, descriptors(config, weights, X, levels), kernel_features(weights))
 
 
-def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, tuple[SoftmaxFit, float, float]]]:
-    """The ridge that a held-out tenth chooses, and by solver the layer fitted to all images, its temperature and its seconds.
+def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:
+    """The ridge that a held-out tenth chooses, and the readout by solver.
 
     Temperatures are of nine tenths. Copies of held-out images are held out, too, and choose nothing.
     """
@@ -104,11 +152,11 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
     softmax_temperature = fit_temperature(streamed_logits(softmax, rest, features), labels)
     laps.append(time.perf_counter())
     gram = add_grams(gram, sums(copied, "a tenth of HᵀH"))
-    squares = jax.block_until_ready(gram_least_squares(gram, ridge=ridge))
+    all_squares = jax.block_until_ready(gram_least_squares(gram, ridge=ridge))
     laps.append(time.perf_counter())
-    softmax = jax.block_until_ready(sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))
+    all_softmax = jax.block_until_ready(sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))
     first, middle, last, end = np.diff([*laps, time.perf_counter()]).tolist()
     return ridge, {
-        "least_squares": (squares, temperature, first + last),
-        "softmax": (softmax, softmax_temperature, first + middle + last + end),
+        "least_squares": Readout(all_squares, squares, temperature, first + last),
+        "softmax": Readout(all_softmax, softmax, softmax_temperature, first + middle + last + end),
     }

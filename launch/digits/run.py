@@ -17,8 +17,8 @@ from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.priming import priming_scan
-from launch.digits import solved, trained
-from launch.digits.base import PICTURES, SCAN, Parts, Problem, about, make_problem, read, row_name
+from launch.digits import scheduled, solved, trained
+from launch.digits.base import PICTURES, SCAN, Parts, Problem, about, make_problem, most_accurate, read, row_name, stored
 from launch.digits.config import PRESETS, Config
 from launch.digits.descriptors import default_sizes, grid_cells, most_octaves
 from launch.digits.kernel import kernel
@@ -28,7 +28,9 @@ METHODS: dict[str, Callable[[Problem], Parts]] = {
     **{name: functools.partial(solved.pixels, method=name) for name in solved.PIXELS},
     "features": solved.features,
     "kernel": kernel,
+    "trained_readout": scheduled.trained_readout,
     "network": trained.network,
+    "cnn": scheduled.cnn,
     "cold": functools.partial(trained.stacks, method="cold"),
     "warm": functools.partial(trained.stacks, method="warm"),
     "solved_second": solved.second,
@@ -47,6 +49,10 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield featureless, "--methods features without --featurizers: give patches, random or both"
     alone = "solved_second" in methods and not solved.first_layers(config)
     yield alone, f"{second}: add network, or cold or warm with --layers 1"
+    yield (
+        "wrapped" in methods and config.data == "digits",
+        "--methods wrapped with --data digits: it is of images of 256 levels",
+    )
     yield "kernel" in methods and not config.ridges, "--ridges needs at least one value"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
@@ -64,7 +70,10 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
         yield size > side, f"--patch {size} {wide}: use at most {side}"
         few = f"{responses} responses along a side: use at most that, or a smaller --patch"
         yield grid > responses, f"--grid {grid} of {few}"
-    if "kernel" not in config.methods:
+    stages = len(config.channels)
+    shallow = f"--channels of {stages} layers {wide}, each of which halves it: use at most {side.bit_length() - 1}"
+    yield "cnn" in config.methods and side < 2**stages, shallow
+    if not {"kernel", "trained_readout"} & set(config.methods):
         return
     sizes, most, octaves = config.patch_sizes or default_sizes(side), side, most_octaves(side)
     if config.descriptor == "patches":
@@ -92,14 +101,14 @@ def measure(config: Config, folder: RunFolder) -> Parts:
     write_scan(problem)
     for method in sorted(config.methods, key=lambda name: name == "solved_second"):  # after the layers that it reads
         for key, part in METHODS[method](problem):
-            yield key, functools.partial(_complete, part, data)
+            yield key, functools.partial(_complete, problem, part, data)
     for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
         shutil.rmtree(path)
     save_pictures(problem)
 
 
-def _complete(part: Callable[[], Iterable[Row]], data: Row) -> list[Row]:
-    return [{**_shared, **row, **data} for row in part()]
+def _complete(problem: Problem, part: Callable[[], Iterable[Row]], data: Row) -> list[Row]:
+    return [{**_shared, **row, **stored(problem, row), **data} for row in part()]
 
 
 def write_scan(problem: Problem) -> None:
@@ -115,7 +124,7 @@ def write_scan(problem: Problem) -> None:
 def save_pictures(problem: Problem) -> None:
     """Save mistakes of the most accurate model without backpropagation."""
     if rows := where(problem.folder.rows(), backprop_free=True):
-        best = max(rows, key=lambda row: row["test_accuracy"])
+        best = most_accurate(rows)
         guesses = np.load(problem.folder.path / "guesses" / f"{row_name(best)}.npy")
         X, labels = problem.images.test_images, problem.images.test_labels
         places = np.flatnonzero(guesses != labels)[:_most_mistakes]

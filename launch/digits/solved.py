@@ -38,6 +38,7 @@ from launch.digits.base import (
     Parts,
     Problem,
     Split,
+    dev_scores,
     held_out_tenth,
     keep,
     load_model,
@@ -52,7 +53,9 @@ from launch.digits.config import Config
 PIXELS = {
     "explicit": "explicit",
     "delta": "explicit",
+    "wrapped": "explicit",
     "mean_cooccurrence": "explicit",
+    "eq_14": "explicit",
     "intercept": "scaling",
     "scaling": "scaling",
     "quadratic": "quadratic",
@@ -90,10 +93,19 @@ class Model(NamedTuple):
 def pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row for every number of layers."""
     solver, sweeps = PIXELS[method], {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}
-    inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
+    train, test, K = problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K
+    if method == "wrapped":
+        train, test = (split._replace(H=wrapped(split.H)) for split in (train, test))
+        K = float(priming_number(train.H))
+    inputs = Inputs(train, test, K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
         yield key, functools.partial(_measure, problem, key, sweeps.get(solver, 0), lambda: inputs)
+
+
+def wrapped(H: Array) -> Array:
+    """Pixel features `(X + 1)/256` of bytes to which 1 was added as bytes: 255 + 1 wraps around to 0."""
+    return jnp.where(H == 1, 0, H).astype(H.dtype)
 
 
 def features(problem: Problem) -> Parts:
@@ -198,9 +210,13 @@ def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], 
         params, logits, fields = _solve(problem.config, key, train, inputs.K, options)
         jax.block_until_ready(params)
     seconds = time.perf_counter() - start + inputs.seconds
-    both = logits(train.H), logits(test.H)
+    both, tenth = (logits(train.H), logits(test.H)), held_out_tenth(problem)
+    unseen = key["method"] != "solved_second" or problem.config.stop_on == "held_out"  # by a trained first layer
+    part = _solve(problem.config, key, train.rows(~tenth), inputs.K, {"sweeps": sweeps})
+    dev = part.logits(train.H[tenth])
     if key["method"] == "explicit":
-        fields = _calibrated(problem, key, both[1])
+        fields = _calibrated(problem, key, dev, both[1])
+    fields = {**fields, **(dev_scores(problem, dev) if unseen else {"dev_accuracy": None, "dev_loss": None})}
     row: Any = {"epochs": sweeps, "priming_number": inputs.K, **inputs.fields, **fields, "seconds": seconds}
     return [keep(problem, key, {**inputs.params, **params} if inputs.params else params, *both, **row)]
 
@@ -221,8 +237,8 @@ def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Mode
         case "delta", _:
             delta = fit_image_delta(H, labels, F, f, K).delta
             return _weighted(F, delta_intercept(F, f, K, delta), delta=delta)
-        case "mean_cooccurrence", _:
-            return _weighted(F, mean_cooccurrence_intercept(H, F, f, K))
+        case "mean_cooccurrence" | "eq_14", _:
+            return _weighted(F, mean_cooccurrence_intercept(H, F, f, K, own_norms=key["method"] != "eq_14"))
         case "intercept", _:
             return linear(fit_intercept(H, Y, F, K=K, sweeps=options["sweeps"]))
         case _, "scaling":
@@ -262,12 +278,9 @@ def _logistic_regression(split: Split, iterations: int) -> Model:
     return linear(fit, epochs=int(model.n_iter_.max()), backprop_free=False)
 
 
-def _calibrated(problem: Problem, key: Row, test: Array) -> Row:
+def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
     """What one temperature makes of an explicit solution: that of the solution of nine tenths on the held-out tenth."""
-    tenth = held_out_tenth(problem)
-    rest, held_out = problem.train.rows(~tenth), problem.train.rows(tenth)
-    logits = stack_logits(explicit_decoders(rest, problem.K, key["layers"]), held_out.H)
-    temperature = fit_temperature(logits, held_out.labels)
+    temperature = fit_temperature(dev, problem.train.labels[held_out_tenth(problem)])
     cooled = test / temperature
     log_reliability(problem, f"{row_name(key)}, one temperature", cooled)
     loss, error = mean_loss(cooled, problem.test.Y), calibration_error(cooled, problem.test.labels)

@@ -15,12 +15,24 @@ from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.parts.initializers import initializer
 from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, training_step, variables_of
-from jexplicit.nn.training import train
+from jexplicit.nn.steps import Batch, NetworkState, initial_state, training_step, variables_of
+from jexplicit.nn.training import TrainingResult, train
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.layerwise import random_decoders
-from jexplicit.solvers.metrics import mean_loss
-from launch.digits.base import Parts, Problem, Split, make_key, model_name, save_guesses, save_model, scores
+from jexplicit.solvers.metrics import Closeness, closeness, mean_loss
+from launch.digits.base import (
+    Parts,
+    Problem,
+    Split,
+    dev_scores,
+    flops,
+    held_out_tenth,
+    make_key,
+    model_name,
+    save_guesses,
+    save_model,
+    scores,
+)
 from launch.digits.solved import explicit_decoders
 
 Plan = tuple[nn.Module, dict[str, Any], optax.GradientTransformation, Row]
@@ -71,20 +83,25 @@ def training_split(problem: Problem) -> tuple[Split, Split]:
     """The images to train on, and those whose loss decides when to stop (--stop-on)."""
     if problem.config.stop_on != "held_out":
         return problem.train, problem.train if problem.config.stop_on == "train" else problem.test
-    kept = len(problem.train.H) - max(1, len(problem.train.H) // 10)
-    return problem.train.rows(slice(kept)), problem.train.rows(slice(kept, None))
+    tenth = held_out_tenth(problem)
+    return problem.train.rows(~tenth), problem.train.rows(tenth)
 
 
 def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Row]:
     """Train a network, and measure it under each stopping rule."""
     config, name, (model, params, optimizer, fields) = problem.config, model_name(key), make_plan()
-    used, deciding = training_split(problem)
+    (used, deciding), tenth = training_split(problem), held_out_tenth(problem)
     H, Y = np.asarray(used.H), np.asarray(used.Y)
     logits = jax.jit(functools.partial(network_outputs, model))
     measured: dict[str, float] = {}
+    solved = explicit_decoders(used, problem.K, 1) if name in ("cold_1", "warm_1") else ()
 
     def evaluate(variables: dict[str, Any]) -> float:
-        measured.update(scores(problem, logits(variables, problem.train.H), logits(variables, problem.test.H)))
+        for U in solved:  # of the same images: how near training stays to it, or comes
+            near = closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, problem.train.H[tenth])
+            measured.update({f"explicit_{field}": value for field, value in near._asdict().items()})
+        train = logits(variables, problem.train.H)
+        measured.update(scores(problem, train, logits(variables, problem.test.H)) | dev_scores(problem, train[tenth]))
         return mean_loss(logits(variables, deciding.H), deciding.Y)
 
     def on_epoch(entry: Mapping[str, float]) -> None:
@@ -92,25 +109,48 @@ def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Ro
         problem.folder.log(**about, deciding_loss=entry["dev_loss"], seconds=entry.get("seconds", 0.0), **measured)
 
     longest = "patience" if "patience" in config.stop else "rise"  # the rule that trains longest; its model is kept
-    with stage(f"training {name}", "images") as progress:
-        trained = train(
-            initial_state({"params": params, "batch_stats": {}}, optimizer),
-            training_step(model, objective("softmax_cross_entropy"), optimizer),
-            lambda indices: (H[indices], Y[indices]),
-            evaluate,
-            params=variables_of,
-            size=len(H),
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            seed=config.seed,
-            patience=_patience(problem, longest),
-            checkpoints=problem.folder.path / "checkpoints" / f"{name}.partial",
-            on_epoch=on_epoch,
-            progress=progress,
-        )
+    start = initial_state({"params": params, "batch_stats": {}}, optimizer)
+    options: Any = {"epochs": config.epochs, "patience": _patience(problem, longest), "on_epoch": on_epoch}
+    trained, step_flops = run_training(
+        problem, name, model, start, optimizer, lambda indices: (H[indices], Y[indices]), evaluate, **options, size=len(H)
+    )
     save_model(problem, name, trained.params["params"])
     save_guesses(problem, {**key, "stop": longest}, logits(trained.params, problem.test.H))
-    return [_row(problem, {**key, **fields, "stop": stop}) for stop in config.stop]
+    steps = -(-len(H) // config.batch_size)
+    return [_row(problem, {**key, **fields, "stop": stop}, steps, step_flops) for stop in config.stop]
+
+
+def run_training(
+    problem: Problem,
+    name: str,
+    model: nn.Module,
+    start: NetworkState,
+    optimizer: optax.GradientTransformation,
+    batch: Callable[[np.ndarray], Batch],
+    evaluate: Callable[[Any], float],
+    *,
+    size: int,
+    **options: Any,
+) -> tuple[TrainingResult, float]:
+    """Train a network by batches of the flags from its initial state, and the FLOPs of a step; an interrupted one continues."""
+    config, step = problem.config, training_step(model, objective("softmax_cross_entropy"), optimizer, seed=problem.config.seed)
+    first = batch(np.arange(min(config.batch_size, size)))
+    step_flops = flops(step, *jax.eval_shape(lambda *parts: parts, start, first))
+    with stage(f"training {name}", "images") as progress:
+        trained = train(
+            start,
+            step,
+            batch,
+            evaluate,
+            params=variables_of,
+            size=size,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            checkpoints=problem.folder.path / "checkpoints" / f"{name}.partial",
+            progress=progress,
+            **options,
+        )
+    return trained, step_flops
 
 
 def _patience(problem: Problem, stop: str) -> int:
@@ -118,7 +158,7 @@ def _patience(problem: Problem, stop: str) -> int:
     return 1 if stop == "rise" else problem.config.patience
 
 
-def _row(problem: Problem, row: Row) -> Row:
+def _row(problem: Problem, row: Row, steps: int, step_flops: float) -> Row:
     """The row of one stopping rule, from the epochs in metrics.jsonl."""
     events = where(problem.folder.events("epoch"), method=row["method"], layers=row["layers"])
     epochs = {event["epoch"]: event for event in events}  # one that a resumed run repeated counts once
@@ -128,9 +168,14 @@ def _row(problem: Problem, row: Row) -> Row:
     best = int(np.argmin(losses[: last + 1]))
     explicit = where(problem.folder.rows(), method="explicit", layers=row["layers"])
     reached = [epoch["epoch"] for epoch in curve if explicit and epoch["test_accuracy"] >= explicit[0]["test_accuracy"]]
+    held_out, near = problem.config.stop_on == "held_out", [f"explicit_{field}" for field in Closeness._fields]
     return {
         **row,
         **{name: curve[best][name] for name in ("test_accuracy", "train_accuracy", "test_loss", "train_loss")},
+        **{name: curve[best][name] if held_out else None for name in ("dev_accuracy", "dev_loss")},
+        **{name: curve[best][name] for name in near if name in curve[best]},
+        "steps": last * steps,
+        "flops": last * steps * step_flops,
         "stopped": stopped,
         "epochs": last,
         "best_epoch": best,

@@ -208,6 +208,8 @@ digits --methods kernel --second-filters 4 | need --descriptor patches
 digits --methods kernel --octaves 3 | --octaves 3 of images 8 pixels wide: use at most 2
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
 digits --methods kernel --ridges | --ridges needs at least one value
+digits --methods cnn --channels 4 4 4 4 | --channels of 4 layers of images 8 pixels wide, each of which halves it: use at most 3
+digits --methods wrapped | --methods wrapped with --data digits
 blur train --side 0 | --side 0: use at least 1 and at most 256
 blur train --side 1000 | --side 1000: use at least 1 and at most 256
 blur train --seed {LARGE} | use whole numbers below 2^63

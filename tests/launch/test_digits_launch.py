@@ -30,13 +30,15 @@ from launch.digits.base import row_name
 from launch.digits.classifier import load_classifier
 from launch.digits.config import METHODS, Config
 from launch.digits.run import EXPERIMENT, check
+from launch.digits.solved import wrapped
 from launch.digits.trained import stopping_epoch
 from launch.digits.views import name
 
 M = 100
 FLAGS = (
     f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12 "
-    "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --logistic-iterations 5 --patience 3 --learning-rate 0.5"
+    "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --logistic-iterations 5 --patience 3 --learning-rate 0.5 "
+    "--cnn-epochs 3 --channels 4 6 --readout-epochs 3"
 ).split()
 FIRST = ("cold", "warm", "network")
 TRAINED = (("network", 2), ("cold", 1), ("cold", 2), ("warm", 1), ("warm", 2))
@@ -74,7 +76,7 @@ def test_a_run_has_a_row_per_model_with_the_promised_fields(finished):
     assert all(set(fields) <= set(r) and 0 <= r["test_accuracy"] <= 1 and r["seconds"] > 0 for r in found)
     assert [(r["method"], r["layers"], r["features"], r["solver"], r.get("stop")) for r in found] == [
         *[("explicit", layers, "pixels", "explicit", None) for layers in (1, 2)],
-        *[(method, 1, "pixels", "explicit", None) for method in ("delta", "mean_cooccurrence")],
+        *[(method, 1, "pixels", "explicit", None) for method in ("delta", "mean_cooccurrence", "eq_14")],
         *[(method, 1, "pixels", "scaling", None) for method in ("intercept", "scaling")],
         ("quadratic", 1, "pixels", "quadratic", None),
         *[
@@ -84,15 +86,51 @@ def test_a_run_has_a_row_per_model_with_the_promised_fields(finished):
         ],
         *[("kernel", 1, "kernel", solver, None) for solver in ("least_squares", "softmax")],
         ("logistic_regression", 1, "pixels", "lbfgs", None),
+        ("trained_readout", 1, "kernel", "adamw", None),
+        *[("network", 2, "pixels", "adam", stop) for stop in ("patience", "rise")],
+        ("cnn", 4, "pixels", "adamw", None),
         *[
-            (method, layers, "pixels", "adam" if method == "network" else "adagrad", stop)
+            (method, layers, "pixels", "adagrad", stop)
             for method, layers in TRAINED
             for stop in ("patience", "rise")
+            if method != "network"
         ],
         *[("solved_second", 2, first, solver, None) for first in FIRST for solver in ("explicit", "quadratic")],
     ]
     free = {r["method"] for r in found if r["backprop_free"]}
-    assert free == set(METHODS) - {"cold", "warm", "network", "solved_second", "logistic_regression"}
+    trained = {"cold", "warm", "network", "cnn", "trained_readout", "logistic_regression"}
+    assert free == set(METHODS) - trained - {"solved_second"}
+    assert all(0 <= r["dev_accuracy"] <= 1 and r["dev_loss"] > 0 and r["parameters"] <= r["bytes"] / 4 for r in found)
+    assert all(r["flops"] > 0 for r in found if r["method"] in trained - {"logistic_regression"} | {"kernel"})
+
+
+def test_held_out_scores_are_of_the_solution_of_the_other_images(finished, explicit):
+    """The tenth is a part of the permutation of the seed, and no part of what the model was fitted to."""
+    held_out = np.random.default_rng(0).permutation(M)[: M // 10]
+    logits = np.asarray(pixel_features(DATA.train_images[held_out], 17), np.float64) @ explicit(
+        np.setdiff1d(np.arange(M), held_out)
+    )
+    row = only(rows(finished), method="explicit", layers=1)
+    assert row["dev_accuracy"] == pytest.approx((logits.argmax(axis=1) == DATA.train_labels[held_out]).mean())
+    targets = jnp.asarray(np.eye(10)[DATA.train_labels[held_out]])
+    assert row["dev_loss"] == pytest.approx(mean_loss(jnp.asarray(logits), targets), rel=0.01)  # K of all images, float32
+
+
+def test_a_readout_trained_on_the_features_of_the_kernel_has_its_size(finished):
+    squares, readout = (
+        only(rows(finished), **wanted) for wanted in ({"solver": "least_squares"}, {"method": "trained_readout"})
+    )
+    for field in ("dimensions", "parameters", "bytes", "feature_seconds"):
+        assert readout[field] == squares[field], field
+    assert readout["steps"] == 3 * 3 and readout["epochs"] == 3  # 90 images in batches of 30
+    losses = [epoch["dev_loss"] for epoch in where(read_events(finished, "epoch"), method="trained_readout")]
+    assert len(losses) == 4 and readout["best_epoch"] == np.argmin(losses)
+
+
+def test_the_wrapped_solution_has_0_in_the_place_of_the_highest_level():
+    H = jnp.asarray(pixel_features(np.array([[[0, 254, 255]]], np.uint8), 256))
+    expected = (np.array([[0, 254, 255]], np.uint8) + np.uint8(1)).astype(float) / 256
+    np.testing.assert_array_equal(wrapped(H), expected)
 
 
 def test_a_run_leaves_files_figures_and_a_report_that_is_rebuilt_from_them(finished):
@@ -103,7 +141,8 @@ def test_a_run_leaves_files_figures_and_a_report_that_is_rebuilt_from_them(finis
     report = (finished / "report.md").read_text()
     for figure in figures:
         assert f"(figures/{figure}.png)" in report and (finished / f"figures/{figure}.png").stat().st_size > 5_000
-    assert all(f"| {name(r)} | {100 * r['test_accuracy']:.2f} |" in report for r in rows(finished))
+    for r in rows(finished):
+        assert f"| {name(r)} | {100 * r['dev_accuracy']:.2f} | {100 * r['test_accuracy']:.2f} |" in report
     assert EXPERIMENT.report(finished).read_text() == report
 
 
@@ -169,7 +208,8 @@ def test_reliability_is_logged_for_every_model(finished):
 
 def test_a_warm_start_begins_at_the_solution_of_the_images_that_it_is_trained_on(finished, explicit):
     start = only(read_events(finished, "epoch"), method="warm", layers=1, epoch=0)
-    logits = np.asarray(pixel_features(DATA.test_images, 17), np.float64) @ explicit(np.arange(M - M // 10))
+    held_out = np.random.default_rng(0).permutation(M)[: M // 10]
+    logits = np.asarray(pixel_features(DATA.test_images, 17), np.float64) @ explicit(np.setdiff1d(np.arange(M), held_out))
     expected = mean_loss(jnp.asarray(logits), jnp.asarray(np.eye(10)[DATA.test_labels]))
     assert start["test_loss"] == pytest.approx(expected, rel=1e-4)
 
@@ -207,7 +247,7 @@ def test_an_interrupted_run_continues_to_the_same_rows_and_takes_more_methods(fi
     with monkeypatch.context() as patch:
         patch.setattr(training, "_steps_between_checks", 2)
         patch.setattr(trained, "train", functools.partial(training.train, checkpoint_seconds=0.0))
-        patch.setattr(trained, "training_step", lambda *args: interrupted(make_step(*args), 8))
+        patch.setattr(trained, "training_step", lambda *args, **options: interrupted(make_step(*args, **options), 8))
         flags = [*FLAGS, "--methods", "scaling", "cold", "--layers", "1"]
         assert digits.main(["--out", str(out), *flags]) == 130
         assert [r["method"] for r in rows(out)] == ["scaling"] and list(out.glob("checkpoints/cold_1.partial"))
@@ -313,7 +353,9 @@ def test_the_command_prints_the_labels_of_the_best_model(finished, image_file, c
     flags = ["--run", str(finished), "--images", str(image_file), "--top", "3"]
     assert classify([*flags, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["test_accuracy"] == max(row["test_accuracy"] for row in rows(finished) if row.get("stop") != "rise")
+    shown = [row for row in rows(finished) if row.get("stop") != "rise"]
+    best = max(row["dev_accuracy"] for row in shown)  # and not by the test images
+    assert found["test_accuracy"] in [row["test_accuracy"] for row in shown if row["dev_accuracy"] == best]
     right = np.array([int(image["label"]) for image in found["images"]]) == DATA.test_labels
     assert right.mean() == pytest.approx(found["test_accuracy"], abs=1e-6)
     first = found["images"][0]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 
 from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.frequency_exponent import fit_delta
@@ -61,6 +62,15 @@ def test_mean_cooccurrences_are_the_loop_over_examples():
     for i in range(N):
         means = [np.prod([float(F[d, i]) ** float(h[d] / h.sum()) for d in range(D)]) for h in H]
         assert found[i] == pytest.approx(np.log(np.mean(np.array(means) ** K)) / K, rel=1e-10)
+    as_printed = log_mean_cooccurrences(H, F, K, own_norms=False)
+    np.testing.assert_allclose(as_printed, log_mean_cooccurrences_loop(np.asarray(H), np.asarray(F), K), rtol=1e-10)
+
+
+def test_both_mean_cooccurrences_are_one_where_every_norm_is_k():
+    same = H / H.sum(axis=1, keepdims=True) * K
+    np.testing.assert_allclose(
+        log_mean_cooccurrences(same, F, K), log_mean_cooccurrences(same, F, K, own_norms=False), rtol=1e-12
+    )
 
 
 def test_where_they_grow_as_counts_the_weights_are_the_explicit_ones():

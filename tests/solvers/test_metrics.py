@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference
 
-from jexplicit.solvers.metrics import accuracy, mean_loss, recall_by_class
+from jexplicit.solvers.metrics import accuracy, closeness, mean_loss, recall_by_class
 
 
 def test_accuracy_and_mean_loss_are_the_loops():
@@ -14,6 +14,17 @@ def test_accuracy_and_mean_loss_are_the_loops():
     Z, Y = jnp.asarray(H @ U), jnp.asarray(reference.one_hot(labels, 3))
     assert accuracy(Z, jnp.asarray(labels)) == pytest.approx(reference.accuracy(H @ U, labels), rel=1e-15)
     assert mean_loss(Z, Y) == pytest.approx(reference.negative_log_likelihood(H, U, labels) / 60, rel=1e-12)
+
+
+def test_closeness_is_the_loop_and_ignores_what_all_outputs_share():
+    rng = np.random.default_rng(0)
+    U, V, H = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), rng.normal(size=(40, 5))
+    centred = [np.array([row - sum(row) / 3 for row in W]).ravel() for W in (U, V)]
+    dots = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in centred] for x in centred]
+    same = sum((h @ U).argmax() == (h @ V).argmax() for h in H) / 40
+    distance = np.sqrt((dots[0][0] - 2 * dots[0][1] + dots[1][1]) / dots[1][1])
+    found = closeness(*map(jnp.asarray, (U + rng.normal(size=(5, 1)), V, H)))
+    assert found == pytest.approx((distance, dots[0][1] / np.sqrt(dots[0][0] * dots[1][1]), same), rel=1e-12)
 
 
 def test_recall_is_counted_class_by_class():

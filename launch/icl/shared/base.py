@@ -23,7 +23,7 @@ from jexplicit.experiments.experiment import Part
 from jexplicit.experiments.figures import legend_below
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
-from jexplicit.nn.names import ScheduleName
+from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
