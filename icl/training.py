@@ -7,7 +7,6 @@ and are split over the devices, without communication.
 """
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -20,8 +19,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.nn.optimizers import make_schedule
+from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
 from jexplicit.runs.iterate import History, iterate
 
@@ -71,9 +70,8 @@ class TrainingResult(NamedTuple):
     """The result of `train_layers`.
 
     params: first axis of each leaf: seeds.
-    history: the dictionaries of `evaluate`, from step 0, with `step`, `seconds`, `cpu_seconds` (of this process in the steps so
-        far, without evaluations: hardly changed by other work on the machine) and, after step 0, `training_loss`: by seed, the
-        mean loss since the previous entry.
+    history: the dictionaries of `evaluate`, from step 0, with `step`, `seconds`, `cpu_seconds` and, after step 0,
+        `training_loss`: by seed, the mean loss since the previous entry.
     losses: [seeds, steps] losses of the training batches, each before its update.
     """
 
@@ -204,15 +202,14 @@ def train_layers(
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # a checkpoint is restored to the same placement
 
     def step(state: tuple[TrainingState, np.ndarray], history: History) -> tuple[Any, dict[str, Any]]:
-        (layers, losses), entry = state, {"step": 0, "cpu_seconds": 0.0}
+        (layers, losses), entry = state, {"step": 0}
         if history:  # the first entry is of the start
-            done, cpu_seconds = history[-1]["step"], history[-1]["cpu_seconds"] - time.process_time()
+            done = history[-1]["step"]
             n = min(every, steps - done)
             layers, new = training_steps(problem, recipe, n, mesh, total=steps)(layers, keys, jnp.asarray(done, jnp.int32))
             new = _finite(np.asarray(new)[:S], seeds, done)
             losses = np.concatenate([losses.reshape(S, done), new], axis=1).ravel()
-            entry = {"step": done + n, "cpu_seconds": cpu_seconds + time.process_time()}
-            entry["training_loss"] = new.mean(axis=1, dtype=np.float64).tolist()
+            entry = {"step": done + n, "training_loss": new.mean(axis=1, dtype=np.float64).tolist()}
             if progress:
                 progress(S * (done + n), S * steps)
         return (layers, losses), entry | dict(evaluate(_first(layers.params, S)) if evaluate else {})

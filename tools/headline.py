@@ -126,8 +126,8 @@ COMPARED = Table(
         Column("seeds, highest less lowest", "spread", ".2g"),
     ],
     rows=compared,
-    note="CPU seconds are of both cores: measured, or else twice those of the clock. MB are those of the model in memory. FLOP of "
-    "training by formula, where there is one.",
+    note="CPU seconds are of both cores: measured, or else twice those of the clock. MB are those of the model in memory. FLOP "
+    "of training are by formula, where there is one.",
 )
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from jexplicit.nn.convolutional import ConvolutionalNetwork
 from jexplicit.nn.networks import init_variables, network_outputs
-from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.optimizers import make_optimizer
+from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step
 
 RNG = np.random.default_rng(0)
