@@ -6,13 +6,14 @@ A model that is solved or counted is a point, a trained one a curve, from docs/r
 picture: both sides with what they read, their bytes and their compute.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jexplicit.experiments.figures import COLOURS, figure, log_ticks
-from jexplicit.experiments.rows import Results, Row, groups, where
+from jexplicit.experiments.rows import Results, Row, groups
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
 from tools import tables
@@ -42,40 +43,49 @@ class Model(NamedTuple):
     curve: tuple[str, ...] = ()
     trained: bool = False
 
+    def chosen(self, found: Sequence[Row]) -> list[Row]:
+        """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
+        own = [row for row in found if all(row.get(name, value) == value for name, value in self.where.items())]
+        if not own:
+            raise ValueError(f"docs/results/{self.results}.json has nothing with {self.where}")
+        return own
+
     def rows(self) -> list[Row]:
-        """Its rows, with the loss, and CPU seconds of all cores: measured, or else those of the clock on both cores."""
-        about = {"task": self.task, "model": self.name, "reads": self.reads, "trained": self.trained}
+        """Its rows, with their loss and CPU seconds."""
+        about = {
+            "task": self.task,
+            "model": self.name,
+            "reads": self.reads,
+            "found": "trained" if self.trained else "solved, counted",
+        }
         if not self.results:
             return [{**about, "error": self.loss}]
-        found = where(tables.kept(self.results).rows, **self.where)
-        if not found:
-            raise ValueError(f"docs/results/{self.results}.json has no row with {self.where}")
-        return [
-            {**row, **about, "error": row[str(self.loss)], "cpu": row.get("cpu_seconds") or 2 * row["seconds"]} for row in found
-        ]
+        own = self.chosen(tables.kept(self.results).rows)
+        return [{**row, **about, "error": row[str(self.loss)], "cpu": cpu_seconds(row)} for row in own]
 
-    def points(self) -> list[Row]:
-        """What is drawn of it: the evaluations of training, or a point."""
+    def points(self) -> list[tuple[float | None, float]]:
+        """CPU seconds and loss: at the evaluations of training, means over seeds, or of a point. None for a line across."""
         if not self.curve:
-            return [{**row, "cpu": row.get("cpu") if not self.trained else None} for row in self.rows()[:1]]
+            return [(None if self.trained else row["cpu"], row["error"]) for row in self.rows()[:1]]
         event, field = self.curve
-        chosen = groups(where(tables.kept(self.results).events(event), **self.where), "step")  # of all seeds
-        times = {step: [row.get("cpu_seconds") or 2 * row["seconds"] for row in own] for step, own in chosen.items()}
-        return [{"error": mean([row[field] for row in own]), "cpu": mean(times[step])} for step, own in chosen.items() if step]
+        steps = groups(self.chosen(tables.kept(self.results).events(event)), lambda row: row.get("step", row.get("epoch")))
+        return [(mean(map(cpu_seconds, own)), mean(row[field] for row in own)) for step, own in steps.items() if step]
 
 
-CHARACTERS, WORDS = "characters of Shakespeare, nats per character", "10 M words, nats per token"
+def cpu_seconds(row: Row) -> float | None:
+    """CPU seconds of all cores: measured, or else twice the seconds of the clock, after features are made."""
+    clock = row.get("solve_seconds", row.get("seconds"))
+    return row.get("cpu_seconds") or (clock and 2 * clock)
+
+
+CHARACTERS, WORDS = "characters of Shakespeare, nats per character", "10 M words, perplexity per token"
+DIGITS, CONTEXTS = "MNIST, nats on held-out images", "linear regression in context, loss of five layers"
+LAST, ALL = {"method": "mixture", "history": "window:256"}, {"method": "mixture", "history": "all"}
+_trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_layers_d10_N10"}
 MODELS = (
     Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
     Model(CHARACTERS, "mixture", "16 characters", "shakespeare", {"method": "mixture", "history": "none"}, "dev_loss"),
-    Model(
-        CHARACTERS,
-        "mixture, last 256",
-        "256 characters",
-        "shakespeare",
-        {"method": "mixture", "history": "window:256"},
-        "dev_loss",
-    ),
+    Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss"),
     Model(
         CHARACTERS,
         "transformer, 0.8 M weights",
@@ -86,18 +96,61 @@ MODELS = (
         ("epoch", "dev_loss"),
         trained=True,
     ),
-    Model(CHARACTERS, "nanoGPT, 10.6 M weights, A100", "128 characters on average", "", {}, 1.4697, trained=True),
-    Model(WORDS, "Kneser-Ney 5-gram", "4 tokens", "babylm-mixture", {"method": "ngram"}, "dev_loss"),
-    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", {"method": "mixture", "history": "none"}, "dev_loss"),
+    Model(CHARACTERS, "nanoGPT, 10.6 M weights, on an A100", "128 characters on average", "", {}, 1.4697, trained=True),
+    Model(WORDS, "Kneser-Ney 5-gram", "4 tokens", "babylm-mixture", {"method": "ngram"}, "dev_perplexity"),
+    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", {"method": "mixture", "history": "none"}, "dev_perplexity"),
+    Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity"),
     Model(
-        WORDS, "mixture, all before", "all text before", "babylm-mixture", {"method": "mixture", "history": "all"}, "dev_loss"
+        WORDS,
+        "the paper's layer by Adagrad, 3 epochs",
+        "4 tokens",
+        "babylm-trained",
+        {"method": "cold", "features": "cat", "radius": 4},
+        "dev_perplexity",
+        trained=True,
+    ),
+    Model(DIGITS, "explicit solution", "pixels", "mnist-pixels", {"method": "explicit", "layers": 1}, "dev_loss"),
+    Model(DIGITS, "layer solved", "scattering features", "mnist-readout", {"solver": "softmax"}, "dev_loss"),
+    Model(
+        DIGITS,
+        "layer trained",
+        "the same features",
+        "mnist-readout",
+        {"method": "trained_readout"},
+        "dev_loss",
+        ("epoch", "dev_loss"),
+        trained=True,
+    ),
+    Model(
+        DIGITS,
+        "convolutional network",
+        "pixels",
+        "mnist-cnn",
+        {"method": "cnn"},
+        "dev_loss",
+        ("epoch", "dev_loss"),
+        trained=True,
+    ),
+    Model(CONTEXTS, "GD, one rate", "10 examples", "icl-five-trained", {"predictor": "gd"}, "loss"),
+    Model(
+        CONTEXTS, "GD++, rates fitted to the law of inputs", "10 examples", "icl-five-trained", {"predictor": "gd++"}, "loss"
+    ),
+    Model(
+        CONTEXTS,
+        "layers trained",
+        "10 examples",
+        "icl-five-trained",
+        _trained_layers,
+        "loss",
+        ("evaluation", "loss"),
+        trained=True,
     ),
 )
 
 
-def mean(numbers: list[Any]) -> float:
+def mean(numbers: Iterable[Any]) -> float:
     """The mean of numbers, or of lists of them."""
-    return float(np.mean(numbers))
+    return float(np.mean(list(numbers)))
 
 
 def compared(results: Results) -> list[Row]:
@@ -105,7 +158,7 @@ def compared(results: Results) -> list[Row]:
     rows = []
     for model in MODELS:
         own = model.rows()
-        means = {name: mean([row[name] for row in own]) for name in ("error", "cpu") if name in own[0]}
+        means = {name: mean(row[name] for row in own) for name in ("error", "cpu") if own[0].get(name)}
         spread = max(row["error"] for row in own) - min(row["error"] for row in own)
         rows.append(
             {**own[0], **means, "spread": spread if len(own) > 1 else None, "by": "trained" if model.trained else "counted"}
@@ -117,7 +170,7 @@ COMPARED = Table(
     [
         Column("", "task"),
         Column("model", "model"),
-        Column("found by", "by"),
+        Column("found by", "found"),
         Column("reads", "reads"),
         Column("MB", "bytes", ",.1f", 1e-6),
         Column("TFLOP", "flops", ",.2f", 1e-12),
@@ -140,16 +193,18 @@ def draw(path: Path = PICTURE) -> None:
                 _draw(ax, model)
             ax.set(title=task, xscale="log", xlabel="CPU seconds")
             log_ticks(ax, "x")
+            if task in (DIGITS, CONTEXTS):
+                ax.set_yscale("log")
+                log_ticks(ax)
 
 
 def _draw(ax: Any, model: Model) -> None:
-    rows, style = model.points(), {"color": COLOURS[model.trained], "label": None}
-    x, y = [row["cpu"] for row in rows], [row["error"] for row in rows]
+    x, y = zip(*model.points(), strict=True)
     if x[0] is None:
         ax.axhline(y[0], linestyle="--", linewidth=1, color=COLOURS[1])
         ax.annotate(model.name, (0.02, y[0]), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
         return
-    ax.plot(x, y, marker="o", markersize=4, **style)
+    ax.plot(x, y, marker="o", markersize=4, color=COLOURS[model.trained])
     ax.annotate(model.name, (x[-1], y[-1]), xytext=(4, 4), textcoords="offset points", fontsize=8)
 
 
