@@ -120,10 +120,10 @@ def grid_curves(
     activation(hidden_activation)
     check_updates(at, steps)
     sizes, keys, drawn = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    batches = drawn if batches is None else jnp.asarray(batches)
+    given = drawn if batches is None else jnp.asarray(batches)
     layers = _initial_layers(sizes, hidden_activation, keys)
     network = (normalised, hidden_activation, at)
-    found = _grid_curves(optimizer, network, at_once, grid, layers, batches, train, test)
+    found = _grid_curves(optimizer, network, at_once, grid, layers, given, train, test)
     return jax.tree.map(lambda curves: np.asarray(curves).swapaxes(0, 1), found)
 
 
