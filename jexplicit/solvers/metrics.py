@@ -71,10 +71,14 @@ def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M
         Closeness(distance=1.0, cosine=1.0, agreement=1.0)
     """
     same = jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)
+    return Closeness(*parameter_closeness(U, V), float(jnp.mean(same.astype(U.dtype))))
+
+
+def parameter_closeness(U: Float[Array, "D N"], V: Float[Array, "D N"]) -> tuple[float, float]:
+    """The distance and the cosine of `Closeness`."""
     U, V = (W - W.mean(axis=1, keepdims=True) for W in (U, V))
     sizes = jnp.linalg.norm(U), jnp.linalg.norm(V)
-    cosine = jnp.vdot(U, V) / (sizes[0] * sizes[1])
-    return Closeness(float(jnp.linalg.norm(U - V) / sizes[1]), float(cosine), float(jnp.mean(same.astype(U.dtype))))
+    return float(jnp.linalg.norm(U - V) / sizes[1]), float(jnp.vdot(U, V) / (sizes[0] * sizes[1]))
 
 
 def recall_by_class(guesses: Integer[Array, " M"], labels: Integer[Array, " M"], classes: int) -> Float[Array, " classes"]:

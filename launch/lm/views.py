@@ -320,6 +320,28 @@ def _exponents(results: Results) -> list[Row]:
     return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
 
 
+def _nearness(results: Results) -> list[Row]:
+    """Epochs of cold starts, powers of two and the last, with how near they are to the explicit solution."""
+    found = [event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event]
+    last = {_model(event): event["epoch"] for event in found}
+    return [event for event in found if event["epoch"].bit_count() <= 1 or event["epoch"] == last[_model(event)]]
+
+
+CLOSENESS = Table(
+    [
+        Column("model", _model),
+        Column("epoch", "epoch", "d"),
+        Column("distance", "explicit_distance", ".2f"),
+        Column("cosine", "explicit_cosine", ".3f"),
+        Column("same guess, dev %", "explicit_agreement", ".1f", 100),
+        Column("train", "train_perplexity", ".1f"),
+        Column("dev", "dev_perplexity", ".1f"),
+    ],
+    _nearness,
+    note="""\
+How near a cold start comes to the explicit solution: the distance of the centred tables in units of the solution's norm, the
+cosine between them, and the share of dev contexts with the same likeliest token.""",
+)
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
 LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, legend="right")
 COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
@@ -347,7 +369,7 @@ VIEWS: Sequence[View] = (
     RESULTS,
     TESTS,
     PERPLEXITY,
-    _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, LOSS_CURVES, COMPUTE])),
+    _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES, COMPUTE])),
     _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS, BITS])),
     _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
     Texts("Sampled text", "samples.json"),

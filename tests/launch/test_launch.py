@@ -148,6 +148,21 @@ def test_curves_begin_before_training_and_rows_have_their_end():
     assert curve[0]["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
 
 
+def test_a_cold_start_turns_towards_the_explicit_solution_where_a_warm_one_begins():
+    curves = [where(events(finished(), "epoch"), method=method, features="cat", radius=2) for method in ("cold", "warm")]
+    (cold, *_, last), (warm, *_) = curves
+    assert warm["explicit_distance"] < 1e-6 and warm["explicit_cosine"] == pytest.approx(1) and warm["explicit_agreement"] == 1
+    assert abs(cold["explicit_cosine"]) < 0.3 < last["explicit_cosine"] < 1  # random tables; after three epochs
+    assert cold["explicit_agreement"] < last["explicit_agreement"] < 1
+    kept, explicit = (load_model(finished(), method=m, features="cat", radius=2).model.tables for m in ("cold", "explicit"))
+    U, V = (
+        np.concatenate([table - table.mean(axis=1, keepdims=True) for table in map(np.asarray, ts)]) for ts in (kept, explicit)
+    )
+    best = curves[0][by_model(finished())["cold", "cat", 2]["best_epoch"]]
+    assert best["explicit_distance"] == pytest.approx(np.linalg.norm(U - V) / np.linalg.norm(V), rel=1e-4)
+    assert best["explicit_cosine"] == pytest.approx((U * V).sum() / np.linalg.norm(U) / np.linalg.norm(V), rel=1e-4)
+
+
 def test_kinds_of_rows_are_added_and_left_out_on_the_same_positions():
     steps, ablations = events(finished(), "step"), events(finished(), "ablation")
     assert [e["scalars"] for e in steps] == [0, 5, 13, 17, 25] and {e["positions"] for e in (*steps, *ablations)} == {300}

@@ -5,18 +5,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.smoothing import Noise, noise_model
+from jexplicit.lm.core.softmax import map_contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import cold_start, decoder_model, initial_state, kkt_residual, make_batch, training_step
 from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train
+from jexplicit.solvers.metrics import parameter_closeness
 
+_compared = 10_000  # dev contexts, at most, of which the guesses are compared with those of the explicit solution
 _sparse_optimizers = ("adagrad", "sgd")  # these leave a parameter without gradient where it is
 
 
@@ -43,7 +47,17 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
     X, Y = contexts(text.in_memory, K, eos=eos)
     sparse = noise is None and options.optimizer in _sparse_optimizers
     shape: Any = {"features": features, "vocab_size": text.vocab_size, "size": options.batch_size, "sparse": sparse}
-    params = starting_tables(start, text, options, noise)
+    params, solution = (starting_tables(kind, text, options, noise) for kind in (start, "warm"))
+    seen = contexts(watch.dev, K, eos=eos)[0][:_compared]
+    goal, near = read(solution), dict[str, float]()
+    guesses = _guesses(goal, seen, text.mesh)
+
+    def dev_loss(params: Any) -> float:
+        model = read(params)
+        distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows[0].tables) for one in (model, goal)))
+        agreement = float(np.mean(_guesses(model, seen, text.mesh) == guesses))
+        near.update(explicit_distance=distance, explicit_cosine=cosine, explicit_agreement=agreement)
+        return evaluate(model, watch.dev, mesh=text.mesh).loss
 
     def on_epoch(entry: Mapping[str, Any]) -> None:
         epoch = dict(entry)
@@ -51,15 +65,15 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
             of_start = evaluate(
                 read(params), text.stream, counts=counts, sample=options.train_sample, seed=options.seed, mesh=text.mesh
             )
-            epoch |= {"train_loss": of_start.loss, "seconds": 0.0}
-        watch.log(event="epoch", method=start, features=features, radius=K, **_with_perplexities(epoch))
+            epoch |= {"train_loss": of_start.loss, "seconds": 0.0, "cpu_seconds": 0.0}
+        watch.log(event="epoch", method=start, features=features, radius=K, **_with_perplexities(epoch), **near)
 
     with watch.stage(f"training {name}", "positions") as progress:
         trained = train(
             initial_state(params, optimizer, text.mesh),
             training_step(optimizer, features=features, noise=noise, mesh=text.mesh),
             lambda drawn: make_batch(X[drawn], Y[drawn], **shape),
-            lambda params: evaluate(read(params), watch.dev, mesh=text.mesh).loss,
+            dev_loss,
             params=lambda state: state.params,
             size=len(Y),
             batch_size=options.batch_size,
@@ -83,6 +97,15 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
         **{name: getattr(options, name) for name in ("optimizer", "learning_rate", "batch_size", "parameters")},
     }
     return model, info
+
+
+def _guesses(model: LanguageModel, X: np.ndarray, mesh: Any) -> np.ndarray:
+    """The likeliest token after every context."""
+    return map_contexts(_guess, model, X, mesh=mesh)
+
+
+def _guess(model: LanguageModel, x: jax.Array) -> jax.Array:
+    return jnp.argmax(model.logits(x))
 
 
 def make_optimizer(options: Any) -> optax.GradientTransformation:
