@@ -66,7 +66,8 @@ class Model(NamedTuple):
     def points(self) -> list[tuple[float | None, float]]:
         """CPU seconds and loss: at the evaluations of training, means over seeds, or of a point. None for a line across."""
         if not self.curve:
-            return [(None if self.trained else row["cpu"], row["error"]) for row in self.rows()[:1]]
+            rows = self.rows()
+            return [(None if self.trained else rows[0]["cpu"], mean(row["error"] for row in rows))]
         event, field = self.curve
         steps = groups(self.chosen(tables.kept(self.results).events(event)), lambda row: row.get("step", row.get("epoch")))
         return [(mean(map(cpu_seconds, own)), mean(row[field] for row in own)) for step, own in steps.items() if step]
@@ -131,19 +132,13 @@ MODELS = (
         ("epoch", "dev_loss"),
         trained=True,
     ),
-    Model(CONTEXTS, "GD, one rate", "10 examples", "icl-five-trained", {"predictor": "gd"}, "loss"),
+    Model(CONTEXTS, "GD, one rate", "10 examples", "icl-five-decayed", {"predictor": "gd"}, "loss"),
     Model(
-        CONTEXTS, "GD++, rates fitted to the law of inputs", "10 examples", "icl-five-trained", {"predictor": "gd++"}, "loss"
+        CONTEXTS, "GD++, rates fitted to the law of inputs", "10 examples", "icl-five-decayed", {"predictor": "gd++"}, "loss"
     ),
+    Model(CONTEXTS, "layers trained", "10 examples", "icl-five-decayed", _trained_layers, "loss", ("evaluation", "loss"), True),
     Model(
-        CONTEXTS,
-        "layers trained",
-        "10 examples",
-        "icl-five-trained",
-        _trained_layers,
-        "loss",
-        ("evaluation", "loss"),
-        trained=True,
+        CONTEXTS, "... at a constant rate", "10 examples", "icl-five-trained", {"predictor": "trained"}, "loss", trained=True
     ),
 )
 
@@ -158,7 +153,7 @@ def compared(results: Results) -> list[Row]:
     rows = []
     for model in MODELS:
         own = model.rows()
-        means = {name: mean(row[name] for row in own) for name in ("error", "cpu") if own[0].get(name)}
+        means = {"error": mean(row["error"] for row in own), "cpu": model.points()[-1][0] if model.curve else own[0].get("cpu")}
         spread = max(row["error"] for row in own) - min(row["error"] for row in own)
         rows.append(
             {**own[0], **means, "spread": spread if len(own) > 1 else None, "by": "trained" if model.trained else "counted"}
