@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jexplicit.experiments.rows import Results
 from launch.lm.config import PRESETS, Config
 from launch.networks.config import CompareConfig
 from tools import headline, tables
@@ -148,3 +149,18 @@ def test_runs_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
     when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
     transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
     assert tables.commands("x").splitlines() == [f"`b`: {when}.", *transcribed]
+
+
+def test_a_curve_of_the_picture_is_the_mean_over_seeds_and_a_point_has_twice_the_clock(monkeypatch):
+    entries = [{"name": "net", "step": k, "loss": 4.0 / k + n, "cpu_seconds": 10.0 * k + n} for n in (0, 2) for k in (1, 2)]
+    entries += [{"name": "net", "step": 0, "loss": 9.0, "cpu_seconds": 1.0}, {**entries[0], "name": "other"}]
+    rows = [{"method": "a", "loss": 1.0, "seconds": 3.0}, {"method": "b", "loss": 2.0, "seconds": 5.0, "cpu_seconds": 7.0}]
+    found = Results(headline.PICTURE, {}, rows, {"epoch": entries})
+    monkeypatch.setattr(headline.tables, "kept", lambda name: found)
+    trained = headline.Model("task", "net", "all", "some", {"name": "net"}, "loss", ("epoch", "loss"), trained=True)
+    assert trained.points() == [(11.0, 5.0), (21.0, 3.0)]  # the start, at no step, is left out
+    a, b, mean = (headline.Model("task", m, "all", "some", {"method": m} if m else {}, "loss") for m in ("a", "b", ""))
+    assert (a.points(), b.points()) == ([(6.0, 1.0)], [(7.0, 2.0)])
+    assert mean._replace(trained=True).points() == [(None, 1.5)]
+    with pytest.raises(ValueError, match="some.json has nothing with"):
+        a._replace(where={"method": "c"}).rows()
