@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
 
 class Column(NamedTuple):
@@ -48,8 +49,14 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, 
     for column in columns:
         table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)
     for row in rows:
-        table.add_row(*(re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/]", column.cell(row)) for column in columns))
+        table.add_row(*(_text(column.cell(row)) for column in columns))
     return table
+
+
+def _text(cell: str) -> Text:
+    """A cell for the terminal, in which brackets are no markup."""
+    parts = re.split(r"\*\*(.+?)\*\*", cell)
+    return Text.assemble(*((part, "bold" if n % 2 else "") for n, part in enumerate(parts)))
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -72,6 +72,14 @@ def test_markdown_and_terminal_have_a_cell_per_column_and_empty_ones_for_what_is
     assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
 
 
+@pytest.mark.parametrize("markup", [True, False])
+def test_the_terminal_shows_bold_cells_and_brackets_as_they_are(markup):
+    shown = io.StringIO()
+    cells = [{"a": "**1.5** and **2**", "b": "[red] x [0]"}]
+    Console(file=shown, width=100, markup=markup).print(rich_table([Column("a", "a"), Column("b", "b")], cells))
+    assert "1.5 and 2" in shown.getvalue() and "[red] x [0]" in shown.getvalue() and "*" not in shown.getvalue()
+
+
 def test_a_table_has_the_columns_in_which_a_row_has_a_value():
     table = Table([Column("K", "K", "d"), Column("loss", "loss", ".1f"), Column("slope", "slope", ".1f")], note="A note.")
     found = Results(Path(), {}, ROWS[:2])
