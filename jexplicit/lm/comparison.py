@@ -14,13 +14,10 @@ are drawn with replacement, and both sums are taken again.
 Source: Cochran 1977, Sampling Techniques, Sec. 2.11; Efron and Tibshirani 1993, An Introduction to the Bootstrap, Ch. 6.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer
-
-from jexplicit.lm.measures import DocumentLosses
 
 
 class Difference(NamedTuple):
@@ -86,11 +83,3 @@ def bootstrap_standard_error(
     rng, n, nll = np.random.default_rng(seed), len(nll), nll.astype(np.float64)
     drawn = (rng.integers(n, size=n) for _ in range(draws))
     return float(np.std([nll[m].sum() / sizes[m].sum() for m in drawn], ddof=1))
-
-
-def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
-    """`loss`, `perplexity`, `loss_se` and `positions` of some texts together; the error is None for a single document."""
-    nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
-    loss, error = float(nll.sum() / positions.sum()), bootstrap_standard_error(nll, positions)
-    error = None if np.isnan(error) else error
-    return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": error, "positions": int(positions.sum())}

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.sizes import TextSizes
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
+from jexplicit.lm.comparison import bootstrap_standard_error
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 
@@ -156,6 +157,14 @@ def document_losses(
     if block and len(starts) == 1:
         starts = np.arange(0, len(log_p), block)
     return DocumentLosses(-np.add.reduceat(log_p, starts), np.diff(starts, append=len(log_p)))
+
+
+def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
+    """`loss`, `perplexity`, `loss_se` and `positions` of some texts together; the error is None for a single document."""
+    nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
+    loss, error = float(nll.sum() / positions.sum()), bootstrap_standard_error(nll, positions)
+    error = None if np.isnan(error) else error
+    return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": error, "positions": int(positions.sum())}
 
 
 def _blocks(stream: Stream) -> Any:

@@ -16,11 +16,10 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row, groups
 from jexplicit.lm.checkpoints import load_row
-from jexplicit.lm.comparison import loss_fields
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import label
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.measures import DocumentLosses, document_losses
+from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.training_text import TrainingText, Watch
 from jexplicit.runs.progress import stage
 from launch.lm.config import Config

@@ -20,9 +20,8 @@ from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table, Texts
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.comparison import loss_fields
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.measures import comparable_measures, document_losses
+from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields
 from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jexplicit.lm.comparison import bootstrap_standard_error, loss_fields, paired_difference
-from jexplicit.lm.measures import DocumentLosses
+from jexplicit.lm.comparison import bootstrap_standard_error, paired_difference
+from jexplicit.lm.measures import DocumentLosses, loss_fields
 
 RNG = np.random.default_rng(0)
 SIZES = RNG.integers(5, 300, 400)
