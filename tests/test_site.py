@@ -44,10 +44,8 @@ def test_what_a_flag_takes_is_in_words():
     page = command_page("lm")
     assert "| `--vocab-size` | integer, at least 1 |" in page
     assert "| `--radius` | several: integer, at least 1<br>default `1 2 4` |" in page
-    assert (
-        "| `--split` | `blocks`, `end`<br>default `blocks` | How the training text is split without `--dev`. <br>`blocks`: "
-        in page
-    )
+    assert "| `--split` | `blocks`, `end`, `dev-test`<br>default `blocks` | How the training text is split without" in page
+    assert "without `--dev`. <br>`blocks`: " in page
     assert "| `--out` | text<br>*required* |" in page
     assert "| `starts` | docs, " in page and "`--learning-rate 0.1`" in page and "`--paper`" in page
 

@@ -67,7 +67,7 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
     Example:
         >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[1.0, 1.0], [6.0, 2.0]]))], "cat", False)  # Z = 2 and 8
-        >>> round(partition_spread(model, np.array([[0], [1]])) / np.log(2), 6)  # 1 and 3 bits
+        >>> round(partition_spread(model, np.array([[0], [1]])) / float(np.log(2)), 6)  # 1 and 3 bits
         1.0
 
     Source: paper, Eq. 11.

@@ -25,7 +25,7 @@ class ConvolutionalNetwork(nn.Module):
 
     Example:
         >>> from jexplicit.nn.networks import init_variables, network_outputs
-        >>> network, x = ConvolutionalNetwork((8, 8), outputs=10), jnp.ones((3, 64))
+        >>> network, x = ConvolutionalNetwork((8, 8), outputs=10), jnp.ones((3, 64), jnp.float32)
         >>> network_outputs(network, init_variables(network, jax.random.key(0), x), x).shape
         (3, 10)
 

@@ -335,7 +335,7 @@ def test_a_trained_layer_ends_at_the_best_one_head():
     few = FiniteTasks(TASKS, 5, seed=2)
     own = token_moments(TASKS, few.weights())
     init = jax.tree.map(lambda leaf: np.asarray(leaf)[None], init_layers(jax.random.key(0), 4, scale=0.02))
-    recipe = Recipe(batch_size=512, learning_rate=3e-3)
+    recipe = Recipe(batch_size=512, learning_rate=3e-3, cooling="constant")
     trained = train_layers(init, Regression(few), recipe, steps=500, seeds=[0], every=500, devices=1).params
     H, best = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), trained), 4), one_head_solution(own).tensor
     assert 1 <= float(heads_loss(H, own) / heads_loss(best, own)) < 1.02  # Adam's noise
