@@ -100,6 +100,7 @@ MODELS = (
     Model(CHARACTERS, "nanoGPT, 10.6 M weights, on an A100", "128 characters on average", "", {}, 1.4697, trained=True),
     Model(WORDS, "Kneser-Ney 5-gram", "4 tokens", "babylm-mixture", {"method": "ngram"}, "dev_perplexity"),
     Model(WORDS, "mixture", "16 tokens", "babylm-mixture", {"method": "mixture", "history": "none"}, "dev_perplexity"),
+    Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity"),
     Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity"),
     Model(
         WORDS,
