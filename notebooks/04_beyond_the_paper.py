@@ -116,7 +116,7 @@ plt.show()
 #
 # Each row is estimated on its own, so together they count shared evidence twice. Sweeps of iterative scaling start from the
 # log-linear model and add $\log ((F - D) / E) / K$ to $U$, or $\log ((F + D) / E) / K$ where that is negative. They bring the
-# expected co-occurrences $E$ within a discount $D$ of the observed ones, without a gradient or a learning rate.
+# expected co-occurrences $E$ within a discount $D$ of the observed ones, without backpropagation or a learning rate.
 
 # %%
 K, events = radii[-2], []

@@ -74,7 +74,7 @@ def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows
 
 
 def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
-    """Sweeps without gradients: near the log-linear model; without a discount, from the explicit solution to the optimum."""
+    """Sweeps without a learning rate, near the log-linear model; without a discount, from the explicit solution."""
     K, features = options.radius, options.features
     mine = {"features": features, "radius": K}
     if options.discount == 0:
