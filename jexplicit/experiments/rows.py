@@ -71,6 +71,11 @@ def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[An
     return found
 
 
+def some_epochs(events: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
+    """Of each group the epochs that are 0, powers of two, and the last one."""
+    return [e for own in groups(events, by).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
+
+
 def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
     """One row per group: its first row, with floats replaced by means, and the size of the group as `number`."""
     return [

@@ -6,7 +6,7 @@ position, a block at a time.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from jexplicit.lm.tables.reader import read_log_probabilities
 from jexplicit.lm.tables.storage import Sparse, SparseRows, as_table
 from jexplicit.runs.devices import data_mesh
 
+K = TypeVar("K")
 _window = 1 << 22  # positions
 _positions_per_call = 1 << 16  # of a device
 _positions_with_a_past = 1 << 12  # the same, of models with rows that are made for each position
@@ -153,7 +154,7 @@ def evaluate(
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
     n = np.ones(len(Y), np.int64) if times is None else times
-    if (kind := _only_kind(model)) and not kind.normalised:
+    if (kind := _only_kind(model, TableRows)) and not kind.normalised:
         distinct, often = distinct_contexts(X, times, ordered=model.ordered)
         log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
         nll = np.sum(often * log_Z) - np.sum(n * kind.target_logits(X, Y).astype(np.float64))
@@ -227,10 +228,10 @@ def log_probabilities(
     check_positions(model, X, Y)
     if not len(Y):
         return np.zeros(0, np.float32)
-    if kind := _only_kind(model):
+    if kind := _only_kind(model, TableRows):
         logits = kind.target_logits(X, Y)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
-    if isinstance(kind := model.rows[0], SequenceRows) and past is not None:
+    if past is not None and (kind := _only_kind(model, SequenceRows)):
         return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
     if not _has_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
@@ -379,7 +380,7 @@ def _positions_of(
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
         m = _drawn(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
-    if model.radius == 1 and _only_kind(model):
+    if model.radius == 1 and _only_kind(model, TableRows):
         C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
         return C.row[wanted, None], C.col[wanted], C.data[wanted], None
@@ -405,10 +406,10 @@ def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None)
     return counts
 
 
-def _only_kind(model: LanguageModel) -> TableRows | None:
-    """The only kind of a model with exponents 1, whose logits and partition functions are read apart."""
-    kind = model.rows[0]
-    return kind if len(model.rows) == 1 and isinstance(kind, TableRows) and has_unit_exponents(model) else None
+def _only_kind(model: LanguageModel, kind: type[K]) -> K | None:
+    """The only rows of a model with exponents 1, which have scores of their own, if they are of a kind."""
+    rows = model.rows[0]
+    return rows if len(model.rows) == 1 and isinstance(rows, kind) and has_unit_exponents(model) else None
 
 
 def _has_tables(model: LanguageModel) -> bool:

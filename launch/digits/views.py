@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
-from jexplicit.experiments.rows import Results, Row, melt, where
+from jexplicit.experiments.rows import Results, Row, melt, some_epochs, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Images, Lines, Section, Table, View, picture
 from launch.digits.base import PICTURES, SCAN, load_model, row_name
@@ -96,9 +96,8 @@ OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=("ke
 
 def by_epoch(results: Results) -> list[Row]:
     """Epochs of single softmax layers, with how near they are to the explicit solution: powers of two, and the last one."""
-    found = [e for e in results.events("epoch", "method", "layers", "epoch") if "explicit_cosine" in e]
-    last = {method: max(e["epoch"] for e in where(found, method=method)) for method in {e["method"] for e in found}}
-    return [e for e in found if e["epoch"].bit_count() <= 1 or e["epoch"] == last[e["method"]]]
+    found = results.events("epoch", "method", "layers", "epoch")
+    return some_epochs((event for event in found if "explicit_cosine" in event), ["method"])
 
 
 CLOSENESS = Table(

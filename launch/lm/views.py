@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.experiments.figures import figure
-from jexplicit.experiments.rows import Results, Row, cell, groups, melt, pivot, where
+from jexplicit.experiments.rows import Results, Row, cell, groups, melt, pivot, some_epochs, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Bars, Lines, Section, Table, Texts, View, picture
 from jexplicit.lm.core.names import label
@@ -322,9 +322,7 @@ def _exponents(results: Results) -> list[Row]:
 
 def _nearness(results: Results) -> list[Row]:
     """Epochs of cold starts, powers of two and the last, with how near they are to the explicit solution."""
-    found = [event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event]
-    last = {_model(event): event["epoch"] for event in found}
-    return [event for event in found if event["epoch"].bit_count() <= 1 or event["epoch"] == last[_model(event)]]
+    return some_epochs((event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event), _model)
 
 
 CLOSENESS = Table(

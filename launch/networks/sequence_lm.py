@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.data.sizes import TextSizes
@@ -109,7 +110,8 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
     key, prompts = jax.random.key(config.seed), [""] * config.samples
     length = 4 * config.window if config.tokenizer == "char" else 40
     write_json(folder.path / "samples.json", generate_text(key, model, text.tokenizer, prompts, length) if prompts else [])
-    last, trained = result.history[-1], config.steps * config.accumulate * config.batch_size * config.window
+    last, updates = result.history[-1], updates_per_evaluation(config)
+    trained = result.epochs * updates * windows_per_update(config) * config.window
     row = {
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
@@ -117,10 +119,10 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
         "train_loss": last["train_loss"],
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],
-        "best_step": round(result.best_epoch * config.steps / config.evaluations),
+        "best_step": result.best_epoch * updates,
         **{
-            "steps": config.steps,
-            "batch_size": config.accumulate * config.batch_size,
+            "steps": result.epochs * updates,
+            "batch_size": windows_per_update(config),
             "train_tokens": len(text.streams["train"]),
         },
         **{"trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds},
@@ -135,12 +137,22 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
     return [row]
 
 
+def updates_per_evaluation(config: SequenceConfig) -> int:
+    """Updates between two dev losses; training ends with one, so that it makes a few more where --steps is no multiple."""
+    return max(1, config.steps // config.evaluations)
+
+
+def windows_per_update(config: SequenceConfig) -> int:
+    """Windows whose gradients are averaged."""
+    return config.accumulate * config.batch_size
+
+
 def train_sequences(
     config: SequenceConfig, folder: RunFolder, network: Transformer | LSTM, text: Text, checkpoints: Path, mesh: Any
 ) -> TrainingResult:
     """Train the network; the parameters of the evaluation with the lowest dev loss are kept."""
-    stream, dev, updates = text.streams["train"], text.streams["dev"], max(1, config.steps // config.evaluations)
-    size = updates * config.accumulate * config.batch_size
+    stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
+    size = updates * windows_per_update(config)
     if config.batch_size % mesh.size:
         raise ValueError(f"--batch-size {config.batch_size} on {mesh.size} devices: give a multiple of {mesh.size}")
     optimizer = sequence_optimizer(
@@ -151,8 +163,8 @@ def train_sequences(
         accumulate=config.accumulate,
     )
     variables = init_variables(network, jax.random.key(config.seed), np.zeros((1, config.window), np.int32))
-    wanted = dev[1:] >= (0 if config.eos else 1)
-    per_step = network.flops_per_token() * size * config.window / updates
+    wanted = slice(None) if config.eos else dev[1:] != PAD
+    per_update = network.flops_per_token() * windows_per_update(config) * config.window
 
     def evaluate_windows(variables: Any) -> float:
         options: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
@@ -160,7 +172,7 @@ def train_sequences(
 
     def on_epoch(entry: Any) -> None:
         step = round(entry["epoch"]) * updates
-        folder.log(event="epoch", name=type(network).__name__.lower(), **entry, step=step, flops=step * per_step)
+        folder.log(event="epoch", name=type(network).__name__.lower(), **entry, step=step, flops=step * per_update)
         losses = ", ".join(f"{part} {entry[f'{part}_loss']:.4f}" for part in ("train", "dev") if f"{part}_loss" in entry)
         console.print(f"    step {step:,}: {losses}, {entry.get('seconds', 0):.0f} s")
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from jexplicit.experiments import views
-from jexplicit.experiments.rows import Results, cell, groups, mean_std, means, melt, only, pivot, points
+from jexplicit.experiments.rows import Results, cell, groups, mean_std, means, melt, only, pivot, points, some_epochs
 from jexplicit.experiments.tables import Column, markdown_table, rich_table
 from jexplicit.experiments.views import Bars, Images, Lines, Table
 
@@ -53,6 +53,13 @@ def test_rows_of_columns_measures_and_points():
     assert melt([{"K": 1, "loss": 0.5}, {"K": 2}], {"loss": "loss (nats)"}) == [{"K": 1, "loss": 0.5} | measure]
     assert points([1, 2], [0.5, 0.25], series="a") == [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": 0.25}]
     assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
+
+
+def test_the_epochs_of_a_table_are_powers_of_two_and_the_last_of_each_group():
+    events = [{"epoch": n, "method": m} for m, last in (("a", 6), ("b", 3)) for n in range(last + 1)]
+    shown = some_epochs(events, ["method"])
+    assert [e["epoch"] for e in shown if e["method"] == "a"] == [0, 1, 2, 4, 6]
+    assert [e["epoch"] for e in shown if e["method"] == "b"] == [0, 1, 2, 3] and some_epochs([], ["method"]) == []
 
 
 COLUMNS = [

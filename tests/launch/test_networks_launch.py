@@ -159,6 +159,13 @@ def test_a_transformer_resumes_to_the_same_bits(tmp_path, text, unseen, transfor
     assert without_costs(out) == without_costs(transformer)
 
 
+def test_costs_are_those_of_the_updates_made_where_evaluations_do_not_divide_the_steps(tmp_path_factory, text):
+    out = run(tmp_path_factory, "lstm-lm", "--train", text, *SEQUENCES, "--samples", "0", "--steps", "7")  # 2 before each of 4
+    (row,), last = rows(out), read_events(out, "epoch")[-1]
+    assert row["steps"] == last["step"] == 8 and row["flops"] == last["flops"] and row["trained_tokens"] == 8 * 4 * 32
+    assert row["best_step"] in (0, 2, 4, 6, 8)
+
+
 def test_a_run_is_not_resumed_on_another_text(tmp_path, text, capsys):
     other = tmp_path / "other.txt"
     other.write_text(text.read_text())

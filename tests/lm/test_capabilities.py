@@ -3,6 +3,7 @@
 The table that the documentation shows is generated from CLAIMS; `python tests/lm/test_capabilities.py` writes it.
 """
 
+import dataclasses
 import functools
 from dataclasses import replace
 from pathlib import Path
@@ -289,6 +290,13 @@ def test_neither_devices_nor_the_size_of_a_call_change_a_score(kind, monkeypatch
     np.testing.assert_allclose(score(model, dev(), mesh=data_mesh(8)), whole, **CLOSE)
     np.testing.assert_allclose(score(model, dev(), progress=lambda *report: reports.append(report)), whole, **CLOSE)
     assert kind == "ngram" or (reports == sorted(set(reports)) and reports[-1] == (len(whole), len(whole)))
+
+
+def test_a_network_of_windows_beside_other_exponents_is_not_read_alone():
+    model = fitted("LSTM")
+    weighed = dataclasses.replace(model, exponents=2 * model.exponents)
+    with pytest.raises(ValueError, match="reads the last 32 tokens, and no history: pass one"):
+        score(weighed, dev(2))
 
 
 def test_every_method_is_in_the_table():

@@ -47,10 +47,10 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
     X, Y = contexts(text.in_memory, K, eos=eos)
     sparse = noise is None and options.optimizer in _sparse_optimizers
     shape: Any = {"features": features, "vocab_size": text.vocab_size, "size": options.batch_size, "sparse": sparse}
-    params, solution = (starting_tables(kind, text, options, noise) for kind in (start, "warm"))
+    params = starting_tables(start, text, options, noise)
+    goal = read(params if start == "warm" else starting_tables("warm", text, options, noise))
     seen = contexts(watch.dev, K, eos=eos)[0][:_compared]
-    goal, near = read(solution), dict[str, float]()
-    guesses = _guesses(goal, seen, text.mesh)
+    guesses, near = _guesses(goal, seen, text.mesh), dict[str, float]()
 
     def dev_loss(params: Any) -> float:
         model = read(params)
