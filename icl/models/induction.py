@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from icl.models.attention import layers_from_maps
 from icl.models.causal import CausalLayer, CausalModel, attention_maps
 from jexplicit.lm.core.model import NO_TOKEN
-from jexplicit.lm.rows.cache import Cache, recent_row
+from jexplicit.lm.rows.past.cache import Cache, recent_row
 from jexplicit.runs.checks import is_concrete
 
 _far = 1000.0  # exp(-1000) is zero in float64
@@ -122,7 +122,7 @@ class CacheRow(NamedTuple):
 
 
 def cache_row(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> CacheRow:
-    """The row "what followed this token before" of `jexplicit.lm.rows.cache` over a uniform base; before any, 0 with n₊ = 1.
+    """The row "after this token" of `jexplicit.lm.rows.past.cache` over a uniform base; before any, 0 with n₊ = 1.
 
     Source: Kuhn & De Mori 1990 for the cache; Witten & Bell 1991 for its prior weight n₊.
     """

@@ -17,18 +17,24 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream, windows
-from jexplicit.data.contexts import PAD, check_token_ids, contexts, distinct_contexts, window_contexts
+from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts, window_contexts
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import (
-    NO_TOKEN,
     LanguageModel,
     TableRows,
+    add_selected,
     buckets_of,
     exponent_offsets,
     has_unit_exponents,
     is_token_model,
+    selected,
+    unit_exponents,
 )
+from jexplicit.lm.core.past import EncodedText as EncodedText
+from jexplicit.lm.core.past import Past as Past
+from jexplicit.lm.core.past import histories as histories
+from jexplicit.lm.core.past import read_text as read_text
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
@@ -59,54 +65,6 @@ class Evaluation(NamedTuple):
     def perplexity(self) -> float:
         """`exp(nll / positions)`."""
         return float(np.exp(self.loss))
-
-
-class Past(NamedTuple):
-    """Where positions stand in a text, for models that read what came before.
-
-    stream: [L] token ids.
-    places: [M] place of each target in it.
-    starts: [M] place that the past of each target begins from; default, the start of the text.
-    """
-
-    stream: Integer[np.ndarray, " L"]
-    places: Integer[np.ndarray, " M"]
-    starts: Integer[np.ndarray, " M"] | None = None
-
-    def take(self, m: Any) -> "Past":
-        """Some of the positions."""
-        return Past(self.stream, self.places[m], None if self.starts is None else self.starts[m])
-
-    def within_documents(self) -> "Past":
-        """The same positions, each with the past of its own document alone, from the `<pad>` before it.
-
-        Example:
-            >>> Past(np.array([0, 5, 6, 0, 7, 0]), np.array([2, 4])).within_documents().starts.tolist()
-            [0, 3]
-        """
-        pads = np.flatnonzero(self.stream == PAD)
-        return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
-
-
-class EncodedText(NamedTuple):
-    """All predictions of a stream: contexts, targets, and where they stand."""
-
-    X: Integer[np.ndarray, "M K"]
-    Y: Integer[np.ndarray, " M"]
-    past: Past
-
-
-def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
-    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
-
-    Example:
-        >>> text = read_text(np.array([0, 5, 6, 0, 7, 0]), 2)
-        >>> text.Y.tolist(), text.past.places.tolist()
-        ([5, 6, 7], [1, 2, 4])
-    """
-    X, Y = contexts(stream, K, eos=eos)
-    places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
-    return EncodedText(X, Y, Past(stream, places))
 
 
 def evaluate(
@@ -285,7 +243,11 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
             read += [_as_feature(model.vocab_size, *table) for table in kind.log_tables(X, past)]
     tables, rows, buckets = zip(*read, strict=True)
     exponents = [np.broadcast_to(g + bucket, len(X)) for g, bucket in zip(exponent_offsets(model.rows), buckets, strict=True)]
-    return tables, Positions(np.stack(rows, axis=1), np.stack(exponents, axis=1))
+    own = np.stack(exponents, axis=1)
+    if model.selectors:
+        classes, sizes = vmap_contexts(selected, (model.rows, model.selectors), X), [kind.size for kind in model.selectors]
+        own = add_selected(own, classes, len(unit_exponents(model.rows)), sizes)
+    return tables, Positions(np.stack(rows, axis=1), own)
 
 
 def _row_numbers(kinds: tuple[TableRows, ...], x: Integer[Array, " K"]) -> Integer[Array, "2 rows"]:
@@ -315,18 +277,6 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
         if ids.dtype.kind not in "iu":
             raise ValueError(f"token ids of {ids.dtype}: pass integers")
         check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-
-
-def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
-    """The W tokens before every position, nearest first, `NO_TOKEN` before the start of the text.
-
-    Example:
-        >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
-        [[0, -1, -1], [6, 5, 0]]
-    """
-    places = past.places[:, None] - 1 - np.arange(W)[None, :]
-    starts = 0 if past.starts is None else past.starts[:, None]
-    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
 
 
 def sampled_positions(

@@ -24,10 +24,11 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
-from jexplicit.lm.rows.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
+from jexplicit.lm.rows.past.cache import Cache, CacheRows, RepeatRows
+from jexplicit.lm.rows.selectors import LongestContext, PlaceInWord
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
@@ -53,6 +54,8 @@ _types = (
     WordView,
     CacheRows,
     RepeatRows,
+    LongestContext,
+    PlaceInWord,
     NetworkRows,
     SequenceRows,
     MLPLanguageModel,
@@ -261,10 +264,11 @@ def check_sizes(path: Any, model: LanguageModel, tokenizer: Tokenizer) -> None:
     N = tokenizer.vocab_size
     sizes = {type(kind).__name__: kind.vocab_size for kind in model.rows}
     tables = [table.shape for kind in model.rows if isinstance(kind, TokenTables) for table in kind.tables]
+    classes = sum(selector.size for selector in model.selectors)
     if (
         set(sizes.values()) != {N}
         or any(shape != (N, N) for shape in tables)
-        or len(model.exponents) != len(unit_exponents(model.rows))
+        or len(model.exponents) != len(unit_exponents(model.rows)) + classes * len(model.names)
     ):
         raise ValueError(
             f"{path} has a tokenizer of {N} tokens and rows of {sizes}, tables {tables}, with {len(model.exponents)} exponents "

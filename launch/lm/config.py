@@ -49,7 +49,8 @@ class Models(Text, Run):
     next token. repeats: the nearest 4 and 16 tokens, which may occur again. coarse: the class of the next token given the last
     three classes, where each frequent token is its own class. skips: contexts that skip the nearest one or two tokens. words,
     word-classes: with --tokenizer char, the current part of a word and the words before it, or their classes. confidence: for
-    each row ten exponents instead of one, by how often the context occurred and whether only one token followed it."""
+    each row ten exponents instead of one, by how often the context occurred and whether only one token followed it. selectors:
+    the exponent of each row also depends on the longest context that occurred and, of characters, on the place in the word."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)

@@ -12,7 +12,7 @@ from icl.models.causal import CausalModel
 from icl.problems import markov
 from icl.problems.markov import Chains, cross_entropy, dirichlet_mean, divergence, uniform_prediction
 from jexplicit.lm.evaluation import Past
-from jexplicit.lm.rows.cache import Cache, cache_rows
+from jexplicit.lm.rows.past.cache import Cache, cache_rows
 
 # compiled whole, which takes less time than compiling every operation
 next_outputs = jax.jit(causal.next_outputs, static_argnames="softmax")

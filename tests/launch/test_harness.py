@@ -17,7 +17,7 @@ from jexplicit.data.sizes import text_sizes
 from jexplicit.lm.checkpoints import save_model
 from jexplicit.lm.measures import comparable_measures
 from jexplicit.lm.minimal_pairs import judgement, preferences
-from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.past.cache import Cache, CacheRows
 from launch.harness import __main__ as harness
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of lm_eval's own imports

@@ -13,8 +13,8 @@ from reference import PAD, random_documents, recent_counts, stream_of
 
 from jexplicit.lm.core.model import HISTORY
 from jexplicit.lm.evaluation import Past, histories
-from jexplicit.lm.rows import cache as cache_module
-from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows
+from jexplicit.lm.rows.past import cache as cache_module
+from jexplicit.lm.rows.past.cache import Cache, CacheRows, cache_rows
 
 N = 9
 ROW = 1e-6

@@ -14,8 +14,8 @@ from jexplicit.lm import generation
 from jexplicit.lm.core.model import Constant, LanguageModel, token_model
 from jexplicit.lm.evaluation import Past, log_probabilities, score
 from jexplicit.lm.generation import generate, generate_text, next_token, restrict
-from jexplicit.lm.rows.cache import Cache, CacheRows
 from jexplicit.lm.rows.explicit import Features, explicit_language_model
+from jexplicit.lm.rows.past.cache import Cache, CacheRows
 
 N = 8
 COUNTS = count(stream_of(random_documents(6, 60, N, 7)), radius=3, vocab_size=N)

@@ -36,9 +36,9 @@ from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimu
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.measures import score_documents
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
-from jexplicit.lm.rows.cache import Cache, cache_rows
 from jexplicit.lm.rows.explicit import explicit_blocks, explicit_language_model, unigram_model
 from jexplicit.lm.rows.ngrams import ngram_rows, smoothed_ngrams
+from jexplicit.lm.rows.past.cache import Cache, cache_rows
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
 from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors

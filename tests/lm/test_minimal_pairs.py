@@ -10,7 +10,7 @@ from jexplicit import LanguageModel, count, encode_documents, explicit_language_
 from jexplicit.data.pairs import MinimalPair, read_pairs
 from jexplicit.lm.measures import score_documents
 from jexplicit.lm.minimal_pairs import judgement, preferences
-from jexplicit.lm.rows.cache import Cache, CacheRows
+from jexplicit.lm.rows.past.cache import Cache, CacheRows
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from jexplicit.lm.core.model import TableRows, pytree
 from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.mixtures import mixture_rows as mixtures
 from jexplicit.lm.fits.mixtures.mixture_rows import ROWS, mixture_rows, register_rows
-from jexplicit.lm.rows.cache import RepeatRows
+from jexplicit.lm.rows.past.cache import RepeatRows
 from jexplicit.lm.tables.storage import Dense
 from jexplicit.lm.training_text import TrainingText
 

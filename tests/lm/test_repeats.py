@@ -10,7 +10,7 @@ import pytest
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.evaluation import Past, read_text
-from jexplicit.lm.rows.cache import Cache, RepeatRows, cache_rows, repeat_rows
+from jexplicit.lm.rows.past.cache import Cache, RepeatRows, cache_rows, repeat_rows
 
 N = 256  # ids up to the largest of uint8
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from reference import PAD, Chain
 
 from jexplicit.lm.evaluation import Past, histories, read_text
 from jexplicit.lm.fits.mixtures.mixture_rows import WORD_RADIUS, mixture_rows
-from jexplicit.lm.rows.cache import Cache, CacheRows, cache_rows, part_numbers
+from jexplicit.lm.rows.past.cache import Cache, CacheRows, cache_rows, part_numbers
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, UNKNOWN, word_view
 from jexplicit.lm.training_text import TrainingText

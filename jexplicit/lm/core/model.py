@@ -2,11 +2,12 @@
 
     logits(context, history) = sum_g a_g row_g(context, history),        p = softmax(logits)
 
-A model is a tuple of *kinds of rows* and the exponents a of their rows. Most kinds are an index and tables (`TableRows`): the
-context gives the number of a row in each table. Tables are dense (here), of codes (jexplicit.lm.rows.bitcipher), sparse over a
-base row (sparse), with columns spread over devices (sharded), or of contexts of several tokens (ngrams, backoff). The recent
-past (cache) and networks (network) are read in ways of their own. The explicit solution and Kneser-Ney have exponents 1,
-mixtures have fitted ones.
+A model is a tuple of *kinds of rows* and the exponents a of their rows. A context may choose the exponent of a row of several
+(`buckets`), and selectors add others to it: `a_g(x) = a_g[bucket_g(x)] + sum_s a_gs[selector_s(x)]`. Most kinds are index and
+tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here), of codes
+(jexplicit.lm.rows.bitcipher), sparse over a base row (sparse), with columns spread over devices (sharded), or of contexts of
+several tokens (ngrams, backoff). The recent past (cache) and networks (network) are read in ways of their own. The explicit
+solution and Kneser-Ney have exponents 1, mixtures have fitted ones.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.
@@ -216,15 +217,18 @@ class LanguageModel:
     """A language model: kinds of rows and the exponents that weigh their rows.
 
     rows: the kinds.
-    exponents: [S], a number for each row of all kinds, or several of which the context chooses one.
+    exponents: [S], a number for each row of all kinds, or several of which the context chooses one; then for each selector one
+        of every row and class.
     features: how the tokens of a context are combined: "sum" does not see their order; "none" for models that are neither.
     eos: whether `<pad>` is predicted, as the end of a document.
+    selectors: of jexplicit.lm.rows.selectors; each adds to the exponent of every row one that its class of the context chooses.
     """
 
     rows: tuple[Any, ...]
     exponents: Any
     features: str = static("cat")
     eos: bool = static(False)
+    selectors: tuple[Any, ...] = ()
 
     @property
     def radius(self) -> int:
@@ -292,8 +296,14 @@ class LanguageModel:
         if not has_buckets(self):
             return jnp.asarray(self.exponents)
         context = context.astype(jnp.int32)
-        chosen = jnp.concatenate([buckets_of(kind, context) for kind in self.rows])
-        return jnp.asarray(self.exponents)[jnp.asarray(exponent_offsets(self.rows), jnp.int32) + chosen]
+        own = jnp.concatenate([buckets_of(kind, context) for kind in self.rows])
+        own += jnp.asarray(exponent_offsets(self.rows), jnp.int32)
+        a = jnp.asarray(self.exponents)
+        if not self.selectors:
+            return a[own]
+        sizes = [selector.size for selector in self.selectors]
+        classes = selected((self.rows, self.selectors), context)
+        return a[add_selected(own, classes, len(unit_exponents(self.rows)), sizes)].sum(axis=-1)
 
     def read(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> list[Float[Array, " N"]]:
         """All rows of one position, in nats, before they are weighed."""
@@ -321,7 +331,33 @@ def exponent_offsets(rows: Sequence[Any]) -> Int[np.ndarray, " G"]:
 
 def has_buckets(model: LanguageModel) -> bool:
     """Whether a context chooses among several exponents of a row."""
-    return any(max(exponents_per_row(kind), default=1) > 1 for kind in model.rows)
+    return bool(model.selectors) or any(max(exponents_per_row(kind), default=1) > 1 for kind in model.rows)
+
+
+def selected(rows_and_selectors: tuple[Any, Any], context: Int[Array, " K"]) -> Int[Array, " selectors"]:
+    """The class of a context for every selector."""
+    rows, selectors = rows_and_selectors
+    return jnp.stack([selector(rows, context).astype(jnp.int32) for selector in selectors])
+
+
+def add_selected(own: Any, classes: Any, first: int, sizes: Sequence[int]) -> Any:
+    """`[..., G, 1 + selectors]`, all exponents that add up to that of each row.
+
+    Args:
+        own: [..., G] the exponent of its own that each row takes.
+        classes: [..., selectors] class for each selector.
+        first: number of the selectors' first exponent.
+        sizes: classes of each selector.
+
+    Example:
+        >>> add_selected(np.array([0, 1]), np.array([2]), 2, (3,)).tolist()  # two rows, three classes
+        [[0, 4], [1, 7]]
+    """
+    G, parts = own.shape[-1], [own]
+    for n, size in enumerate(sizes):
+        parts.append(first + size * np.arange(G, dtype=np.int32) + classes[..., n, None])
+        first += G * size
+    return (np if isinstance(own, np.ndarray) else jnp).stack(parts, axis=-1)
 
 
 def sum_rows(exponents: Any, rows: Sequence[Any]) -> Any:

@@ -28,7 +28,7 @@ Method = Literal[
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
 GRAMMAR_ROWS = ("coarse",)
-CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence")
+CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence", "selectors")
 
 
 def label(row: Mapping[str, Any]) -> str:

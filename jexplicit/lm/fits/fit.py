@@ -24,13 +24,22 @@ from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
-from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, mixture_rows, reads_words, rows_radius, select_specs, with_history
+from jexplicit.lm.fits.mixtures.mixture_rows import (
+    CHAIN,
+    OF_EXPONENTS,
+    mixture_rows,
+    reads_words,
+    rows_radius,
+    select_specs,
+    with_history,
+)
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
 from jexplicit.lm.fits.mixtures.pair_exponents import fit_to_pairs, pairs_of_text
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.rows.selectors import SELECTORS, selectors_of
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
@@ -218,15 +227,18 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin = time.perf_counter()
     shape: Any = {"smoothing": options.smoothing}
-    kinds = select_specs(options.rows), "confidence" in options.rows
+    kinds = select_specs(options.rows), *(name in options.rows for name in OF_EXPONENTS)
     rest, held = text.parts(options.calibration_positions)
     held_out = read_text(held, rows_radius(options.rows), eos=text.eos)
+
+    def choose_selectors(rows: tuple[Any, ...]) -> tuple[Any, ...]:
+        return selectors_of(rows, text.letters, text.tokenizer) if SELECTORS in options.rows else ()
 
     def read_held_out() -> tuple[HeldOutRows, np.ndarray]:
         with watch.stage("mixture: rows without held-out text", "groups") as progress:
             rows = mixture_rows(rest, options.rows, **shape, progress=progress)
             m = draw_positions(options, _new_positions(rest, held_out))
-            read = held_out_rows(rows, held_out, m)
+            read = held_out_rows(rows, held_out, m, choose_selectors(rows))
         if options.calibration != "pairs":
             rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
         return read, m
@@ -238,6 +250,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(read.tables[0].rows[0]),), options.history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
+        read = read.with_selectors()
         fitted = fit_rows(read, mesh=text.mesh, progress=progress)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
@@ -246,12 +259,12 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     if options.calibration == "pairs":
         begin = time.perf_counter()
         rows = mixture_rows(rest, options.rows, **shape, history=options.history)
-        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, exponents, held_out, m)
+        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, choose_selectors(rows), exponents, held_out, m)
         fit_seconds += time.perf_counter() - begin
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
         rows = mixture_rows(text, options.rows, **shape, history=options.history, progress=progress)
-    model = LanguageModel(rows, np.asarray(exponents, np.float32), "cat", text.eos)
+    model = LanguageModel(rows, np.asarray(exponents, np.float32), "cat", text.eos, choose_selectors(rows))
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,
@@ -270,6 +283,7 @@ def _exponents_of_pairs(
     options: Options,
     watch: Watch,
     rows: tuple[Any, ...],
+    selectors: tuple[Any, ...],
     start: np.ndarray,
     held_out: EncodedText,
     m: np.ndarray,
@@ -279,10 +293,10 @@ def _exponents_of_pairs(
     stream = held_out.past.stream
     with watch.stage("mixture: minimal pairs"):
         pairs = text.once(("pairs", most, options.seed), lambda: pairs_of_text(text, stream, most=most, seed=options.seed))
-    model = LanguageModel(rows, np.asarray(start, np.float32), "cat", text.eos)
+    model = LanguageModel(rows, np.asarray(start, np.float32), "cat", text.eos, selectors)
     with watch.stage(f"mixture: exponents of minimal pairs, history {options.history}") as progress:
         fitted, info = fit_to_pairs(model, cast(Tokenizer, text.tokenizer), pairs, progress=progress)
-        model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos)
+        model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos, selectors)
         log_p = log_probabilities(model, held_out.X[m], held_out.Y[m], past=held_out.past.take(m))
     return fitted.exponents, -float(log_p.mean(dtype=np.float64)), {**info, "calibration": options.calibration}
 

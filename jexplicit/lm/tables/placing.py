@@ -29,11 +29,11 @@ class Positions(NamedTuple):
     """What M positions read of G tables.
 
     rows: the row of each table; -1 for none (sparse tables only).
-    exponents: which exponent weighs it.
+    exponents: which exponent weighs it, or [M, G, J] which ones add up to its weight.
     """
 
     rows: Integer[np.ndarray, "M G"]
-    exponents: Integer[np.ndarray, "M G"]
+    exponents: Integer[np.ndarray, "M G ..."]
 
     def take(self, m: slice | np.ndarray) -> "Positions":
         """Some of the positions."""
@@ -86,7 +86,7 @@ class Shared(NamedTuple):
 class PositionBlocks(NamedTuple):
     """Positions by blocks of B, split over the devices; the features in the order of `PlacedPositions`.
 
-    rows, exponents: [n, B, G].
+    rows, exponents: [n, B, G] and [n, B, G, J].
     y: [n, B] targets; -1 for what fills up a block.
     span: [n, 2] the segments of each block.
     """
@@ -259,7 +259,7 @@ def place(
 
     blocks = PositionBlocks(
         in_blocks(rows[:, features], 0),
-        in_blocks(positions.exponents[:, features], 0),
+        in_blocks(positions.exponents.reshape(M, G, -1)[:, features], 0),
         in_blocks(Y, -1),
         split(np.stack([ends[:-1], ends[1:]], axis=1)),
     )

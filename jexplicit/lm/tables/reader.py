@@ -46,7 +46,7 @@ def block_rows(shared: Shared, block: PositionBlocks) -> Float[Array, "B G N"]:
 @full_precision
 def block_logits(shared: Shared, block: PositionBlocks, exponents: Float[Array, " S"], dense: int) -> Float[Array, "B N"]:
     """`sum_g a_g row_g` of a block's positions, on one device; rows of the first `dense` features alone are held apart."""
-    a, T = exponents[block.exponents], block.rows.shape[1] - len(shared.gathered)
+    a, T = exponents[block.exponents].sum(axis=2), block.rows.shape[1] - len(shared.gathered)
     rows = [shared.dense.at[block.rows[:, g]].get(mode="promise_in_bounds") for g in range(dense)]
     rows += [table.rows[block.rows[:, g]][:, table.column_of_output] for g, table in enumerate(shared.gathered, start=T)]
     weights = [a[:, g, None] for g in (*range(dense), *range(T, a.shape[1]))]

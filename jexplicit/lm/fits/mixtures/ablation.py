@@ -31,6 +31,7 @@ KIND_NAMES = {
     "next": "the class of the next token",
     "repeat": "tokens of the context that come again",
     "cache": "the text before",
+    "selectors": "exponents by the longest context and the place in the word",
 }
 """Kinds of rows, by the first word of the rows' names."""
 CHAIN_KINDS = ("unigram", "context")  # which every mixture keeps

@@ -20,9 +20,10 @@ from jexplicit.lm.core.smoothing import Smoothing, relative_frequencies
 from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.mixtures.word_classes import cluster, neighbour_vectors
 from jexplicit.lm.model_files import register_types
-from jexplicit.lm.rows.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows, smoothed_ngrams
+from jexplicit.lm.rows.past.cache import Cache, CacheRows, RepeatRows
+from jexplicit.lm.rows.selectors import SELECTORS
 from jexplicit.lm.rows.sparse import SparseTables, smoothed_offset_rows
 from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, word_view
@@ -85,8 +86,10 @@ def register_rows(name: str, count: Callable[[TrainingText], Rows], kind: type, 
 
     """
     there = ROWS.get(name)
-    if name == CONFIDENCE or there and getattr(there.registered, "__name__", None) != kind.__name__:
-        raise ValueError(f"rows {name} are there already: choose another name than {', '.join(ROWS)}, and {CONFIDENCE}")
+    if name in OF_EXPONENTS or there and getattr(there.registered, "__name__", None) != kind.__name__:
+        raise ValueError(
+            f"rows {name} are there already: choose another name than {', '.join(ROWS)}, and {' and '.join(OF_EXPONENTS)}"
+        )
     if not issubclass(kind, TableRows) and not hasattr(kind, "log_tables"):
         raise ValueError(
             f"{kind.__name__} without log_tables(X, past), by which exponents are fitted: write it, or a TableRows"
@@ -109,7 +112,8 @@ def mixture_rows(
 
     Args:
         text: to count.
-        names: which rows, of ROWS, and "confidence" for an exponent for each of CONFIDENCES in place of one for each row.
+        names: which rows, of ROWS, and "confidence" for an exponent for each of CONFIDENCES in place of one for each row;
+            "selectors" is a name of the exponents alone (`selectors_of` the rows).
         smoothing: of the rows of single tokens.
         history: what a prediction may see beyond its context; other than "none" adds caches, which have no table.
         progress: called with (groups of contexts done, groups in all).
@@ -151,7 +155,7 @@ def select_specs(names: Sequence[str]) -> tuple[RowSpec, ...]:
         ValueError: see `check_rows`.
     """
     check_rows(names)
-    return tuple(ROWS[name] for name in names if name != CONFIDENCE)
+    return tuple(ROWS[name] for name in names if name not in OF_EXPONENTS)
 
 
 def check_rows(names: Sequence[str]) -> None:
@@ -162,10 +166,10 @@ def check_rows(names: Sequence[str]) -> None:
     """
     if isinstance(names, str):
         raise ValueError(f"rows {names!r} instead of a tuple: pass ({names!r},)")
-    if not names:
+    if not set(names) - set(OF_EXPONENTS):
         raise ValueError(f"a mixture of no rows: choose some of {', '.join(ROWS)}")
-    if unknown := [name for name in names if name not in (*ROWS, CONFIDENCE)]:
-        raise ValueError(f"rows {', '.join(unknown)}: choose from {', '.join(ROWS)}, and {CONFIDENCE}")
+    if unknown := [name for name in names if name not in (*ROWS, *OF_EXPONENTS)]:
+        raise ValueError(f"rows {', '.join(unknown)}: choose from {', '.join(ROWS)}, and {' and '.join(OF_EXPONENTS)}")
 
 
 def with_history(rows: tuple[Any, ...], history: str, letters: np.ndarray | None = None) -> tuple[Any, ...]:
@@ -378,6 +382,7 @@ def chain_rows(chain: Ngrams, f: np.ndarray, *, confidence: bool = False) -> tup
 
 
 CONFIDENCE = "confidence"
+OF_EXPONENTS = (CONFIDENCE, SELECTORS)  # which name no rows
 CHAIN_OF_EIGHT = tuple(range(1, 9))
 ROWS = {
     "offsets": RowSpec("single tokens, 1 to 8 back", _build_offsets, RADIUS),
@@ -395,5 +400,5 @@ ROWS = {
     ),
 }
 """The rows of a mixture, by name."""
-COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", CONFIDENCE)
+COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", *OF_EXPONENTS)
 """Those whose contexts are tokens, which may be counted beyond memory."""

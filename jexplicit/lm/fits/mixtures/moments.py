@@ -103,16 +103,19 @@ def block_sums(shared: Shared, block: PositionBlocks, a: Float[Array, " S"]) -> 
     loss, gradient, p, mean = _position_moments(W, block, a)
     weight = (block.y >= 0).astype(W.dtype)[:, None, None]
     covariance = weight * (jnp.einsum("bgn,bhn->bgh", W * p[:, None, :], W) - mean[:, :, None] * mean[:, None, :])
-    which = jax.nn.one_hot(block.exponents, S, dtype=a.dtype)
-    hessian = jnp.einsum("bgs,bgt->st", which, jnp.einsum("bgh,bht->bgt", covariance, which))
-    return jnp.concatenate([loss.sum()[None], jnp.einsum("bg,bgs->s", gradient, which), hessian.ravel()])
+    J = block.exponents.shape[2]
+    e = block.exponents.reshape(len(W), -1)  # the exponents of a position, J for each of its rows
+    pairs = jnp.repeat(jnp.repeat(covariance, J, axis=1), J, axis=2)
+    hessian = jnp.zeros(S * S, a.dtype).at[S * e[:, :, None] + e[:, None, :]].add(pairs)
+    slopes = jnp.zeros(S, a.dtype).at[e].add(jnp.repeat(gradient, J, axis=1))
+    return jnp.concatenate([loss.sum()[None], slopes, hessian])
 
 
 def _position_moments(
     W: Float[Array, "B G N"], block: PositionBlocks, a: Float[Array, " S"]
 ) -> tuple[Array, Array, Array, Array]:
     """Loss [B] and expected less observed rows [B, G], 0 for what fills up a block; probabilities and expected rows."""
-    logits = jnp.einsum("bgn,bg->bn", W, a[block.exponents])
+    logits = jnp.einsum("bgn,bg->bn", W, a[block.exponents].sum(axis=2))
     y, weight = jnp.maximum(block.y, 0), (block.y >= 0).astype(W.dtype)
     log_p = jax.nn.log_softmax(logits, axis=1)
     p = jnp.exp(log_p)

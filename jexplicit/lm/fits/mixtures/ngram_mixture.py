@@ -2,13 +2,13 @@
 
     logits = a_0 log p + sum_g a_g row_g
 
-What is fitted is one exponent per row, or one for each of a few confidences. With exponents 1 for the unigram and the contexts,
-and 0 elsewhere, the mixture is the Kneser-Ney n-gram model itself.
+What is fitted is one exponent per row, or one for each of a few confidences, and one for each class of the selectors. With
+exponents 1 for the unigram and the contexts, and 0 elsewhere, the mixture is the Kneser-Ney n-gram model itself.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +16,19 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import LanguageModel, exponents_per_row
+from jexplicit.lm.core.model import LanguageModel, add_selected, exponents_per_row, selected
 from jexplicit.lm.evaluation import EncodedText, read_tables
 from jexplicit.lm.fits.mixtures.calibration import Calibration, default_ridge, fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import Ngrams
+from jexplicit.lm.rows.selectors import SELECTORS
+from jexplicit.lm.tables.contexts import vmap_contexts
 from jexplicit.lm.tables.placing import Positions, prune_rows
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
+_ridge_of_selectors = 2.0  # times that of the other exponents
 _starts = {  # where a fit begins, by kind of row
     "unigram": 0.6,
     "context": 0.7,
@@ -64,29 +67,37 @@ def ngram_model(chain: Ngrams, f: Int[np.ndarray, " N"], *, eos: bool = False) -
 class HeldOutRows(NamedTuple):
     """What the positions of a held-out text read of counted rows, and nothing else of them: for several fits.
 
-    names: the row of every exponent.
+    names: the row of every exponent; those of selectors come last.
     tables, positions: what is read.
     Y: [M] targets.
+    classes, sizes: [M, selectors] the class of every position, and how many there are; until `with_selectors`.
+    added: how many exponents are those of selectors.
     """
 
     names: tuple[str, ...]
     tables: tuple[Any, ...]
     positions: Positions
     Y: Int[np.ndarray, " M"]
+    classes: Int[np.ndarray, "M selectors"] | None = None
+    sizes: tuple[int, ...] = ()
+    added: int = 0
 
     @property
     def row(self) -> Int[np.ndarray, " S"]:
-        """The number of the row of every exponent; those of one row stand side by side."""
-        return np.cumsum([False, *(one != other for one, other in pairwise(self.names))])
+        """The number of the row of every exponent of its own; those of one row stand side by side."""
+        names = self.names[: len(self.names) - self.added]
+        return np.cumsum([False, *(one != other for one, other in pairwise(names))])
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of rows: first words of their names."""
-        return list(dict.fromkeys(name.split()[0] for name in self.names))
+        """The kinds of rows: first words of their names; and "selectors"."""
+        kinds = list(dict.fromkeys(name.split()[0] for name in self.names))
+        return kinds + [SELECTORS] if self.added else kinds
 
     def has(self, kinds: Sequence[str]) -> Bool[np.ndarray, " S"]:
         """Which exponents weigh rows of some kinds."""
-        return np.array([name.split()[0] in kinds for name in self.names])
+        own = np.arange(len(self.names)) < len(self.names) - self.added
+        return np.array([name.split()[0] in kinds for name in self.names]) & (own | (SELECTORS in kinds))
 
     def scalars(self, kinds: Sequence[str]) -> int:
         """How many exponents some kinds have."""
@@ -98,25 +109,45 @@ class HeldOutRows(NamedTuple):
 
     def take(self, m: slice | np.ndarray) -> "HeldOutRows":
         """Some of the positions."""
-        return self._replace(positions=self.positions.take(m), Y=self.Y[m])
+        classes = None if self.classes is None else self.classes[m]
+        return self._replace(positions=self.positions.take(m), Y=self.Y[m], classes=classes)
 
     def of_kinds(self, kinds: Sequence[str]) -> "HeldOutRows":
         """What the rows of some kinds are; exponents keep their numbers."""
-        columns = np.flatnonzero(self.has(kinds)[self.positions.exponents].any(axis=0)).tolist()
-        return self._replace(tables=tuple(self.tables[g] for g in columns), positions=self.positions.columns(columns))
+        rows, exponents = self.positions
+        if self.added and SELECTORS not in kinds:
+            exponents = exponents[:, :, 0]
+        own = exponents.reshape(*rows.shape, -1)[:, :, 0]
+        columns = np.flatnonzero(self.has(kinds)[own].any(axis=0)).tolist()
+        positions = Positions(rows, exponents).columns(columns)
+        return self._replace(tables=tuple(self.tables[g] for g in columns), positions=positions)
 
     def beside(self, more: "HeldOutRows") -> "HeldOutRows":
         """These rows and more, read at the same positions."""
         rows = np.concatenate([self.positions.rows, more.positions.rows], axis=1)
         exponents = np.concatenate([self.positions.exponents, len(self.names) + more.positions.exponents], axis=1)
-        return HeldOutRows(self.names + more.names, self.tables + more.tables, Positions(rows, exponents), self.Y)
+        names, tables = self.names + more.names, self.tables + more.tables
+        return self._replace(names=names, tables=tables, positions=Positions(rows, exponents))
+
+    def with_selectors(self) -> "HeldOutRows":
+        """The rows with the exponents of the selectors."""
+        if self.classes is None:
+            return self
+        exponents = add_selected(self.positions.exponents, self.classes, len(self.names), self.sizes)
+        of_row = [name for name, _ in groupby(self.names)]
+        added = tuple(name for size in self.sizes for name in of_row for _ in range(size))
+        positions = Positions(self.positions.rows, exponents)
+        return self._replace(names=self.names + added, positions=positions, classes=None, added=len(added))
 
 
-def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray) -> HeldOutRows:
-    """Read what positions m of a text need of rows of another one."""
+def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray, selectors: tuple[Any, ...] = ()) -> HeldOutRows:
+    """Read what positions m of a text need of rows of another one, and their classes; without the selectors' exponents."""
     model = LanguageModel(rows, starting_exponents(rows))
-    tables, positions = read_tables(model, held_out.X[m][:, : model.radius], held_out.past.take(m))
-    return HeldOutRows(tuple(exponent_names(rows)), *prune_rows(tables, positions), held_out.Y[m])
+    X = held_out.X[m][:, : model.radius]
+    tables, positions = read_tables(model, X, held_out.past.take(m))
+    classes = vmap_contexts(selected, (rows, selectors), X) if selectors else None
+    read = HeldOutRows(tuple(exponent_names(rows)), *prune_rows(tables, positions), held_out.Y[m])
+    return read._replace(classes=classes, sizes=tuple(selector.size for selector in selectors))
 
 
 def fit_mixture(
@@ -156,19 +187,22 @@ def fit_rows(
     read: HeldOutRows, *, ridge: float | None = None, mesh: Mesh | None = None, progress: Progress | None = None
 ) -> Calibration:
     """The same as `fit_mixture`, of rows that have been read."""
-    start = np.array([_guess(name) for name in read.names])
+    own = len(read.names) - read.added
+    start = np.array([_guess(name) for name in read.names[:own]])
     positions, Y, M = read.positions, read.Y, len(read.Y)
     ridge = default_ridge(M) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
     row, guess = read.row, None
-    if row[-1] + 1 < len(start):  # one exponent per row is where those of its confidences begin, and what they are drawn to
-        tied = Positions(positions.rows[some], row[positions.exponents[some]])
+    if read.added or row[-1] + 1 < own:  # one exponent per row is where those of its confidences begin, and drawn to
+        single = positions.exponents.reshape(*positions.rows.shape, -1)[:, :, 0]
+        tied = Positions(positions.rows[some], row[single[some]])
         start = fit(tied, Y[some], start[np.unique(row, return_index=True)[1]]).exponents[row]
     elif M >= 2 * _positions_of_a_guess:
         guess = fit(positions.take(some), Y[some], start).exponents
-    return fit(positions, Y, start, guess=guess)
+    start = np.concatenate([start, np.zeros(read.added)])
+    return fit(positions, Y, start, guess=guess, ridge=ridge * np.where(np.arange(len(start)) < own, 1, _ridge_of_selectors))
 
 
 def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:

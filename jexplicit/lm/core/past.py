@@ -1,0 +1,69 @@
+"""Positions of a text: their contexts, their targets, and where they stand, for models that read what came before."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Integer
+
+from jexplicit.data.contexts import PAD, contexts
+from jexplicit.lm.core.model import NO_TOKEN
+
+
+class Past(NamedTuple):
+    """Where positions stand in a text, for models that read what came before.
+
+    stream: [L] token ids.
+    places: [M] place of each target in it.
+    starts: [M] place that the past of each target begins from; default, the start of the text.
+    """
+
+    stream: Integer[np.ndarray, " L"]
+    places: Integer[np.ndarray, " M"]
+    starts: Integer[np.ndarray, " M"] | None = None
+
+    def take(self, m: Any) -> "Past":
+        """Some of the positions."""
+        return Past(self.stream, self.places[m], None if self.starts is None else self.starts[m])
+
+    def within_documents(self) -> "Past":
+        """The same positions, each with the past of its own document alone, from the `<pad>` before it.
+
+        Example:
+            >>> Past(np.array([0, 5, 6, 0, 7, 0]), np.array([2, 4])).within_documents().starts.tolist()
+            [0, 3]
+        """
+        pads = np.flatnonzero(self.stream == PAD)
+        return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
+
+
+class EncodedText(NamedTuple):
+    """All predictions of a stream: contexts, targets, and where they stand."""
+
+    X: Integer[np.ndarray, "M K"]
+    Y: Integer[np.ndarray, " M"]
+    past: Past
+
+
+def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
+    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
+
+    Example:
+        >>> text = read_text(np.array([0, 5, 6, 0, 7, 0]), 2)
+        >>> text.Y.tolist(), text.past.places.tolist()
+        ([5, 6, 7], [1, 2, 4])
+    """
+    X, Y = contexts(stream, K, eos=eos)
+    places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
+    return EncodedText(X, Y, Past(stream, places))
+
+
+def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
+    """The W tokens before every position, nearest first, `NO_TOKEN` before the start of the text.
+
+    Example:
+        >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
+        [[0, -1, -1], [6, 5, 0]]
+    """
+    places = past.places[:, None] - 1 - np.arange(W)[None, :]
+    starts = 0 if past.starts is None else past.starts[:, None]
+    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
