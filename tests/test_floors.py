@@ -29,6 +29,8 @@ FLOORS = {
     "jexplicit.lm.core.options": 4.1,
     "jexplicit.lm.tables": 4.0,
     "jexplicit.lm.core.model": 4.1,
+    "jexplicit.lm.core.model_row": 4.1,
+    "jexplicit.lm.core.past": 4.1,
     "jexplicit.lm.core.softmax": 4.1,
     "jexplicit.lm.core.smoothing": 4.1,
     "jexplicit.lm.rows": 4.2,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.evaluation import Past, check_positions, histories
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
+from jexplicit.lm.rows.past.adaptive import AdaptiveRows
 from jexplicit.runs.devices import full_precision, map_rows
 
 
@@ -62,6 +63,8 @@ def explain(
         >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
         [[0.347]]
     """
+    if any(isinstance(kind, AdaptiveRows) for kind in model.rows):
+        raise ValueError("explain of a model that counts as it reads: explain one with another history instead")
     if any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
     check_positions(model, X, Y)

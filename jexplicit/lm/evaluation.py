@@ -31,6 +31,7 @@ from jexplicit.lm.core.model import (
     selected,
     unit_exponents,
 )
+from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
 from jexplicit.lm.core.past import histories as histories
@@ -40,7 +41,7 @@ from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
-from jexplicit.lm.tables.reader import read_log_probabilities
+from jexplicit.lm.tables.reader import log_p_of_all, log_p_of_targets, read_positions
 from jexplicit.lm.tables.storage import Sparse, SparseRows, as_table
 from jexplicit.runs.devices import data_mesh
 
@@ -194,19 +195,54 @@ def log_probabilities(
     if not _has_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
         return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
-    mesh, exponents, out = mesh or data_mesh(1), np.asarray(model.exponents), []
+    return np.concatenate(list(_read(log_p_of_targets, model, X, Y, past, mesh, progress)))
+
+
+def log_distributions(
+    model: LanguageModel, X: Integer[np.ndarray, "M K"], *, past: Past | None = None, mesh: Mesh | None = None
+) -> Float[np.ndarray, "M N"]:
+    """`log p(. | x_m)` of every position, over all tokens, in nats.
+
+    Args:
+        model: of any kind.
+        X: [M, K] contexts, nearest token first.
+        past: where the positions stand in their text, for models that read the past.
+        mesh: devices to share the work.
+
+    Raises:
+        ValueError: those of `log_probabilities`.
+
+    Example:
+        >>> from jexplicit.lm.core.model import token_model
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
+        [[0.5, 0.25, 0.25]]
+    """
+    Y = np.zeros(len(X), np.int32)
+    check_positions(model, X, Y)
+    if not len(X):
+        return np.zeros((0, model.vocab_size), np.float32)
+    if not _has_tables(model):
+        return map_contexts(_log_p, model, X, mesh=mesh)
+    return np.concatenate(list(_read(log_p_of_all, model, X, Y, past, mesh)))
+
+
+def _read(
+    f: Any, model: LanguageModel, X: np.ndarray, Y: np.ndarray, past: Past | None, mesh: Mesh | None, progress: Any = None
+) -> Iterator[np.ndarray]:
+    """`f` of all positions of a model with tables, a call at a time."""
+    mesh, exponents = mesh or data_mesh(1), np.asarray(model.exponents)
     own = [isinstance(kind, TableRows) for kind in model.rows for _ in kind.names]
     prepared = _prepared(model, mesh)
-    call = (_positions_per_call if all(own) else _positions_with_a_past) * mesh.size
+    call = (_positions_per_call if all(own) and f is log_p_of_targets else _positions_with_a_past) * mesh.size
     for first in range(0, len(Y), call):
         m = slice(first, first + call)
         tables, positions = read_tables(model, X[m], past and past.take(m))
         known = iter(prepared.tables)
         tables = tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
-        out.append(read_log_probabilities(PreparedTables(prepared.dense, tables), exponents, positions, Y[m], mesh))
+        yield read_positions(f, PreparedTables(prepared.dense, tables), exponents, positions, Y[m], mesh)
         if progress:
             progress(min(first + call, len(Y)), len(Y))
-    return np.concatenate(out)
 
 
 def _prepared(model: LanguageModel, mesh: Mesh) -> PreparedTables:
@@ -236,16 +272,19 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
     indexed = tuple(kind for kind in model.rows if isinstance(kind, TableRows))
     columns: Any = iter(vmap_contexts(_row_numbers, indexed, X).transpose(2, 1, 0) if indexed else ())
     read: list[tuple[Any, Any, Any]] = []
+    base = next((kind for kind in model.rows if isinstance(kind, ModelRow)), None)
+    log_p = (log_distributions(base.model, X[:, : base.radius], past=past),) if base else ()
     for kind in model.rows:
         if isinstance(kind, TableRows):
             read += [(table, *next(columns)) for table in kind.row_tables]
         else:
-            read += [_as_feature(model.vocab_size, *table) for table in kind.log_tables(X, past)]
+            found = kind.log_tables(X, past, *(log_p if hasattr(kind, "over_model") else ()))
+            read += [_as_feature(model.vocab_size, *table) for table in found]
     tables, rows, buckets = zip(*read, strict=True)
     exponents = [np.broadcast_to(g + bucket, len(X)) for g, bucket in zip(exponent_offsets(model.rows), buckets, strict=True)]
     own = np.stack(exponents, axis=1)
     if model.selectors:
-        classes, sizes = vmap_contexts(selected, (model.rows, model.selectors), X), [kind.size for kind in model.selectors]
+        classes, sizes = vmap_contexts(selected, (model.counted, model.selectors), X), [kind.size for kind in model.selectors]
         own = add_selected(own, classes, len(unit_exponents(model.rows)), sizes)
     return tables, Positions(np.stack(rows, axis=1), own)
 
@@ -368,3 +407,7 @@ def _has_tables(model: LanguageModel) -> bool:
 
 def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:
     return jax.nn.log_softmax(model.logits(x_and_y[:-1]))[x_and_y[-1]]
+
+
+def _log_p(model: LanguageModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
+    return jax.nn.log_softmax(model.logits(x))

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
+from jexplicit.lm.reading import adaptive_kind, init, predict, read
 from jexplicit.runs.checks import check_key
 
 
@@ -43,6 +44,9 @@ def next_token(
     prompt = _as_ids(prompt)
     _check_ids("prompt", prompt, model.vocab_size)
     possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
+    if adaptive_kind(model):
+        row = np.where(possible, predict(model, read(model, init(model), prompt)[1]), -np.inf)
+        return row - np.logaddexp.reduce(row)
     return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
 
 
@@ -96,10 +100,14 @@ def generate(
         raise ValueError(f"first tokens of {len(first)} prompts, and {len(prompts)} prompts: give one of each, None for all")
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
-    history = np.stack([_history_of(p, _length(model)) for p in prompts])
     begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
     keys = jax.random.split(key, len(prompts)) if len(prompts) > 1 else key[None]
-    ids = np.asarray(_generate(keys, model, history, begin, allowed, float(temperature), length, top_k, top_p))
+    how: Any = {"length": length, "top_k": top_k, "top_p": top_p}
+    if adaptive_kind(model):
+        ids = np.stack([_write(*one, model, allowed, temperature, **how) for one in zip(keys, prompts, begin, strict=True)])
+        return ids if several else ids[0]
+    history = np.stack([_history_of(p, _length(model)) for p in prompts])
+    ids = np.asarray(_generate(keys, model, history, begin, allowed, float(temperature), **how))
     return ids if several else ids[0]
 
 
@@ -190,6 +198,14 @@ def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float 
     return row
 
 
+def draw(
+    key: Array, row: Float[Array, " N"], temperature: Array, *, top_k: int | None = None, top_p: float | None = None
+) -> Int[Array, ""]:
+    """A token drawn from the softmax of `row / temperature`; the likeliest one where the temperature is 0."""
+    sharpened = restrict(row / jnp.maximum(temperature, 1e-6).astype(row.dtype), top_k=top_k, top_p=top_p)
+    return jnp.where(temperature > 0, jax.random.categorical(key, sharpened), row.argmax())
+
+
 def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray) -> np.ndarray:
     """The allowed tokens that have one of the ids; all allowed ones where there is none."""
     some = np.zeros_like(allowed)
@@ -261,13 +277,36 @@ def _generate(
     def step(state, key):
         history, ended, now = state
         row = jnp.where(now, _logits(model, history), -jnp.inf)
-        sharpened = restrict(row / jnp.maximum(temperature, 1e-6).astype(row.dtype), top_k=top_k, top_p=top_p)
-        drawn = jax.random.categorical(key, sharpened)
-        i = jnp.where(temperature > 0, drawn, row.argmax()).astype(history.dtype)
-        i = jnp.where(ended, PAD, i)
+        i = jnp.where(ended, PAD, draw(key, row, temperature, top_k=top_k, top_p=top_p)).astype(history.dtype)
         return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD), allowed), i
 
     def one(key, history, begin):
         return jax.lax.scan(step, (history, jnp.array(False), begin), jax.random.split(key, length))[1]
 
     return jax.vmap(one)(keys, history, begin)
+
+
+_draw = jax.jit(draw, static_argnames=("top_k", "top_p"))
+
+
+def _write(
+    key: Array,
+    prompt: np.ndarray,
+    begin: np.ndarray,
+    model: LanguageModel,
+    allowed: np.ndarray,
+    temperature: float,
+    *,
+    length: int,
+    top_k: int | None,
+    top_p: float | None,
+) -> Int[np.ndarray, " length"]:
+    """The same by a model that counts what it reads, its own text included."""
+    state, ids, now = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32), begin
+    for n, own in enumerate(jax.random.split(key, length)):
+        row = np.where(now, predict(model, state), -np.inf).astype(np.float32)
+        ids[n] = _draw(own, row, np.float32(temperature), top_k=top_k, top_p=top_p)
+        if ids[n] == PAD:
+            break
+        state, now = read(model, state, ids[n : n + 1])[1], allowed
+    return ids

@@ -22,11 +22,13 @@ from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
+from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
+from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
 from jexplicit.lm.rows.past.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.selectors import LongestContext, PlaceInWord
 from jexplicit.lm.rows.sharded import ShardedTables
@@ -54,6 +56,9 @@ _types = (
     WordView,
     CacheRows,
     RepeatRows,
+    ModelRow,
+    Adaptive,
+    AdaptiveRows,
     LongestContext,
     PlaceInWord,
     NetworkRows,

@@ -25,32 +25,14 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.names import Features as Features
 from jexplicit.lm.core.names import History as History
+from jexplicit.lm.core.names import window_of as window_of
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.pytrees import pytree as pytree
 from jexplicit.lm.tables.pytrees import static as static
 from jexplicit.lm.tables.storage import Dense
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
-SMALLEST_WINDOW = 32
 NO_TOKEN = -1  # in a history: no token, before the start of the text
-
-
-def window_of(history: str) -> int | None:
-    """The tokens that a history of "window:W" has; None for none, document and all.
-
-    Raises:
-        ValueError: another history.
-
-    Example:
-        >>> window_of("window:256"), window_of("all")
-        (256, None)
-    """
-    kind, _, size = history.partition(":")
-    if history in ("none", "document", "all"):
-        return None
-    if kind == "window" and size.isdecimal() and int(size) >= SMALLEST_WINDOW:
-        return int(size)
-    raise ValueError(f"history {history!r}: choose none, document, window:W (W at least {SMALLEST_WINDOW} tokens) or all")
 
 
 @runtime_checkable
@@ -256,6 +238,11 @@ class LanguageModel:
         return tuple(token for kind in self.rows for token in kind.tokens)
 
     @property
+    def counted(self) -> tuple[Any, ...]:
+        """The kinds of rows that selectors ask: those of the model within, where its prediction is a row (`ModelRow`)."""
+        return getattr(self.rows[0], "counted", self.rows)
+
+    @property
     def ordered(self) -> bool:
         """Whether the order of a context's tokens matters: not where all offsets read one table."""
         return not all(len(set(getattr(kind, "table_of_offset", (0, 1)))) == 1 for kind in self.rows)
@@ -302,7 +289,7 @@ class LanguageModel:
         if not self.selectors:
             return a[own]
         sizes = [selector.size for selector in self.selectors]
-        classes = selected((self.rows, self.selectors), context)
+        classes = selected((self.counted, self.selectors), context)
         return a[add_selected(own, classes, len(unit_exponents(self.rows)), sizes)].sum(axis=-1)
 
     def read(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> list[Float[Array, " N"]]:

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 Features = Literal["sum", "cat"]
-History = str  # none, document, window:W or all; see window_of
+History = str  # none, document, window:W, all, adaptive or adaptive:document; see window_of
+ADAPTIVE = ("adaptive", "adaptive:document")
+SMALLEST_WINDOW = 32
 Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
 Method = Literal[
     "unigram",
@@ -29,6 +31,25 @@ SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
 GRAMMAR_ROWS = ("coarse",)
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence", "selectors")
+
+
+def window_of(history: str) -> int | None:
+    """The tokens that a history of "window:W" has; None for the others.
+
+    Raises:
+        ValueError: another history.
+
+    Example:
+        >>> window_of("window:256"), window_of("all")
+        (256, None)
+    """
+    kind, _, size = history.partition(":")
+    if history in ("none", "document", "all", *ADAPTIVE):
+        return None
+    if kind == "window" and size.isdecimal() and int(size) >= SMALLEST_WINDOW:
+        return int(size)
+    known = f"none, document, window:W (W at least {SMALLEST_WINDOW} tokens), all, {' or '.join(ADAPTIVE)}"
+    raise ValueError(f"history {history!r}: choose {known}")
 
 
 def label(row: Mapping[str, Any]) -> str:

@@ -15,15 +15,17 @@ class Past(NamedTuple):
     stream: [L] token ids.
     places: [M] place of each target in it.
     starts: [M] place that the past of each target begins from; default, the start of the text.
+    growth: what a model that counts as it reads has counted of the text before, see jexplicit.lm.reading.
     """
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
     starts: Integer[np.ndarray, " M"] | None = None
+    growth: Any = None
 
     def take(self, m: Any) -> "Past":
         """Some of the positions."""
-        return Past(self.stream, self.places[m], None if self.starts is None else self.starts[m])
+        return self._replace(places=self.places[m], starts=None if self.starts is None else self.starts[m])
 
     def within_documents(self) -> "Past":
         """The same positions, each with the past of its own document alone, from the `<pad>` before it.
@@ -55,6 +57,18 @@ def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
     X, Y = contexts(stream, K, eos=eos)
     places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
     return EncodedText(X, Y, Past(stream, places))
+
+
+def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
+    """The contexts of some places of a stream, nearest token first, `<pad>` from the start of the document on.
+
+    Example:
+        >>> contexts_at(np.array([0, 5, 6, 0, 7]), np.array([2, 4]), 3).tolist()
+        [[5, 0, 0], [0, 0, 0]]
+    """
+    back = places[:, None] - 1 - np.arange(K)
+    X = np.where(back >= 0, stream[np.maximum(back, 0)], PAD)
+    return np.where(np.cumsum(X == PAD, axis=1) > 0, PAD, X)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:

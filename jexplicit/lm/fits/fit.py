@@ -18,12 +18,14 @@ from jexplicit.data.contexts import contexts
 from jexplicit.data.corpus.held_out import duplicated_mask
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel
+from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.names import Method as Method
 from jexplicit.lm.evaluation import EncodedText, log_probabilities, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
+from jexplicit.lm.fits.mixtures.adaptive_mixture import adaptive_model, adaptive_rows, held_out_adaptive, history_of_base
 from jexplicit.lm.fits.mixtures.mixture_rows import (
     CHAIN,
     OF_EXPONENTS,
@@ -225,7 +227,11 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
 
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
-    begin = time.perf_counter()
+    begin, adaptive = time.perf_counter(), options.history in ADAPTIVE
+    separate = options.history == "adaptive:document"
+    history = history_of_base(options.history, characters=text.letters is not None)
+    if adaptive and options.calibration == "pairs":
+        raise ValueError(f"calibration 'pairs' with history {options.history!r}: use 'held-out', or another history")
     shape: Any = {"smoothing": options.smoothing}
     kinds = select_specs(options.rows), *(name in options.rows for name in OF_EXPONENTS)
     rest, held = text.parts(options.calibration_positions)
@@ -246,25 +252,33 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     name = ("held-out rows", kinds, options.smoothing, options.calibration_positions, options.calibration, options.seed)
     read, m = text.once(name, read_held_out)
     table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
-    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
+    with watch.stage(f"mixture: exponents, history {history}") as progress:
         letters = text.letters if reads_words(options.rows) else None
-        caches = with_history((Constant(read.tables[0].rows[0]),), options.history, letters)[1:]
+        caches = with_history((Constant(read.tables[0].rows[0]),), history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
-        read = read.with_selectors()
-        fitted = fit_rows(read, mesh=text.mesh, progress=progress)
+        fitted = base = fit_rows(read.with_selectors(), mesh=text.mesh, progress=progress)
+    if adaptive:
+        with watch.stage(f"mixture: exponents, history {options.history}") as progress:
+            kind = adaptive_rows(rest, held_out.X.shape[1], within_documents=separate)
+            read = held_out_adaptive(kind, read, base.exponents, held_out, m, text.mesh)
+            fitted = fit_rows(read, mesh=text.mesh, progress=progress)
+    read = read.with_selectors()
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
     del read  # as large as all rows that are counted next
     trim_heap()
     if options.calibration == "pairs":
         begin = time.perf_counter()
-        rows = mixture_rows(rest, options.rows, **shape, history=options.history)
+        rows = mixture_rows(rest, options.rows, **shape, history=history)
         exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, choose_selectors(rows), exponents, held_out, m)
         fit_seconds += time.perf_counter() - begin
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
-        rows = mixture_rows(text, options.rows, **shape, history=options.history, progress=progress)
-    model = LanguageModel(rows, np.asarray(exponents, np.float32), "cat", text.eos, choose_selectors(rows))
+        rows = mixture_rows(text, options.rows, **shape, history=history, progress=progress)
+    own = base.exponents if adaptive else exponents
+    model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, choose_selectors(rows))
+    if adaptive:
+        model = adaptive_model(model, adaptive_rows(text, model.radius, within_documents=separate), exponents)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,
@@ -272,7 +286,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         "rows": list(model.names),
         "held_out_perplexity": float(np.exp(loss)),
         "smoothing": options.smoothing,
-        "scalars": len(exponents),
+        "scalars": len(exponents) + (len(base.exponents) if adaptive else 0),
         **more,
     }
     return FitResult(model, info)

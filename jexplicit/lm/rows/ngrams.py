@@ -121,8 +121,12 @@ def ngram_rows(ngrams: Ngrams, names: tuple[str, ...], *, confidence: bool = Fal
 
 def _confidence(totals: np.ndarray, rows: SparseRows) -> Array:
     """Which of CONFIDENCES each context has."""
-    different = np.diff(np.asarray(rows.start).astype(np.int64))
-    return jnp.asarray(2 * np.searchsorted(_times, totals, side="right") + (different > 1), jnp.uint8)
+    return jnp.asarray(confidence_of(totals, np.diff(np.asarray(rows.start).astype(np.int64))), jnp.uint8)
+
+
+def confidence_of(totals: np.ndarray, different: np.ndarray) -> Int[np.ndarray, " R"]:
+    """Which of CONFIDENCES contexts have that occurred so often, with so many different tokens after them."""
+    return 2 * np.searchsorted(_times, totals, side="right") + (different > 1)
 
 
 def context_numbers(

@@ -103,22 +103,31 @@ def log_probabilities(
     """
     tables, mesh = list(map(as_table, tables)), mesh or data_mesh(1)
     check_positions(tables, positions)
-    return read_log_probabilities(prepare(tables, tables[0].vocab_size, mesh), exponents, positions, Y, mesh)
+    return read_positions(log_p_of_targets, prepare(tables, tables[0].vocab_size, mesh), exponents, positions, Y, mesh)
 
 
-def read_log_probabilities(
-    prepared: PreparedTables, exponents: Float[np.ndarray, " S"], positions: Positions, Y: Integer[np.ndarray, " M"], mesh: Mesh
-) -> Float[np.ndarray, " M"]:
-    """The same of tables that are prepared."""
+def read_positions(
+    f: Callable[..., Any],
+    prepared: PreparedTables,
+    exponents: Float[np.ndarray, " S"],
+    positions: Positions,
+    Y: Integer[np.ndarray, " M"],
+    mesh: Mesh,
+) -> Any:
+    """`log_p_of_targets` or `log_p_of_all` of positions of tables that are prepared."""
     check_exponents(positions, len(exponents))
-    placed = place(prepared, positions, Y, mesh, summed=True)
-    return map_positions(log_p_of_targets, placed, exponents)
+    return map_positions(f, place(prepared, positions, Y, mesh, summed=True), exponents)
 
 
 def log_p_of_targets(shared: Shared, block: PositionBlocks, a: Array, dense: int) -> Array:
     """log p of the targets of a block of positions, in nats: [B]."""
     logits = block_logits(shared, block, a, dense)
     return jnp.take_along_axis(logits, block.y[:, None], axis=1)[:, 0] - jax.nn.logsumexp(logits, axis=1)
+
+
+def log_p_of_all(shared: Shared, block: PositionBlocks, a: Array, dense: int) -> Array:
+    """log p of all tokens at a block of positions, in nats: [B, N]."""
+    return jax.nn.log_softmax(block_logits(shared, block, a, dense), axis=1)
 
 
 def map_positions(f: Callable[..., Any], placed: PlacedPositions, exponents: Float[np.ndarray, " S"]) -> Any:

@@ -31,10 +31,14 @@ KIND_NAMES = {
     "next": "the class of the next token",
     "repeat": "tokens of the context that come again",
     "cache": "the text before",
+    "adaptive": "what followed contexts in the text before",
+    "begun": "the same, with the training text",
+    "recency": "what followed contexts last",
+    "observed-expected": "what was observed over what was expected",
     "selectors": "exponents by the longest context and the place in the word",
 }
 """Kinds of rows, by the first word of the rows' names."""
-CHAIN_KINDS = ("unigram", "context")  # which every mixture keeps
+CHAIN_KINDS = ("unigram", "context", "model")  # which every mixture keeps
 _most_positions = 3_000
 _prior_positions = 10  # that the mixture's exponents are worth
 _least_gain = 1e-4  # nats per position: 0.01 % of a perplexity

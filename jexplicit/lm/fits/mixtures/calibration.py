@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Integer
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.fits.mixtures.moments import Moments, moments_of
 from jexplicit.lm.tables.placing import Positions
 
 _damping = 0.03  # the least, of the mean curvature
+_positions_of_hessian, _per_exponent = 20_000, 20  # so many fix a direction, which the gradient of all corrects
 
 
 class Calibration(NamedTuple):
@@ -79,7 +81,7 @@ def fit_exponents(
         raise ValueError("no held-out positions: hold out more of the text")
     start, S = np.asarray(start, np.float64), len(start)
     ridge = default_ridge(len(Y)) if ridge is None else ridge
-    moments = moments_of(tables, positions, Y, S, mesh)
+    moments = moments_of(tables, positions, Y, S, mesh, most_of_hessian=max(_positions_of_hessian, _per_exponent * S))
     a = start if guess is None else np.asarray(guess, np.float64)
     here, step, passes, damping = Objective(np.inf, np.zeros(S), np.eye(S), np.inf), np.zeros(S), 0, 0.0
     for passes in range(1, iterations + 1):
@@ -91,10 +93,18 @@ def fit_exponents(
             a, here = a + step, there
         least = _damping * float(np.trace(here.hessian)) / S
         damping = max(8 * damping, least) if worse else damping / 8 if damping > least else 0.0
-        step = -np.linalg.lstsq(here.hessian + damping * np.eye(S), here.gradient, rcond=1e-10)[0]
+        step = -_solve(here.hessian + damping * np.eye(S), here.gradient)
         if np.abs(here.gradient).max() < tolerance or -step @ here.gradient / 2 < gain:
             break
     return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
+
+
+def _solve(H: Float[np.ndarray, "S S"], g: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
+    """H⁻¹ g; the shortest of several solutions where H is singular, as it may be without a penalty."""
+    try:
+        return cho_solve(cho_factor(H), g)
+    except LinAlgError:
+        return np.linalg.lstsq(H, g, rcond=1e-10)[0]
 
 
 def default_ridge(M: int) -> float:

@@ -22,6 +22,7 @@ from jexplicit.lm.tables.placing import (
     check_positions,
     place,
     prepare,
+    prune_rows,
 )
 from jexplicit.lm.tables.reader import block_rows, map_positions, sum_positions
 from jexplicit.lm.tables.storage import as_table
@@ -42,7 +43,13 @@ class Moments(NamedTuple):
 
 
 def moments_of(
-    tables: Sequence[Any], positions: Positions, Y: Integer[np.ndarray, " M"], S: int, mesh: Mesh | None = None
+    tables: Sequence[Any],
+    positions: Positions,
+    Y: Integer[np.ndarray, " M"],
+    S: int,
+    mesh: Mesh | None = None,
+    *,
+    most_of_hessian: int = 1 << 30,
 ) -> Callable[[Float[np.ndarray, " S"]], Moments]:
     """A function of S exponents: the moments of a model over some positions.
 
@@ -52,6 +59,7 @@ def moments_of(
         Y: [M] targets.
         S: exponents.
         mesh: devices to spread the positions over; default, the first.
+        most_of_hessian: the Hessian is that of every n-th position, about so many at most.
 
     Raises:
         ValueError: positions that do not fit the tables or the exponents.
@@ -63,10 +71,13 @@ def moments_of(
         0.69315
     """
     placed = place_rows(tables, positions, Y, S, mesh)
+    some = slice(None, None, -(-len(Y) // most_of_hessian))
+    curved = place_rows(*prune_rows(tables, positions.take(some)), Y[some], S, mesh) if some.step > 1 else None
 
     def measure(a: np.ndarray) -> Moments:
-        sums = sum_positions(block_sums, placed, a) / len(Y)
-        return Moments(float(sums[0]), sums[1 : 1 + S], sums[1 + S :].reshape(S, S))
+        sums = sum_positions(block_sums if curved is None else block_slopes, placed, a) / len(Y)
+        bent = sums if curved is None else sum_positions(block_sums, curved, a) / len(Y[some])
+        return Moments(float(sums[0]), sums[1 : 1 + S], bent[1 + S :].reshape(S, S))
 
     return measure
 
@@ -107,8 +118,20 @@ def block_sums(shared: Shared, block: PositionBlocks, a: Float[Array, " S"]) -> 
     e = block.exponents.reshape(len(W), -1)  # the exponents of a position, J for each of its rows
     pairs = jnp.repeat(jnp.repeat(covariance, J, axis=1), J, axis=2)
     hessian = jnp.zeros(S * S, a.dtype).at[S * e[:, :, None] + e[:, None, :]].add(pairs)
-    slopes = jnp.zeros(S, a.dtype).at[e].add(jnp.repeat(gradient, J, axis=1))
-    return jnp.concatenate([loss.sum()[None], slopes, hessian])
+    return jnp.concatenate([loss.sum()[None], _by_exponent(gradient, block, S), hessian])
+
+
+@full_precision
+def block_slopes(shared: Shared, block: PositionBlocks, a: Float[Array, " S"]) -> Float[Array, " sums"]:
+    """Sums of loss and gradient."""
+    loss, gradient, _, _ = _position_moments(block_rows(shared, block), block, a)
+    return jnp.concatenate([loss.sum()[None], _by_exponent(gradient, block, len(a))])
+
+
+def _by_exponent(gradient: Float[Array, "B G"], block: PositionBlocks, S: int) -> Float[Array, " S"]:
+    B, _, J = block.exponents.shape
+    slopes = jnp.repeat(gradient, J, axis=1)
+    return jnp.zeros(S, gradient.dtype).at[block.exponents.reshape(B, -1)].add(slopes)
 
 
 def _position_moments(

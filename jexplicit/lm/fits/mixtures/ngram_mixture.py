@@ -29,7 +29,12 @@ from jexplicit.lm.tables.placing import Positions, prune_rows
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
 _ridge_of_selectors = 2.0  # times that of the other exponents
-_starts = {  # where a fit begins, by kind of row
+_starts = {
+    "model": 1.0,
+    "adaptive": 0.1,
+    "begun": 0.0,
+    "recency": 0.0,
+    "observed-expected": 0.2,  # where a fit begins, by kind of row
     "unigram": 0.6,
     "context": 0.7,
     "gap": 0.1,

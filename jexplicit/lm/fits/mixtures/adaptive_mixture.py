@@ -1,0 +1,136 @@
+"""The mixture that goes on counting as it reads: adaptive rows over the prediction of a mixture.
+
+    logits = a_0 log p_mixture + sum_g a_g row_g,        exponents by confidence, and by the selectors of the mixture
+
+The exponents are fitted on the held-out part of the training text, which is counted as it is read, too. Of a text that is
+evaluated, a prediction sees all that comes before it and nothing after.
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jexplicit.data.contexts import PAD
+from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model_row import ModelRow
+from jexplicit.lm.core.names import ADAPTIVE
+from jexplicit.lm.core.past import EncodedText
+from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows
+from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows, Kind
+from jexplicit.lm.tables.placing import Positions, prepare
+from jexplicit.lm.tables.reader import log_p_of_all, read_positions
+from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
+from jexplicit.lm.training_text import TrainingText
+from jexplicit.runs.devices import data_mesh
+
+_most_cells = 1 << 27  # probabilities of held-out positions
+_most_counted = 1 << 22  # tokens of a training text that counts begin with
+
+
+def chain(lengths: Sequence[int], kind: Kind = "adaptive") -> tuple[Adaptive, ...]:
+    """Contexts of the last 1, 2, ... tokens, each over the one before.
+
+    Example:
+        >>> [row.name for row in chain((1, 2))], chain((1, 2))[1].over
+        (['adaptive last 1', 'adaptive last 2'], 'last 1')
+    """
+    over = ("", *(f"last {k}" for k in lengths))
+    return tuple(Adaptive(f"last {k}", kind, shorter) for k, shorter in zip(lengths, over, strict=False))
+
+
+def _rows(kind: Kind, *contexts: str) -> tuple[Adaptive, ...]:
+    return tuple(Adaptive(context, kind) for context in contexts)
+
+
+_of_words = ("line", "column", "second word", "word before", "part", "since", "word part", "words part")
+_gaps = ("gap 2-3", "gap 2-4", "gap 3-5", "gap 1, 3", "gap 1, 3, 4")
+CHARACTER_CONTEXTS = (
+    *chain((1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 18)),
+    *_rows("adaptive", "word part", "words part"),
+    *chain((1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 18), "begun"),
+    *_rows("begun", *_of_words, *_gaps, *(f"indirect last {k}" for k in (1, 2, 3, 4)), "indirect part"),
+    *_rows("recency", "last 2", "last 4", "last 6", "word part"),
+    *_rows("observed-expected", *(f"last {k}" for k in range(5)), "part"),
+)
+"""The adaptive rows of texts of characters."""
+TOKEN_CONTEXTS = (
+    *chain((1, 2, 3, 4, 5, 6)),
+    *_rows("adaptive", "gap 2", "gap 2-3", "gap 1, 3"),
+    *_rows("recency", "last 1", "last 2", "last 3"),
+)
+"""Those of texts of words and subwords."""
+
+
+def history_of_base(history: str, *, characters: bool) -> str:
+    """What the mixture that adaptive rows correct sees of the text before; another history is its own.
+
+    Example:
+        >>> history_of_base("adaptive", characters=True), history_of_base("none", characters=True)
+        ('window:256', 'none')
+    """
+    if history not in ADAPTIVE:
+        return history
+    return "document" if history != "adaptive" else "window:256" if characters else "all"
+
+
+def adaptive_rows(text: TrainingText, radius: int, *, within_documents: bool = False) -> AdaptiveRows:
+    """The adaptive rows of a text, by what its tokens are."""
+    characters = text.letters is not None
+    chosen, ends = (CHARACTER_CONTEXTS if characters else TOKEN_CONTEXTS), None
+    begun = characters and len(text.stream) <= _most_counted
+    if characters:
+        ends = np.array([_ends_line(i, text.tokenizer) for i in range(text.vocab_size)])
+    else:
+        chosen = tuple(row for row in chosen if row.kind != "observed-expected")
+    chosen = tuple(row for row in chosen if begun or row.kind != "begun")
+    known = None if text.letters is None else jnp.asarray(text.letters)
+    return AdaptiveRows(
+        chosen,
+        text.in_memory if begun else None,
+        known,
+        None if ends is None else jnp.asarray(ends),
+        text.vocab_size,
+        radius,
+        within_documents=within_documents,
+    )
+
+
+def _ends_line(i: int, tokenizer: Tokenizer | None) -> bool:
+    return i == PAD or tokenizer is not None and tokenizer.piece(i) == "\n"
+
+
+def held_out_adaptive(
+    kind: AdaptiveRows, read: HeldOutRows, exponents: np.ndarray, held_out: EncodedText, m: np.ndarray, mesh: Mesh | None = None
+) -> HeldOutRows:
+    """What the first of positions m of a text read of a mixture's prediction and of adaptive rows, with the selectors'
+    exponents; as many as their probabilities leave room for.
+
+    Args:
+        kind: the adaptive rows.
+        read: the rows of the mixture at positions m, without the selectors' exponents.
+        exponents: of the mixture.
+        held_out, m: the text, and which of its positions.
+        mesh: devices to spread the positions over.
+    """
+    mesh, N = mesh or data_mesh(1), kind.vocab_size
+    read, m = read.take(slice(0, max(1, _most_cells // N))), m[: max(1, _most_cells // N)]
+    whole = read.with_selectors()
+    prepared = prepare(whole.tables, N, mesh)
+    log_p = read_positions(log_p_of_all, prepared, exponents, whole.positions, whole.Y, mesh)
+    found = kind.log_tables(held_out.X[m], held_out.past.take(m), log_p)
+    names = ["model", *(name for name, n in zip(kind.names, kind.exponents_per_row, strict=True) for _ in range(n))]
+    first = 1 + np.cumsum([0, *kind.exponents_per_row[:-1]])
+    tables = [Sparse(table, N, 0) if isinstance(table, SparseRows) else Dense(table) for table, *_ in found]
+    rows = np.stack([np.arange(len(m)), *(own for _, own, *_ in found)], axis=1)
+    buckets = [first_exponent + bucket for first_exponent, (*_, bucket) in zip(first, found, strict=True)]
+    positions = Positions(rows, np.stack([np.zeros(len(m), np.int64), *buckets], axis=1))
+    found = HeldOutRows(tuple(names), (Dense(log_p), *tables), positions, read.Y, read.classes, read.sizes)
+    return found.with_selectors()
+
+
+def adaptive_model(base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray) -> LanguageModel:
+    """The mixture with adaptive rows over its prediction."""
+    return LanguageModel((ModelRow(base), kind), np.asarray(exponents, np.float32), base.features, base.eos, base.selectors)

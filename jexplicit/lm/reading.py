@@ -1,0 +1,92 @@
+"""Reading a text with a model that goes on counting: the state is explicit, and nothing is changed in place.
+
+    state = init(model)
+    log_p, state = read(model, state, tokens)        # of each token, given all that was read before
+    np.exp(predict(model, state))                    # the next token
+
+Any language model can be read so. One that does not count has the text as its state.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Integer
+
+from jexplicit.data.contexts import PAD, check_token_ids
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.past import Past, contexts_at
+from jexplicit.lm.evaluation import log_distributions, log_probabilities
+from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
+
+
+class State(NamedTuple):
+    """What a model has read.
+
+    tokens: [n] all of them, from the `<pad>` before the first.
+    growth: what its adaptive rows have counted of them; None for a model without such rows.
+    """
+
+    tokens: Int[np.ndarray, " n"]
+    growth: Growth | None
+
+
+def init(model: LanguageModel) -> State:
+    """The state before a text, at the start of its first document.
+
+    Example:
+        >>> from jexplicit.lm.core.model import token_model
+        >>> init(token_model([np.eye(2, dtype="f4")], "cat", False)).tokens.tolist()
+        [0]
+    """
+    kind = adaptive_kind(model)
+    return State(np.array([PAD], np.int32), kind and kind.nothing())
+
+
+def read(
+    model: LanguageModel, state: State, tokens: Integer[np.ndarray, " n"] | list[int]
+) -> tuple[Float[np.ndarray, " n"], State]:
+    """`log p` of each of the tokens that come next, given all before, and the state after them.
+
+    Args:
+        model: of any kind.
+        state: of `init` or of `read`.
+        tokens: [n] ids; `<pad>` ends a document and begins the next. It has log p 0 where the model does not predict it.
+
+    Raises:
+        ValueError: a token id that the model does not have.
+
+    Example:
+        >>> from jexplicit.lm.core.model import token_model
+        >>> import jax.numpy as jnp
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> log_p, state = read(model, init(model), np.array([1, 2]))
+        >>> np.exp(log_p).round(2).tolist(), state.tokens.tolist()
+        ([0.25, 0.25], [0, 1, 2])
+    """
+    new = np.asarray(tokens)
+    if new.size and new.dtype.kind not in "iu":
+        raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
+    check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    stream = np.concatenate([state.tokens, new.reshape(-1).astype(np.int32)])
+    places = np.arange(len(state.tokens), len(stream))
+    wanted = np.arange(len(places)) if model.eos else np.flatnonzero(stream[places] != PAD)
+    log_p = np.zeros(len(places), np.float32)
+    past = Past(stream, places[wanted], growth=state.growth)
+    if len(wanted):
+        X = contexts_at(stream, places[wanted], model.radius)
+        log_p[wanted] = log_probabilities(model, X, stream[places[wanted]], past=past)
+    kind = adaptive_kind(model)
+    return log_p, State(stream, kind and kind.grown(past, len(stream)))
+
+
+def predict(model: LanguageModel, state: State) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one, in nats."""
+    stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
+    place = np.array([len(state.tokens)])
+    past = Past(stream, place, growth=state.growth)
+    return log_distributions(model, contexts_at(stream, place, model.radius), past=past)[0]
+
+
+def adaptive_kind(model: LanguageModel) -> Any:
+    """The rows of a model that count what is read, `AdaptiveRows`; None for a model without."""
+    return next((kind for kind in model.rows if isinstance(kind, AdaptiveRows)), None)

@@ -1,0 +1,270 @@
+"""Rows of everything before a prediction, counted as it is read: adaptive contexts over what a model predicts without them.
+
+A context h that occurred n times before, with d different tokens after it, gives
+
+    q(i|h) = max(c_i - D, 0)/n + (D d/n) b_i,      row[i] = log(q(i|h)/b_i) = log(1 + max(c_i - D, 0)/(D d b_i)) + constant,
+
+with b the prediction of the model that these rows are added to, or for longer contexts of a chain the shorter one's q. So with
+exponents of 1 a chain is interpolated absolute discounting over the model, and 0 takes it out. A context that has not occurred
+has no row. Counts may begin with those of the training text. A recency row is 1 for the token that came last after its context.
+
+Source: Ney, Essen & Kneser 1994 for the discount; Shazeer, Pelemans & Chelba 2015 for log-linear weights by counts; here, both
+together, over any model.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.core.model import HISTORY, pytree, static
+from jexplicit.lm.core.past import Past, contexts_at
+from jexplicit.lm.rows.ngrams import CONFIDENCES, confidence_of
+from jexplicit.lm.rows.past.balance import Balance, balance_rows, empty_balance
+from jexplicit.lm.rows.past.growing import Followers, Run, add_run, cells_of, count_run, followers
+from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed, mix
+from jexplicit.lm.rows.past.latest import Latest, LatestRun, add_latest, latest
+from jexplicit.lm.tables.storage import SparseRows, take_rows
+
+_block = 1 << 13  # positions
+INDIRECT = "indirect "
+_repeats = (2, 3, 4, 6, 11)
+Kind = Literal["adaptive", "begun", "recency", "observed-expected"]
+
+
+class Adaptive(NamedTuple):
+    """A row of one context.
+
+    context: a name of CONTEXTS, or "indirect NAME": that context with the two tokens that followed it last.
+    kind: adaptive, counts of the text that is read; begun, counts that begin with those of the training text; recency, the
+        token that came last after the context, there or in the training text; observed-expected, counts beside expected ones.
+    over: the shorter context of a chain, with whose q it is interpolated; "" for the prediction of the model.
+    """
+
+    context: str
+    kind: Kind = "adaptive"
+    over: str = ""
+
+    @property
+    def name(self) -> str:
+        """Such as "adaptive last 3"."""
+        return f"{self.kind} {self.context}"
+
+    @property
+    def latest(self) -> str:
+        """The context whose latest tokens it needs; "" for none."""
+        if self.kind == "recency":
+            return self.context
+        return self.context.removeprefix(INDIRECT) if self.context.startswith(INDIRECT) else ""
+
+
+class Growth(NamedTuple):
+    """What has been counted of a text.
+
+    place: how many of its tokens.
+    counts, balances: of every row; empty for rows of other kinds.
+    latest: of every context whose latest tokens are needed.
+    """
+
+    place: int
+    counts: tuple[tuple[Run, ...], ...]
+    balances: tuple[Balance, ...]
+    latest: tuple[tuple[LatestRun, ...], ...]
+
+
+class Row(NamedTuple):
+    """A row at B positions: a table, and which exponent each position takes."""
+
+    table: Any
+    bucket: Int[np.ndarray, " B"]
+
+
+@pytree
+class AdaptiveRows:
+    """Adaptive contexts over the prediction of a model.
+
+    rows: which.
+    text: [L] the training text, for counts that begin with it.
+    letters, ends: [N] which tokens are letters, and ends of lines; None where tokens are no characters.
+    vocabulary, radius: N and K.
+    discount, prior: D and κ.
+    within_documents: whether nothing before the document is seen.
+    """
+
+    rows: tuple[Adaptive, ...] = static()
+    text: Any = None
+    letters: Any = None
+    ends: Any = None
+    vocabulary: int = static(0)
+    radius: int = static(8)
+    discount: float = static(0.7)
+    prior: float = static(2.0)
+    within_documents: bool = static(False)
+
+    over_model = True  # log_tables takes the model's log-probabilities
+    names = property(lambda self: tuple(row.name for row in self.rows))
+    tokens = property(lambda self: (HISTORY,) * len(self.rows))
+    history = 1
+    vocab_size = property(lambda self: self.vocabulary)
+    exponents_per_row = property(lambda self: (len(CONFIDENCES),) * len(self.rows))
+    followed = property(lambda self: tuple(dict.fromkeys(row.latest for row in self.rows if row.latest)))
+
+    def read(self, context, history=None):
+        raise ValueError("a model that counts what it reads has no rows of a context alone: read a text (jexplicit.lm.reading)")
+
+    def log_tables(self, X: np.ndarray, past: Past, log_p: Float[np.ndarray, "M N"]) -> list[tuple[Any, np.ndarray, None, Any]]:
+        """A table of a row per position for each context, and which exponent each position takes."""
+        stream, places, starts, before = past.within_documents() if self.within_documents else past
+        known, growth = self.__dict__.get("_known"), before or self.nothing()
+        if known and known[0] is stream and known[1] == (starts is None) and known[2].place <= places.min(initial=0):
+            growth = known[2]  # the text goes on where it was left
+        end = int(places.max(initial=0)) + 1
+        parts: list[list[Row]] = [[] for _ in self.rows]
+        for begin in range(max(growth.place, 1), end, _block):
+            block = np.arange(begin, min(begin + _block, end))
+            wanted = np.flatnonzero((places >= begin) & (places < begin + _block))
+            found, growth = self.read_block(growth, stream, block, places[wanted] - begin, log_p[wanted], starts is not None)
+            for part, row in zip(parts, found, strict=True):
+                part.append(row)
+        self.__dict__["_known"] = (stream, starts is None, growth)
+        own = np.arange(len(places))
+        return [
+            (_joined([row.table for row in part]), own, None, np.concatenate([row.bucket for row in part])) for part in parts
+        ]
+
+    def grown(self, past: Past, end: int) -> Growth:
+        """What the first `end` tokens of a text are counted to, after `log_tables` has read some of them."""
+        known = self.__dict__.get("_known")
+        growth = known[2] if known and known[0] is past.stream else past.growth or self.nothing()
+        for begin in range(max(growth.place, 1), end, _block):
+            places, none = np.arange(begin, min(begin + _block, end)), np.zeros(0, np.int64)
+            _, growth = self.read_block(
+                growth, past.stream, places, none, np.zeros((0, self.vocabulary)), self.within_documents
+            )
+        return growth
+
+    def nothing(self) -> Growth:
+        """Of a text that has not begun."""
+        n = len(self.rows)
+        return Growth(0, ((),) * n, (empty_balance(self.vocabulary),) * n, ((),) * len(self.followed))
+
+    def read_block(
+        self,
+        growth: Growth,
+        stream: np.ndarray,
+        places: Int[np.ndarray, " B"],
+        m: Int[np.ndarray, " n"],
+        log_p: Float[np.ndarray, "n N"],
+        separate: bool = False,
+    ) -> tuple[list[Row], Growth]:
+        """The rows at some of the places that come next in a text, and what is counted after them.
+
+        Args:
+            growth: what the text before is counted to.
+            stream: the text.
+            places: in it.
+            m: at which of them rows are wanted.
+            log_p: the model's own prediction there.
+            separate: whether every document is read as if it were the only one.
+        """
+        N, begun, tokens = self.vocabulary, self.begun(), self._tokens(stream, places)
+        pads = np.flatnonzero(stream == PAD) if separate else None
+        document = None if pads is None else pads[np.searchsorted(pads, places) - 1]
+        keys, facts, latest = self._keys(growth, begun, stream, places, document)
+        p, q_of, rows, counts, balances = np.exp(log_p.astype(np.float64)), {}, [], [], []
+        for n, (row, (key, own_key)) in enumerate(zip(self.rows, keys, strict=True)):
+            counted, balance = (), growth.balances[n]
+            if row.kind == "recency":
+                rows.append(_recency_row(facts[row.latest].take(m), N))
+            elif row.kind == "observed-expected":
+                table, balance = balance_rows(balance, key[m], tokens[m], p, self.prior)
+                rows.append(Row(table, np.zeros(len(m), np.int64)))
+            else:
+                known = followers(key, tokens, N, growth.counts[n], begun.counts[n] if row.kind == "begun" else (), own_key)
+                base = q_of[row.kind, row.over] if row.over else p
+                found, q_of[row.kind, row.context] = _adaptive_row(known, m, base, self.discount, N)
+                rows.append(found)
+                counted = add_run(growth.counts[n], count_run(cells_of(key, tokens, N)[tokens >= 0]))
+            counts.append(counted)
+            balances.append(balance)
+        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), latest)
+
+    def _keys(
+        self, growth: Growth, begun: Growth, stream: np.ndarray, places: np.ndarray, document: np.ndarray | None
+    ) -> tuple[list[tuple[np.ndarray, np.ndarray]], dict[str, Latest], tuple[tuple[LatestRun, ...], ...]]:
+        """The key of every row's context in the text and in the training text; the latest tokens, and these after the block."""
+        block, tokens = self.block_of(stream, places), self._tokens(stream, places)
+        made: dict[str, np.ndarray] = {}
+
+        def key_of(name: str) -> np.ndarray:
+            if name not in made:
+                made[name] = CONTEXTS[name](block)
+            return made[name]
+
+        def of_document(key: np.ndarray) -> np.ndarray:
+            return key if document is None else mix(key, document)
+
+        facts, newest, keys = {}, [], []
+        for name, own, first in zip(self.followed, growth.latest, begun.latest, strict=True):
+            facts[name], run = latest(own, of_document(key_of(name)), tokens, first, key_of(name))
+            newest.append(add_latest(own, run))
+        for row in self.rows:
+            key = key_of(row.latest or row.context)
+            if row.context.startswith(INDIRECT):
+                key = hashed(key, facts[row.latest].last, facts[row.latest].before)
+            keys.append((of_document(key), key))
+        return keys, facts, tuple(newest)
+
+    def _tokens(self, stream: np.ndarray, places: np.ndarray) -> Int[np.ndarray, " B"]:
+        """The tokens at some places, -1 for `<pad>`, which is not counted."""
+        tokens = stream[places].astype(np.int64)
+        return np.where(tokens == PAD, -1, tokens)
+
+    def block_of(self, stream: np.ndarray, places: Int[np.ndarray, " B"]) -> Block:
+        """The contexts of some places."""
+        X = contexts_at(stream, places, self.radius)
+        return Block(X, *(None if array is None else np.asarray(array) for array in (self.letters, self.ends)))
+
+    def begun(self) -> Growth:
+        """What the training text is counted to, at its first use."""
+        if "_begun" not in self.__dict__:
+            text, growth = np.zeros(1, np.int64) if self.text is None else np.asarray(self.text), self.nothing()
+            for begin in range(1, len(text), _block << 4):
+                places = np.arange(begin, min(begin + (_block << 4), len(text)))
+                tokens = self._tokens(text, places)
+                keys, _, newest = self._keys(growth, self.nothing(), text, places, None)
+                cells = [cells_of(key, tokens, self.vocabulary)[tokens >= 0] for key, _ in keys]
+                rows = zip(self.rows, growth.counts, cells, strict=True)
+                counts = tuple(add_run(own, count_run(new)) if row.kind == "begun" else () for row, own, new in rows)
+                growth = growth._replace(counts=counts, latest=newest)
+            self.__dict__["_begun"] = growth
+        return self.__dict__["_begun"]
+
+
+def _adaptive_row(counted: Followers, m: np.ndarray, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
+    """The row of a context over a base, which is [n, N] or a shorter context's q; and its own q, where tokens were seen."""
+    start, tokens, counts = take_rows(SparseRows(counted.start, counted.tokens, counted.counts), m)
+    n, d = counted.totals[m], np.diff(start)
+    position = np.repeat(np.arange(len(m)), d)
+    entry = position * N + tokens
+    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base[position, tokens]
+    freed, kept = D * d[position] * b, np.maximum(counts - D, 0)
+    rows = SparseRows(start, tokens.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed).astype(np.float32))
+    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / n[position])
+
+
+def _recency_row(facts: Latest, N: int) -> Row:
+    some = facts.times > 0
+    start = np.concatenate([[0], np.cumsum(some)])
+    rows = SparseRows(start, facts.last[some].astype(np.min_scalar_type(N - 1)), np.ones(start[-1], np.float32))
+    return Row(rows, np.searchsorted(_repeats, facts.repeats, side="right"))
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Tables of one kind, one after the other."""
+    if not isinstance(parts[0], SparseRows):
+        return np.concatenate(parts)
+    start = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.start) for part in parts]))])
+    return SparseRows(start, *(np.concatenate([part[i] for part in parts]) for i in (1, 2)))

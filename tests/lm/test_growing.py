@@ -1,0 +1,89 @@
+"""Counts that grow as a text is read, against loops over the text. All numbers are integers, or sums of them: equal."""
+
+import numpy as np
+import pytest
+
+from jexplicit.lm.rows.past.balance import balance_rows, empty_balance
+from jexplicit.lm.rows.past.growing import add_run, cells_of, count_run, followers
+from jexplicit.lm.rows.past.latest import add_latest, latest
+
+N = 7
+BLOCKS = pytest.mark.parametrize("blocks", [(60,), (1,) * 60, (13, 1, 20, 26)])
+
+
+def text(seed: int, length: int = 60, contexts: int = 5):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, contexts, length).astype(np.uint64) << np.uint64(20), rng.integers(-1, N, length)
+
+
+def seen_before(keys, tokens, m, begun=((), ())):
+    """What followed the context of position m, in order: of another text, and of the positions before it."""
+    first = [t for k, t in zip(*begun, strict=True) if k == keys[m] and t >= 0]
+    return first + [int(tokens[j]) for j in range(m) if keys[j] == keys[m] and tokens[j] >= 0]
+
+
+@BLOCKS
+@pytest.mark.parametrize("seed, begin", [(0, False), (1, True)])
+def test_followers_are_those_of_a_loop(blocks, seed, begin):
+    keys, tokens = text(seed)
+    begun = text(seed + 10, 40 if begin else 0)
+    first = (count_run(cells_of(begun[0], begun[1], N)[begun[1] >= 0]),)
+    runs, done = (), 0
+    for B in blocks:
+        k, t = keys[done : done + B], tokens[done : done + B]
+        found = followers(k, t, N, runs, first)
+        for m in range(B):
+            wanted = np.bincount(seen_before(keys, tokens, done + m, begun) or [0], minlength=N) * 1
+            wanted = wanted if seen_before(keys, tokens, done + m, begun) else np.zeros(N, int)
+            row = slice(found.start[m], found.start[m + 1])
+            assert found.tokens[row].tolist() == np.flatnonzero(wanted).tolist()
+            assert found.counts[row].tolist() == wanted[wanted > 0].tolist()
+            assert found.totals[m] == wanted.sum()
+        runs, done = add_run(runs, count_run(cells_of(k, t, N)[t >= 0])), done + B
+    sizes = [len(run.cells) for run in runs]
+    assert all(2 * small <= large for large, small in zip(sizes, sizes[1:], strict=False))
+
+
+def test_counts_begun_in_another_text_are_found_by_its_own_keys():
+    keys, tokens = text(2)
+    salted = keys + np.uint64(1 << 40)
+    first = (count_run(cells_of(keys, np.abs(tokens), N)),)
+    with_own = followers(salted, tokens, N, (), first, keys)
+    for one, other in zip(with_own, followers(keys, tokens, N, (), first), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@BLOCKS
+def test_the_latest_tokens_are_those_of_a_loop(blocks):
+    keys, tokens = text(3)
+    tokens = np.minimum(tokens, 1)  # which often come again
+    runs, done = (), 0
+    for B in blocks:
+        k, t = keys[done : done + B], tokens[done : done + B]
+        found, new = latest(runs, k, t)
+        for m in range(B):
+            seen = seen_before(keys, tokens, done + m)
+            repeats = 0
+            while repeats < len(seen) and seen[-1 - repeats] == seen[-1]:
+                repeats += 1
+            wanted = (len(seen), seen[-1] if seen else -1, seen[-2] if len(seen) > 1 else -1, repeats)
+            assert tuple(int(column[m]) for column in found) == wanted
+        runs, done = add_latest(runs, new), done + B
+
+
+@BLOCKS
+def test_observed_over_expected_is_that_of_a_loop(blocks):
+    """Sums of float32 numbers below 60: 1e-5."""
+    keys, tokens = text(4)
+    tokens = np.abs(tokens)
+    p = np.random.default_rng(5).dirichlet(np.ones(N), len(keys))
+    before, done = empty_balance(N), 0
+    for B in blocks:
+        m = slice(done, done + B)
+        rows, before = balance_rows(before, keys[m], tokens[m], p[m], 2.0)
+        for n in range(B):
+            same = [j for j in range(done + n) if keys[j] == keys[done + n]]
+            observed = np.bincount(tokens[same], minlength=N) if same else np.zeros(N)
+            wanted = np.log((observed + 2) / (p[same].sum(axis=0) + 2))
+            np.testing.assert_allclose(rows[n], wanted, atol=1e-5)
+        done += B
