@@ -98,4 +98,5 @@ COLUMNS = [
 ]
 PRESETS = {"tiny": Preset(Compressors(rounds=1), "the documentation of Python; 10 s on 2 CPU cores.")}
 BENCH = bench("compressors", Compressors, comparisons, COLUMNS, PRESETS, sizes=(), check=refuse_dev_alone)
-RESULTS = Table([Column("compressor", "method"), *COLUMNS, Column("CPU s", "cpu_seconds", ".1f")])  # of the documentation
+# Of the documentation.
+RESULTS = Table([Column("text", "corpus"), Column("compressor", "method"), *COLUMNS, Column("CPU s", "cpu_seconds", ".2f")])
