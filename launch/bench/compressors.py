@@ -45,11 +45,10 @@ class Compressors(BenchConfig):
 
 
 def ppmd(order: int, data: bytes) -> bytes:
-    """PPMd, variant H: prediction by partial matching, which blends contexts of up to `order` bytes."""
+    """PPMd, variant I: prediction by partial matching, which blends contexts of up to `order` bytes."""
     import pyppmd  # pyright: ignore[reportMissingImports]
 
-    encoder = pyppmd.Ppmd7Encoder(order, MEMORY)
-    return encoder.encode(data) + encoder.flush()
+    return pyppmd.compress(data, max_order=order, mem_size=MEMORY)
 
 
 def compressors() -> dict[str, Compressor]:
@@ -68,7 +67,7 @@ def added_bytes(compress: Compressor, train: bytes, dev: bytes) -> int:
 def comparisons(config: Compressors, folder: Path) -> Iterator[Comparison]:
     """* **xz -9e**: `lzma` of Python, which copies from all of the text before, 64 MiB at most.
     * **bzip2**: `bz2` of Python. It sorts blocks of 900 kB: of the training text only the part in the same block helps.
-    * **PPMd, order K**: PPMd (variant H) of `pyppmd` with 256 MB (`pip install pyppmd`), contexts of up to K bytes.
+    * **PPMd, order K**: PPMd (variant I) of `pyppmd` with 256 MB (`pip install pyppmd`), contexts of up to K bytes.
 
     *Nats* and *bits* of the dev text are those of compress(train + dev) less those of compress(train), so that a compressor may
     learn from all text before a character, dev text included. The seconds are of compress(train + dev).
