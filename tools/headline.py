@@ -32,6 +32,7 @@ class Model(NamedTuple):
     loss: the field of its loss, or the published number.
     curve: the event of its curve, the field of the loss there; empty for a point, or a line across.
     trained: whether it was trained by backpropagation.
+    left: whether its name ends at the point, below it.
     """
 
     task: str
@@ -42,6 +43,7 @@ class Model(NamedTuple):
     loss: str | float
     curve: tuple[str, ...] = ()
     trained: bool = False
+    left: bool = False
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
         """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
@@ -85,6 +87,7 @@ LAST, ALL = {"method": "mixture", "history": "window:256"}, {"method": "mixture"
 _trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_layers_d10_N10"}
 MODELS = (
     Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
+    Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
     Model(CHARACTERS, "mixture", "16 characters", "shakespeare", {"method": "mixture", "history": "none"}, "dev_loss"),
     Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss"),
     Model(
@@ -201,7 +204,8 @@ def _draw(ax: Any, model: Model) -> None:
         ax.annotate(model.name, (0.02, y[0]), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
         return
     ax.plot(x, y, marker="o", markersize=4, color=COLOURS[model.trained])
-    ax.annotate(model.name, (x[-1], y[-1]), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    place, side = ((-4, -10), "right") if model.left else ((4, 4), "left")
+    ax.annotate(model.name, (x[-1], y[-1]), xytext=place, textcoords="offset points", fontsize=8, ha=side)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure the kernels against named peers (CPU-time ratios on one thread), and the scaling of counting.
+"""Measure the kernels against named peers (CPU-time ratios on one thread), the scaling of counting, and compressors of text.
 
 Ratios are medians of paired ratios over interleaved rounds, with quartiles.
 
@@ -10,6 +10,7 @@ python -m launch.bench blur --genomes 4 --unroll 10
 python -m launch.bench scaling --devices 1 2 4 8 --processes 1 2
 python -m launch.bench streaming --tokens 200_000_000 --memory 2GB
 python -m launch.bench lm --peer kenlm
+python -m launch.bench compressors --train input.txt
 python -m launch.bench compile --platform h100
 python -m launch.bench counting --preset tiny
 """

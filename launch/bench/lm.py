@@ -24,7 +24,7 @@ from jexplicit.lm.core.names import SUBWORD_ROWS
 from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
 from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
-from launch.bench.shared.streams import TextFlags, text_streams
+from launch.bench.shared.streams import TextFlags, refuse_dev_alone, text_streams
 
 PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, METHODS = "kenlm", ("ngram", "mixture")
@@ -155,11 +155,6 @@ def write_sentences(path: Path, stream: np.ndarray) -> None:
                 file.write(" ".join(map(str, part[1:].tolist())) + "\n")
 
 
-def _check(config: LanguageModels) -> None:
-    if config.dev and not config.train:
-        raise ValueError("--dev without --train: name the text to fit, too")
-
-
 COLUMNS = [
     *job_columns("M tokens"),
     Column("fit s", "fit_seconds", ".2f"),
@@ -185,5 +180,5 @@ BENCH = bench(
     peers={"ratio": ("vs. kenlm", [KENLM])},
     clock="fit_seconds",
     jobs=True,
-    check=_check,
+    check=refuse_dev_alone,
 )

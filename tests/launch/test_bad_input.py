@@ -220,12 +220,16 @@ blur train --states 0 | 0 states: neurons have at least 2
 blur transfer --genome nowhere.json | nowhere.json
 blur sgd_check --rate nan | --rate nan
 blur nothing | choose one of train, transfer
-bench nothing | choose one of blur, compile, counting
+bench nothing | choose one of blur, compile, compressors, counting
 bench counting --tokens 0 | --tokens 0
 bench counting --radius 0 | --radius 0: use at least 1
 bench counting --seed {LARGE} | use whole numbers below 2^63
 bench counting --stream nowhere.npy | nowhere.npy
 bench streaming --memory much | memory 'much'
+bench compressors --train missing.txt | no such file: 'missing.txt'
+bench compressors --train {{empty}} | holds no text: take it out
+bench compressors --dev {{text}} | --dev without --train: name the text to fit
+bench compressors --train {{text}} --dev {{text}} | is in train and in dev
 cache list --foo | --foo
 cache nothing | choose one of list, clear
 shards --train missing.txt | no such file

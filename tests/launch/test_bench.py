@@ -369,7 +369,7 @@ REFUSED = {
     "training --stream short.npy --vocab-size 9 --batch-size 4 --out run": "fewer than 3 batches of 4",
     "streaming --memory 2": "memory '2'",
     "lm --dev text": "--dev without --train",
-    "countin": "countin: choose one of blur, compile, counting",
+    "countin": "countin: choose one of blur, compile, compressors, counting",
     "compile --functions sorting": "sorting: choose from counting",
 }
 

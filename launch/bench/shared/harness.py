@@ -112,8 +112,9 @@ def job_columns(*headings: str) -> list[Column]:
 _seconds = [Column(f"{clock} s", f"{clock.lower()}_seconds", ".3f") for clock in ("CPU", "kernel", "wall")]
 _only_in_report = ("quartiles", "CPU s", "kernel s", "wall s", "reduction s", "MB reduced")
 _labels = {"radius": "K", "layers": "K", "batch_size": "batch size"}
-_note = """A ratio is the median over interleaved rounds of the peer's seconds / own seconds in the same round, with its
-quartiles; above 1 is faster. Seconds are medians; *kernel* is the part of the CPU seconds spent in the operating system."""
+_of_ratios = """A ratio is the median over interleaved rounds of the peer's seconds / own seconds in the same round, with its
+quartiles; above 1 is faster. """
+_of_seconds = "Seconds are medians; *kernel* is the part of the CPU seconds spent in the operating system."
 
 
 def ratio_columns(heading: str, field: str) -> list[Column]:
@@ -200,7 +201,8 @@ def bench(
     shown += [] if jobs else _seconds
     terminal = Table([column for column in shown if column.heading not in _only_in_report])
     about_cases = [inspect.getdoc(comparisons) or "", ""]
-    views = [_rounds, Table(shown, note="" if jobs else _note), *bars, lambda results: about_cases, *more]
+    note = "" if jobs else (_of_ratios if peers else "") + _of_seconds
+    views = [_rounds, Table(shown, note=note), *bars, lambda results: about_cases, *more]
     return Command(config, run, presets)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -43,6 +43,14 @@ class TextFlags(Vocabulary):
 
     train: tuple[str, ...] = ()
     """Your own text to fit: files, .gz files, globs or folders. Default: the documentation that comes with Python."""
+
+
+def refuse_dev_alone(config: Any) -> None:
+    """Raises:
+    ValueError: --dev without --train.
+    """
+    if config.dev and not config.train:
+        raise ValueError("--dev without --train: name the text to fit, too")
 
 
 def zipf_stream(rng: np.random.Generator, tokens: int, vocab_size: int) -> np.ndarray:
