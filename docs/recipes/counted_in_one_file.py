@@ -1,271 +1,199 @@
-"""Counted language models in one file: from a text to counts, from counts to exponents, a loss, and samples. All in NumPy.
+"""A counted language model in one file: from a text to counts, to exponents, to a loss and to samples. It needs NumPy alone.
 
     python counted_in_one_file.py input.txt
 
-The model predicts the next character i from the characters before it, its context:
+It predicts the next character i from its context, which is all that stands before it:
 
     log P(i | context) = sum_r a_r row_r[i] - log Z.
 
-Each row r looks at a part h of the context, such as its last three characters, and backs off to a smaller part h', such as its
-last two. The row says by how much h makes a character likelier than h' does:
+A row r looks at a part h of the context, say the last three characters, and backs off to a smaller part h', the last two. It
+says how much likelier h makes each character that has ever followed h; the others have 0:
 
-    P(i|h) = (C(h, i) - D) / C(h) + gamma(h) P(i|h'),        row_r[i] = log(P(i|h) / (gamma(h) P(i|h'))),
+    P(i|h) = (C(h, i) - D) / C(h) + gamma(h) P(i|h'),        row_r[i] = log(P(i|h) / (gamma(h) P(i|h'))).
 
-and 0 for a character that never followed h. C are counts, D is a discount, and gamma(h) is what the discounts leave to P(i|h').
-With exponents a_r = 1 the rows of the last 1, 2, ..., 8 characters add up to log P(i | 8 characters): a smoothed n-gram model.
-
-Rows are counted. Exponents are fitted to a tenth of the text whose characters were not counted. This problem is convex and small,
-so Newton's method solves it in a few steps: no gradient descent, no backpropagation, no learning rate.
+C are counts, D are discounts, and gamma(h) is what the discounts leave to P(i|h'). If all exponents a_r are 1, the rows of the
+last 0, 1, ..., 8 characters add up to log P(i | 8 characters): an n-gram model. Better exponents are fitted on a part of the
+text that was not counted: a small convex problem, for Newton's method. No backpropagation, no learning rate.
 """
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import namedtuple
 from pydoc_data.topics import topics
-from typing import NamedTuple
 
 import numpy as np
 
-# 1. What a prediction looks at. A row is a tuple of columns, and backs off to the row without its last column.
-
-
-def chain(*columns: int | str) -> list[tuple]:
-    """The rows that look at the first column, at the first two, and so on."""
-    return [columns[:n] for n in range(1, len(columns) + 1)]
-
-
+# 1. What a prediction looks at: columns. A row looks at the first few columns of a chain, and backs off to one column fewer.
 CHAINS = [
-    chain(1, 2, 3, 4, 5, 6, 7, 8),  # the last characters, the nearest first
-    chain(2, 3, 4, 5),  # the same without the nearest one
-    chain(3, 4, 5, 6),  # and without the nearest two
-    chain("part", "word", "word before"),  # the letters of the current word, and the words before it
-    chain("since", "word", "word before"),  # the same, with what separates the current word from the last
-    chain("since", "word before"),
-    chain("since", "width"),  # how long the current line is: when will it end?
-    chain("width", 1, 2),
-    chain("line"),  # all of the current line
-    chain("since", "speaker"),  # the last line that ended in a colon; in a play, who speaks
+    (1, 2, 3, 4, 5, 6, 7, 8),  # the last characters, the nearest first
+    (2, 3, 4, 5),  # all but the nearest
+    (3, 4, 5, 6),
+    ("part", "word", "word before"),  # the current word as far as it goes, and the two words before it
+    ("since", "word", "word before"),  # the same, with the space or other signs before the current word
+    ("since", "word before"),
+    ("since", "width"),  # how long the current line is
+    ("width", 1, 2),
+    ("line",),  # all of the current line
+    ("since", "speaker"),  # the last line that ended in a colon: in a play, who speaks
 ]
-ROWS = list(dict.fromkeys(row for rows in CHAINS for row in rows))  # each once
-COLUMNS = ("since", "part", "word", "word before", "line", "width", "speaker", "place")
-PLACES = 8  # of a character in its word
+IN_CHAINS = [chain[:n] for chain in CHAINS for n in range(len(chain) + 1)]
+ROWS = list(dict.fromkeys(IN_CHAINS))  # the first is (), which looks at nothing and backs off to equal probabilities
 
 
 def mix(a, b):
-    """A 64-bit number for a pair of numbers, or of arrays. Two pairs have the same one only if they are equal, or by a rare chance."""
+    """One number of 64 bits for two, or for two arrays of numbers; other pairs have other numbers, but for rare accidents."""
     h = (a ^ b) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     return h ^ (h >> 32)
 
 
-def look(text: str) -> dict:
-    """All columns, as arrays [len(text) + 1]: entry m belongs to the prediction of text[m], and sees only text[:m]."""
-    since = part = word = word_before = line = width = speaker = length = gap = 0
-    last, seen = "\n", [(0,) * len(COLUMNS)]
+def look(text):
+    """The columns, [len(text) + 1] each: entry m is for the prediction of text[m], and depends on text[:m] alone."""
+    names = "since", "part", "word", "word before", "line", "width", "speaker", "place"
+    since = part = word = before = line = width = speaker = letters = others = 0
+    last, seen = "\n", [(0,) * len(names)]
     for c in text:
         in_word = c.isalpha() or c == "'"
         if part and not in_word:  # a word has ended
-            since, word, word_before = 0, part, word
-        since = mix(since, ord(c))
-        part, length, gap = (mix(part, ord(c)), length + 1, 0) if in_word else (0, 0, gap + 1)
+            since, word, before = 0, part, word
+        since, line, width = mix(since, ord(c)), mix(line, ord(c)), width + 1
+        part, letters, others = (mix(part, ord(c)), letters + 1, 0) if in_word else (0, 0, others + 1)
         if c == "\n":
             line, width, speaker = 0, 0, line if last == ":" else speaker
-        else:
-            line, width = mix(line, ord(c)), width + 1
-        place = min(2 + length, PLACES - 1) if in_word else 0 if c == "\n" else min(gap, 2)
+        place = min(letters + 2, 7) if in_word else min(others, 2) if width else 0
+        seen.append((since, part, word, before, line, width, speaker, place))
         last = c
-        seen.append((since, part, word, word_before, line, width, speaker, place))
     codes = np.array([0] * 8 + [ord(c) for c in text], np.uint64)
     back = {k: codes[8 - k : len(codes) - k + 1] for k in range(1, 9)}  # the character k places back
-    return back | dict(zip(COLUMNS, np.array(seen, np.uint64).T, strict=True))
+    return back | dict(zip(names, np.array(seen, np.uint64).T, strict=True))
 
 
-def contexts(text: str) -> dict:
-    """For each row, the numbers of the contexts [len(text) + 1] that it looks at; and the places."""
+def contexts(text):
+    """h [R + 1, len(text) + 1]: for each row a number for what it looks at, then the place in the word, for the exponents."""
     columns = look(text)
-    numbers = {(): np.zeros(len(text) + 1, np.uint64)}
-    for row in ROWS:
-        numbers[row] = mix(numbers[row[:-1]], columns[row[-1]])
-    return numbers | {"place": columns["place"].astype(int)}
+    h: dict = {(): np.zeros(len(text) + 1, np.uint64)}
+    for row in ROWS[1:]:
+        h[row] = mix(h[row[:-1]], columns[row[-1]])
+    return np.stack([*h.values(), columns["place"]])
 
 
-# 2. Counts.
+# 2. Counts. A table has the rows of all contexts of a kind: context c has the entries start[c] .. start[c + 1] - 1.
+Table = namedtuple("Table", "contexts start bucket outputs values")
 
 
-class Table(NamedTuple):
-    """The counted contexts of a row, sorted. Context c has the entries start[c] .. start[c + 1] - 1; the last one is empty."""
-
-    contexts: np.ndarray
-    start: np.ndarray
-    outputs: np.ndarray  # of each entry: a character
-    values: np.ndarray  # of each entry: row[character]
-    bucket: np.ndarray  # of each context: how well it is known
-
-
-def count(contexts: np.ndarray, y: np.ndarray, P_shorter: np.ndarray) -> tuple[Table, np.ndarray]:
-    """Count and smooth the characters y [M] that followed some contexts [M].
-
-    P_shorter [M] is P(y|h') at each position. Returned beside the table is P(y|h), for the rows that back off to this one.
-    """
-    pairs, first, pair_at, C = np.unique(contexts >> 16 << 16 | y, return_index=True, return_inverse=True, return_counts=True)
-    h, start, of, different = np.unique(pairs >> 16, return_index=True, return_inverse=True, return_counts=True)
-    D = discounts(C)
+def count(h, y, P_shorter):
+    """The table of the contexts h [M] of characters y [M], from P(y|h') [M]; and P(y|h) [M], for rows that back off to this."""
+    pairs, first, pair, C = np.unique(h >> 16 << 16 | y, return_index=True, return_inverse=True, return_counts=True)
+    known, start, of, different = np.unique(pairs >> 16, return_index=True, return_inverse=True, return_counts=True)
+    D = np.array([0.6, 0.9, 1.1])[np.minimum(C, 3) - 1]  # from counts of 1, 2 and more
     total, freed = np.bincount(of, C), np.bincount(of, D)
     backed_off = (freed / total)[of] * P_shorter[first]  # gamma(h) P(i|h')
     P = (C - D) / total[of] + backed_off
-    bucket = 2 * np.searchsorted([2, 4, 11, 51], total, "right") + (different > 1)
-    start, outputs = np.append(start, [len(pairs)] * 2), (pairs & 0xFFFF).astype(int)
-    return Table(h, start, outputs, np.log(P / backed_off).astype(np.float32), np.append(bucket, 0)), P[pair_at]
+    bucket = 2 * np.searchsorted([2, 4, 11, 51], total, "right") + (different > 1)  # how well the context is known
+    start, bucket = np.append(start, [len(pairs)] * 2), np.append(bucket, 0)  # the last context is an empty one
+    return Table(known, start, bucket, (pairs & 0xFFFF).astype(int), np.log(P / backed_off).astype(np.float32)), P[pair]
 
 
-def discounts(C: np.ndarray) -> np.ndarray:
-    """What is taken off counts of 1, of 2, and of 3 or more (Chen and Goodman 1999)."""
-    n = [max(1, np.sum(C == c)) for c in (1, 2, 3, 4)]
-    Y = n[0] / (n[0] + 2 * n[1])
-    D = [c - (c + 1) * Y * n[c] / n[c - 1] for c in (1, 2, 3)]
-    return np.clip(D, 0.1, [0.9, 1.9, 2.9])[np.minimum(C, 3) - 1]  # the limits are for small texts
-
-
-# 3. The model.
-
-BUCKETS = 10  # of counts 1, 2-3, 4-10, 11-50 and more; apart where only one character ever followed
-KINDS = BUCKETS + PLACES  # numbers of a row. Its exponent is the sum of two of them: one by bucket, one by place
-
-
-class Model(NamedTuple):
-    alphabet: list
-    unigram: np.ndarray  # [N] log P(i)
-    tables: list
-    exponents: np.ndarray  # [(1 + rows) KINDS]
-
-
-def count_model(numbers: dict, y: np.ndarray, alphabet: list, exponents: np.ndarray) -> Model:
-    """Count all rows of the positions whose characters are y; the contexts of later positions are left alone."""
-    M, N = len(y), len(alphabet)
-    P = (np.bincount(y, minlength=N) + 1) / (M + N)
-    P_at, tables = {(): P[y]}, []
-    for row in ROWS:
-        table, P_at[row] = count(numbers[row][:M], y.astype(np.uint64), P_at[row[:-1]])
+def count_all(h, y, N):
+    """The tables of all rows."""
+    tables, P = [], {(): np.full(len(y), 1 / N)}
+    for row, of_row in zip(ROWS, h[:-1], strict=True):
+        table, P[row] = count(of_row, y, P[row[:-1]])
         tables.append(table)
-    return Model(alphabet, np.log(P), tables, exponents)
+    return tables
 
 
-def read(model: Model, numbers: dict, positions: slice) -> tuple[np.ndarray, np.ndarray]:
-    """The rows [M, R, N] of some positions, the unigram's first; and the two numbers [2, M, R] that exponents are sums of."""
-    place = numbers["place"][positions]
-    rows = np.zeros((len(place), 1 + len(ROWS), len(model.alphabet)), model.tables[0].values.dtype)
-    rows[:, 0] = model.unigram
-    kind = np.zeros((2, len(place), 1 + len(ROWS)), int)
-    kind[1] = BUCKETS + place[:, None]
-    for r, (row, table) in enumerate(zip(ROWS, model.tables, strict=True), start=1):
-        wanted = numbers[row][positions] >> 16
-        c = np.searchsorted(table.contexts, wanted)
-        c[np.append(table.contexts, 0)[c] != wanted] = len(table.contexts)  # unknown: the empty one
-        many = table.start[c + 1] - table.start[c]
-        entries = np.arange(many.sum()) + np.repeat(table.start[c + 1] - np.cumsum(many), many)
-        rows[np.repeat(np.arange(len(c)), many), r, table.outputs[entries]] = table.values[entries]
-        kind[0, :, r] = table.bucket[c]
-    return rows, kind + KINDS * np.arange(1 + len(ROWS))
+# 3. Predictions. The exponent of a row is the sum of two parts, for how well its context is known and for the place in the word.
+BUCKETS, PLACES = 10, 8
+Model = namedtuple("Model", "alphabet tables a")  # a [R * (BUCKETS + PLACES)]: the parts of exponents
 
 
-def predict(a: np.ndarray, rows: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """log P [M, N]: the softmax of the weighted sum of the rows."""
-    exponents = a[kind].sum(0).astype(rows.dtype)
-    logits = (exponents[:, None] @ rows)[:, 0]
-    logits -= logits.max(1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(1, keepdims=True))
+def read(tables, h, N):
+    """The rows [M, R, N] of contexts h [R + 1, M], and which two parts [2, M, R] make up their exponents."""
+    R, M = len(tables), h.shape[1]
+    rows, parts = np.zeros((M, R, N), tables[0].values.dtype), np.zeros((2, M, R), int)
+    parts[1] = BUCKETS + h[-1].astype(int)[:, None]
+    for r, table in enumerate(tables):
+        c = np.searchsorted(table.contexts, h[r] >> 16)
+        c[np.append(table.contexts, 0)[c] != h[r] >> 16] = len(table.contexts)  # it never occurred: the empty one
+        end, many = table.start[c + 1], table.start[c + 1] - table.start[c]
+        entries = np.arange(many.sum()) + np.repeat(end - np.cumsum(many), many)
+        rows[np.repeat(np.arange(M), many), r, table.outputs[entries]] = table.values[entries]
+        parts[0, :, r] = table.bucket[c]
+    return rows, parts + (BUCKETS + PLACES) * np.arange(R)
 
 
-def blocks(positions: range, size: int = 2000) -> Iterator[slice]:
-    """Positions a few at a time: what a block needs fits the caches."""
-    return (slice(m, min(m + size, positions.stop)) for m in positions[::size])
-
-
-def loss(model: Model, numbers: dict, y: np.ndarray, positions: range) -> float:
-    """Nats per character."""
-    log_P = (predict(model.exponents, *read(model, numbers, b))[np.arange(len(y[b])), y[b]] for b in blocks(positions))
-    return -float(np.concatenate(list(log_P)).mean())
+def predict(model, h, size=2000):
+    """log P [M, N] of some contexts at a time; with it, which contexts these are, and their rows and parts."""
+    for block in (slice(m, m + size) for m in range(0, h.shape[1], size)):
+        rows, parts = read(model.tables, h[:, block], len(model.alphabet))
+        logits = (model.a[parts].sum(0).astype(rows.dtype)[:, None] @ rows)[:, 0]
+        logits -= logits.max(1, keepdims=True)
+        yield logits - np.log(np.exp(logits).sum(1, keepdims=True)), block, rows, parts
 
 
 # 4. Exponents.
+def moments(model, h, y):
+    """The loss in nats per character, its gradient E_P[row] - row[y] and Hessian Cov_P[row, row'], means over positions."""
+    loss, S = 0.0, len(model.a)
+    gradient, hessian = np.zeros(S), np.zeros(S * S)
+    for log_P, block, rows, parts in predict(model, h):
+        at, P = np.arange(len(rows)), np.exp(log_P)[:, None]
+        mean, square = (rows * P).sum(2), (rows * P) @ rows.transpose(0, 2, 1)
+        covariance = square - mean[:, :, None] * mean[:, None]
+        loss -= log_P[at, y[block]].sum(dtype=float)
+        for one in parts:
+            gradient += np.bincount(one.ravel(), (mean - rows[at, :, y[block]]).ravel(), S)
+            for other in parts:
+                hessian += np.bincount((S * one[:, :, None] + other[:, None]).ravel(), covariance.ravel(), S * S)
+    return loss / len(y), gradient / len(y), hessian.reshape(S, S) / len(y)
 
 
-def moments(a: np.ndarray, model: Model, numbers: dict, y: np.ndarray, positions: range) -> tuple:
-    """The loss, its gradient E_P[row] - row[y] and its Hessian Cov_P[row, row], means over positions."""
-    S = len(a)
-    value, gradient, hessian = 0.0, np.zeros(S), np.zeros(S * S)
-    for b in blocks(positions):
-        rows, kind = read(model, numbers, b)
-        log_P, each = predict(a, rows, kind), np.arange(len(rows))
-        P = np.exp(log_P)[:, None]
-        mean = (rows * P).sum(2)
-        covariance = (rows * P) @ rows.transpose(0, 2, 1) - mean[:, :, None] * mean[:, None]
-        value -= log_P[each, y[b]].sum(dtype=float)
-        for k in kind:
-            gradient += np.bincount(k.ravel(), (mean - rows[each, :, y[b]]).ravel(), S)
-            for l in kind:
-                hessian += np.bincount((S * k[:, :, None] + l[:, None]).ravel(), covariance.ravel(), S * S)
-    return value / len(positions), gradient / len(positions), hessian.reshape(S, S) / len(positions)
-
-
-def fit(model: Model, numbers: dict, y: np.ndarray, positions: range, ridge: float = 1e-3) -> np.ndarray:
-    """The exponents of the least loss + ridge/2 |a - start|^2, by Newton's method. A step that goes too far is halved."""
-    start = a = model.exponents
-    here, step, least = moments(a, model, numbers, y, positions), 0 * a, np.inf
-    for n in range(20):
-        there = moments(a + step, model, numbers, y, positions)
-        value = there[0] + ridge / 2 * np.sum((a + step - start) ** 2)
-        print(f"  Newton {n}: {there[0]:.4f} nats per held-out character", flush=True)
-        if value > least:
-            step /= 2
+def fit(model, h, y, ridge=2e-3):
+    """The exponents with the least loss + ridge/2 |a - start|^2, by Newton's method. A step that goes too far is halved."""
+    start, a, step, least = model.a, model.a, 0 * model.a, np.inf
+    for _ in range(30):
+        loss, gradient, hessian = moments(model._replace(a=a + step), h, y)
+        print(f"  {loss:.4f} nats per held-out character", flush=True)
+        loss += ridge / 2 * np.sum((a + step - start) ** 2)
+        if loss > least:
+            step = step / 2
             continue
-        a, gain, least = a + step, least - value, value
-        if gain < 1e-4:
+        a, least, gradient = a + step, loss, gradient + ridge * (a + step - start)
+        step = -np.linalg.solve(hessian + ridge * np.eye(len(a)), gradient)
+        if -step @ gradient / 2 < 1e-4:  # the step would gain no more than this
             break
-        step = -np.linalg.solve(there[2] + ridge * np.eye(len(a)), there[1] + ridge * (a - start))
-    return a
+    return model._replace(a=a)
 
 
 # 5. From a text to a model, and back to text.
+def train(text, alphabet):
+    """Count nine tenths of a text, fit the exponents on the last tenth, and count all of it."""
+    h, y, N = contexts(text)[:, :-1], np.searchsorted(alphabet, list(text)).astype(np.uint64), len(alphabet)
+    cut = len(text) * 9 // 10
+    a = [[IN_CHAINS.count(row) / len(CHAINS)] * BUCKETS + [0] * PLACES for row in ROWS]  # the geometric mean of the chains
+    model = fit(Model(alphabet, count_all(h[:, :cut], y[:cut], N), np.ravel(a)), h[:, cut:], y[cut:])
+    return model._replace(tables=count_all(h, y, N))
 
 
-def train(text: str, alphabet: list | None = None) -> Model:
-    """Count nine tenths, fit the exponents to the last tenth, and count everything with these exponents."""
-    alphabet = alphabet or sorted(set(text))
-    numbers, y = contexts(text), encode(text, alphabet)
-    start = np.zeros((1 + len(ROWS), KINDS))
-    start[0, 0] = 1
-    start[1:, :BUCKETS] = 1 / len(CHAINS)
-    held_out = range(len(y) * 9 // 10, len(y))
-    model = count_model(numbers, y[: held_out.start], alphabet, start.ravel())
-    return count_model(numbers, y, alphabet, fit(model, numbers, y, held_out))
-
-
-def encode(text: str, alphabet: list) -> np.ndarray:
-    number = {c: i for i, c in enumerate(alphabet)}
-    return np.array([number[c] for c in text])
-
-
-def sample(model: Model, text: str, length: int, seed: int = 0, reach: int = 400) -> str:
-    """Continue a text by characters drawn from the model, each of which looks at the last few hundred."""
+def sample(model, text, length, temperature=0.8, seed=0):
+    """Append characters drawn from the model, each from a context of 400 characters."""
     rng = np.random.default_rng(seed)
     for _ in range(length):
-        numbers = contexts(text[-reach:])
-        P = np.exp(predict(model.exponents, *read(model, numbers, slice(-1, None)))[0].astype(float))
+        ((log_P, *_),) = predict(model, contexts(text[-400:])[:, -1:])
+        P = np.exp(log_P[0].astype(float) / temperature)
         text += rng.choice(model.alphabet, p=P / P.sum())
     return text
 
 
-def main(path: str | None = None) -> None:
-    started = time.time()
-    text = open(path).read() if path else "\n".join(topics.values())
-    print(f"{path or 'no file is given: the help texts of Python'}: {len(text):,} characters")
-    cut = len(text) * 9 // 10
-    model = train(text[:cut], sorted(set(text)))
-    entries = sum(len(table.values) for table in model.tables)
-    print(f"{entries:,} counted numbers, {len(model.exponents)} fitted ones, after {time.time() - started:.0f} s")
-    found = loss(model, contexts(text), encode(text, model.alphabet), range(cut, len(text)))
-    print(f"{found:.4f} nats per character on the last tenth of the text, after {time.time() - started:.0f} s\n")
-    print(sample(model, "\n", 500))
+def main(path=None):
+    started, text = time.time(), open(path).read() if path else "\n".join(topics.values())
+    print(f"{path or 'No file given, hence the help texts of Python'}: {len(text):,} characters")
+    cut, alphabet = len(text) * 9 // 10, sorted(set(text))
+    model = train(text[:cut], alphabet)
+    counted = sum(len(table.values) for table in model.tables)
+    print(f"{counted:,} counted numbers and {len(model.a)} fitted ones in {time.time() - started:.0f} s")
+    loss, *_ = moments(model, contexts(text)[:, cut:-1], np.searchsorted(alphabet, list(text[cut:])))
+    print(f"{loss:.4f} nats per character on the last tenth of the text\n{sample(model, chr(10), 500)}")
 
 
 if __name__ == "__main__":
