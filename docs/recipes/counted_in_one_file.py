@@ -19,6 +19,7 @@ text that was not counted: a small convex problem, for Newton's method. No backp
 import sys
 import time
 from collections import namedtuple
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -76,8 +77,8 @@ def contexts(text):
     return np.stack([*h.values(), columns["place"]])
 
 
-# 2. Counts. A table has the rows of all contexts of a kind: context c has the entries start[c] .. start[c + 1] - 1.
-Table = namedtuple("Table", "contexts start bucket outputs values")
+# 2. Counts. The upper 48 bits of a number tell a context; the lower 16 make place for the character that follows.
+Table = namedtuple("Table", "contexts start bucket outputs values")  # context c has the entries start[c] .. start[c + 1] - 1
 
 
 def count(h, y, P_shorter):
@@ -102,7 +103,7 @@ def count_all(h, y, N):
     return tables
 
 
-# 3. Predictions. The exponent of a row is the sum of two parts, for how well its context is known and for the place in the word.
+# 3. Predictions. The exponent of a row is the sum of two parts: by how well its context is known, and by the place in the word.
 BUCKETS, PLACES = 10, 8
 Model = namedtuple("Model", "alphabet tables a")  # a [R * (BUCKETS + PLACES)]: the parts of exponents
 
@@ -186,12 +187,11 @@ def sample(model, text, length, temperature=0.8, seed=0):
 
 
 def main(path=None):
-    started, text = time.time(), open(path).read() if path else "\n".join(topics.values())
+    started, text = time.time(), Path(path).read_text() if path else "\n".join(topics.values())
     print(f"{path or 'No file given, hence the help texts of Python'}: {len(text):,} characters")
     cut, alphabet = len(text) * 9 // 10, sorted(set(text))
     model = train(text[:cut], alphabet)
-    counted = sum(len(table.values) for table in model.tables)
-    print(f"{counted:,} counted numbers and {len(model.a)} fitted ones in {time.time() - started:.0f} s")
+    print(f"{sum(len(t.values) for t in model.tables):,} numbers counted, {len(model.a)} fitted, {time.time() - started:.0f} s")
     loss, *_ = moments(model, contexts(text)[:, cut:-1], np.searchsorted(alphabet, list(text[cut:])))
     print(f"{loss:.4f} nats per character on the last tenth of the text\n{sample(model, chr(10), 500)}")
 
