@@ -107,7 +107,7 @@ def test_exponents_of_1_make_the_smoothed_ngram_model_of_a_slow_loop(one):
         shorter = P(i, h[1:] if h else None)
         if not (after := counts.get(h)):
             return shorter
-        D = {c: (0.6, 0.9, 1.1)[min(count, 3) - 1] for c, count in after.items()}
+        D = {c: (0.7, 1.0, 1.3)[min(count, 3) - 1] for c, count in after.items()}
         return (after[i] - D.get(i, 0) + sum(D.values()) * shorter) / after.total()
 
     y = np.array([alphabet.index(c) for c in text], np.uint64)

@@ -42,7 +42,7 @@ ROWS = list(dict.fromkeys(IN_CHAINS))  # the first is (), which looks at nothing
 
 
 def mix(a, b):
-    """One number of 64 bits for two, or for two arrays of numbers; other pairs have other numbers, but for rare accidents."""
+    """A 64-bit number for a pair of numbers, or arrays of them for arrays. Two pairs hardly ever share one."""
     h = (a ^ b) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     return h ^ (h >> 32)
 
@@ -77,7 +77,7 @@ def contexts(text):
     return np.stack([*h.values(), columns["place"]])
 
 
-# 2. Counts. The upper 48 bits of a number tell a context; the lower 16 make place for the character that follows.
+# 2. Counts. The upper 48 bits of a number stand for a context, and the lower 16 are left to the character that follows.
 Table = namedtuple("Table", "contexts start bucket outputs values")  # context c has the entries start[c] .. start[c + 1] - 1
 
 
@@ -85,7 +85,7 @@ def count(h, y, P_shorter):
     """The table of the contexts h [M] of characters y [M], from P(y|h') [M]; and P(y|h) [M], for rows that back off to this."""
     pairs, first, pair, C = np.unique(h >> 16 << 16 | y, return_index=True, return_inverse=True, return_counts=True)
     known, start, of, different = np.unique(pairs >> 16, return_index=True, return_inverse=True, return_counts=True)
-    D = np.array([0.6, 0.9, 1.1])[np.minimum(C, 3) - 1]  # from counts of 1, 2 and more
+    D = np.array([0.7, 1.0, 1.3])[np.minimum(C, 3) - 1]  # taken off counts of 1, 2 and more
     total, freed = np.bincount(of, C), np.bincount(of, D)
     backed_off = (freed / total)[of] * P_shorter[first]  # gamma(h) P(i|h')
     P = (C - D) / total[of] + backed_off
