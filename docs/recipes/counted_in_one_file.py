@@ -32,8 +32,7 @@ CHAINS = [
     ("part", "word", "word before"),  # the current word as far as it goes, and the two words before it
     ("since", "word", "word before"),  # the same, with the space or other signs before the current word
     ("since", "word before"),
-    ("since", "width"),  # how long the current line is
-    ("width", 1, 2),
+    ("width", 1, 2),  # how long the current line is
     ("line",),  # all of the current line
     ("since", "speaker"),  # the last line that ended in a colon: in a play, who speaks
 ]
@@ -89,7 +88,7 @@ def count(h, y, P_shorter):
     total, freed = np.bincount(of, C), np.bincount(of, D)
     backed_off = (freed / total)[of] * P_shorter[first]  # gamma(h) P(i|h')
     P = (C - D) / total[of] + backed_off
-    bucket = 2 * np.searchsorted([2, 4, 11, 51], total, "right") + (different > 1)  # how well the context is known
+    bucket = 2 * np.searchsorted([2, 4, 11, 51], total, "right") + (different > 1)
     start, bucket = np.append(start, [len(pairs)] * 2), np.append(bucket, 0)  # the last context is an empty one
     return Table(known, start, bucket, (pairs & 0xFFFF).astype(int), np.log(P / backed_off).astype(np.float32)), P[pair]
 
@@ -103,7 +102,8 @@ def count_all(h, y, N):
     return tables
 
 
-# 3. Predictions. The exponent of a row is the sum of two parts: by how well its context is known, and by the place in the word.
+# 3. Predictions. The exponent of a row is the sum of two parts: one for how often its context occurred (once, 2-3, 4-10, 11-50
+# times, or more; and whether different characters followed), and one for the place in the word.
 BUCKETS, PLACES = 10, 8
 Model = namedtuple("Model", "alphabet tables a")  # a [R * (BUCKETS + PLACES)]: the parts of exponents
 
