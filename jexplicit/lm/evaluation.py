@@ -86,7 +86,8 @@ def evaluate(
         model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         counts: the stream's counts, if known; used at K = 1.
-        sample: how many positions to draw without replacement; default, all of them.
+        sample: how many positions to draw without replacement; default, all of them. Of a model that counts as it reads, they
+            are the first ones.
         seed: of the sample.
         mesh: devices to share the work.
         progress: called with (contexts done, contexts in all), or positions.
@@ -367,7 +368,8 @@ def _positions_of(
     if model.history:
         check_stream(stream)
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
-        m = _drawn(len(text.Y), sample, seed)
+        in_order = any(isinstance(kind, ModelRow) for kind in model.rows)  # all before the last position is read
+        m = np.arange(min(sample or len(text.Y), len(text.Y))) if in_order else _drawn(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
     if model.radius == 1 and _only_kind(model, TableRows):
         C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()

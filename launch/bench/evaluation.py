@@ -21,9 +21,11 @@ from jexplicit.experiments.tables import Column
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.core.model import History, LanguageModel
+from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.softmax import log_partition, negative_log_likelihood, negative_log_likelihood_from_counts, target_logits
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.mixtures.adaptive_mixture import adaptive_model, adaptive_rows, history_of_base
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows, with_history
 from jexplicit.lm.fits.mixtures.ngram_mixture import starting_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
@@ -77,7 +79,7 @@ METHODS: dict[str, Callable[[LanguageModel, np.ndarray], Callable[[], float]]] =
     FROM_COUNTS[1]: lambda model, x: lambda: _counts(model, x)(),
 }
 KINDS = ("unigram", "bigram", NGRAM, "explicit, dense", SPARSE, "bitcipher")  # a method, and a variant of it
-MIXTURES: dict[str, History] = {"mixture": "none", "mixture, history": "all"}
+MIXTURES: dict[str, History] = {"mixture": "none", "mixture, history": "all", "mixture, adaptive": "adaptive"}
 
 
 def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
@@ -94,7 +96,8 @@ def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
     * **unigram**, **bigram** (Kneser-Ney), **ngram** (interpolated modified Kneser-Ney, order 5).
     * **explicit, dense**: the explicit Cat solution of the largest K; **explicit, sparse**: the same with sparse tables.
     * **bitcipher**: coded tables of the largest K, 64 bits.
-    * **mixture**: its exponents are not fitted, on which no speed depends; with **history** it reads the last 2,000 tokens.
+    * **mixture**: its exponents are not fitted, on which no speed depends; with **history** it reads the last 20,000 tokens,
+      and an **adaptive** one also counts all that it reads.
     * **kenlm, ngram**: `kenlm.Model.score` of every document, one number each, with the ARPA file of ngram in KenLM's default
       (probing) tables. Files, dense tables and words are made off the clock.
     """
@@ -148,8 +151,11 @@ def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     fitted = {name: fit_model(name.split(",")[0], sparse if name == SPARSE else text, options).model for name in KINDS}
     rows = mixture_rows(text) if MIXTURES else ()
     for name, history in MIXTURES.items():
-        own = with_history(rows, history)
-        fitted[name] = LanguageModel(own, starting_exponents(own).astype(np.float32))
+        own = with_history(rows, history_of_base(history, characters=False))
+        fitted[name] = model = LanguageModel(own, starting_exponents(own).astype(np.float32))
+        if history in ADAPTIVE:
+            kind = adaptive_rows(text, model.radius)
+            fitted[name] = adaptive_model(model, kind, np.append(1, np.full(sum(kind.exponents_per_row), 0.1)))
     return fitted
 
 

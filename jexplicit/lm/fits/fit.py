@@ -256,11 +256,13 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(read.tables[0].rows[0]),), history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
-        fitted = base = fit_rows(read.with_selectors(), mesh=text.mesh, progress=progress)
+        fit = functools.partial(fit_rows, read.with_selectors(), mesh=text.mesh, progress=progress)
+        fitted = base = text.once((*name, "exponents", history), fit)
     if adaptive:
         with watch.stage(f"mixture: exponents, history {options.history}") as progress:
             kind = adaptive_rows(rest, held_out.X.shape[1], within_documents=separate)
             read = held_out_adaptive(kind, read, base.exponents, held_out, m, text.mesh)
+            del kind  # with its counts of the training text
             fitted = fit_rows(read, mesh=text.mesh, progress=progress)
     read = read.with_selectors()
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin

@@ -43,7 +43,7 @@ def fit_exponents(
     start: Float[np.ndarray, " S"],
     *,
     guess: Float[np.ndarray, " S"] | None = None,
-    ridge: float | np.ndarray | None = None,
+    ridge: float | None = None,
     tolerance: float = 1e-5,
     gain: float = 0.0,
     iterations: int = 30,
@@ -58,7 +58,7 @@ def fit_exponents(
         Y: [M] targets.
         start: [S] first exponents. The penalty ties an exponent that the positions say little about to its start.
         guess: [S] where the iterations begin; default, at the start.
-        ridge: strength of the penalty, nats per position, one number or [S]; default, `default_ridge`.
+        ridge: strength of the penalty, nats per position; default, `default_ridge`.
         tolerance: of the largest entry of the gradient, where the iterations end.
         gain: they also end where the next step would lower the loss by less, in nats per position.
         iterations: at most; every one is a pass over the positions.
@@ -125,12 +125,8 @@ class Objective(NamedTuple):
     loss: float
 
 
-def objective(
-    moments: Callable[[np.ndarray], Moments], a: np.ndarray, start: np.ndarray, ridge: float | np.ndarray
-) -> Objective:
+def objective(moments: Callable[[np.ndarray], Moments], a: np.ndarray, start: np.ndarray, ridge: float) -> Objective:
     """Value, gradient and Hessian of the penalised loss per position."""
     loss, gradient, hessian = moments(a)
     off = a - start
-    return Objective(
-        loss + float(ridge * off @ off) / 2, gradient + ridge * off, hessian + np.diag(ridge * np.ones(len(a))), loss
-    )
+    return Objective(loss + ridge / 2 * float(off @ off), gradient + ridge * off, hessian + ridge * np.eye(len(a)), loss)

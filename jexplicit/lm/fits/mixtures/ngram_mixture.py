@@ -28,7 +28,7 @@ from jexplicit.lm.tables.placing import Positions, prune_rows
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
-_ridge_of_selectors = 2.0  # times that of the other exponents
+_ridge_with_selectors = 2e-3  # at least: so many exponents suit text of another kind better the nearer they stay to the start
 _starts = {
     "model": 1.0,
     "adaptive": 0.1,
@@ -195,7 +195,7 @@ def fit_rows(
     own = len(read.names) - read.added
     start = np.array([_guess(name) for name in read.names[:own]])
     positions, Y, M = read.positions, read.Y, len(read.Y)
-    ridge = default_ridge(M) if ridge is None else ridge
+    ridge = max(default_ridge(M), _ridge_with_selectors if read.added else 0) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
@@ -207,7 +207,7 @@ def fit_rows(
     elif M >= 2 * _positions_of_a_guess:
         guess = fit(positions.take(some), Y[some], start).exponents
     start = np.concatenate([start, np.zeros(read.added)])
-    return fit(positions, Y, start, guess=guess, ridge=ridge * np.where(np.arange(len(start)) < own, 1, _ridge_of_selectors))
+    return fit(positions, Y, start, guess=guess)
 
 
 def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:

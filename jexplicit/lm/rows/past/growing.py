@@ -19,7 +19,7 @@ class Run(NamedTuple):
     """Sorted cells, and how often each occurred."""
 
     cells: UInt64[np.ndarray, " E"]
-    counts: Int[np.ndarray, " E"]
+    counts: Int[np.ndarray, " E"]  # int32
 
 
 class Followers(NamedTuple):
@@ -59,7 +59,8 @@ def cells_of(keys: UInt64[np.ndarray, " B"], tokens: Int[np.ndarray, " B"], N: i
 
 def count_run(cells: UInt64[np.ndarray, " B"]) -> Run:
     """The different cells of a text, and their counts."""
-    return Run(*np.unique(cells, return_counts=True))
+    cells, counts = np.unique(cells, return_counts=True)
+    return Run(cells, counts.astype(np.int32))
 
 
 def add_run(runs: Sequence[Run], new: Run) -> tuple[Run, ...]:
@@ -68,7 +69,7 @@ def add_run(runs: Sequence[Run], new: Run) -> tuple[Run, ...]:
     while len(runs) > 1 and 2 * len(runs[-1].cells) > len(runs[-2].cells):
         one, other = runs.pop(), runs.pop()
         cells, which = np.unique(np.concatenate([other.cells, one.cells]), return_inverse=True)
-        runs.append(Run(cells, np.bincount(which, np.concatenate([other.counts, one.counts])).astype(np.int64)))
+        runs.append(Run(cells, np.bincount(which, np.concatenate([other.counts, one.counts])).astype(np.int32)))
     return tuple(runs)
 
 
