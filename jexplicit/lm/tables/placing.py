@@ -122,7 +122,9 @@ def prepare(tables: Sequence[Any], N: int, mesh: Mesh) -> PreparedTables:
     for table in tables:
         if isinstance(table, Sparse) and table.weighted:
             table = table.take(np.arange(len(table.rows.start) - 1))
-        if isinstance(table, Sparse):
+        if isinstance(table, Sparse) and not table.longest:  # a row for each position: none is worth its zeros
+            rows = dense[0][:0]
+        elif isinstance(table, Sparse):
             rows, long = _long_rows(table, left)
             left -= rows.nbytes
             table = Split(table, R if len(rows) else 0, long)

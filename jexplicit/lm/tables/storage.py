@@ -60,7 +60,7 @@ class Sparse:
 
     rows: the entries.
     outputs: N.
-    longest: entries of the longest row.
+    longest: entries of the longest row; 0 where every position has a row of its own, which is read on the host.
     base: [N]; None for zeros.
     weight, slope: [R] and [N]; None for no such term.
     unseen: [R] the logit of outputs whose base is -inf; None where there are none.
