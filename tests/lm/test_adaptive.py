@@ -66,7 +66,7 @@ def rows_by_hand(kind: AdaptiveRows, tokens: np.ndarray, log_p: np.ndarray) -> l
     def key(name, own, m):
         if (name, id(own)) not in known:
             X = np.stack([read_text_at(own, j, kind.radius) for j in range(len(own))])
-            known[name, id(own)] = CONTEXTS[name](Block(X, np.asarray(kind.letters), np.asarray(kind.ends))).tolist()
+            known[name, id(own)] = CONTEXTS[name](Block(X, np.asarray(kind.letters), np.asarray(kind.ends), {})).tolist()
         return known[name, id(own)][m]
 
     def history(name, m, begun):
@@ -321,7 +321,7 @@ def test_contexts_tell_texts_apart_as_strings_do():
     text = "\n".join(TEXTS[:3])
     ids = np.array(tokenizer.encode(text))
     X = np.stack([np.array([*ids[:m][::-1], *[0] * 48][:48]) for m in range(len(ids))])
-    block = Block(X, letters, ends)
+    block = Block(X, letters, ends, {})
 
     def words(before):
         parts, rest = [], before[-48:]

@@ -225,21 +225,23 @@ class AdaptiveRows:
     def block_of(self, stream: np.ndarray, places: Int[np.ndarray, " B"]) -> Block:
         """The contexts of some places."""
         X = contexts_at(stream, places, self.radius)
-        return Block(X, *(None if array is None else np.asarray(array) for array in (self.letters, self.ends)))
+        return Block(X, *(None if array is None else np.asarray(array) for array in (self.letters, self.ends)), {})
 
     def begun(self) -> Growth:
         """What the training text is counted to, at its first use."""
         if "_begun" not in self.__dict__:
             text, growth = np.zeros(1, np.int64) if self.text is None else np.asarray(self.text), self.nothing()
+            cells: list[list[np.ndarray]] = [[] for _ in self.rows]
             for begin in range(1, len(text), _block << 4):
                 places = np.arange(begin, min(begin + (_block << 4), len(text)))
                 tokens = self._tokens(text, places)
                 keys, _, newest = self._keys(growth, self.nothing(), text, places, None)
-                cells = [cells_of(key, tokens, self.vocabulary)[tokens >= 0] for key, _ in keys]
-                rows = zip(self.rows, growth.counts, cells, strict=True)
-                counts = tuple(add_run(own, count_run(new)) if row.kind == "begun" else () for row, own, new in rows)
-                growth = growth._replace(counts=counts, latest=newest)
-            self.__dict__["_begun"] = growth
+                growth = growth._replace(latest=newest)
+                for row, (key, _), own in zip(self.rows, keys, cells, strict=True):
+                    if row.kind == "begun":
+                        own.append(cells_of(key, tokens, self.vocabulary)[tokens >= 0])
+            counts = tuple((count_run(np.concatenate(own)),) if own else () for own in cells)
+            self.__dict__["_begun"] = growth._replace(counts=counts)
         return self.__dict__["_begun"]
 
 

@@ -19,11 +19,13 @@ class Block(NamedTuple):
 
     X: [B, K] token ids, nearest first.
     letters, ends: [N] which tokens are letters, or ends of lines; None where tokens are no characters.
+    made: what several contexts need, by name.
     """
 
     X: Integer[np.ndarray, "B K"]
-    letters: Bool[np.ndarray, " N"] | None = None
-    ends: Bool[np.ndarray, " N"] | None = None
+    letters: Bool[np.ndarray, " N"] | None
+    ends: Bool[np.ndarray, " N"] | None
+    made: dict[str, np.ndarray]
 
 
 def mix(h: Keys, x: Any) -> Keys:
@@ -52,44 +54,45 @@ def gap(offsets: tuple[int, ...], block: Block) -> Keys:
 
 def word(n: int, block: Block) -> Keys:
     """The n-th word before the current one; the part of the current word for n = 0."""
-    inside = _letters(block)[block.X]
-    run = np.cumsum(np.diff(inside, axis=1, prepend=inside[:, :1]), axis=1) + ~inside[:, :1]  # of letters, or of others
-    wanted = (run == 2 * n) & inside
-    h = np.zeros(len(block.X), np.uint64)
-    for t in range(block.X.shape[1]):
-        h = np.where(wanted[:, t], mix(h, block.X[:, t]), h)
-    return h
+    return _where(block, f"word {n}", _runs(block) == 2 * n)
 
 
 def since(block: Block) -> Keys:
     """What stands since the end of the last word: other characters, and the part of the word."""
-    inside = _letters(block)[block.X]
-    run = np.cumsum(np.diff(inside, axis=1, prepend=inside[:, :1]), axis=1) + ~inside[:, :1]
-    h = np.zeros(len(block.X), np.uint64)
-    for t in range(block.X.shape[1]):
-        h = np.where(run[:, t] < 2, mix(h, block.X[:, t]), h)
-    return h
+    return _where(block, "since", _runs(block) < 2)
+
+
+def _runs(block: Block) -> Int[np.ndarray, "B K"]:
+    """The number of the run of letters (even) or of other characters (odd) of each token, from the place backwards."""
+    if block.letters is None:
+        raise ValueError("contexts of words and no letters: they are for texts of characters")
+    if "runs" not in block.made:
+        inside = block.letters[block.X]
+        changes = np.diff(inside, axis=1, prepend=True)  # a place after another character has an empty part of a word
+        block.made["runs"] = np.cumsum(changes, axis=1, dtype=np.int8)
+    return block.made["runs"]
+
+
+def _where(block: Block, name: str, wanted: Bool[np.ndarray, "B K"]) -> Keys:
+    """A key of the tokens that are wanted, nearest first."""
+    if name not in block.made:
+        h = np.zeros(len(block.X), np.uint64)
+        for t in np.flatnonzero(wanted.any(axis=0)):
+            h = np.where(wanted[:, t], mix(h, block.X[:, t]), h)
+        block.made[name] = h
+    return block.made[name]
 
 
 def column(block: Block) -> Int[np.ndarray, " B"]:
     """Tokens since the end of the last line, as far as the context goes."""
     assert block.ends is not None
-    return np.cumprod(~block.ends[block.X], axis=1).sum(axis=1)
+    ended = block.ends[block.X]
+    return np.where(ended.any(axis=1), ended.argmax(axis=1), ended.shape[1])
 
 
 def line(block: Block) -> Keys:
     """The line so far."""
-    n = column(block)
-    h = np.zeros(len(block.X), np.uint64)
-    for t in range(block.X.shape[1]):
-        h = np.where(t < n, mix(h, block.X[:, t]), h)
-    return h
-
-
-def _letters(block: Block) -> np.ndarray:
-    if block.letters is None:
-        raise ValueError("contexts of words and no letters: they are for texts of characters")
-    return block.letters
+    return _where(block, "line", np.arange(block.X.shape[1]) < column(block)[:, None])
 
 
 def together(*functions: Callable[[Block], Any]) -> Callable[[Block], Keys]:
