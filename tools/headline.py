@@ -84,12 +84,14 @@ def cpu_seconds(row: Row) -> float | None:
 CHARACTERS, WORDS = "characters of Shakespeare, nats per character", "10 M words, perplexity per token"
 DIGITS, CONTEXTS = "MNIST, nats on held-out images", "linear regression in context, loss of five layers"
 LAST, ALL = {"method": "mixture", "history": "window:256"}, {"method": "mixture", "history": "all"}
+ADAPTIVE = {"method": "mixture", "history": "adaptive"}
 _trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_layers_d10_N10"}
 MODELS = (
     Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
     Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
-    Model(CHARACTERS, "mixture", "16 characters", "shakespeare", {"method": "mixture", "history": "none"}, "dev_loss"),
+    Model(CHARACTERS, "mixture", "48 characters", "shakespeare", {"method": "mixture", "history": "none"}, "dev_loss"),
     Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss"),
+    Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss"),
     Model(
         CHARACTERS,
         "transformer, 0.8 M weights",

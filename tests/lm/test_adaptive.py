@@ -33,7 +33,7 @@ FEW = (
     *chain((1, 3), "begun"),
     Adaptive("word part"),
     Adaptive("line", "begun"),
-    Adaptive("indirect last 2", "begun"),
+    Adaptive("last 2", "indirect"),
     Adaptive("last 2", "recency"),
     Adaptive("last 1", "observed-expected"),
 )
@@ -96,9 +96,8 @@ def rows_by_hand(kind: AdaptiveRows, tokens: np.ndarray, log_p: np.ndarray) -> l
                 expected = sum((np.exp(log_p[n].astype(np.float64)) for n in same), np.zeros(N))
                 rows.append((np.log((observed + kind.prior) / (expected + kind.prior)), 0))
             else:
-                if row.context.startswith("indirect"):
-                    continue_as = row.context.removeprefix("indirect ")
-                    seen = indirect(kind, tokens, continue_as, m, key)
+                if row.kind == "indirect":
+                    seen = indirect(kind, tokens, row.context, m, key)
                 else:
                     seen = history(row.context, m, row.kind == "begun")
                 base = q_of[row.kind, row.over] if row.over else b
@@ -252,6 +251,15 @@ def test_words_have_rows_of_their_own_and_no_counts_of_the_training_text_when_it
     assert kinds == {"adaptive", "recency"} and model.model.rows[1].text is None
     alone = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive:document")
     assert alone.model.rows[1].within_documents and np.isfinite(alone.perplexity(texts[:2]))
+
+
+def test_kinds_of_rows_are_chosen_by_name():
+    few = fit(TEXTS, rows=("contexts-4", "adaptive", "recency"), tokenizer="char", history="adaptive:document")
+    assert {name.split()[0] for name in few.model.rows[1].names} == {"adaptive", "recency"}
+    with pytest.raises(ValueError, match="rows observed-expected, which this text has not: choose from adaptive, recency"):
+        fit(TEXTS, rows=("contexts-4", "observed-expected"), tokenizer="word", history="adaptive")
+    with pytest.raises(ValueError, match="no rows"):
+        fit(TEXTS, rows=("adaptive",), history="adaptive")
 
 
 def test_pairs_are_refused():

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see window_of
+AdaptiveKind = Literal["adaptive", "begun", "indirect", "recency", "observed-expected"]  # rows of an adaptive history
 ADAPTIVE = ("adaptive", "adaptive:document")
 SMALLEST_WINDOW = 32
 Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]

@@ -260,7 +260,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         fitted = base = text.once((*name, "exponents", history), fit)
     if adaptive:
         with watch.stage(f"mixture: exponents, history {options.history}") as progress:
-            kind = adaptive_rows(rest, held_out.X.shape[1], within_documents=separate)
+            kind = adaptive_rows(rest, held_out.X.shape[1], options.rows, within_documents=separate)
             read = held_out_adaptive(kind, read, base.exponents, held_out, m, text.mesh)
             del kind  # with its counts of the training text
             fitted = fit_rows(read, mesh=text.mesh, progress=progress)
@@ -280,7 +280,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     own = base.exponents if adaptive else exponents
     model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, choose_selectors(rows))
     if adaptive:
-        model = adaptive_model(model, adaptive_rows(text, model.radius, within_documents=separate), exponents)
+        model = adaptive_model(model, adaptive_rows(text, model.radius, options.rows, within_documents=separate), exponents)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,

@@ -33,6 +33,7 @@ KIND_NAMES = {
     "cache": "the text before",
     "adaptive": "what followed contexts in the text before",
     "begun": "the same, with the training text",
+    "indirect": "the same, after what followed last",
     "recency": "what followed contexts last",
     "observed-expected": "what was observed over what was expected",
     "selectors": "exponents by the longest context and the place in the word",

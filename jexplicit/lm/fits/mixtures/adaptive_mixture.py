@@ -7,19 +7,19 @@ evaluated, a prediction sees all that comes before it and nothing after.
 """
 
 from collections.abc import Sequence
+from typing import get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.model_row import ModelRow
-from jexplicit.lm.core.names import ADAPTIVE
+from jexplicit.lm.core.names import ADAPTIVE, AdaptiveKind
 from jexplicit.lm.core.past import EncodedText
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows
-from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows, Kind
+from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
 from jexplicit.lm.tables.placing import Positions, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
@@ -30,7 +30,7 @@ _most_cells = 1 << 27  # probabilities of held-out positions
 _most_counted = 1 << 22  # tokens of a training text that counts begin with
 
 
-def chain(lengths: Sequence[int], kind: Kind = "adaptive") -> tuple[Adaptive, ...]:
+def chain(lengths: Sequence[int], kind: AdaptiveKind = "adaptive") -> tuple[Adaptive, ...]:
     """Contexts of the last 1, 2, ... tokens, each over the one before.
 
     Example:
@@ -41,7 +41,7 @@ def chain(lengths: Sequence[int], kind: Kind = "adaptive") -> tuple[Adaptive, ..
     return tuple(Adaptive(f"last {k}", kind, shorter) for k, shorter in zip(lengths, over, strict=False))
 
 
-def _rows(kind: Kind, *contexts: str) -> tuple[Adaptive, ...]:
+def _rows(kind: AdaptiveKind, *contexts: str) -> tuple[Adaptive, ...]:
     return tuple(Adaptive(context, kind) for context in contexts)
 
 
@@ -51,7 +51,8 @@ CHARACTER_CONTEXTS = (
     *chain((1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 18)),
     *_rows("adaptive", "word part", "words part"),
     *chain((1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 18), "begun"),
-    *_rows("begun", *_of_words, *_gaps, *(f"indirect last {k}" for k in (1, 2, 3, 4)), "indirect part"),
+    *_rows("begun", *_of_words, *_gaps),
+    *_rows("indirect", "last 1", "last 2", "last 3", "last 4", "part"),
     *_rows("recency", "last 2", "last 4", "last 6", "word part"),
     *_rows("observed-expected", *(f"last {k}" for k in range(5)), "part"),
 )
@@ -76,30 +77,38 @@ def history_of_base(history: str, *, characters: bool) -> str:
     return "document" if history != "adaptive" else "window:256" if characters else "all"
 
 
-def adaptive_rows(text: TrainingText, radius: int, *, within_documents: bool = False) -> AdaptiveRows:
-    """The adaptive rows of a text, by what its tokens are."""
-    characters = text.letters is not None
-    chosen, ends = (CHARACTER_CONTEXTS if characters else TOKEN_CONTEXTS), None
+def adaptive_rows(
+    text: TrainingText, radius: int, names: Sequence[str] = (), *, within_documents: bool = False
+) -> AdaptiveRows:
+    """The adaptive rows of a text, by what its tokens are.
+
+    Args:
+        text: to count, where counts begin with those of the training text.
+        radius: tokens of a context.
+        names: kinds of adaptive rows, among other names; default, all that the text has.
+        within_documents: whether nothing before the document is seen.
+
+    Raises:
+        ValueError: kinds of which the text has none.
+    """
+    characters, known = text.letters is not None, get_args(AdaptiveKind)
+    rows = CHARACTER_CONTEXTS if characters else TOKEN_CONTEXTS
     begun = characters and len(text.stream) <= _most_counted
-    if characters:
-        ends = np.array([_ends_line(i, text.tokenizer) for i in range(text.vocab_size)])
-    else:
-        chosen = tuple(row for row in chosen if row.kind != "observed-expected")
-    chosen = tuple(row for row in chosen if begun or row.kind != "begun")
-    known = None if text.letters is None else jnp.asarray(text.letters)
+    rows = tuple(row for row in rows if begun or row.kind not in ("begun", "indirect"))
+    wanted = set(names) & set(known) or set(known)
+    if missing := sorted((set(names) & set(known)) - {row.kind for row in rows}):
+        there = ", ".join(dict.fromkeys(row.kind for row in rows))
+        raise ValueError(f"rows {', '.join(missing)}, which this text has not: choose from {there}")
+    ends = [i == PAD or text.tokenizer is not None and text.tokenizer.piece(i) == "\n" for i in range(text.vocab_size)]
     return AdaptiveRows(
-        chosen,
+        tuple(row for row in rows if row.kind in wanted),
         text.in_memory if begun else None,
-        known,
-        None if ends is None else jnp.asarray(ends),
+        jnp.asarray(text.letters) if characters else None,
+        jnp.asarray(ends) if characters else None,
         text.vocab_size,
         radius,
         within_documents=within_documents,
     )
-
-
-def _ends_line(i: int, tokenizer: Tokenizer | None) -> bool:
-    return i == PAD or tokenizer is not None and tokenizer.piece(i) == "\n"
 
 
 def held_out_adaptive(

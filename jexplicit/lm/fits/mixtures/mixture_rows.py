@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, Rows, TableRows, window_of
-from jexplicit.lm.core.names import SUBWORD_ROWS
+from jexplicit.lm.core.names import SUBWORD_ROWS, AdaptiveKind
 from jexplicit.lm.core.smoothing import Smoothing, relative_frequencies
 from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.mixtures.word_classes import cluster, neighbour_vectors
@@ -86,7 +86,7 @@ def register_rows(name: str, count: Callable[[TrainingText], Rows], kind: type, 
 
     """
     there = ROWS.get(name)
-    if name in OF_EXPONENTS or there and getattr(there.registered, "__name__", None) != kind.__name__:
+    if name in OF_EXPONENTS + OF_HISTORY or there and getattr(there.registered, "__name__", None) != kind.__name__:
         raise ValueError(
             f"rows {name} are there already: choose another name than {', '.join(ROWS)}, and {' and '.join(OF_EXPONENTS)}"
         )
@@ -155,7 +155,7 @@ def select_specs(names: Sequence[str]) -> tuple[RowSpec, ...]:
         ValueError: see `check_rows`.
     """
     check_rows(names)
-    return tuple(ROWS[name] for name in names if name not in OF_EXPONENTS)
+    return tuple(ROWS[name] for name in names if name not in OF_EXPONENTS + OF_HISTORY)
 
 
 def check_rows(names: Sequence[str]) -> None:
@@ -166,10 +166,11 @@ def check_rows(names: Sequence[str]) -> None:
     """
     if isinstance(names, str):
         raise ValueError(f"rows {names!r} instead of a tuple: pass ({names!r},)")
-    if not set(names) - set(OF_EXPONENTS):
+    if not set(names) - set(OF_EXPONENTS + OF_HISTORY):
         raise ValueError(f"a mixture of no rows: choose some of {', '.join(ROWS)}")
-    if unknown := [name for name in names if name not in (*ROWS, *OF_EXPONENTS)]:
-        raise ValueError(f"rows {', '.join(unknown)}: choose from {', '.join(ROWS)}, and {' and '.join(OF_EXPONENTS)}")
+    if unknown := [name for name in names if name not in (*ROWS, *OF_EXPONENTS, *OF_HISTORY)]:
+        others = f"and {' and '.join(OF_EXPONENTS)}; with history adaptive {', '.join(OF_HISTORY)}"
+        raise ValueError(f"rows {', '.join(unknown)}: choose from {', '.join(ROWS)}, {others}")
 
 
 def with_history(rows: tuple[Any, ...], history: str, letters: np.ndarray | None = None) -> tuple[Any, ...]:
@@ -383,6 +384,7 @@ def chain_rows(chain: Ngrams, f: np.ndarray, *, confidence: bool = False) -> tup
 
 CONFIDENCE = "confidence"
 OF_EXPONENTS = (CONFIDENCE, SELECTORS)  # which name no rows
+OF_HISTORY = get_args(AdaptiveKind)  # which name rows of an adaptive history
 CHAIN_OF_EIGHT = tuple(range(1, 9))
 ROWS = {
     "offsets": RowSpec("single tokens, 1 to 8 back", _build_offsets, RADIUS),
@@ -400,5 +402,5 @@ ROWS = {
     ),
 }
 """The rows of a mixture, by name."""
-COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", *OF_EXPONENTS)
+COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", *OF_EXPONENTS, *OF_HISTORY)
 """Those whose contexts are tokens, which may be counted beyond memory."""

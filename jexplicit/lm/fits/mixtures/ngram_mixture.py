@@ -33,6 +33,7 @@ _starts = {
     "model": 1.0,
     "adaptive": 0.1,
     "begun": 0.0,
+    "indirect": 0.0,
     "recency": 0.0,
     "observed-expected": 0.2,  # where a fit begins, by kind of row
     "unigram": 0.6,

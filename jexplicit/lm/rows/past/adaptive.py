@@ -13,13 +13,14 @@ together, over any model.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, pytree, static
+from jexplicit.lm.core.names import AdaptiveKind
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.rows.ngrams import CONFIDENCES, confidence_of
 from jexplicit.lm.rows.past.balance import Balance, balance_rows, empty_balance
@@ -29,22 +30,22 @@ from jexplicit.lm.rows.past.latest import Latest, LatestRun, add_latest, latest
 from jexplicit.lm.tables.storage import SparseRows, take_rows
 
 _block = 1 << 13  # positions
-INDIRECT = "indirect "
 _repeats = (2, 3, 4, 6, 11)
-Kind = Literal["adaptive", "begun", "recency", "observed-expected"]
+_begun = ("begun", "indirect")  # kinds whose counts begin with those of the training text
 
 
 class Adaptive(NamedTuple):
     """A row of one context.
 
-    context: a name of CONTEXTS, or "indirect NAME": that context with the two tokens that followed it last.
-    kind: adaptive, counts of the text that is read; begun, counts that begin with those of the training text; recency, the
-        token that came last after the context, there or in the training text; observed-expected, counts beside expected ones.
+    context: a name of CONTEXTS.
+    kind: adaptive, counts of the text that is read; begun, counts that begin with those of the training text; indirect, the
+        same of the context with the two tokens that followed it last; recency, the token that came last after the context,
+        there or in the training text; observed-expected, counts beside expected ones.
     over: the shorter context of a chain, with whose q it is interpolated; "" for the prediction of the model.
     """
 
     context: str
-    kind: Kind = "adaptive"
+    kind: AdaptiveKind = "adaptive"
     over: str = ""
 
     @property
@@ -55,9 +56,7 @@ class Adaptive(NamedTuple):
     @property
     def latest(self) -> str:
         """The context whose latest tokens it needs; "" for none."""
-        if self.kind == "recency":
-            return self.context
-        return self.context.removeprefix(INDIRECT) if self.context.startswith(INDIRECT) else ""
+        return self.context if self.kind in ("recency", "indirect") else ""
 
 
 class Growth(NamedTuple):
@@ -182,7 +181,7 @@ class AdaptiveRows:
                 table, balance = balance_rows(balance, key[m], tokens[m], p, self.prior)
                 rows.append(Row(table, np.zeros(len(m), np.int64)))
             else:
-                known = followers(key, tokens, N, growth.counts[n], begun.counts[n] if row.kind == "begun" else (), own_key)
+                known = followers(key, tokens, N, growth.counts[n], begun.counts[n] if row.kind in _begun else (), own_key)
                 base = q_of[row.kind, row.over] if row.over else p
                 found, q_of[row.kind, row.context] = _adaptive_row(known, m, base, self.discount, N)
                 rows.append(found)
@@ -211,9 +210,9 @@ class AdaptiveRows:
             facts[name], run = latest(own, of_document(key_of(name)), tokens, first, key_of(name))
             newest.append(add_latest(own, run))
         for row in self.rows:
-            key = key_of(row.latest or row.context)
-            if row.context.startswith(INDIRECT):
-                key = hashed(key, facts[row.latest].last, facts[row.latest].before)
+            key = key_of(row.context)
+            if row.kind == "indirect":
+                key = hashed(key, facts[row.context].last, facts[row.context].before)
             keys.append((of_document(key), key))
         return keys, facts, tuple(newest)
 
@@ -225,7 +224,8 @@ class AdaptiveRows:
     def block_of(self, stream: np.ndarray, places: Int[np.ndarray, " B"]) -> Block:
         """The contexts of some places."""
         X = contexts_at(stream, places, self.radius)
-        return Block(X, *(None if array is None else np.asarray(array) for array in (self.letters, self.ends)), {})
+        letters, ends = (None if array is None else np.asarray(array) for array in (self.letters, self.ends))
+        return Block(X, letters, ends, {})
 
     def begun(self) -> Growth:
         """What the training text is counted to, at its first use."""
@@ -238,7 +238,7 @@ class AdaptiveRows:
                 keys, _, newest = self._keys(growth, self.nothing(), text, places, None)
                 growth = growth._replace(latest=newest)
                 for row, (key, _), own in zip(self.rows, keys, cells, strict=True):
-                    if row.kind == "begun":
+                    if row.kind in _begun:
                         own.append(cells_of(key, tokens, self.vocabulary)[tokens >= 0])
             counts = tuple((count_run(np.concatenate(own)),) if own else () for own in cells)
             self.__dict__["_begun"] = growth._replace(counts=counts)
