@@ -116,7 +116,7 @@ def save_model(
         {'from': 'me'}
     """
     path, tensors = Path(path), {}
-    description = _describe(model, "model", tensors)
+    description = describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     _check_numbers(path, tensors)
@@ -132,7 +132,7 @@ def save_model(
         raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
 
 
-def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
+def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """A value as JSON, its arrays put aside by name."""
     if isinstance(value, ShardedTables):
         value = value.gathered()
@@ -140,11 +140,11 @@ def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         tensors[name] = np.ascontiguousarray(value)
         return {"array": name}
     if _known.get(type(value).__name__) is type(value):
-        return {"type": type(value).__name__, "fields": _describe(_fields(value), name, tensors)}
+        return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
     if isinstance(value, dict):
-        return {key: _describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
+        return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return {"tuple": [_describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
+        return {"tuple": [describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     remedy = "register its class (jexplicit.register_rows), or use arrays and plain values"
@@ -162,7 +162,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _types_of(described: Any) -> set[str]:
-    """The names of the classes in what `_describe` gave."""
+    """The names of the classes in what `describe` gave."""
     if not isinstance(described, dict):
         return set()
     own = {described["type"]} if "type" in described else set()
@@ -170,20 +170,21 @@ def _types_of(described: Any) -> set[str]:
     return own.union(*map(_types_of, parts))
 
 
-def _rebuild(described: Any, tensors: Mapping[str, np.ndarray]) -> Any:
+def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = False) -> Any:
+    """The value that `describe` described, its arrays on the device or on the host."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
         array = tensors[described["array"]]
-        return array if array.dtype == np.float64 else jax.device_put(array, may_alias=True)
+        return array if host or array.dtype == np.float64 else jax.device_put(array, may_alias=True)
     if "tuple" in described:
-        return tuple(_rebuild(item, tensors) for item in described["tuple"])
+        return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
     if "type" in described:
-        fields = {key: _rebuild(item, tensors) for key, item in described["fields"].items()}
+        fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
         if described["type"] in ("MLPLanguageModel", "TokenStack"):
             fields["dtype"] = jnp.dtype(fields["dtype"])
         return _known[described["type"]](**fields)
-    return {key: _rebuild(item, tensors) for key, item in described.items()}
+    return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
 
 
 def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[str, Any]]:
@@ -208,7 +209,7 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
         raise ValueError(f"{path} has a {', '.join(unknown)}, which is not registered here: {remedy}")
     _check_numbers(path, tensors)
     with _one_line_errors(path):
-        model = _rebuild(header["model"], tensors)
+        model = rebuild(header["model"], tensors)
         kind = header["tokenizer"]
         return model, Tokenizer(tensors["tokenizer"].tobytes(), kind) if kind else None, dict(header["about"])
 

@@ -7,16 +7,25 @@
 Any language model can be read so. One that does not count has the text as its state.
 """
 
+import json
+import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Integer
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
+from jexplicit.lm.model_files import describe, rebuild, register_types
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
+from jexplicit.lm.rows.past.balance import Balance
+from jexplicit.lm.rows.past.growing import Run
+from jexplicit.lm.rows.past.latest import Latest, LatestRun
 
 
 class State(NamedTuple):
@@ -24,10 +33,15 @@ class State(NamedTuple):
 
     tokens: [n] all of them, from the `<pad>` before the first.
     growth: what its adaptive rows have counted of them; None for a model without such rows.
+    rows: their names.
     """
 
     tokens: Int[np.ndarray, " n"]
     growth: Growth | None
+    rows: tuple[str, ...]
+
+
+register_types(State, Growth, Run, Balance, Latest, LatestRun)
 
 
 def init(model: LanguageModel) -> State:
@@ -39,7 +53,7 @@ def init(model: LanguageModel) -> State:
         [0]
     """
     kind = adaptive_kind(model)
-    return State(np.array([PAD], np.int32), kind and kind.nothing())
+    return State(np.array([PAD], np.int32), kind and kind.nothing(), kind.names if kind else ())
 
 
 def read(
@@ -53,7 +67,7 @@ def read(
         tokens: [n] ids; `<pad>` ends a document and begins the next. It has log p 0 where the model does not predict it.
 
     Raises:
-        ValueError: a token id that the model does not have.
+        ValueError: a token id that the model does not have, or a state of another model.
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
@@ -63,7 +77,7 @@ def read(
         >>> np.exp(log_p).round(2).tolist(), state.tokens.tolist()
         ([0.25, 0.25], [0, 1, 2])
     """
-    new = np.asarray(tokens)
+    kind, new = _checked(model, state), np.asarray(tokens)
     if new.size and new.dtype.kind not in "iu":
         raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
     check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
@@ -75,16 +89,44 @@ def read(
     if len(wanted):
         X = contexts_at(stream, places[wanted], model.radius)
         log_p[wanted] = log_probabilities(model, X, stream[places[wanted]], past=past)
-    kind = adaptive_kind(model)
-    return log_p, State(stream, kind and kind.grown(past, len(stream)))
+    return log_p, state._replace(tokens=stream, growth=kind and kind.grown(past, len(stream)))
 
 
 def predict(model: LanguageModel, state: State) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
+    _checked(model, state)
     stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
     place = np.array([len(state.tokens)])
     past = Past(stream, place, growth=state.growth)
     return log_distributions(model, contexts_at(stream, place, model.radius), past=past)[0]
+
+
+def save_state(path: str | os.PathLike, state: State) -> None:
+    """Write a state to a safetensors file, from which `load_state` goes on."""
+    tensors: dict[str, np.ndarray] = {}
+    described = describe(state, "state", tensors)
+    save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
+
+
+def load_state(path: str | os.PathLike) -> State:
+    """The state of a file.
+
+    Raises:
+        ValueError: no file of a state.
+    """
+    try:
+        with safe_open(Path(path), framework="numpy") as file:
+            described, tensors = json.loads(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.keys()}
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} has no state ({error}): give a file that save_state wrote") from error
+    return rebuild(described, tensors, host=True)
+
+
+def _checked(model: LanguageModel, state: State) -> Any:
+    kind = adaptive_kind(model)
+    if state.rows != (kind.names if kind else ()):
+        raise ValueError(f"a state of {len(state.rows)} adaptive rows that are not the model's: read the text with this model")
+    return kind
 
 
 def adaptive_kind(model: LanguageModel) -> Any:

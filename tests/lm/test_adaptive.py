@@ -17,7 +17,7 @@ from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import log_distributions, score
 from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.mixtures.adaptive_mixture import chain
-from jexplicit.lm.reading import init, predict, read
+from jexplicit.lm.reading import init, load_state, predict, read, save_state
 from jexplicit.lm.rows.ngrams import CONFIDENCES
 from jexplicit.lm.rows.past import adaptive
 from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
@@ -186,6 +186,22 @@ def test_a_state_is_not_changed_by_reading_on():
     log_p, _ = read(model, state, tokens[50:51])
     np.testing.assert_allclose(log_p[0], one[tokens[50]], atol=ATOL)
     np.testing.assert_allclose(np.exp(one.astype(np.float64)).sum(), 1, atol=1e-5)
+
+
+def test_a_saved_state_goes_on_where_it_was(tmp_path):
+    model, tokens = fitted().model, stream()
+    _, state = read(model, init(model), tokens[1:80])
+    save_state(tmp_path / "state.safetensors", state)
+    again = load_state(tmp_path / "state.safetensors")
+    np.testing.assert_array_equal(read(model, again, tokens[80:120])[0], read(model, state, tokens[80:120])[0])
+    np.testing.assert_array_equal(predict(model, again), predict(model, state))
+    with pytest.raises(ValueError, match="read the text with this model"):
+        predict(model.rows[0].model, state)
+    with pytest.raises(ValueError, match="give a file that save_state wrote"):
+        load_state(tmp_path / "nothing.safetensors")
+    (tmp_path / "other").write_bytes(b"no such file")
+    with pytest.raises(ValueError, match="give a file that save_state wrote"):
+        load_state(tmp_path / "other")
 
 
 def test_exponents_of_0_give_back_the_base():
