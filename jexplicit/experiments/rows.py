@@ -39,8 +39,12 @@ class Results(NamedTuple):
         return np.load(path) if path.exists() else {}
 
     def where(self, **fields: Any) -> "Results":
-        """The same results, with the rows that have these values."""
-        return self._replace(rows=where(self.rows, **fields))
+        """The same results, with the rows that have these values, and the kept events that have no other ones."""
+        kept = {
+            name: [event for event in events if where([event], **{field: fields[field] for field in fields if field in event})]
+            for name, events in (self.kept or {}).items()
+        }
+        return self._replace(rows=where(self.rows, **fields), kept=kept if self.kept is not None else None)
 
 
 def read_results(out: Path) -> Results:

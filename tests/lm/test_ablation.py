@@ -48,7 +48,8 @@ def test_leaving_out_a_kind_is_fitting_a_mixture_that_was_built_without_it(kind,
     read, exponents = mixture(confidence)
     left_out = refitted_losses(read, exponents, [without(kind)])[without(kind)]
     built = fit_mixture(rows_without(kind, confidence), HELD_OUT, M, ridge=1e-5)
-    ridge, near = ablation._prior_positions / len(M), exponents[read.has(without(kind))]
+    prior = max(ablation._prior_positions, len(exponents) // ablation._exponents_of_a_position)
+    ridge, near = prior / len(M), exponents[read.has(without(kind))]
     assert len(near) == len(built.exponents) == read.scalars(without(kind))
     penalty = ridge / 2 * np.sum((built.exponents - near) ** 2)
     assert built.loss - 1e-3 < left_out < built.loss + penalty + GAIN + ROUNDING
@@ -57,6 +58,7 @@ def test_leaving_out_a_kind_is_fitting_a_mixture_that_was_built_without_it(kind,
 @pytest.mark.parametrize("kind, confidence", [("offset", True), ("gap", False), ("cache", False)])
 def test_without_a_penalty_the_two_are_one(kind, confidence, monkeypatch):
     monkeypatch.setattr(ablation, "_prior_positions", 0.03)
+    monkeypatch.setattr(ablation, "_exponents_of_a_position", 1 << 20)
     monkeypatch.setattr(ablation, "_least_gain", 1e-6)
     read, exponents = mixture(confidence)
     left_out = refitted_losses(read, exponents, [without(kind)])[without(kind)]

@@ -41,7 +41,7 @@ KIND_NAMES = {
 """Kinds of rows, by the first word of the rows' names."""
 CHAIN_KINDS = ("unigram", "context", "model")  # which every mixture keeps
 _most_positions = 3_000
-_prior_positions = 10  # that the mixture's exponents are worth
+_prior_positions, _exponents_of_a_position = 10, 4  # what the mixture's exponents are worth: the larger of the two
 _least_gain = 1e-4  # nats per position: 0.01 % of a perplexity
 
 
@@ -125,7 +125,8 @@ def refitted_losses(
     Returns:
         nats per position, by choice; equal choices are fitted once.
     """
-    ridge, choices = _prior_positions / len(read.Y), list(dict.fromkeys(choices))
+    prior, choices = max(_prior_positions, len(exponents) // _exponents_of_a_position), list(dict.fromkeys(choices))
+    ridge = prior / len(read.Y)
     moments = moments_of(read.tables, read.positions, read.Y, len(exponents), mesh)
     _, gradient, hessian, _ = objective(moments, exponents, exponents, ridge)
     losses = {}
