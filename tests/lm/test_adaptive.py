@@ -263,6 +263,10 @@ def test_it_is_saved_and_writes(tmp_path):
 def test_words_have_rows_of_their_own_and_no_counts_of_the_training_text_when_it_is_large():
     texts = [" ".join(RNG.choice(WORDS, 20)) for _ in range(40)]
     model = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive")
+    assert {name.split()[0] for name in model.model.rows[1].names} == {"adaptive", "begun", "recency"}
+    assert len(model.model.selectors) == 1 and not model.model.rows[0].model.selectors  # which adaptive rows always have
+    with mock.patch("jexplicit.lm.fits.mixtures.adaptive_mixture._most_counted", 100):
+        model = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive")
     kinds = {name.split()[0] for name in model.model.rows[1].names}
     assert kinds == {"adaptive", "recency"} and model.model.rows[1].text is None
     alone = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive:document")
@@ -272,7 +276,9 @@ def test_words_have_rows_of_their_own_and_no_counts_of_the_training_text_when_it
 def test_kinds_of_rows_are_chosen_by_name():
     few = fit(TEXTS, rows=("contexts-4", "adaptive", "recency"), tokenizer="char", history="adaptive:document")
     assert {name.split()[0] for name in few.model.rows[1].names} == {"adaptive", "recency"}
-    with pytest.raises(ValueError, match="rows observed-expected, which this text has not: choose from adaptive, recency"):
+    with pytest.raises(
+        ValueError, match="rows observed-expected, which this text has not: choose from adaptive, begun, recency"
+    ):
         fit(TEXTS, rows=("contexts-4", "observed-expected"), tokenizer="word", history="adaptive")
     with pytest.raises(ValueError, match="no rows"):
         fit(TEXTS, rows=("adaptive",), history="adaptive")

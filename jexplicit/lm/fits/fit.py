@@ -238,7 +238,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     held_out = read_text(held, rows_radius(options.rows), eos=text.eos)
 
     def choose_selectors(rows: tuple[Any, ...]) -> tuple[Any, ...]:
-        return selectors_of(rows, text.letters, text.tokenizer) if SELECTORS in options.rows else ()
+        return selectors_of(rows, text.letters, text.tokenizer)
 
     def read_held_out() -> tuple[HeldOutRows, np.ndarray]:
         with watch.stage("mixture: rows without held-out text", "groups") as progress:
@@ -256,7 +256,8 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(read.tables[0].rows[0]),), history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
-        fit = functools.partial(fit_rows, read.with_selectors(), mesh=text.mesh, progress=progress)
+        read = read.with_selectors() if SELECTORS in options.rows else read
+        fit = functools.partial(fit_rows, read, mesh=text.mesh, progress=progress)
         fitted = base = text.once((*name, "exponents", history), fit)
     if adaptive:
         with watch.stage(f"mixture: exponents, history {options.history}") as progress:
@@ -264,7 +265,6 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
             read = held_out_adaptive(kind, read, base.exponents, held_out, m, text.mesh)
             del kind  # with its counts of the training text
             fitted = fit_rows(read, mesh=text.mesh, progress=progress)
-    read = read.with_selectors()
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
     del read  # as large as all rows that are counted next
@@ -272,15 +272,18 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     if options.calibration == "pairs":
         begin = time.perf_counter()
         rows = mixture_rows(rest, options.rows, **shape, history=history)
-        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, choose_selectors(rows), exponents, held_out, m)
+        own = choose_selectors(rows) if SELECTORS in options.rows else ()
+        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, own, exponents, held_out, m)
         fit_seconds += time.perf_counter() - begin
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
         rows = mixture_rows(text, options.rows, **shape, history=history, progress=progress)
-    own = base.exponents if adaptive else exponents
-    model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, choose_selectors(rows))
+    own, selectors = base.exponents if adaptive else exponents, choose_selectors(rows)
+    chosen = selectors if SELECTORS in options.rows else ()
+    model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, chosen)
     if adaptive:
-        model = adaptive_model(model, adaptive_rows(text, model.radius, options.rows, within_documents=separate), exponents)
+        kind = adaptive_rows(text, model.radius, options.rows, within_documents=separate)
+        model = adaptive_model(model, kind, exponents, selectors)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,

@@ -7,7 +7,7 @@ evaluated, a prediction sees all that comes before it and nothing after.
 """
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +60,8 @@ CHARACTER_CONTEXTS = (
 TOKEN_CONTEXTS = (
     *chain((1, 2, 3, 4, 5, 6)),
     *_rows("adaptive", "gap 2", "gap 2-3", "gap 1, 3"),
+    *chain((1, 2, 3, 4), "begun"),
+    *_rows("begun", "gap 2", "gap 2-3", "gap 1, 3"),
     *_rows("recency", "last 1", "last 2", "last 3"),
 )
 """Those of texts of words and subwords."""
@@ -93,7 +95,7 @@ def adaptive_rows(
     """
     characters, known = text.letters is not None, get_args(AdaptiveKind)
     rows = CHARACTER_CONTEXTS if characters else TOKEN_CONTEXTS
-    begun = characters and len(text.stream) <= _most_counted
+    begun = len(text.stream) <= _most_counted
     rows = tuple(row for row in rows if begun or row.kind not in ("begun", "indirect"))
     wanted = set(names) & set(known) or set(known)
     if missing := sorted((set(names) & set(known)) - {row.kind for row in rows}):
@@ -119,16 +121,15 @@ def held_out_adaptive(
 
     Args:
         kind: the adaptive rows.
-        read: the rows of the mixture at positions m, without the selectors' exponents.
+        read: the rows of the mixture at positions m, and the classes of selectors there, which it may use itself.
         exponents: of the mixture.
         held_out, m: the text, and which of its positions.
         mesh: devices to spread the positions over.
     """
     mesh, N = mesh or data_mesh(1), kind.vocab_size
     read, m = read.take(slice(0, max(1, _most_cells // N))), m[: max(1, _most_cells // N)]
-    whole = read.with_selectors()
-    prepared = prepare(whole.tables, N, mesh)
-    log_p = read_positions(log_p_of_all, prepared, exponents, whole.positions, whole.Y, mesh)
+    prepared = prepare(read.tables, N, mesh)
+    log_p = read_positions(log_p_of_all, prepared, exponents, read.positions, read.Y, mesh)
     found = kind.log_tables(held_out.X[m], held_out.past.take(m), log_p)
     names = ["model", *(name for name, n in zip(kind.names, kind.exponents_per_row, strict=True) for _ in range(n))]
     first = 1 + np.cumsum([0, *kind.exponents_per_row[:-1]])
@@ -140,6 +141,8 @@ def held_out_adaptive(
     return found.with_selectors()
 
 
-def adaptive_model(base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray) -> LanguageModel:
+def adaptive_model(
+    base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray, selectors: tuple[Any, ...] = ()
+) -> LanguageModel:
     """The mixture with adaptive rows over its prediction."""
-    return LanguageModel((ModelRow(base), kind), np.asarray(exponents, np.float32), base.features, base.eos, base.selectors)
+    return LanguageModel((ModelRow(base), kind), np.asarray(exponents, np.float32), base.features, base.eos, selectors)

@@ -76,7 +76,7 @@ class HeldOutRows(NamedTuple):
     names: the row of every exponent; those of selectors come last.
     tables, positions: what is read.
     Y: [M] targets.
-    classes, sizes: [M, selectors] the class of every position, and how many there are; until `with_selectors`.
+    classes, sizes: [M, selectors] the class of every position, and how many there are; they count after `with_selectors`.
     added: how many exponents are those of selectors.
     """
 
@@ -137,13 +137,13 @@ class HeldOutRows(NamedTuple):
 
     def with_selectors(self) -> "HeldOutRows":
         """The rows with the exponents of the selectors."""
-        if self.classes is None:
+        if self.classes is None or self.added:
             return self
         exponents = add_selected(self.positions.exponents, self.classes, len(self.names), self.sizes)
         of_row = [name for name, _ in groupby(self.names)]
         added = tuple(name for size in self.sizes for name in of_row for _ in range(size))
         positions = Positions(self.positions.rows, exponents)
-        return self._replace(names=self.names + added, positions=positions, classes=None, added=len(added))
+        return self._replace(names=self.names + added, positions=positions, added=len(added))
 
 
 def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray, selectors: tuple[Any, ...] = ()) -> HeldOutRows:
