@@ -107,6 +107,7 @@ MODELS = (
     Model(WORDS, "mixture", "16 tokens", "babylm-mixture", {"method": "mixture", "history": "none"}, "dev_perplexity"),
     Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity"),
     Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity"),
+    Model(WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", left=True),
     Model(
         WORDS,
         "the paper's layer by Adagrad, 3 epochs",
@@ -206,7 +207,7 @@ def _draw(ax: Any, model: Model) -> None:
         ax.annotate(model.name, (0.02, y[0]), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
         return
     ax.plot(x, y, marker="o", markersize=4, color=COLOURS[model.trained])
-    place, side = ((-4, -10), "right") if model.left else ((4, 4), "left")
+    place, side = ((-5, -7), "right") if model.left else ((4, 4), "left")
     ax.annotate(model.name, (x[-1], y[-1]), xytext=place, textcoords="offset points", fontsize=8, ha=side)
 
 
