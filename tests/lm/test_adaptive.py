@@ -389,6 +389,18 @@ def test_contexts_tell_texts_apart_as_strings_do():
         assert len(set(zip(keys, wanted, strict=True))) == len(set(keys)) == len(set(wanted)), name
 
 
+def test_a_context_of_ones_own_is_a_function_with_a_name():
+    kind = replace(fitted().model.rows[1], rows=(Adaptive("mine"),))
+    text = read_text(stream(), 48)
+    log_p = np.full((len(text.Y), kind.vocabulary), -np.log(kind.vocabulary), np.float32)
+    with pytest.raises(ValueError, match="put its function into"):
+        kind.log_tables(text.X, text.past, log_p)
+    with mock.patch.dict(CONTEXTS, mine=lambda block: CONTEXTS["last 2"](block)):
+        (mine, *_), *_ = kind.log_tables(text.X, text.past, log_p)
+    (last, *_), *_ = replace(kind, rows=(Adaptive("last 2"),)).log_tables(text.X, text.past, log_p)
+    np.testing.assert_array_equal(mine.values, last.values)
+
+
 def test_every_row_has_an_exponent_for_every_confidence():
     kind = fitted().model.rows[1]
     assert kind.exponents_per_row == (len(CONFIDENCES),) * len(FEW)

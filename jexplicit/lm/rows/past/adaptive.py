@@ -199,6 +199,10 @@ class AdaptiveRows:
 
         def key_of(name: str) -> np.ndarray:
             if name not in made:
+                if name not in CONTEXTS:
+                    raise ValueError(
+                        f"context {name!r} is not known here: put its function into jexplicit.lm.rows.past.keys.CONTEXTS"
+                    )
                 made[name] = CONTEXTS[name](block)
             return made[name]
 
