@@ -90,7 +90,7 @@ def _spread(positions: int) -> tuple[Any, ...]:
     """8 blocks of so many positions on a device: the unigram, dense tables, and sparse ones, 32 segments of entries each."""
     n, B, E, Q, G = 8, positions, 1 << 24, 8 * 32 * positions, K + 7
     entries = _shape(E, dtype=np.uint16), _shape(E), *[_ints(Q)] * 3
-    blocks = placing.PositionBlocks(_ints(n, B, G), _ints(n, B, G), _ints(n, B), _ints(n, 2))
+    blocks = placing.PositionBlocks(_ints(n, B, G), _ints(n, B, G, 1), _ints(n, B), _ints(n, 2))
     return placing.Shared(_shape(K * N + 1, N), (), *entries), blocks, _ints(), _shape(G)
 
 

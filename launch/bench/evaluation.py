@@ -154,7 +154,7 @@ def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
         own = with_history(rows, history_of_base(history, characters=False))
         fitted[name] = model = LanguageModel(own, starting_exponents(own).astype(np.float32))
         if history in ADAPTIVE:
-            kind = adaptive_rows(text, model.radius)
+            kind = adaptive_rows(text)
             fitted[name] = adaptive_model(model, kind, np.append(1, np.full(sum(kind.exponents_per_row), 0.1)))
     return fitted
 

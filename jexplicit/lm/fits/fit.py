@@ -261,7 +261,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         fitted = base = text.once((*name, "exponents", history), fit)
     if adaptive:
         with watch.stage(f"mixture: exponents, history {options.history}") as progress:
-            kind = adaptive_rows(rest, held_out.X.shape[1], options.rows, within_documents=separate)
+            kind = adaptive_rows(rest, options.rows, within_documents=separate)
             read = held_out_adaptive(kind, read, base.exponents, held_out, m, text.mesh)
             del kind  # with its counts of the training text
             fitted = fit_rows(read, mesh=text.mesh, progress=progress)
@@ -282,7 +282,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     chosen = selectors if SELECTORS in options.rows else ()
     model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, chosen)
     if adaptive:
-        kind = adaptive_rows(text, model.radius, options.rows, within_documents=separate)
+        kind = adaptive_rows(text, options.rows, within_documents=separate)
         model = adaptive_model(model, kind, exponents, selectors)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,

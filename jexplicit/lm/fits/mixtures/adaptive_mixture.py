@@ -26,6 +26,7 @@ from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh
 
+_radius, _token_radius = 48, 8  # characters, or tokens, in which contexts stand
 _most_cells = 1 << 27  # probabilities of held-out positions
 _most_counted = 1 << 22  # tokens of a training text that counts begin with
 
@@ -79,14 +80,11 @@ def history_of_base(history: str, *, characters: bool) -> str:
     return "document" if history != "adaptive" else "window:256" if characters else "all"
 
 
-def adaptive_rows(
-    text: TrainingText, radius: int, names: Sequence[str] = (), *, within_documents: bool = False
-) -> AdaptiveRows:
+def adaptive_rows(text: TrainingText, names: Sequence[str] = (), *, within_documents: bool = False) -> AdaptiveRows:
     """The adaptive rows of a text, by what its tokens are.
 
     Args:
         text: to count, where counts begin with those of the training text.
-        radius: tokens of a context.
         names: kinds of adaptive rows, among other names; default, all that the text has.
         within_documents: whether nothing before the document is seen.
 
@@ -108,7 +106,7 @@ def adaptive_rows(
         jnp.asarray(text.letters) if characters else None,
         jnp.asarray(ends) if characters else None,
         text.vocab_size,
-        radius,
+        _radius if characters else _token_radius,
         within_documents=within_documents,
     )
 
