@@ -113,8 +113,8 @@ def test_added_exponents_of_0_give_the_model_without_selectors():
     own = np.full(len(unit_exponents(rows)), 0.3, np.float32)
     whole = np.concatenate([own, np.zeros(len(read().names) - len(own), np.float32)])
     plain, same = LanguageModel(rows, own), LanguageModel(rows, whole, selectors=selectors)
-    log_p = [log_probabilities(model, held.X[:50], held.Y[:50]) for model in (plain, same)]
-    np.testing.assert_allclose(*log_p, atol=2e-5)
+    one, other = (log_probabilities(model, held.X[:50], held.Y[:50]) for model in (plain, same))
+    np.testing.assert_allclose(one, other, atol=2e-5)
 
 
 def test_positions_read_in_blocks_have_the_loss_of_the_pure_function():
