@@ -280,7 +280,7 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
             read += [(table, *next(columns)) for table in kind.row_tables]
         else:
             found = kind.log_tables(X, past, *(log_p if hasattr(kind, "over_model") else ()))
-            read += [_as_feature(model.vocab_size, *table) for table in found]
+            read += [as_feature(model.vocab_size, *table) for table in found]
     tables, rows, buckets = zip(*read, strict=True)
     exponents = [np.broadcast_to(g + bucket, len(X)) for g, bucket in zip(exponent_offsets(model.rows), buckets, strict=True)]
     own = np.stack(exponents, axis=1)
@@ -295,7 +295,7 @@ def _row_numbers(kinds: tuple[TableRows, ...], x: Integer[Array, " K"]) -> Integ
     return jnp.stack([jnp.concatenate([f(kind, x) for kind in kinds]) for f in (lambda kind, x: kind.index(x), buckets_of)])
 
 
-def _as_feature(N: int, table: Any, rows: np.ndarray, base: Any, bucket: Any = 0) -> tuple[Any, np.ndarray, Any]:
+def as_feature(N: int, table: Any, rows: np.ndarray, base: Any, bucket: Any = 0) -> tuple[Any, np.ndarray, Any]:
     """A table with its rows and exponents, of an array or of sparse rows."""
     if isinstance(table, SparseRows):
         table = Sparse(table, N, 0, base)  # it is read on the host, and its longest row is not asked for

@@ -66,9 +66,8 @@ def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, "
         >>> contexts_at(np.array([0, 5, 6, 0, 7]), np.array([2, 4]), 3).tolist()
         [[5, 0, 0], [0, 0, 0]]
     """
-    back = places[:, None] - 1 - np.arange(K)
-    X = np.where(back >= 0, stream[np.maximum(back, 0)], PAD)
-    return np.where(np.cumsum(X == PAD, axis=1) > 0, PAD, X)
+    X = histories(Past(stream, places), K)
+    return np.where(np.cumsum((X == PAD) | (X == NO_TOKEN), axis=1) > 0, PAD, X)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:

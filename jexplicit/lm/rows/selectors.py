@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import pytree, static
 from jexplicit.lm.rows.ngrams import NgramRows
+from jexplicit.lm.rows.words import line_ends
 
 SELECTORS = "selectors"
 _letters_so_far = (2, 3, 4, 6)
@@ -68,6 +68,5 @@ def selectors_of(
     chains = [n for n, kind in enumerate(rows) if isinstance(kind, NgramRows) and kind.offsets[:2] == (1, 2)]
     found: list[Any] = [LongestContext(n, 1 + len(rows[n].rows)) for n in chains[:1]]
     if letters is not None:
-        ends = [i == PAD or tokenizer is not None and tokenizer.piece(i) == "\n" for i in range(len(letters))]
-        found.append(PlaceInWord(jnp.asarray(letters), jnp.asarray(ends)))
+        found.append(PlaceInWord(jnp.asarray(letters), jnp.asarray(line_ends(len(letters), tokenizer))))
     return tuple(found)

@@ -38,6 +38,11 @@ def letters_of(tokenizer: Tokenizer) -> Bool[np.ndarray, " N"] | None:
     return np.array([len(piece) == 1 and (piece.isalpha() or piece == "'") for piece in pieces])
 
 
+def line_ends(N: int, tokenizer: Tokenizer | None) -> Bool[np.ndarray, " N"]:
+    """[N] which tokens end a line or a document."""
+    return np.array([i == PAD or tokenizer is not None and tokenizer.piece(i) == "\n" for i in range(N)])
+
+
 @pytree
 class WordView:
     """What a context of characters says of words.

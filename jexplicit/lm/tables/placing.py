@@ -35,6 +35,11 @@ class Positions(NamedTuple):
     rows: Integer[np.ndarray, "M G"]
     exponents: Integer[np.ndarray, "M G ..."]
 
+    @property
+    def parts(self) -> Integer[np.ndarray, "M G J"]:
+        """The exponents that add up to the weight of each row, where there is one, too; a row's own comes first."""
+        return self.exponents.reshape(*self.rows.shape, -1)
+
     def take(self, m: slice | np.ndarray) -> "Positions":
         """Some of the positions."""
         return Positions(self.rows[m], self.exponents[m])
@@ -261,7 +266,7 @@ def place(
 
     blocks = PositionBlocks(
         in_blocks(rows[:, features], 0),
-        in_blocks(positions.exponents.reshape(M, G, -1)[:, features], 0),
+        in_blocks(positions.parts[:, features], 0),
         in_blocks(Y, -1),
         split(np.stack([ends[:-1], ends[1:]], axis=1)),
     )

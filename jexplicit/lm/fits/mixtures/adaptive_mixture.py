@@ -13,16 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel, exponent_offsets
 from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.core.names import ADAPTIVE, AdaptiveKind
 from jexplicit.lm.core.past import EncodedText
-from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows
+from jexplicit.lm.evaluation import as_feature
+from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, exponent_names
 from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
+from jexplicit.lm.rows.words import line_ends
 from jexplicit.lm.tables.placing import Positions, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, read_positions
-from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
+from jexplicit.lm.tables.storage import Dense
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh
 
@@ -99,12 +100,11 @@ def adaptive_rows(text: TrainingText, names: Sequence[str] = (), *, within_docum
     if missing := sorted((set(names) & set(known)) - {row.kind for row in rows}):
         there = ", ".join(dict.fromkeys(row.kind for row in rows))
         raise ValueError(f"rows {', '.join(missing)}, which this text has not: choose from {there}")
-    ends = [i == PAD or text.tokenizer is not None and text.tokenizer.piece(i) == "\n" for i in range(text.vocab_size)]
     return AdaptiveRows(
         tuple(row for row in rows if row.kind in wanted),
         text.in_memory if begun else None,
         jnp.asarray(text.letters) if characters else None,
-        jnp.asarray(ends) if characters else None,
+        jnp.asarray(line_ends(text.vocab_size, text.tokenizer)) if characters else None,
         text.vocab_size,
         _radius if characters else _token_radius,
         within_documents=within_documents,
@@ -128,15 +128,17 @@ def held_out_adaptive(
     read, m = read.take(slice(0, max(1, _most_cells // N))), m[: max(1, _most_cells // N)]
     prepared = prepare(read.tables, N, mesh)
     log_p = read_positions(log_p_of_all, prepared, exponents, read.positions, read.Y, mesh)
-    found = kind.log_tables(held_out.X[m], held_out.past.take(m), log_p)
-    names = ["model", *(name for name, n in zip(kind.names, kind.exponents_per_row, strict=True) for _ in range(n))]
-    first = 1 + np.cumsum([0, *kind.exponents_per_row[:-1]])
-    tables = [Sparse(table, N, 0) if isinstance(table, SparseRows) else Dense(table) for table, *_ in found]
-    rows = np.stack([np.arange(len(m)), *(own for _, own, *_ in found)], axis=1)
-    buckets = [first_exponent + bucket for first_exponent, (*_, bucket) in zip(first, found, strict=True)]
-    positions = Positions(rows, np.stack([np.zeros(len(m), np.int64), *buckets], axis=1))
-    found = HeldOutRows(tuple(names), (Dense(log_p), *tables), positions, read.Y, read.classes, read.sizes)
-    return found.with_selectors()
+    found = [as_feature(N, *table) for table in kind.log_tables(held_out.X[m], held_out.past.take(m), log_p)]
+    tables, rows, buckets = zip(*found, strict=True)
+    of_rows = HeldOutRows(
+        tuple(exponent_names((kind,))),
+        tables,
+        Positions(np.stack(rows, axis=1), exponent_offsets((kind,)) + np.stack(buckets, axis=1)),
+        read.Y,
+    )
+    one = np.arange(len(m))[:, None]
+    of_model = HeldOutRows(("model",), (Dense(log_p),), Positions(one, 0 * one), read.Y, read.classes, read.sizes)
+    return of_model.beside(of_rows).with_selectors()
 
 
 def adaptive_model(

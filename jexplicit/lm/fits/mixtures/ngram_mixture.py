@@ -123,8 +123,7 @@ class HeldOutRows(NamedTuple):
         rows, exponents = self.positions
         if self.added and SELECTORS not in kinds:
             exponents = exponents[:, :, 0]
-        own = exponents.reshape(*rows.shape, -1)[:, :, 0]
-        columns = np.flatnonzero(self.has(kinds)[own].any(axis=0)).tolist()
+        columns = np.flatnonzero(self.has(kinds)[self.positions.parts[:, :, 0]].any(axis=0)).tolist()
         positions = Positions(rows, exponents).columns(columns)
         return self._replace(tables=tuple(self.tables[g] for g in columns), positions=positions)
 
@@ -202,8 +201,7 @@ def fit_rows(
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
     row, guess = read.row, None
     if read.added or row[-1] + 1 < own:  # one exponent per row is where those of its confidences begin, and drawn to
-        single = positions.exponents.reshape(*positions.rows.shape, -1)[:, :, 0]
-        tied = Positions(positions.rows[some], row[single[some]])
+        tied = Positions(positions.rows[some], row[positions.parts[some][:, :, 0]])
         start = fit(tied, Y[some], start[np.unique(row, return_index=True)[1]]).exponents[row]
     elif M >= 2 * _positions_of_a_guess:
         guess = fit(positions.take(some), Y[some], start).exponents

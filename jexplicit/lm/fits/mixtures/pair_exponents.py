@@ -101,8 +101,7 @@ def fit_pair_exponents(
     placed = place_rows(tables, positions, Y, len(start))
     start, S, n = np.asarray(start, np.float64), len(start), int(pair_of_position.max()) + 1
     ridge = _prior_pairs / n if ridge is None else ridge
-    exponents = positions.exponents.reshape(*positions.rows.shape, -1)  # several add up to the weight of a row
-    cells = (pair_of_position.astype(np.int64)[:, None, None] * S + exponents).ravel()
+    cells = (pair_of_position.astype(np.int64)[:, None, None] * S + positions.parts).ravel()
     a, step, share, passes = start, np.zeros(S), 1.0, 0
     value, loss, gradient = np.inf, np.inf, np.zeros(S)
     for passes in range(1, iterations + 1):
@@ -117,7 +116,9 @@ def fit_pair_exponents(
             share /= 2
             continue
         a, value, loss, share = there, there_value, there_loss, min(1.0, 2 * share)
-        J = np.bincount(cells, np.repeat(sign_of_position[:, None] * slopes, exponents.shape[2]), minlength=n * S).reshape(n, S)
+        J = np.bincount(
+            cells, np.repeat(sign_of_position[:, None] * slopes, positions.parts.shape[2]), minlength=n * S
+        ).reshape(n, S)
         s = expit(-D)
         gradient = ridge * (a - start) - J.T @ s / n
         hessian = (J * (s * (1 - s))[:, None]).T @ J / n + ridge * np.eye(S)

@@ -171,7 +171,7 @@ class AdaptiveRows:
         N, begun, tokens = self.vocabulary, self.begun(), self._tokens(stream, places)
         pads = np.flatnonzero(stream == PAD) if separate else None
         document = None if pads is None else pads[np.searchsorted(pads, places) - 1]
-        keys, facts, latest = self._keys(growth, begun, stream, places, document)
+        keys, facts, newest = self._keys(growth, begun, self.block_of(stream, places), tokens, document)
         p, q_of, rows, counts, balances = np.exp(log_p.astype(np.float64)), {}, [], [], []
         for n, (row, (key, own_key)) in enumerate(zip(self.rows, keys, strict=True)):
             counted, balance = (), growth.balances[n]
@@ -188,13 +188,12 @@ class AdaptiveRows:
                 counted = add_run(growth.counts[n], count_run(cells_of(key, tokens, N)[tokens >= 0]))
             counts.append(counted)
             balances.append(balance)
-        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), latest)
+        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest)
 
     def _keys(
-        self, growth: Growth, begun: Growth, stream: np.ndarray, places: np.ndarray, document: np.ndarray | None
+        self, growth: Growth, begun: Growth, block: Block, tokens: np.ndarray, document: np.ndarray | None = None
     ) -> tuple[list[tuple[np.ndarray, np.ndarray]], dict[str, Latest], tuple[tuple[LatestRun, ...], ...]]:
         """The key of every row's context in the text and in the training text; the latest tokens, and these after the block."""
-        block, tokens = self.block_of(stream, places), self._tokens(stream, places)
         made: dict[str, np.ndarray] = {}
 
         def key_of(name: str) -> np.ndarray:
@@ -239,7 +238,7 @@ class AdaptiveRows:
             for begin in range(1, len(text), _block << 4):
                 places = np.arange(begin, min(begin + (_block << 4), len(text)))
                 tokens = self._tokens(text, places)
-                keys, _, newest = self._keys(growth, self.nothing(), text, places, None)
+                keys, _, newest = self._keys(growth, self.nothing(), self.block_of(text, places), tokens)
                 growth = growth._replace(latest=newest)
                 for row, (key, _), own in zip(self.rows, keys, cells, strict=True):
                     if row.kind in _begun:
